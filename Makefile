@@ -9,8 +9,8 @@ RUN := $(BIN)/python -m testing.run
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-process test-cluster test-e2e test-long test-changed test-times \
-	test-durations truth compare captures split-costs benchmarks lint format manifests verify lock images cluster-up \
-	cluster-down clean
+	test-durations truth models compare captures split-costs benchmarks lint format manifests verify lock images \
+	cluster-up cluster-down clean
 
 help: ## Print this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
@@ -52,6 +52,9 @@ truth: $(VENV)/.dev ## Train every model on every layout and write docs/truth.md
 	$(BIN)/python -m benchmarks.pages.truth
 	$(BIN)/python -m benchmarks.pages.truth_servers
 	$(BIN)/python -m benchmarks.pages.truth_split
+
+models: $(VENV)/.dev ## Train the models that others wrote and write docs/models.md: a quarter of an hour
+	$(BIN)/python -m benchmarks.pages.models
 
 compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/compare.md: some minutes
 	$(BIN)/python -m benchmarks.pages.comparisons
@@ -114,7 +117,8 @@ $(VENV)/.demo: requirements/demo.txt requirements/examples.txt $(PROJECTS) | $(V
 	$(PIP) install --no-deps --no-build-isolation -e trainer -e operator -e client
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt $(VENV)/.demo
+$(VENV)/.dev: requirements/dev.txt requirements/keras2.txt $(VENV)/.demo
 	@echo "Installing what the tests need into $(VENV)"
 	$(PIP) install --require-hashes -r requirements/dev.txt
+	$(PIP) install --require-hashes --no-deps -r requirements/keras2.txt
 	@touch $@

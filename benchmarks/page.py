@@ -34,7 +34,8 @@ batches of {size.batch}; each process has one thread for computing. A step's tim
 mean over an epoch, with everything that belongs to it: reading, reporting, and the
 trainer's own work.""",
     """A minimal loop is `benchmarks/scripts/strategy_loop.py`: `strategy.run` in a
-`tf.function` and a distributed data set, without checkpoints, reports or resuming.
+`tf.function`, without checkpoints, reports or resuming. It takes all rows of a batch at once and
+prepares the next ones meanwhile, as the trainer does.
 Keras' fit is `benchmarks/scripts/keras_fit.py`. A worker is slowed by stopping its
 process four fifths of the time. The memory of the start is that of the chief, as the kernel
 counts it: copies of a bucket, and what TensorFlow sends them with. The model of the steps

@@ -30,7 +30,8 @@ def main() -> None:
     lock("dev")
     for part in ("build", "demo", "operator", "trainer", "trainer-cuda"):
         lock(part, "-c", str(EVERYTHING))
-    lock("examples", "--no-deps")
+    for alone in ("examples", "keras2"):
+        lock(alone, "--no-deps")
 
 
 if __name__ == "__main__":

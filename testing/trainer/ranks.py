@@ -4,11 +4,13 @@ TensorFlow remembers the devices of a group key and the shapes of an instance ke
 process.
 """
 
+import functools
 import itertools
 import pathlib
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from testing.trainer import logical_devices
 from tfparallel_trainer import user
@@ -18,6 +20,14 @@ from tfparallel_trainer.objective import replica, state, train
 
 DEVICES = logical_devices.NAMES
 _used = itertools.count(1000)  # what runs in this process takes those from 0
+
+
+@functools.cache
+def strategy(replicas: int) -> Any:
+    """One for the process: TensorFlow remembers the devices of what a strategy sends."""
+    if replicas == 1:
+        return tf.distribute.OneDeviceStrategy(DEVICES[0])
+    return tf.distribute.MirroredStrategy(DEVICES[:replicas])
 
 
 def module(build: Any, compile_model: Any) -> user.Module:

@@ -58,6 +58,9 @@ def train(
     keras.utils.set_random_seed(seed)
     model = module.build_model()
     module.compile_model(model)
+    if not model.built:  # a subclassed one, which has no weights before
+        x, *_ = next(batches(module, batch_size, seed, 0, rows))
+        model(keras.tree.map_structure(lambda part: part[:1], x))
     optimizer = model.optimizer
     optimizer.build(model.trainable_variables)
 

@@ -13,6 +13,7 @@ import sys
 import sysconfig
 
 import pytest
+import yaml
 
 from testing.operator import local_jobs as jobs
 from tfparallel_trainer.contract import exits
@@ -143,3 +144,71 @@ def test_what_fit_refuses_stands_in_the_status(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 1
     assert "exited with code 65" in done.stderr
     assert "make it an array with numpy.asarray" in done.stderr
+
+
+SHARDED = """
+from tensorflow import keras
+import tensorflow as tf
+
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+if resolver.task_type in ("worker", "ps"):
+    tf.distribute.Server(
+        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id
+    ).join()
+strategy = tf.distribute.ParameterServerStrategy(
+    resolver, variable_partitioner=tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
+)
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+
+
+def examples(_):
+    data = tf.data.Dataset.from_tensors((tf.ones((4,)), tf.ones((1,))))
+    return data.repeat().batch(8)
+
+
+history = model.fit(
+    keras.utils.experimental.DatasetCreator(examples), epochs=3, steps_per_epoch=4, verbose=0
+)
+first, *_, last = history.history["loss"]
+print(f"parts {len(model.layers[0].kernel.variables)}, learned {last < first}", flush=True)
+"""
+
+
+def with_keras_2(text: str, folder: pathlib.Path, **replicas: int) -> str:
+    """Run a script as the section on Keras 2 says; give what was shown."""
+    [block] = re.findall(r"```yaml\n(env:.*?)```", PAGE, flags=re.DOTALL)
+    (folder / "train.py").write_text(text)
+    template = jobs.template(["python", "train.py"], **yaml.safe_load(block))
+    roles = {role: {"replicas": count, "template": template} for role, count in replicas.items()}
+    file = jobs.write(folder, jobs.job(roles))
+    together = jobs.ending_together(file, folder) if "PS" not in replicas else []
+    paths = os.pathsep.join(str(ROOT / product) for product in ("client", "operator", "trainer"))
+    command = ("-m", "tfparallel", "run", str(file), "--output", str(folder / "out"), *together)
+    done = run(pathlib.Path(sys.executable), *command, PYTHONPATH=paths)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.long
+def test_with_keras_2_fit_runs_as_it_was(tmp_path: pathlib.Path) -> None:
+    [(before, after)] = re.findall(r"```diff\n-(.*)\n\+(.*)\n```", PAGE)
+    text = (ROOT / "examples/old-fit/train.py").read_text()
+    for new, old in (
+        (after, before),
+        ("import keras\n", "from tensorflow import keras\n"),
+        ("import tfparallel_trainer\n", ""),
+    ):
+        assert new in text
+        text = text.replace(new, old)
+    shown = with_keras_2(text, tmp_path, Chief=1, Worker=1)
+    accuracies = re.findall(r"accuracy (\d\.\d+) on 360 images", shown)
+    assert len(accuracies) == 2
+    assert min(map(float, accuracies)) > 0.8
+
+
+@pytest.mark.long
+def test_with_keras_2_variables_are_divided_over_servers(tmp_path: pathlib.Path) -> None:
+    shown = with_keras_2(SHARDED, tmp_path, Chief=1, Worker=1, PS=2)
+    assert "parts 2, learned True" in shown

@@ -1,6 +1,7 @@
 """Checkpoints on disk."""
 
 import pathlib
+from typing import Any
 
 import keras
 import numpy as np
@@ -141,3 +142,32 @@ def test_another_model_is_refused(tmp_path: pathlib.Path) -> None:
     fewer = {key: one for key, one in checkpoints.variables(0).items() if key != "optimizer/0"}
     with pytest.raises(errors.BadConfigurationError, match="of nothing here"):
         saved.restore(shard.undivided(fewer))
+
+
+def named(*names: str) -> Any:
+    """A state of layers of one shape with these names."""
+    keras.utils.clear_session()
+    layers = [keras.layers.Dense(2, name=name or None) for name in names]
+    model = keras.Sequential([keras.Input((2,)), *layers])
+    return shard.undivided(keys.of_weights(model))
+
+
+def test_weights_of_one_shape_that_change_places_are_refused(tmp_path: pathlib.Path) -> None:
+    saved = checkpoints.opened(tmp_path)
+    saved.save(named("queries", "keys", ""), checkpoints.at(1))
+    with pytest.raises(errors.BadConfigurationError, match=r"keys/bias is model/1/1 .* model/0/1"):
+        saved.restore(named("keys", "queries", ""))
+    with pytest.raises(errors.BadConfigurationError, match=r"keys/bias is model/1/1 .* model/0/1"):
+        saved.restore(named("keys", "values", "dense_5"))
+    for renamed in (("queries", "values", "dense_7"), ("first", "second", "")):
+        assert saved.restore(named(*renamed)) == checkpoints.at(1)
+
+
+def test_names_that_keras_counts_up_are_compared_only_if_all_are_there(
+    tmp_path: pathlib.Path,
+) -> None:
+    saved = checkpoints.opened(tmp_path)
+    saved.save(named("block_1", "block_2", "block_3"), checkpoints.at(1))
+    assert saved.restore(named("block_2", "block_3", "block_4")) == checkpoints.at(1)
+    with pytest.raises(errors.BadConfigurationError, match="weights would change places"):
+        saved.restore(named("block_2", "block_1", "block_3"))

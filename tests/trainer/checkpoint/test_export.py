@@ -248,3 +248,30 @@ def test_runs_that_save_their_model_end_before_the_first_step(
         assert "the trained model could not be saved as model.keras" in one.errors
         assert "Let Wrapped.get_config return the arguments of __init__" in one.errors
     assert not any(log.read_text() for log in tmp_path.rglob(outputs.TRAIN_LOG))
+
+
+UNTRACKED = """
+import tensorflow
+pairs = tensorflow.lookup.KeyValueTensorInitializer([1], [1], "int64", "int64")
+table = tensorflow.lookup.StaticHashTable(pairs, 0)
+def look_up(x):
+    return x + tensorflow.cast(table.lookup(tensorflow.cast(x, "int64")), x.dtype)
+"""
+
+
+def test_a_model_that_cannot_be_served_ends_the_run_before_the_first_step(
+    tmp_path: pathlib.Path, runs: trainings.Runs
+) -> None:
+    text = MODEL.replace("*dense,", "*dense, keras.layers.Lambda(look_up),")
+    (tmp_path / "model.py").write_text(UNTRACKED + text)
+    job: dict[str, Any] = {"source": tmp_path, "epochs": 1, "globalBatchSize": 4}
+    run = runs.end("model.py", strategy="Mirrored", savedModel=True, **job)
+    assert run.chief.code == exits.Exit.USER_ERROR, run.chief
+    assert "saving the model as saved_model raised" in run.chief.errors
+    assert not list(run.output.glob("*model*"))
+
+
+def test_what_is_written_before_training_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    served = tmp_path / "saved_model"
+    export.check_for_serving(network(), served, tmp_path / "model.py")
+    assert not list(tmp_path.iterdir())

@@ -95,8 +95,8 @@ def test_specs_and_samples_have_the_structure_of_parts() -> None:
 @pytest.mark.parametrize(
     ("given_data", "said"),
     [
-        (np.zeros(3), "returns ndarray. Return the tuple"),
-        ((np.zeros(3),), "returns tuple of 1"),
+        (3, r"returns int. Return x"),
+        ((np.zeros(3),) * 4, "returns tuple of 4"),
         ([np.zeros(3), np.zeros(3)], "returns list of 2"),
         ((np.zeros((3, 1)), np.zeros(2)), r"different lengths \(x has 3, y has 2 examples\)"),
         ((np.zeros((2, 1)), np.zeros(2), np.zeros(1)), "sample_weight has 1"),
@@ -113,15 +113,60 @@ def test_wrong_arrays_are_refused(given_data: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("dataset", "said"),
     [
-        (lambda: tf.data.Dataset.range(3), "let each element be the tuple"),
+        (lambda: tf.data.Dataset.from_tensors((1, 2, 3, 4)), r"let each element be x, \(x, y\) or"),
         (lambda: tf.data.Dataset.from_tensor_slices(([1], [2])).take(0), "an empty data set"),
-        (
-            lambda: tf.data.Dataset.from_tensor_slices(([1, 2], [2, 3])).batch(2),
-            r"single examples \(remove .batch",
-        ),
     ],
 )
 def test_wrong_data_sets_are_refused(dataset: Callable[[], Any], said: str) -> None:
     whole = dataset()
     with pytest.raises(errors.UserCodeError, match=said):
         stream.StreamFeed(whole, lambda _: whole, division(2, 1), "training_data")
+
+
+def bucketed(epoch: int) -> tf.data.Dataset:
+    """Texts of like length share a batch, which is padded to its longest."""
+    lengths = [1, 6, 2, 7, 2, 6, 1, 8, 2]
+    texts = tf.data.Dataset.from_generator(
+        lambda: ([(number + 1) * 10] * length for number, length in enumerate(lengths)),
+        output_signature=tf.TensorSpec((None,), tf.int32),
+    )
+    return texts.map(lambda text: (text, text[0] + epoch)).bucket_by_sequence_length(
+        lambda text, _: tf.size(text), [4], [3, 2]
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_batches_of_a_data_set_stay_as_they_are(count: int) -> None:
+    source = stream.StreamFeed(bucketed(0), bucketed, division(99, count), "training_data")
+    assert source.examples is None
+    assert source.spec == (
+        tf.TensorSpec((None, None), tf.int32),
+        tf.TensorSpec((None,), tf.int32),
+        None,
+    )
+    assert source.sample()[0].shape[0] == 1
+    expected = [whole.numpy() for whole, _ in bucketed(2)]
+    batches = list(source.epoch(2, 0))
+    assert [one.examples for one in batches] == [len(whole) for whole in expected]
+    for batch, whole in zip(batches, expected, strict=True):
+        parts = [np.asarray(part[0]) for part in batch.parts if part is not None]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+    used = batches[0].examples + batches[1].examples
+    (rest, *_) = source.epoch(2, used)
+    np.testing.assert_array_equal(rest.parts[0][1], batches[2].parts[0][1])
+
+
+def test_x_alone_has_no_targets() -> None:
+    x = np.arange(5)
+    for data in (x, (x,), {"a": x}):
+        assert arrays.checked(data, "training_data")[1:] == (None, None)
+    source = stream.StreamFeed(
+        tf.data.Dataset.from_tensor_slices(x),
+        lambda _: tf.data.Dataset.from_tensor_slices(x),
+        division(4, 2),
+        "training_data",
+    )
+    assert source.spec == (tf.TensorSpec((None,), tf.int64), None, None)
+    first, second = source.epoch(0, 0)
+    assert [part[0].numpy().tolist() for part in first.parts] == [[0, 1], [2, 3]]
+    assert second.parts[1] is None

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -184,8 +185,8 @@ def test_the_examples_to_evaluate_on_keep_their_order() -> None:
         assert rows == list(range(9))
 
 
-def one_number(x: Any, y: Any) -> Any:
-    return x
+def a_list(x: Any, y: Any) -> Any:
+    return [x, y]
 
 
 def broken(x: Any, y: Any) -> Any:
@@ -214,8 +215,8 @@ def failing() -> Iterator[Any]:
     ("function", "said"),
     [
         (
-            lambda: inputs.Arrays(np.zeros(1), np.zeros(1)).map(one_number),
-            "go through returns SymbolicT",
+            lambda: inputs.Arrays(np.zeros(1), np.zeros(1)).map(a_list),
+            "go through returns list of 2",
         ),
         (
             lambda: inputs.Arrays(np.zeros(1), np.zeros(1)).map(broken),
@@ -223,7 +224,7 @@ def failing() -> Iterator[Any]:
         ),
         (lambda: inputs.Arrays(np.zeros(2), np.zeros(3)), "arrays of different lengths"),
         (uneven, "examples of different shapes or structures"),
-        (no_tuple, "yields int: yield the tuple"),
+        (no_tuple, r"yields int: yield x, \(x, y\)"),
         (nothing, "yields no examples"),
         (failing, "training_data raised KeyError: 'column'"),
     ],
@@ -277,6 +278,37 @@ def test_records_at_an_address_are_refused() -> None:
         opened(lambda: inputs.Records([address], lambda record: (record, record)), division(1, 1))
 
 
+class Sequence(keras.utils.PyDataset):
+    """Batches of two, the last one of one; longer texts in later batches."""
+
+    epochs = 0
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, place: int) -> tuple[Any, Any]:
+        count = 1 if place == 2 else 2
+        return np.full((count, 2 + place), place), np.full((count,), self.epochs)
+
+    def on_epoch_end(self) -> None:
+        self.epochs += 1
+
+
+def test_a_py_dataset_gives_its_batches_in_an_order_of_the_seed() -> None:
+    orders = []
+    training = opened(lambda: Sequence(), division(4, 2))
+    for epoch in range(6):
+        batches = list(training.epoch(epoch, 0))
+        assert sorted(one.examples for one in batches) == [1, 2, 2]
+        orders.append([int(np.asarray(one.parts[0][0]).flat[0]) for one in batches])
+        assert {int(np.asarray(one.parts[0][1])[0]) for one in batches} == {epoch}
+    assert len({tuple(one) for one in orders}) > 1
+    evaluation = opened(lambda: Sequence(), division(4, 1), evaluation=True)
+    for _ in range(2):
+        places = [int(np.asarray(one.parts[0][0]).flat[0]) for one in evaluation.epoch(0, 0)]
+        assert places == [0, 1, 2]
+
+
 PAGES = [(launch.REPOSITORY / "docs" / page).read_text() for page in ("data.md", "sources.md")]
 BLOCKS = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page, re.S)]
 OF_BUCKETS = [block for block in BLOCKS if "my-bucket" in block]
@@ -286,7 +318,7 @@ OF_FILES = [block for block in BLOCKS if block not in OF_BUCKETS]
 @pytest.mark.parametrize("block", OF_FILES, ids=lambda block: str(BLOCKS.index(block)))
 def test_the_examples_of_the_page_give_examples(block: str, tmp_path: pathlib.Path) -> None:
     write_files(tmp_path)
-    assert examples_of(block, tmp_path) in (2, 100)
+    assert examples_of(block, tmp_path) in (2, 6, 100)
 
 
 @pytest.mark.parametrize("block", OF_BUCKETS, ids=lambda block: str(BLOCKS.index(block)))
@@ -434,14 +466,24 @@ def test_marks_tell_values_places_and_strings_apart() -> None:
     assert together(np.full(3, np.nan), np.full(3, np.nan))
 
 
+STRATEGY = """
+def build_strategy():
+    import tensorflow
+    return tensorflow.distribute.MultiWorkerMirroredStrategy()
+"""
+
+
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", "Custom"])
 def test_processes_that_read_other_examples_are_told(
-    tmp_path: pathlib.Path, runs: trainings.Runs
+    strategy: str, tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
+    text = (reference.MODELS / "own_order.py").read_text()
+    (tmp_path / "own_order.py").write_text(text + STRATEGY)
     settings = {"module": "own_order.py", "epochs": 1, "globalBatchSize": 8}
-    environments = launch.environments(tmp_path, reference.MODELS, settings, processes=2)
+    environments = launch.environments(tmp_path, tmp_path, settings, processes=2, strategy=strategy)
     with runs.group(environments, logs=".") as group:
         ended = group.wait()
     for one in ended:
         assert one.code == exits.Exit.USER_ERROR.value, one
-        assert "training_data gives other examples on some replicas" in one.errors
+        assert "Some replicas get other examples than others" in one.errors
         assert "in step 1" in one.errors

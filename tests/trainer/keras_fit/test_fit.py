@@ -19,7 +19,8 @@ from testing.trainer import keras_fit, weights
 from testing.trainer import runs as trainings
 from testing.trainer.models import fitted
 from tfparallel_trainer import errors
-from tfparallel_trainer.keras_fit import batches, callbacks, support
+from tfparallel_trainer.data import batches
+from tfparallel_trainer.keras_fit import callbacks, support
 
 pytestmark = [
     # Keras' own callbacks read variables in a way that NumPy deprecates.
@@ -165,7 +166,8 @@ def fit_with(**more: Any) -> Any:
     ("wrong", "said"),
     [
         ({"shuffle": "batch"}, "shuffle is 'batch': give True"),
-        ({"y": None}, "x and y has no targets"),
+        ({"y": None}, "The data has no targets (y)"),
+        ({"y": None, "class_weight": {0: 1.0}}, "class_weight is given, and the data has no y"),
         ({"callbacks": [print]}, "callbacks holds <built-in function print>"),
         ({"validation_split": 1.0}, "leaves one part of 52 examples empty"),
         ({"class_weight": {}, "sample_weight": np.ones(52)}, "both given"),

@@ -1,7 +1,10 @@
 """What callbacks cost where several replicas train: processes talk only where one may decide."""
 
 import collections
+import pathlib
+import re
 import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,10 +15,11 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 import tfparallel_trainer
+from testing import paths
 from testing.trainer import ranks
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.keras_fit import callbacks, decisions
-from tfparallel_trainer.objective import replica
+from tfparallel_trainer.objective import evaluate, replica
 
 # Keras' own callbacks read variables in a way that NumPy deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -90,7 +94,21 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_callback_waits_as_often_whatever_the_model(reads: list[str]) -> None:
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An entry for each sum of the metrics that is no part of a step."""
+    counts: list[int] = []
+    report = evaluate.Report.__call__
+
+    def counted(metrics_report: evaluate.Report, numbers: Any) -> Any:
+        counts.append(1)
+        return report(metrics_report, numbers)
+
+    monkeypatch.setattr(evaluate.Report, "__call__", counted)
+    return counts
+
+
+def test_a_callback_waits_as_often_whatever_the_model(reads: list[str], reports: list[int]) -> None:
     waits = []
     for layers in (1, 9):
         reads.clear()
@@ -99,6 +117,23 @@ def test_a_callback_waits_as_often_whatever_the_model(reads: list[str]) -> None:
         waits.append(np.diff(places).tolist())
     assert min(waits[0]) == min(waits[1]), "at some batches a report comes on top"
     assert max(waits[1]) < 20
+    assert not reports, "the steps give the metrics"
+
+
+def test_batches_have_the_metrics_that_keras_gives() -> None:
+    seen: list[list[dict[str, float]]] = []
+
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen[-1].append(dict(logs))
+
+    for fit in (tfparallel_trainer.fit, keras.Model.fit):
+        keras.utils.set_random_seed(1)
+        seen.append([])
+        fit(model(2), X, X, batch_size=4, callbacks=[Note()], verbose=0, shuffle=False)
+    assert len(seen[0]) == BATCHES
+    for batch, expected in zip(*seen, strict=True):
+        assert batch == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.fixture
@@ -131,20 +166,89 @@ def test_processes_talk_at_moments_that_a_callback_takes(acts: list[int]) -> Non
         assert len(acts) == expected, observers
 
 
-def test_a_batch_without_a_decision_is_one_sum_and_one_wait(
-    reads: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def sums(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[str]:
+    """How often replicas talk to each other about a decision, by what they tell."""
+    counts = collections.Counter[str]()
+    for name in ("_exchange", "_share"):
+        talk = getattr(decisions.Decisions, name)
+
+        def counted(one: Any, *arguments: Any, name: str = name, talk: Any = talk) -> Any:
+            counts[name] += 1
+            return talk(one, *arguments)
+
+        monkeypatch.setattr(decisions.Decisions, name, counted)
+    return counts
+
+
+def read_all(one: replica.Replica) -> None:
+    """Read in all ways in which callbacks do."""
+    one.model.get_weights()
+    float(one.optimizer.learning_rate)
+    keras.ops.sum(one.model.weights[0])
+    one.model(X[:2])
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_batch_without_a_decision_is_one_sum_at_most(
+    reads: list[str], sums: collections.Counter[str], *, is_local: bool
 ) -> None:
     replicas = replicas_of(9)
-    shared_decisions = decisions.Decisions(replicas)
+    shared_decisions = decisions_of(replicas, is_local=is_local)
     shared_decisions.after(lambda: b"an answer")
-    calls = collections.Counter[str]()
-    monkeypatch.setattr(shared_decisions, "_tell_all", lambda _: calls.update(["told"]))
-    monkeypatch.setattr(shared_decisions, "_share", lambda _: calls.update(["shared"]))
-    reads.clear()
+    sums.clear()
     for _ in range(3):
+        read_all(replicas[0])
+        reads.clear()
         assert shared_decisions.after(lambda: b"an answer") == b"an answer"
-    assert reads == ["numpy"] * 3
-    assert not calls
+        assert reads == ([] if is_local else ["numpy"])
+
+        def look() -> bytes:
+            read_all(replicas[0])
+            return b"an answer"
+
+        shared_decisions.after(look)
+    assert sums == ({} if is_local else {"_exchange": 6})
+
+
+def decisions_of(replicas: Sequence[replica.Replica], *, is_local: bool) -> decisions.Decisions:
+    """Decisions that take the way of one process, or that of several."""
+    shared_decisions = decisions.Decisions(replicas)
+    shared_decisions._is_local = is_local
+    return shared_decisions
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_what_a_callback_writes_is_everywhere_however_it_writes(*, is_local: bool) -> None:
+    replicas = replicas_of(2)
+    shared_decisions = decisions_of(replicas, is_local=is_local)
+    first = replicas[0]
+    kernel = first.model.weights[0]
+    ones = tf.ones(kernel.shape)
+    traced = tf.function(lambda: kernel.assign_add(ones))
+    writes: dict[str, Callable[[], Any]] = {
+        "Keras": lambda: kernel.assign_add(ones),
+        "TensorFlow": lambda: kernel.value.assign(kernel.value * 2.0),
+        "rows": lambda: kernel.value.scatter_nd_update([[0]], ones[:1]),
+        "a traced function": traced,
+        "a function that is traced": lambda: tf.function(lambda: kernel.assign(ones))(),
+        "all weights": lambda: first.model.set_weights([w + 1 for w in first.model.get_weights()]),
+        "a step": lambda: first.optimizer.apply([ones], [kernel]),
+        "the optimizer": lambda: setattr(first.optimizer, "learning_rate", 0.125),
+    }
+    for way, write in writes.items():
+        before = values(first)
+
+        def change(write: Callable[[], Any] = write) -> bytes:
+            write()
+            return b""
+
+        shared_decisions.after(change)
+        assert any(
+            not np.array_equal(array, other)
+            for array, other in zip(before, values(first), strict=True)
+        ), way
+        assert_alike(replicas)
 
 
 def replicas_of(layers: int) -> list[replica.Replica]:
@@ -268,3 +372,12 @@ def test_a_process_without_the_chiefs_callbacks_goes_by_them() -> None:
             getattr(side, moment)(*facts)
         assert not pair.announced, moment
     assert batches == [0]
+
+
+def test_the_profile_of_the_page_has_the_steps_of_its_window(tmp_path: pathlib.Path) -> None:
+    page = (paths.ROOT / "docs/tensorboard.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "tensorboard.md", "exec"), names)  # noqa: S102
+    train(*names["callbacks"](types.SimpleNamespace(output_dir=tmp_path)), epochs=4)
+    assert list((tmp_path / "profile/train/plugins/profile").glob("*/*.xplane.pb"))

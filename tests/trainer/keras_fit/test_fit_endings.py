@@ -11,6 +11,8 @@ import sys
 import threading
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
 
 import tfparallel_trainer
@@ -130,6 +132,25 @@ def test_fit_leaves_no_thread_and_no_descriptor_behind(tmp_path: pathlib.Path) -
     descriptors, threads = open_descriptors(), set(threading.enumerate())
     for name in ("second", "third"):
         train(name)
+    assert open_descriptors().items() <= descriptors.items()
+    assert set(threading.enumerate()) <= threads
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not pathlib.Path("/proc/self/fd").is_dir(), reason="needs Linux")
+def test_a_hundred_calls_leave_no_thread_and_no_descriptor_behind(tmp_path: pathlib.Path) -> None:
+    def train(number: int) -> None:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        data = np.zeros((4, 2)), np.zeros((4, 1))
+        folder = tmp_path / str(number) if number % 2 else None
+        tfparallel_trainer.fit(model, *data, batch_size=4, verbose=0, output_dir=folder)
+
+    for number in range(2):
+        train(number)
+    descriptors, threads = open_descriptors(), set(threading.enumerate())
+    for number in range(100):
+        train(number)
     assert open_descriptors().items() <= descriptors.items()
     assert set(threading.enumerate()) <= threads
 

@@ -14,7 +14,7 @@ import tfparallel_trainer
 from testing.trainer import weights
 from testing.trainer.models import fitted
 from tfparallel_trainer import errors
-from tfparallel_trainer.keras_fit import batches
+from tfparallel_trainer.data import batches
 
 EXAMPLES = 12
 BATCH = 4

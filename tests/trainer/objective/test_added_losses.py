@@ -135,3 +135,21 @@ def test_a_regularised_embedding_is_added_up_on_all_ranks() -> None:
     many, _ = ranks.run(module, data, 2, batch=10)
     for rank_replica in many:
         assert difference(rank_replica, one.model) <= weights.TOLERANCE
+
+
+def alone() -> keras.Model:
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "tanh"), Adds()])
+
+
+@pytest.mark.usefixtures("float64")
+def test_layers_alone_give_the_loss_of_data_without_targets() -> None:
+    x, _, _ = examples()
+    keras.utils.set_random_seed(1)
+    expected = alone()
+    expected.compile(keras.optimizers.Adam(0.02))
+    losses = [float(expected.train_on_batch(x[first : first + 7])) for first in range(0, len(x), 7)]
+    module = ranks.module(alone, lambda model: model.compile(keras.optimizers.Adam(0.02)))
+    replicas, outcomes = ranks.run(module, (x, None, None), 4, 7)
+    assert difference(replicas[0], expected) <= weights.TOLERANCE
+    assert len(losses) == len(outcomes)
+    assert outcomes[0].loss == pytest.approx(losses[0], rel=1e-9)

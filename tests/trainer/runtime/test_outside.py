@@ -238,6 +238,21 @@ def test_an_error_of_the_user_shows_the_users_lines(tmp_path: pathlib.Path) -> N
     assert ended_with.rstrip().endswith("build_model raised KeyError: 'why'")
 
 
+def test_an_error_of_a_callback_shows_the_users_lines(tmp_path: pathlib.Path) -> None:
+    text = MODEL.replace("LABEL", "0") + (
+        "class Failing(keras.callbacks.Callback):\n"
+        "    def on_epoch_end(self, epoch, logs=None):\n"
+        "        raise KeyError('val_loss')\n"
+        "def callbacks():\n    return [Failing()]\n"
+    )
+    ended = run(tmp_path, text)
+    assert ended.code == exits.Exit.USER_ERROR, ended
+    assert "in on_epoch_end" in ended.errors
+    assert ended.errors.rstrip().endswith(
+        "model.py: on_epoch_end of a callback raised KeyError: 'val_loss'"
+    )
+
+
 def test_the_sentence_of_an_error_is_left_in_a_file(
     tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:

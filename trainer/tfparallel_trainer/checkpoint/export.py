@@ -80,6 +80,17 @@ def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
             draft.unlink(missing_ok=True)
 
 
+def check_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> None:
+    """See before training that Keras can write a SavedModel, and that the disk has room for it.
+
+    Raises:
+        StorageError: the disk does not take it.
+        UserCodeError: Keras cannot export the model.
+    """
+    with _exported(model, folder, module):
+        pass
+
+
 def save_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> None:
     """Write a SavedModel into a folder of its own, after `save`.
 
@@ -87,12 +98,19 @@ def save_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> 
         StorageError: the disk does not take it.
         UserCodeError: Keras cannot export the model.
     """
+    with _exported(model, folder, module) as draft:
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+
+
+@contextlib.contextmanager
+def _exported(model: Any, folder: pathlib.Path, module: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Write a SavedModel next to a folder, and give its path to the body."""
     draft = folder.with_name(f".{os.getpid()}.{folder.name}")
     with storing(folder, module):
         try:
             model.export(draft, verbose=False)
-            shutil.rmtree(folder, ignore_errors=True)
-            draft.rename(folder)
+            yield draft
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 

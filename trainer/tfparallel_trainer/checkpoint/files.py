@@ -68,6 +68,8 @@ class Position(pydantic.BaseModel, frozen=True):
     """Epochs completed."""
     example: int
     """Examples used of the epoch after those, in its order."""
+    observer: str = ""
+    """What the chief's observer remembers (see `observer.Observer.memory`)."""
 
 
 class Index(pydantic.BaseModel, frozen=True):

@@ -5,12 +5,16 @@ position of a layer among the model's layers, nested ones included, and the posi
 in it: model/2.0/1 is the second weight of the first layer of the third layer.
 """
 
+import collections
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tfparallel_trainer import errors
 
+_MODEL = "model"
 _SHOWN = 3
+_COUNTED = re.compile(r"_\d+(/|$)")
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The shapes of variables by their keys, or by their names in a file."""
@@ -39,6 +43,11 @@ def of_optimizer(optimizer: Any) -> dict[str, Any]:
 def slot(position: int) -> str:
     """Give the key of a variable of the optimizer, by its position among those."""
     return f"optimizer/{position}"
+
+
+def is_weight(key: str) -> bool:
+    """Whether a key is that of a weight, and not of the optimizer's state."""
+    return key.startswith(f"{_MODEL}/")
 
 
 def of_weights(model: Any) -> dict[str, Any]:
@@ -83,6 +92,33 @@ def differences(there: Shapes, here: Shapes, shown: Callable[[str], str]) -> str
     return "; ".join(differing[:_SHOWN]) + more
 
 
+def exchanged(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """Find a weight that stands at another place in a file than in a model.
+
+    Names that Keras counts up differ between two models of one process, so they tell nothing unless
+    both sides have all the same ones.
+
+    Args:
+        there: the labels of the file's weights by their keys.
+        here: those of the model's.
+
+    Returns:
+        The weight's label, its key there and its key here; None if every weight is in its place.
+    """
+    places, others = _places(there), _places(here)
+    all_alike = places.keys() == others.keys()
+    for label in sorted(places.keys() & others.keys()):
+        if places[label] != others[label] and (all_alike or not _COUNTED.search(label)):
+            return label, places[label], others[label]
+    return None
+
+
+def _places(labels: Mapping[str, str]) -> dict[str, str]:
+    """The keys of weights by their labels, where no two have the same one."""
+    counts = collections.Counter(labels.values())
+    return {label: key for key, label in labels.items() if counts[label] == 1}
+
+
 def _weights(layer: Any, place: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
     """Those of a container's layers first, by place, then those it holds itself."""
     inner: set[int] = set()
@@ -93,4 +129,4 @@ def _weights(layer: Any, place: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
     name = ".".join(map(str, place)) or "self"
     direct_weights = [variable for variable in layer.weights if id(variable) not in inner]
     for position, variable in enumerate(direct_weights):
-        yield f"model/{name}/{position}", variable
+        yield f"{_MODEL}/{name}/{position}", variable

@@ -273,7 +273,7 @@ def step_of(checkpoint: directory.Directory) -> int:
 def check(
     folder: directory.Directory, index: files.Index, wholes: Mapping[str, shard.Whole]
 ) -> None:
-    """Compare the keys and shapes of a checkpoint with those of the model.
+    """Compare the keys, shapes and labels of a checkpoint with those of the model.
 
     Raises:
         BadConfigurationError: it is one of another model.
@@ -289,6 +289,17 @@ def check(
         raise errors.BadConfigurationError(
             f"{folder} is a checkpoint of another model: {differing}. "
             "Give the changed model another claim or uri, or remove the checkpoints."
+        )
+    exchanged = keys.exchanged(
+        {key: entry.label for key, entry in index.arrays.items() if keys.is_weight(key)},
+        {key: whole.label for key, whole in wholes.items() if keys.is_weight(key)},
+    )
+    if exchanged is not None:
+        label, then, now = exchanged
+        raise errors.BadConfigurationError(
+            f"{folder} is a checkpoint of another model: {label} is {then} there and {now} here, "
+            "so weights would change places. Give the model its order again, give the changed one "
+            "another claim or uri, or remove the checkpoints."
         )
 
 

@@ -45,7 +45,8 @@ def _difference(
             if here != first:
                 return errors.BadConfigurationError(
                     f"{task.name} and {cluster.tasks[0].name} differ in {what} "
-                    f"({_show(here)} and {_show(first)}): start all replicas alike."
+                    f"({_show(here)} and {_show(first)}): start all replicas alike, and let "
+                    "what is random in their data follow from one seed."
                 )
     return None
 

@@ -23,6 +23,7 @@ class Section(enum.Enum):
     GANG_SCHEDULER = Heading("scheduling.md", "When the scheduler is not installed")
     KERAS_FIT = Heading("old-scripts.md", "Keras' fit")
     MODEL_FILE = Heading("model-interface.md", "The model file: what you write")
+    OWN_STEPS = Heading("model-interface.md", "Training steps of your own")
     QUEUES = Heading("scheduling.md", "Queues: Kueue")
 
 

@@ -1,9 +1,11 @@
 """Examples that are held in arrays: the order is ours and exact for any number of ranks."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
+import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tfparallel_trainer import errors
@@ -61,7 +63,7 @@ class ArrayFeed:
 
 def fetch(examples: Any) -> Callable[[tf.Tensor], tuple[Any, ...]]:
     """A function that gives the example of a number, as (x, y) or (x, y, sample_weight)."""
-    parts = examples if examples[2] is not None else examples[:2]
+    parts = nest.example(examples)
     with tf.device("CPU:0"):
         tensors = nest.convert(tf.convert_to_tensor, parts)
 
@@ -76,16 +78,18 @@ def checked(data: Any, function: str) -> Any:
     """Turn what a data function returned into arrays (x, y, sample_weight).
 
     Args:
-        data: (x, y) or (x, y, sample_weight), each an array or a structure of arrays.
+        data: x, (x,), (x, y) or (x, y, sample_weight), each an array or a structure of arrays.
         function: the data function's name, for the messages.
 
     Raises:
         UserCodeError: it is something else, is empty, or its arrays differ in length.
     """
-    if not isinstance(data, tuple) or len(data) not in (2, 3):
+    if isinstance(data, np.ndarray | dict):
+        data = (data,)
+    if not isinstance(data, tuple) or len(data) not in (1, 2, 3):
         size = f" of {len(data)}" if isinstance(data, (tuple, list)) else ""
         raise errors.UserCodeError(
-            f"{function} returns {type(data).__name__}{size}. Return the tuple (x, y) or "
+            f"{function} returns {type(data).__name__}{size}. Return x, (x, y) or "
             "(x, y, sample_weight) of arrays, a tf.data.Dataset or a generator of such single "
             "examples, inputs.Arrays or inputs.Records."
         )
@@ -104,6 +108,23 @@ def checked(data: Any, function: str) -> Any:
     if lengths["x"] == [0]:
         raise errors.UserCodeError(f"{function} returns no examples ({summary}): return some.")
     return examples
+
+
+def weights_of_classes(y: Any, class_weight: Mapping[int, float]) -> npt.NDArray[Any]:
+    """The weight of each target's class; 1 for classes that are not named.
+
+    Raises:
+        UserCodeError: there are no targets.
+    """
+    if y is None:
+        raise errors.UserCodeError("class_weight is given, and the data has no y: remove it.")
+    classes = np.asarray(y)
+    if classes.ndim > 1:
+        one_hot = classes.shape[-1] != 1
+        classes = np.argmax(classes, -1) if one_hot else np.squeeze(classes, -1)
+    labels, places = np.unique(np.round(classes).astype(np.int64), return_inverse=True)
+    weights = [class_weight.get(int(number), 1.0) for number in labels]
+    return np.asarray(weights, keras.config.floatx())[places.reshape(classes.shape)]
 
 
 def _array(value: Any) -> Any:

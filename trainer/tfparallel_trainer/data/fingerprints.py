@@ -63,6 +63,8 @@ def summands(fingerprint: Fingerprint) -> list[float]:
 def alike(sums: Sequence[float]) -> bool:
     """Whether all processes had the same fingerprint, from the sums of their summands."""
     count = sums[0]
+    if count == 1:
+        return True
     totals, squares = np.split(np.asarray(sums[1:]), 2)
     with np.errstate(all="ignore"):  # what is not finite is told by the loss
         variances = squares * count - totals * totals

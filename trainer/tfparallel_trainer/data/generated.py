@@ -74,9 +74,10 @@ class GeneratedFeed:
         if not examples:
             raise errors.UserCodeError(f"{self._function} yields no examples: yield some.")
         for example in examples:
-            if not isinstance(example, tuple) or len(example) not in (2, 3):
+            is_tuple = isinstance(example, tuple) and len(example) in (1, 2, 3)
+            if not is_tuple and not isinstance(example, np.ndarray | dict):
                 raise errors.UserCodeError(
-                    f"{self._function} yields {type(example).__name__}: yield the tuple (x, y) or "
+                    f"{self._function} yields {type(example).__name__}: yield x, (x, y) or "
                     "(x, y, sample_weight) of one example."
                 )
         try:

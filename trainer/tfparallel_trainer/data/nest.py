@@ -24,6 +24,15 @@ def packed(structure: Any, leaves: Sequence[Any]) -> Any:
     return convert(lambda _: next(waiting), structure)
 
 
-def triple(example: Any) -> Any:
-    """(x, y, sample_weight) of what may have no weights."""
-    return example if len(example) == 3 else (*example, None)
+def triple(data: Any) -> tuple[Any, Any, Any]:
+    """(x, y, sample_weight) of what has at least x; a part that is missing is None."""
+    parts = list(data) if isinstance(data, (tuple, list)) else [data]
+    x, y, weight = (parts + [None] * 3)[:3]
+    return x, y, weight
+
+
+def example(data: tuple[Any, Any, Any]) -> tuple[Any, ...]:
+    """What functions take of (x, y, sample_weight): no more than is there."""
+    if data[2] is not None:
+        return data
+    return data[:1] if data[1] is None else data[:2]

@@ -146,10 +146,11 @@ def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checked(example: Any, function: str) -> tuple[Any, ...]:
-    if not isinstance(example, tuple) or len(example) not in (2, 3):
-        size = f" of {len(example)}" if isinstance(example, (tuple, list)) else ""
+    parts = (example,) if isinstance(example, tf.Tensor | dict) else example
+    if not isinstance(parts, tuple) or len(parts) not in (1, 2, 3):
+        size = f" of {len(parts)}" if isinstance(parts, (tuple, list)) else ""
         raise errors.UserCodeError(
             f"A function that examples of {function} go through returns "
-            f"{type(example).__name__}{size}: return the tuple (x, y) or (x, y, sample_weight)."
+            f"{type(example).__name__}{size}: return x, (x, y) or (x, y, sample_weight)."
         )
-    return example if len(example) == 2 or example[2] is not None else example[:2]
+    return nest.example(nest.triple(parts))

@@ -5,11 +5,13 @@ import pathlib
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, inputs, user
 from tfparallel_trainer.data import (
     arrays,
+    batches,
     feed,
     fingerprints,
     generated,
@@ -78,6 +80,10 @@ class _Source:
         """Make a feed of what it returns for epoch 0."""
         data = self._call(0)
         division = self._request.division
+        if isinstance(data, keras.utils.PyDataset):
+            seed = self._request.seed if self._shuffled else None
+            py_batches = batches.of_py_dataset(data, self._name, seed)
+            data = batches.Source(py_batches, None, None, restarts=not self._shuffled)
         if isinstance(data, feed.Source):
             return data.divided(division)
         if isinstance(data, tf.data.Dataset):

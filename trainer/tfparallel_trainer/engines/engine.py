@@ -91,9 +91,11 @@ class Synchronous:
         self._report = report or evaluate.Report(replicas).metrics
         self._are_weights_finite = are_weights_finite or finite.Weights(replicas[0]).finite
         self._barrier = barrier or state.Barrier(replicas)
+        self._latest: dict[str, float] | None = None
 
     def reset(self) -> None:
         """Forget what the metrics have seen."""
+        self._latest = None
         evaluate.reset_metrics(self._replicas)
 
     def give(
@@ -101,6 +103,7 @@ class Synchronous:
     ) -> tuple[Sequence[StepResult], frozenset[train.Flag]]:
         """Make the step."""
         outcome = self._step(step, batch, asked)
+        self._latest = outcome.metrics
         losses = {"loss": outcome.loss, **outcome.terms}
         return [StepResult(losses, batch.examples, outcome.finite)], outcome.flags
 
@@ -109,13 +112,14 @@ class Synchronous:
         return []
 
     def metrics(self) -> dict[str, float]:
-        """The metrics over all ranks."""
-        return self._report()
+        """The metrics over all ranks: those that the last step has given, if it has."""
+        return self._report() if self._latest is None else self._latest
 
     def evaluate(self, watched: Watched) -> dict[str, float] | None:
         """Evaluate on all ranks."""
         if self._evaluator is None or self._examples is None:
             return None
+        self._latest = None
         return self._evaluator.run(watched(self._examples.epoch(0, 0)))
 
     def weights_are_finite(self) -> bool:

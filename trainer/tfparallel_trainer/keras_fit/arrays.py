@@ -22,15 +22,13 @@ def examples(x: Any, y: Any, sample_weight: Any, what: str) -> Any:
 
     Args:
         x: inputs.
-        y: targets.
+        y: targets, or None.
         sample_weight: one for each example, or None.
         what: name of the argument, for the messages.
 
     Raises:
         UserCodeError: they are no arrays, or of different lengths.
     """
-    if y is None:
-        raise errors.UserCodeError(f"{what} has no targets: give y, one row for each example.")
     data = tuple(nest.convert(_array, part) for part in (x, y, sample_weight))
     return arrays.checked(data, what)
 
@@ -51,18 +49,7 @@ def weighted(data: Any, class_weight: Mapping[int, float]) -> Any:
             "class_weight is given for a model with several outputs: use sample_weight with one "
             "array for each."
         )
-    return x, y, weights_of(y, class_weight)
-
-
-def weights_of(y: Any, class_weight: Mapping[int, float]) -> npt.NDArray[Any]:
-    """The weight of each target's class; 1 for classes that are not named."""
-    classes = np.asarray(y)
-    if classes.ndim > 1:
-        one_hot = classes.shape[-1] != 1
-        classes = np.argmax(classes, -1) if one_hot else np.squeeze(classes, -1)
-    labels, places = np.unique(np.round(classes).astype(np.int64), return_inverse=True)
-    weights = [class_weight.get(int(number), 1.0) for number in labels]
-    return np.asarray(weights, keras.config.floatx())[places.reshape(classes.shape)]
+    return x, y, arrays.weights_of_classes(y, class_weight)
 
 
 def split(data: Any, share: float) -> tuple[Any, Any]:

@@ -5,7 +5,9 @@ stand-in takes its place. What they decide (to stop, another learning rate, othe
 ranks before training goes on. The logs that they leave are in the history of every process.
 """
 
+import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import order
-from tfparallel_trainer.keras_fit import bar, reach, support
+from tfparallel_trainer.keras_fit import bar, memories, reach, support
 from tfparallel_trainer.loop import observer
 from tfparallel_trainer.runtime import settings, setup
 
@@ -127,7 +129,8 @@ def of_module(
         validates=ready.evaluation is not None,
     )
     over = reach.Whole(ready.replicas) if build_reach is None else build_reach(callbacks)
-    return Callbacks(plan, over, lambda: over.model)
+    guard = functools.partial(user.guard, module.path)
+    return Callbacks(plan, over, lambda: over.model, ready.start.observer, guard)
 
 
 class Callbacks(observer.Observer):
@@ -135,18 +138,36 @@ class Callbacks(observer.Observer):
 
     acts = True
 
-    def __init__(self, plan: Plan, over: reach.Reach, hand_back: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        over: reach.Reach,
+        hand_back: Callable[[], Any],
+        memory: str = "",
+        guard: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
         """Args:
         plan: the same on all processes.
         over: how far they reach.
         hand_back: gives the caller's model the trained weights, and gives that model.
+        memory: of the run that this one goes on with.
+        guard: translates what callbacks raise, and says what was called; absent: the caller of
+            fit gets it, as from Keras.
         """
+        self._guard = guard
         self._hand_back = hand_back
         self._plan = plan
         self._reach = over
         self._model = over.model
         self._seen = _Seen()
-        self._listeners = self._listed()
+        listeners = self._listed()
+        self._calls = {
+            moment: [getattr(one, moment) for one in listeners if _takes(one, moment)]
+            for moment in ("on_train_begin", "on_epoch_end", *_MOMENTS)
+        }
+        """By moment, those of the callbacks that override it."""
+        if over.leads:
+            self._calls["on_train_begin"].append(lambda: self._remember(memory))
         self._trained = False
         self.stop = False
         self.each_batch = False
@@ -173,8 +194,20 @@ class Callbacks(observer.Observer):
         return listeners
 
     def _tell(self, moment: str, *facts: Any) -> None:
-        for callback in self._listeners:
-            getattr(callback, moment)(*facts)
+        with self._guard(f"{moment} of a callback raised"):
+            for call in self._calls[moment]:
+                call(*facts)
+
+    @property
+    def memory(self) -> str:
+        """Of the chief's callbacks."""
+        if not self._reach.leads:
+            return ""
+        return memories.dump(self._plan.callbacks, stopped=self.stop)
+
+    def _remember(self, memory: str) -> None:
+        if memories.load(memory, self._plan.callbacks):
+            self._model.stop_training = True
 
     def evaluates_after(self, epoch: int) -> bool:
         """As validation_freq says."""

@@ -4,11 +4,12 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, nest, order
-from tfparallel_trainer.keras_fit import arguments, arrays, batches, passes
+from tfparallel_trainer.data import batches, feed, nest, order, passes
+from tfparallel_trainer.keras_fit import arguments, arrays
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,11 +119,12 @@ def _validation(arguments: arguments.Arguments) -> feed.Source | None:
     validation_batches = batches.opened(data, "validation_data", None)
     if validation_batches is not None:
         return batches.Source(validation_batches, arguments.validation_steps, None, restarts=True)
-    if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
+    is_tuple = isinstance(data, (tuple, list)) and len(data) in (1, 2, 3)
+    if not is_tuple and not isinstance(data, np.ndarray | tf.Tensor | dict):
         raise errors.UserCodeError(
-            f"validation_data is {type(data).__name__}: give (x, y) or (x, y, sample_weight)."
+            f"validation_data is {type(data).__name__}: give x, (x, y) or (x, y, sample_weight)."
         )
-    x, y, weight = data if len(data) == 3 else (*data, None)
+    x, y, weight = nest.triple(data)
     return _held_out(arguments, arrays.examples(x, y, weight, "validation_data"))
 
 

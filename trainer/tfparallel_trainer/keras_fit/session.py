@@ -163,7 +163,7 @@ class Session:
             validation_freq=self._arguments.validation_freq,
         )
         self._training_callbacks = callbacks_of.Callbacks(
-            plan, reach.Whole(ready.replicas), self._models.hand_back
+            plan, reach.Whole(ready.replicas), self._models.hand_back, ready.start.observer
         )
         return self._training_callbacks
 

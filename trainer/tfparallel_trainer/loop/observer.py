@@ -23,6 +23,11 @@ class Observer:
     takes_non_finite = False
     """Whether a loss that is not finite is left to it."""
 
+    @property
+    def memory(self) -> str:
+        """What it needs to go on after a restart; on the chief, for checkpoints."""
+        return ""
+
     def evaluates_after(self, epoch: int) -> bool:
         """Whether the end of an epoch (from 0) asks for an evaluation."""
         return True

@@ -55,7 +55,12 @@ class Training:
     @property
     def position(self) -> files.Position:
         """Where training stands once no step is pending."""
-        return files.Position(step=self._step, epoch=self._epoch, example=self._example)
+        return files.Position(
+            step=self._step,
+            epoch=self._epoch,
+            example=self._example,
+            observer=self._parts.observer.memory,
+        )
 
     @property
     def total_steps(self) -> int | None:
@@ -143,6 +148,7 @@ class Training:
             train.Flag.STOP: parts.termination.asked,
             train.Flag.REPORT: parts.reporter.due,
             train.Flag.SAVE: parts.schedule.due_by_clock,
+            train.Flag.METRICS: parts.observer.each_batch,
         }
         results, flags = parts.engine.give(
             self._step, batch, frozenset(flag for flag, is_set in asked.items() if is_set)

@@ -6,13 +6,19 @@ from typing import Any
 import keras
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.contract import documentation
 
 _OVERRIDES = {
-    "train_step": "put what it computes into a keras.losses.Loss and the layers",
+    "train_step": "put what it computes into a keras.losses.Loss and the layers, or define "
+    "training_phases",
     "test_step": "put what it computes into metrics",
     "compute_loss": "pass a keras.losses.Loss to model.compile instead",
     "compute_metrics": "pass keras.metrics.Metric objects to model.compile instead",
 }
+
+
+HOOK = "training_phases"
+"""The method by which a model defines its training step."""
 
 
 def check(model: Any, data_degree: int) -> list[str]:
@@ -36,13 +42,32 @@ def check(model: Any, data_degree: int) -> list[str]:
         raise errors.UserCodeError(
             "The model is not compiled: call model.compile(optimizer, loss) in compile_model."
         )
-    for method, remedy in _OVERRIDES.items():
+    for method, remedy in () if defines_phases(model) else _OVERRIDES.items():
         if getattr(type(model), method) is not getattr(keras.Model, method):
             raise errors.UserCodeError(
                 f"{type(model).__name__} overrides {method}, which cannot be divided over ranks: "
-                f"{remedy}."
+                f"{remedy} (see {documentation.reference(documentation.Section.OWN_STEPS)})."
             )
     return _check_normalisation(model) if data_degree > 1 else []
+
+
+def defines_phases(model: Any) -> bool:
+    """Whether a model defines its training step itself."""
+    return callable(getattr(model, HOOK, None))
+
+
+def refuse_phases(model: Any, strategy: str) -> None:
+    """Refuse a model that defines its training step itself, which a strategy cannot run.
+
+    Raises:
+        UserCodeError: it does.
+    """
+    if defines_phases(model):
+        section = documentation.reference(documentation.Section.OWN_STEPS)
+        raise errors.UserCodeError(
+            f"{type(model).__name__} defines {HOOK}, and strategy is {strategy}, which trains by "
+            f"the compiled loss: set strategy to Mirrored or MultiWorkerMirrored (see {section})."
+        )
 
 
 def layers(root: Any) -> Iterator[Any]:

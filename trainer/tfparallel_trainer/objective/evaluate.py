@@ -174,7 +174,8 @@ def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
 
 def losses(replica: replica.Replica, totals: Any) -> dict[str, float]:
     """The losses of a replica with all weights; see `losses_with`."""
-    return losses_with(replica, totals, penalty_of(replica.model.trainable_variables))
+    penalty = sum(float(phase.penalty()) for phase in replica.computations)
+    return losses_with(replica, totals, penalty)
 
 
 def losses_with(replica: replica.Replica, totals: Any, penalty: float) -> dict[str, float]:
@@ -202,10 +203,11 @@ def penalty_of(weights: Iterable[Any]) -> float:
 
 def sums_of(replica: replica.Replica, part: Any) -> tf.Tensor:
     """Numerators and denominators of the loss over some examples: [2, terms]; feeds the metrics."""
-    x, y, weight = part
-    y_pred = replica.model(x, training=False)
-    replica.model.compute_metrics(x, y, y_pred, weight)
-    fractions = replica.fractions(part, y_pred)
+    fractions = [
+        fraction
+        for phase in replica.computations
+        for fraction in phase.fractions(part, replica.data, training=False)
+    ]
     rows = itertools.chain(
         (tf.cast(fraction.numerator, tf.float64) for fraction in fractions),
         (fraction.denominator for fraction in fractions),

@@ -13,14 +13,14 @@ import tensorflow as tf
 from tfparallel_trainer.objective import replica
 
 
-def of_step(replica: replica.Replica, loss: tf.Tensor, gradients: Sequence[Any]) -> tf.Tensor:
+def of_step(optimizer: Any, loss: tf.Tensor, gradients: Sequence[Any]) -> tf.Tensor:
     """Whether the loss and the gradients, both over all ranks, are finite: a scalar bool.
 
     With loss scaling gradients do not count: the scale is the largest that overflows rarely, and
     its optimizer leaves such a step out by itself.
     """
     looked_at = [loss]
-    if not isinstance(replica.optimizer, keras.optimizers.LossScaleOptimizer):
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         looked_at += [_values(gradient) for gradient in gradients if gradient is not None]
     return _all_finite(looked_at)
 

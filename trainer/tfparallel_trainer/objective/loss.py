@@ -15,7 +15,7 @@ of add_loss it is what the model's author is told.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -41,15 +41,20 @@ class Fraction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Term:
-    """The loss of one output, or what layers add (see `added`)."""
+    """The loss of one output or of a custom phase, or what layers add (see `added`)."""
 
     output: str
-    """Empty for what layers add."""
+    """Its name; empty for what layers add."""
     function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     """From targets and predictions [n, …] to values [n, …], or to one number."""
     reduction: str
     dtype: str
     weight: float
+
+    @property
+    def label(self) -> str:
+        """The name of its value in logs."""
+        return self.output if self.function is no_function else f"{self.output}_loss"
 
     @property
     def divided(self) -> bool:
@@ -58,12 +63,12 @@ class Term:
 
 
 def no_function(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Stand for the function of a term that has no targets.
+    """Stand for the function of a term that is no function of targets.
 
     Raises:
         TypeError: always.
     """
-    raise TypeError("what layers add is no function of targets")
+    raise TypeError("this term is no function of targets")
 
 
 def terms(model: Any, names: tuple[str, ...]) -> list[Term]:
@@ -88,7 +93,7 @@ def terms(model: Any, names: tuple[str, ...]) -> list[Term]:
 
 
 def fractions(
-    loss_terms: list[Term], names: tuple[str, ...], y: Any, y_pred: Any, sample_weight: Any
+    loss_terms: Sequence[Term], names: tuple[str, ...], y: Any, y_pred: Any, sample_weight: Any
 ) -> list[Fraction]:
     """The terms over one rank's examples, in the order of `loss_terms`.
 

@@ -6,7 +6,7 @@ seen to be right.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -50,17 +50,27 @@ def contributions(replica: replica.Replica) -> list[tf.Tensor]:
 
 def results(replica: replica.Replica, sums: Sequence[tf.Tensor]) -> dict[str, float]:
     """Compute the metrics from the sums of the contributions, without changing the rank's own."""
+    return numbers(tensors(replica, sums))
+
+
+def tensors(replica: replica.Replica, sums: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+    """The metrics by name, from the sums of the contributions."""
     mapping = [
         (variable, tf.cast(total, variable.dtype))
         for variable, total in zip(replica.model.metrics_variables, sums, strict=True)
     ]
     with keras.StatelessScope(state_mapping=mapping):
         values = replica.model.get_metrics_result()
-    numbers: dict[str, float] = {}
+    values.pop("loss", None)  # Keras' own tracker, which its fit feeds; the trainer has the loss
+    return {name: tf.convert_to_tensor(value) for name, value in values.items()}
+
+
+def numbers(values: Mapping[str, tf.Tensor]) -> dict[str, float]:
+    """The metrics as numbers; of one that has several, each by its place."""
+    named: dict[str, float] = {}
     for name, value in values.items():
-        if name != "loss":  # Keras' own tracker, which its fit feeds; the trainer has the loss
-            numbers.update(_numbers(name, keras.ops.convert_to_numpy(value)))
-    return numbers
+        named.update(_numbers(name, value.numpy()))
+    return named
 
 
 def _contribution(variable: Any, replica: replica.Replica) -> tf.Tensor:

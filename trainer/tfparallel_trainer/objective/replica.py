@@ -12,7 +12,7 @@ from keras.src.utils import naming  # not in the public API
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import checks, loss, outputs
+from tfparallel_trainer.objective import checks, loss, phases
 from tfparallel_trainer.runtime import random_state
 
 
@@ -28,6 +28,7 @@ class Replica:
     terms: list[loss.Term]
     """Those of the outputs first, then `loss.ADDED`."""
     outputs: tuple[str, ...]
+    """Names; none where the model defines its training step itself."""
     seeds: list[tuple[Any, Any]]
     """Variables of random layers and of `generator` (two integers: seed and counter) with their
     first values."""
@@ -37,18 +38,13 @@ class Replica:
     """Of the job."""
     generator: Any = None
     """What Keras' operations without a seed draw from while a step is traced."""
+    computations: Sequence[phases.Computation] = ()
+    """The phases of a step, in their order."""
 
     @property
     def optimizer(self) -> Any:
-        """The compiled optimizer, built for the model's trainable variables."""
-        return self.model.optimizer
-
-    def fractions(self, part: Any, y_pred: Any) -> list[loss.Fraction]:
-        """The terms over a part of a batch, right after the model was called on it."""
-        x, y, weight = part
-        examples = tf.shape(nest.leaves(x)[0])[0]
-        loss_fractions = loss.fractions(self.terms, self.outputs, y, y_pred, weight)
-        return [*loss_fractions, loss.added(self.model, examples)]
+        """The optimizer, or what has the state of several."""
+        return phases.optimizer_of(self.model, self.computations)
 
     def by_output(self, values: Sequence[float]) -> dict[str, float]:
         """Name the values of the terms as Keras does; empty for a model with one output.
@@ -56,7 +52,7 @@ class Replica:
         Those are before they are multiplied by loss_weights; of a weight 0 nothing is known.
         """
         named = {
-            f"{term.output}_loss": float(value) / (term.weight or 1.0)
+            term.label: float(value) / (term.weight or 1.0)
             for term, value in zip(self.terms, values, strict=True)
             if term.output
         }
@@ -74,7 +70,9 @@ class Replica:
         return [weight for weight in self.model.weights if id(weight) not in trained]
 
     @contextlib.contextmanager
-    def drawing(self, step: tf.Tensor, *, alone: bool = False) -> Iterator[None]:
+    def drawing(
+        self, step: tf.Tensor, *, alone: bool = False, goes_on: bool = False
+    ) -> Iterator[None]:
         """Let what is random follow from the step and the rank, while a step is traced.
 
         Ranks differ, or each would repeat the others' dropout masks. A resumed run draws alike, but
@@ -83,8 +81,9 @@ class Replica:
         Args:
             step: its number, a scalar int64.
             alone: whether others run what is traced here, so that nothing tells them apart.
+            goes_on: whether an earlier phase of the step has drawn already.
         """
-        for variable, first in self.seeds:
+        for variable, first in () if goes_on else self.seeds:
             offset = tf.cast(step * self.data.size + self.data.index, variable.dtype)
             variable.assign(tf.stack([tf.constant(first[0]) + offset, tf.constant(first[1])]))
         is_known = isinstance(self.data.index, int) and not alone
@@ -117,22 +116,21 @@ def build(
             module.compile_model(model)
         advice = checks.check(model, mesh.data)
         with user.guard(module.path, "calling the model on the first training example raised"):
-            names = _try_out(model, sample)
-        terms = [*loss.terms(model, names), loss.ADDED]
-        if not model.optimizer.built:  # one that scales the loss would get its state twice
-            model.optimizer.build(model.trainable_variables)
+            tensors = nest.convert(tf.convert_to_tensor, sample)
+            computations, names = phases.build(model, tensors)
         generator = keras.random.SeedGenerator(seed)
         return Replica(
             rank=rank,
             device=device,
             model=model,
             data=collectives.Communicator.of(group, rank, device),
-            terms=terms,
+            terms=[term for phase in computations for term in phase.terms],
             outputs=names,
             seeds=[*_seeds(model), (generator.state, generator.state.value.numpy())],
             advice=advice,
             seed=seed,
             generator=generator,
+            computations=computations,
         )
 
 
@@ -142,15 +140,6 @@ def forget_names() -> None:
     `keras.utils.clear_session` would also forget the user's settings of Keras.
     """
     naming.reset_uids()
-
-
-def _try_out(model: Any, sample: Any) -> tuple[str, ...]:
-    """Create every variable outside the traced functions: weights and the metrics' state."""
-    x, y, weight = nest.convert(tf.convert_to_tensor, sample)
-    y_pred = model(x, training=False)
-    model.compute_metrics(x, y, y_pred, weight)
-    model.reset_metrics()
-    return outputs.names_of(model, y_pred)
 
 
 def _seeds(model: Any) -> list[tuple[Any, Any]]:

@@ -5,7 +5,8 @@ context's `all_reduce`. So each rank runs its forward pass in a context of its o
 `all_reduce` is the mesh's. Counts are added up as sums are, so parts may differ in size.
 """
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -92,16 +93,26 @@ def forward(model: Any, data: collectives.Communicator, x: Any) -> Any:
     synchronised = layers(model)
     if not synchronised or data.size == 1:
         return model(x, training=True)
-    context = Context(data)
-    with context:
+    with within(model, data) as context:
         y_pred = model(x, training=True)
-    if context.sums < len(synchronised):
+    if context is not None and context.sums < len(synchronised):
         raise errors.UserCodeError(
             f"BatchNormalization(synchronized=True) ({_names(synchronised)}) was not synchronised: "
             "Keras does not do it for masked inputs, nor for a layer that is not called. Remove "
             "the mask or use LayerNormalization."
         )
     return y_pred
+
+
+@contextlib.contextmanager
+def within(model: Any, data: collectives.Communicator) -> Iterator[Context | None]:
+    """Let layers that are synchronised add up over the ranks in the body, where there are any."""
+    if data.size == 1 or not layers(model):
+        yield None
+        return
+    context = Context(data)
+    with context:  # it enters as None
+        yield context
 
 
 def _names(layers: list[Any]) -> str:

@@ -10,8 +10,9 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, shard, store
 from tfparallel_trainer.comms import shape
+from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, nest, source
-from tfparallel_trainer.objective import metric_sums, replica, state
+from tfparallel_trainer.objective import metric_sums, phases, replica, state
 from tfparallel_trainer.runtime import context, settings
 
 
@@ -102,7 +103,7 @@ def prepare(
         evaluation=evaluation,
         saved=saved,
         state=shards,
-        start=files.Position(step=step, epoch=epoch, example=example),
+        start=files.Position(step=step, epoch=epoch, example=example, observer=start.observer),
         given_attempt=settings.attempt or 1,
     )
 
@@ -111,7 +112,7 @@ def _check_metrics(module: user.Module, replica: replica.Replica, sample: Any) -
     """Refuse metrics that are wrong when they are added up."""
     with tf.device(replica.device), user.guard(module.path, "computing the metrics raised"):
         tensors = nest.convert(tf.convert_to_tensor, sample)
-        metric_sums.check(replica.model, lambda: replica.model(tensors[0], training=False), tensors)
+        metric_sums.check(replica.model, lambda: phases.predict(replica.model, tensors), tensors)
 
 
 def _store(settings: settings.Settings, say: Callable[[str], None]) -> store.Store | None:
@@ -162,7 +163,13 @@ def check_export(context: context.RunContext, model: Any) -> None:
     """See before training that the trained model can be written, unless a script keeps it.
 
     Raises:
+        StorageError: the disk does not take it.
         UserCodeError: Keras cannot write the model.
     """
-    if not context.script:
-        export.check(model, context.module.path)
+    if context.script:
+        return
+    export.check(model, context.module.path)
+    if context.settings.job.trainer.saved_model and context.settings.cluster.is_chief:
+        context.watch.moved(f"the first export of {outputs.SAVED_MODEL} began")
+        serving = context.settings.output_dir / outputs.SAVED_MODEL
+        export.check_for_serving(model, serving, context.module.path)

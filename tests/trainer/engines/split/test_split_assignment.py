@@ -1,5 +1,6 @@
 """Whole models split over virtual ranks: every one runs, and equals the unsplit one."""
 
+import collections
 from typing import Any
 
 import keras
@@ -9,14 +10,15 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testing import repeats
+from testing import paths, repeats
 from testing.trainer import split_group, split_models
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import assignment, layout, resharding, traffic
 from tfparallel_trainer.engines.split.layers.rules import registry
-from tfparallel_trainer.engines.split.model import recording
+from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.engines.split.pipeline import schedule
+from tfparallel_trainer.objective import replica
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),
@@ -184,3 +186,25 @@ def test_what_is_asked_to_be_whole_is() -> None:
     plan = assignment.assign(model_graph, {TENSOR: 2}, {"wide": "replicated", "narrow": "row"})
     assert [choice.way for choice in plan.choices[1:]] == ["replicated", "row"]
     assert "wide is replicated: this was asked for." in plan.replicated()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sums", "gathers"),
+    [({}, 6, 2), ({"embedding": "vocabulary", "embedding_1": "vocabulary"}, 2, 0)],
+    ids=["chosen", "vocabulary"],
+)
+def test_what_a_block_of_the_decoder_sends(
+    overrides: dict[str, str], sums: int, gathers: int
+) -> None:
+    module = user.load(paths.EXAMPLES / "split-decoder", "model.py")
+    replica.forget_names()
+    model = recording.record(skeleton.build(module, 0))
+    choices = assignment.assign(model, {TENSOR: 2}, overrides).choices
+    names = [choice.node.name for choice in choices]
+    block = slice(names.index("layer_normalization_2"), names.index("layer_normalization_4"))
+    sent = collections.Counter(
+        (cost.kind, cost.work) for choice in choices[block] for cost in choice.costs
+    )
+    kinds = {traffic.Kind.SUM: sums, traffic.Kind.GATHER: gathers}
+    expected = {(kind, work): count for kind, count in kinds.items() for work in schedule.Work}
+    assert sent == collections.Counter(expected)

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import pytest
+import tensorflow as tf
 
 from testing.trainer import (
     batch_models,
@@ -18,7 +19,7 @@ from testing.trainer import (
 )
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.model import mixing, recording
+from tfparallel_trainer.engines.split.model import added_means, mixing, recording
 from tfparallel_trainer.engines.split.planning import model_costs
 
 pytestmark = split_models.MARKS
@@ -113,6 +114,62 @@ class Counting(keras.layers.Layer):
         return x, OPS.mean(x)
 
 
+class Centered(keras.layers.Layer):
+    """Takes the mean of all examples away: always, or while it trains."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.always = always
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return x - OPS.mean(x, axis=0, keepdims=True) if training or self.always else x
+
+
+class Numbered(keras.layers.Layer):
+    """Adds the place of an example in its batch."""
+
+    def call(self, x: Any) -> Any:
+        return x + OPS.reshape(OPS.arange(OPS.shape(x)[0], dtype=x.dtype), (-1, 1, 1))
+
+
+class Sampling(keras.layers.Layer):
+    """Adds what it draws, also when it does not train; and a mean of all examples, if asked."""
+
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(3)
+        self.mixes = mixes
+
+    def call(self, x: Any) -> Any:
+        drawn = x + keras.random.normal(OPS.shape(x), dtype=x.dtype, seed=self.seeds)
+        return drawn - OPS.mean(x) if self.mixes else drawn
+
+
+class Block(keras.layers.Layer):
+    """Computes each example by itself, but for statistics and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = [LAYERS.Dense(3), LAYERS.BatchNormalization(), LAYERS.Dropout(0.5)]
+
+    def build(self, shape: Any) -> None:
+        for layer in self.inner:
+            layer.build(shape)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        dense, normalized, dropped = self.inner
+        return dropped(normalized(dense(x), training=training), training=training)
+
+
+def joined(x: Any) -> Any:
+    """Give the batch twice, one copy behind the other."""
+    return LAYERS.Concatenate(axis=0)([x, x * 2.0])
+
+
+def attended(x: Any) -> Any:
+    return LAYERS.MultiHeadAttention(2, 2)(x, x)
+
+
 MIXING: dict[str, Callable[[Any], Any]] = {
     "mean": lambda x: x - OPS.mean(x, axis=0, keepdims=True),
     "scores": lambda x: OPS.matmul(x[:, 0], OPS.transpose(x[:, 0])),
@@ -124,6 +181,17 @@ MIXING: dict[str, Callable[[Any], Any]] = {
     "time first": lambda x: OPS.cumsum(OPS.transpose(x, (1, 0, 2)), axis=1),
     "used mean": lambda x: x - Counting()(x)[1],
     "merged": lambda x: OPS.softmax(OPS.reshape(x, (-1, 3)), axis=0),
+    "own layer": lambda x: Centered(always=True)(x),
+    "own layer in training": lambda x: Centered(always=False)(x),
+    "own function": lambda x: LAYERS.Lambda(lambda one: one / OPS.max(one))(x),
+    "own layer that draws": lambda x: Sampling(mixes=True)(x),
+    "place": lambda x: Numbered()(x),
+    "number": lambda x: LAYERS.Lambda(lambda one: one / OPS.cast(OPS.shape(one)[0], "float64"))(x),
+    "einsum": lambda x: OPS.einsum("bti,cti->bti", x, x),
+    "attention over the batch": lambda x: attended(OPS.transpose(x, (1, 0, 2))),
+    "images mixed in training": lambda x: LAYERS.MixUp(9.0, seed=3)(OPS.reshape(x, (-1, 4, 3, 1))),
+    "pairs of copies": lambda x: OPS.reshape(joined(x), (-1, 2, 4, 3)),
+    "two orders": lambda x: joined(x) + OPS.reshape(OPS.repeat(x, 2, axis=1), (-1, 4, 3)),
 }
 SEPARATE: dict[str, Callable[[Any], Any]] = {
     "softmax": lambda x: OPS.softmax(x, axis=-1),
@@ -133,6 +201,12 @@ SEPARATE: dict[str, Callable[[Any], Any]] = {
     "table": lambda x: x + batch_models.Table()(x),
     "joined": lambda x: LAYERS.Concatenate(axis=0)([x, x]),
     "unused mean": lambda x: Counting()(x)[0],
+    "own block": lambda x: Block()(x),
+    "own layer that draws": lambda x: Sampling(mixes=False)(x),
+    "own function": lambda x: LAYERS.Lambda(lambda one: one / OPS.max(one, 1, keepdims=True))(x),
+    "attention": attended,
+    "copies": lambda x: OPS.sum(OPS.reshape(joined(LAYERS.Dense(3)(x)), (2, -1, 4, 3)), axis=0),
+    "dense time first": lambda x: LAYERS.Dense(3)(OPS.transpose(x, (1, 0, 2))),
     "time first": lambda x: OPS.cumsum(OPS.transpose(x, (1, 0, 2)), axis=0),
 }
 
@@ -148,6 +222,38 @@ def test_a_model_that_computes_each_example_by_itself_is_not(name: str) -> None:
     mixing.check(recorded(SEPARATE[name]))
 
 
+class Adds(keras.layers.Layer):
+    """Adds what a function makes of its inputs, and of a number for each feature, to the loss."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def build(self, shape: Any) -> None:
+        self.factors = self.add_weight(shape=shape[1:], initializer="ones")
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(self.function(x, self.factors))
+        return x
+
+
+ADDED: dict[str, Callable[[Any, Any], Any]] = {
+    "mean": lambda x, factors: OPS.mean(x**2 * factors),
+    "random": lambda x, _: keras.random.normal(()) * OPS.mean(x),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_a_layer_may_add_a_mean_over_examples_to_the_loss(name: str) -> None:
+    added_means.check(recorded(lambda x: Adds(ADDED[name])(x)))
+
+
+def test_a_layer_that_adds_no_mean_over_examples_to_the_loss_is_refused() -> None:
+    product = Adds(lambda x, factors: OPS.mean(OPS.mean(x, 0) * OPS.mean(x * factors, 0)))
+    with pytest.raises(errors.UserCodeError, match=r"What adds.* adds by add_loss is no mean"):
+        added_means.check(recorded(lambda x: product(x)))
+
+
 def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:
     build = {
         **functions("rows"),
@@ -160,6 +266,31 @@ def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:
     split_ranks.prepare_new(build, shape.Mesh(stage=2), 1)
 
 
+def test_a_layer_that_no_made_up_numbers_suit_is_refused() -> None:
+    def checked(x: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_greater(x, 7.0)]):
+            return tf.identity(x)
+
+    layer = LAYERS.Lambda(checked, output_shape=(4, 3), name="checked")
+    with pytest.raises(errors.UserCodeError, match=r"checked cannot be tried .*mesh.microbatches"):
+        mixing.check(recorded(layer))
+
+
+def test_a_loss_that_needs_the_whole_batch_is_refused_where_the_mesh_divides_it() -> None:
+    def contrastive(y: Any, y_pred: Any) -> Any:
+        return OPS.mean(OPS.square(OPS.matmul(y_pred, OPS.transpose(y_pred)) - OPS.mean(y)))
+
+    whole = {
+        **functions("rows"),
+        "compile_model": lambda model: model.compile("sgd", contrastive),
+    }
+    _, examples, step = split_ranks.prepare_new(whole, shape.Mesh(stage=2), 1, batch=BATCH)
+    step(0, next(iter(examples.epoch(0, 0))), frozenset())
+    _, examples, step = split_ranks.prepare_new(whole, shape.Mesh(stage=2), 2, batch=BATCH)
+    with pytest.raises(errors.UserCodeError, match=r"loss of the output .* is no mean over"):
+        step(0, next(iter(examples.epoch(0, 0))), frozenset())
+
+
 class Liar(keras.layers.Layer):
     """Says that it gives what it takes, and gives less."""
 
@@ -170,7 +301,7 @@ class Liar(keras.layers.Layer):
         return shape_
 
 
-def test_a_shape_that_a_layer_does_not_keep_to_is_told_where_it_leaves_its_stage() -> None:
+def test_a_shape_that_a_layer_does_not_keep_to_is_told_before_the_first_step() -> None:
     def build() -> Any:
         first = keras.Input((3,))
         return keras.Model(first, LAYERS.Dense(1)(Liar()(LAYERS.Dense(3)(first))))
@@ -181,5 +312,4 @@ def test_a_shape_that_a_layer_does_not_keep_to_is_told_where_it_leaves_its_stage
         "training_data": lambda: batch_models.examples(build()),
     }
     with pytest.raises(errors.UserCodeError, match=r"liar gives .*compute_output_shape"):
-        _, examples, step = split_ranks.prepare_new(whole, shape.Mesh(stage=3), 2, batch=BATCH)
-        step(0, next(iter(examples.epoch(0, 0))), frozenset())
+        split_ranks.prepare_new(whole, shape.Mesh(stage=3), 2, batch=BATCH)

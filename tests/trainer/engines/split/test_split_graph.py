@@ -101,6 +101,31 @@ def test_the_mask_of_an_output_is_given() -> None:
     np.testing.assert_array_equal(mine.masks["output"], tokens != 0)
 
 
+class Embedded(keras.layers.Layer):
+    """Gives what a layer within it gives, with the mask that this one hangs on it."""
+
+    def __init__(self) -> None:
+        super().__init__(name="embedded")
+        self.table = keras.layers.Embedding(5, 3, mask_zero=True)
+
+    def build(self, shape: Any) -> None:
+        self.table.build(shape)
+
+    def call(self, tokens: Any) -> Any:
+        return self.table(tokens)
+
+
+@pytest.mark.parametrize(
+    "layer", [Embedded, lambda: keras.layers.ReversibleEmbedding(5, 3, mask_zero=True)]
+)
+def test_a_mask_that_keras_is_not_told_of_is_refused(layer: Callable[[], Any]) -> None:
+    tokens = keras.Input((4,), dtype="int64")
+    model = keras.Model(tokens, keras.layers.LSTM(2)(layer()(tokens)))
+    inputs = np.array([[1, 2, 0, 0]])
+    with pytest.raises(errors.UserCodeError, match=r"embed.* hangs a mask on what it gives"):
+        execution.run(recording.record(model), inputs, split_models.values(model), training=False)
+
+
 def test_nested_models_become_their_own_calls() -> None:
     names = [node.name for node in recording.record(split_models.bare(split_models.nested)).nodes]
     assert sum(name.startswith("inner/") for name in names) == 4  # two calls of two nodes each

@@ -441,3 +441,16 @@ def test_an_axis_that_divides_nothing_is_refused() -> None:
         r"has 3 rows, and mesh.spatial is 4: let there be at least as many rows",
     ):
         plan.check()
+
+
+@pytest.mark.parametrize("axis", [SPATIAL, TENSOR])
+@pytest.mark.parametrize("training", [False, True])
+def test_features_are_no_rows_to_a_normalisation(axis: shape.Axis, training: bool) -> None:
+    def build() -> Any:
+        image = keras.Input((8, 6, 2))
+        x = LAYERS.Flatten()(LAYERS.Conv2D(4, 3, padding="same", activation="tanh")(image))
+        x = LAYERS.BatchNormalization(momentum=0.7)(x)
+        x = LAYERS.BatchNormalization(momentum=0.7)(LAYERS.Dense(6, activation="tanh")(x))
+        return keras.Model(image, LAYERS.Dense(2)(LAYERS.GroupNormalization(2)(x)))
+
+    split_group.compare(build, {axis: 2}, training=training)

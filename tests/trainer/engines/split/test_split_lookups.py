@@ -28,17 +28,17 @@ MESHES = {
 }
 
 
-def functions(build: Callable[[], keras.Model]) -> dict[str, Any]:
+def functions(build: Callable[[], keras.Model], **clips: float) -> dict[str, Any]:
     return {
         "build_model": build,
-        "compile_model": lambda model: model.compile(keras.optimizers.Adam(0.05), "mse"),
+        "compile_model": lambda model: model.compile(keras.optimizers.Adam(0.05, **clips), "mse"),
         "training_data": lambda: lookup_models.examples()[:2],
     }
 
 
 @functools.cache
-def expected(name: str) -> tuple[list[Any], list[float]]:
-    module = types.SimpleNamespace(**functions(lookup_models.ALL[name]))
+def expected(name: str, **clips: float) -> tuple[list[Any], list[float]]:
+    module = types.SimpleNamespace(**functions(lookup_models.ALL[name], **clips))
     return reference.train(module, STEPS, BATCH, cases.SEED)
 
 
@@ -48,3 +48,13 @@ def test_rows_that_the_batch_does_not_name_count_once(name: str, mesh: str) -> N
     degrees, microbatches = MESHES[mesh]
     build = lookup_models.ALL[name]
     cases_split.compare(functions(build), degrees, microbatches, BATCH, expected(name))
+
+
+@pytest.mark.parametrize("mesh", ["stages", "tensor"])
+@pytest.mark.parametrize("clip", ["global_clipnorm", "clipnorm", "clipvalue"])
+def test_clipped_mentions_count_as_in_keras(clip: str, mesh: str) -> None:
+    """The norm of all gradients makes Keras add the mentions of a row up, the others do not."""
+    degrees, microbatches = MESHES[mesh]
+    clips = {clip: 0.01}
+    model = functions(lookup_models.ALL["repeated"], **clips)
+    cases_split.compare(model, degrees, microbatches, BATCH, expected("repeated", **clips))

@@ -27,7 +27,7 @@ EXAMPLE = paths.ROOT / "examples/split-cnn"
 
 def test_the_page_names_every_layer_whose_weights_are_divided_and_its_ways() -> None:
     said = {
-        (name.strip(" `"), way)
+        (name.strip(" `").removesuffix("` as the head"), way)
         for names, way, *_ in pages.rows(PAGE, "## Weights over the tensor axis")
         for name in names.split(",")
     }

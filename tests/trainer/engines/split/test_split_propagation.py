@@ -73,6 +73,7 @@ GATHER: dict[str, Callable[[Any, Any], Any]] = {
     "flatten": lambda cut, whole: LAYERS.Flatten()(cut),
     "reshape": lambda cut, whole: LAYERS.Reshape((4, 2, 3))(cut),
     "constant": lambda cut, whole: cut + np.ones((4, 6)),
+    "limits": lambda cut, whole: keras.ops.clip(cut, np.zeros(6), np.linspace(0.1, 0.6, 6)),
     "product": lambda cut, whole: keras.ops.matmul(cut, keras.ops.transpose(whole, (0, 2, 1))),
 }
 

@@ -1,6 +1,5 @@
 """Training under the user's own tf.distribute.Strategy gives the weights of one process."""
 
-import functools
 import pathlib
 import signal
 from typing import Any
@@ -118,19 +117,11 @@ def test_the_model_is_trained_and_exported(tmp_path: pathlib.Path, runs: trainin
     np.testing.assert_allclose(served.serve(x), model(x), rtol=1e-6)
 
 
-@functools.cache
-def strategy_of(replicas: int) -> Any:
-    """One for the process: TensorFlow remembers the devices of what a strategy sends."""
-    if replicas == 1:
-        return tf.distribute.OneDeviceStrategy(ranks.DEVICES[0])
-    return tf.distribute.MirroredStrategy(ranks.DEVICES[:replicas])
-
-
 def build(
     model: Any, examples: Any, compiled: Any, batch: int, replicas: int = 3
 ) -> tuple[replica.Replica, steps.Steps, arrays.ArrayFeed]:
     """A model under a strategy of this process's devices, and batches of the examples."""
-    strategy = strategy_of(replicas)
+    strategy = ranks.strategy(replicas)
     module = ranks.module(lambda: model(), lambda one: one.compile(**compiled()))
     batches = ranks.feed_of((*examples, None), replicas, batch)
     with strategy.scope():
@@ -183,6 +174,38 @@ def test_synchronised_normalisation_and_averages_equal_one_replica() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-8)
 
 
+class Traced(keras.layers.Layer):
+    """Counts how often it is traced."""
+
+    count = 0
+
+    def call(self, x: Any) -> Any:
+        Traced.count += 1
+        return keras.ops.mean(x, axis=1, keepdims=True)
+
+
+def test_lengths_that_are_long_unused_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "MOST_TRACED", 2)
+    model = lambda: keras.Sequential([keras.Input((None,)), Traced(), keras.layers.Dense(1)])  # noqa: E731
+    feeds = {length: ranks.feed_of((*sized(length), None), 1, 6) for length in (3, 4, 5)}
+    _, traced, batches = build(model, sized(3), lambda: {"optimizer": "sgd", "loss": "mse"}, 6, 1)
+    step = traced.train(batches.spec)
+
+    def traces(length: int) -> int:
+        before = Traced.count
+        step(0, next(iter(feeds[length].epoch(0, 0))), frozenset())
+        return Traced.count - before
+
+    once = traces(3)
+    assert once > 0
+    assert [traces(length) for length in (4, 5, 4, 5, 3, 5)] == [once, once, 0, 0, once, 0]
+
+
+def sized(length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Examples of a length."""
+    return np.ones((6, length)), np.ones((6, 1))
+
+
 @pytest.mark.usefixtures("float64")
 def test_a_replica_without_examples_spoils_no_statistics() -> None:
     mirror, traced, batches = build(
@@ -221,10 +244,10 @@ def test_optimizers_that_keras_cannot_run_there_are_refused(
     model = normalised(synchronized=False)
     model.compile(keras.optimizers.SGD(0.1, **arguments), "mse")
     with pytest.raises(errors.UserCodeError, match=message):
-        strategies.check_model(model)
+        strategies.check_optimizer(model.optimizer)
     model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
     with pytest.raises(errors.UserCodeError, match="mixed_bfloat16"):
-        strategies.check_model(model)
+        strategies.check_optimizer(model.optimizer)
 
 
 @pytest.mark.parametrize("strategy", [None, "mirrored", tf.distribute.MirroredStrategy])

@@ -5,6 +5,7 @@ import email.message
 import errno
 import os
 import pathlib
+import socket
 import subprocess
 import urllib.error
 from collections.abc import Callable, Iterator
@@ -94,6 +95,10 @@ def test_a_model_that_cannot_be_written_leaves_the_one_before(
             exits.Exit.DEVICE_FAILED,
         ),
         (
+            RuntimeError("CUDA runtime implicit initialization on GPU:0 failed. Status: unknown"),
+            exits.Exit.DEVICE_FAILED,
+        ),
+        (
             tf.errors.InternalError(None, None, "CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
             exits.Exit.OUT_OF_MEMORY,
         ),
@@ -105,10 +110,29 @@ def test_a_model_that_cannot_be_written_leaves_the_one_before(
             tf.errors.UnavailableError(None, None, "storage.example: 503"),
             exits.Exit.STORAGE_FAILED,
         ),
+        (
+            tf.errors.UnknownError(
+                None, None, "a.tfrecord; Input/output error\n\t [[{{node Next}}]]"
+            ),
+            exits.Exit.STORAGE_FAILED,
+        ),
     ],
 )
 def test_failures_of_files_and_devices_have_their_codes(error: Exception, code: exits.Exit) -> None:
     assert failures.translate(error, True, None).exit is code
+
+
+def test_a_disk_of_one_of_several_processes_is_no_lost_peer() -> None:
+    error = tf.errors.UnknownError(None, None, "/data/a.tfrecord; Input/output error")
+    assert failures.translate(error, False, None).exit is exits.Exit.STORAGE_FAILED
+
+
+def test_what_python_raises_within_a_step_is_the_users(tmp_path: pathlib.Path) -> None:
+    step = tf.function(lambda: tf.numpy_function(failing(KeyError("label")), [], tf.float32))
+    with pytest.raises(tf.errors.OpError) as raised:
+        step()
+    module = user.Module(tmp_path / "model.py", {})
+    assert failures.translate(raised.value, True, module).exit is exits.Exit.USER_ERROR
 
 
 def fetch(status: int) -> None:
@@ -135,8 +159,27 @@ def failing(error: Exception) -> Callable[[], None]:
         (failing(TimeoutError("timed out")), exits.Exit.STORAGE_FAILED),
         (failing(OSError(errno.EIO, "Input/output error")), exits.Exit.STORAGE_FAILED),
         (failing(OSError(errno.ESTALE, "Stale file handle")), exits.Exit.STORAGE_FAILED),
+        (
+            failing(socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")),
+            exits.Exit.STORAGE_FAILED,
+        ),
+        (
+            failing(socket.gaierror(socket.EAI_NONAME, "Name or service not known")),
+            exits.Exit.USER_ERROR,
+        ),
+        (
+            failing(tf.errors.AbortedError(None, None, "/data/a.tfrecord; Stale file handle")),
+            exits.Exit.STORAGE_FAILED,
+        ),
         (lambda: fetch(503), exits.Exit.STORAGE_FAILED),
+        (lambda: fetch(429), exits.Exit.STORAGE_FAILED),
         (lambda: fetch(404), exits.Exit.USER_ERROR),
+        (
+            lambda: tf.numpy_function(
+                failing(OSError(errno.EIO, "Input/output error")), [], "bool"
+            ),
+            exits.Exit.STORAGE_FAILED,
+        ),
         (failing(FileNotFoundError(errno.ENOENT, "x.csv")), exits.Exit.USER_ERROR),
         (failing(ValueError("labels")), exits.Exit.USER_ERROR),
         (

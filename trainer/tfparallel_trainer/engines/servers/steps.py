@@ -18,7 +18,14 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import evaluate, metric_sums, metrics, replica, train
+from tfparallel_trainer.objective import (
+    checks,
+    evaluate,
+    metric_sums,
+    metrics,
+    replica,
+    train,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -173,6 +180,7 @@ def check(model: Any) -> None:
     Raises:
         UserCodeError: says what, and what to change.
     """
+    checks.refuse_phases(model, "ParameterServer")
     optimizer = model.optimizer
     if getattr(optimizer, "inner_optimizer", None) is not None:
         raise errors.UserCodeError(

@@ -57,14 +57,15 @@ class Course(course.Course):
         division = feed.Division(batch_size=size, ranks=ranks, local_ranks=self._local_ranks)
         ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope, division)
         (built,) = ready.replicas
-        strategies.check_model(built.model)
+        for phase in built.computations:
+            strategies.check_optimizer(phase.optimizer)
         setup.check_export(context, built.model)
         advised = dataclasses.replace(built, advice=checks.check(built.model, ranks))
         traced = steps.Steps(strategy, context.module, advised)
         start = ready.start
         with context.watch.waiting():
             step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
-        position = files.Position(step=step, epoch=epoch, example=example)
+        position = files.Position(step=step, epoch=epoch, example=example, observer=start.observer)
         return dataclasses.replace(ready, replicas=[advised], start=position), traced
 
     def _announce(self, total: int | None) -> Iterator[str]:

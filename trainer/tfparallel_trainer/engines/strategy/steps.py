@@ -9,10 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import user
-from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer.data import feed, fingerprints, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import exchange, strategies
 from tfparallel_trainer.objective import averages, evaluate, finite, metrics, replica, state, train
+
+MOST_TRACED = 32
+"""Functions that are kept: batches of ever other lengths would fill the memory with them."""
 
 _Leaves = Sequence[tf.Tensor]
 
@@ -29,6 +32,7 @@ class Steps:
         self._replica = replica
         self._places = strategies.ranks_of_process(strategy)
         self._traced: dict[tuple[Any, ...], Any] = {}
+        """By what is run and the shapes that it takes; the one that was used last is the last."""
 
     def train(self, spec: Any) -> engine.Step:
         """Give what makes a step on batches of a structure (tf.TensorSpec [None, …])."""
@@ -37,7 +41,8 @@ class Steps:
             return _step(self._replica_in_context(), part, number, flags[0], everywhere)
 
         def make(step: int, batch: feed.Batch, asked: frozenset[train.Flag]) -> train.Outcome:
-            requests = np.array([flag in asked for flag in train.Flag], np.float64)
+            flags_asked = [float(flag in asked) for flag in train.Flag]
+            requests = np.array([*flags_asked, *fingerprints.summands(batch.fingerprint)])
             flags = strategies.spread(
                 self._strategy,
                 self._places,
@@ -45,13 +50,7 @@ class Steps:
             )
             number = tf.constant(step, tf.int64)
             outcome = self._on_batch("a training step", run, batch, spec, number, flags)
-            total, values, flag_sums, is_finite = (tensor.numpy() for tensor in outcome)
-            return train.Outcome(
-                loss=float(total),
-                terms=self._replica.by_output(values),
-                flags=frozenset(flag for flag in train.Flag if flag_sums[flag] > 0),
-                finite=bool(is_finite),
-            )
+            return train.outcome_of(self._replica, step, [tensor.numpy() for tensor in outcome])
 
         return make
 
@@ -111,33 +110,40 @@ class Steps:
         leaves = [[tf.convert_to_tensor(one) for one in nest.leaves(part)] for part in parts]
         inputs = (*others, strategies.spread(self._strategy, self._places, leaves.__getitem__))
         key = (what, everywhere, *(tuple(one.shape) for part in leaves for one in part))
-        if key not in self._traced:
 
-            def on_replica(*arguments: Any) -> list[tf.Tensor]:
-                *rest, part_leaves = arguments
-                return run(*rest, nest.packed(spec, part_leaves), everywhere)
+        def on_replica(*arguments: Any) -> list[tf.Tensor]:
+            *rest, part_leaves = arguments
+            return run(*rest, nest.packed(spec, part_leaves), everywhere)
 
-            with user.guard(self._module.path, f"tracing {what} raised"):
-                self._traced[key] = self._function(on_replica)
-                self._traced[key].get_concrete_function(*inputs)
-        results: list[tf.Tensor] = self._traced[key](*inputs)
+        results: list[tf.Tensor] = self._function(key, on_replica, inputs)(*inputs)
         return results
 
     def _everywhere(
         self, what: str, run: Callable[[replica.Replica], list[tf.Tensor]]
     ) -> list[tf.Tensor]:
         """Run something without examples on every replica; give what the first one gives."""
-        if (what,) not in self._traced:
-            self._traced[what,] = self._function(lambda: run(self._replica_in_context()))
-        results: list[tf.Tensor] = self._traced[what,]()
+        function = self._function((what,), lambda: run(self._replica_in_context()), ())
+        results: list[tf.Tensor] = function()
         return results
 
-    def _function(self, on_replica: Callable[..., list[tf.Tensor]]) -> Any:
+    def _function(
+        self, key: tuple[Any, ...], on_replica: Callable[..., list[tf.Tensor]], inputs: Any
+    ) -> Any:
+        """What calls a function on every replica, traced once for a key that is in use."""
+
         def on_all(*arguments: Any) -> list[tf.Tensor]:
             outcomes = self._strategy.run(on_replica, args=arguments)
             return [strategies.first(self._strategy, one) for one in outcomes]
 
-        return tf.function(on_all, autograph=False)
+        function = self._traced.pop(key, None)
+        if function is None:
+            function = tf.function(on_all, autograph=False)
+            with user.guard(self._module.path, f"tracing {key[0]} raised"):
+                function.get_concrete_function(*inputs)
+        self._traced[key] = function
+        if len(self._traced) > MOST_TRACED:
+            del self._traced[next(iter(self._traced))]
+        return function
 
     def _replica_in_context(self) -> replica.Replica:
         context = tf.distribute.get_replica_context()
@@ -174,10 +180,13 @@ def _step(
     replica: replica.Replica, part: Any, number: tf.Tensor, flags: tf.Tensor, everywhere: bool
 ) -> list[tf.Tensor]:
     with _kept(replica, part, everywhere):
-        shared = train.of_rank(replica, part, number, flags, maybe_empty=not everywhere)
-    with exchange.Summed():
-        replica.optimizer.apply(shared.gradients, replica.model.trainable_variables)
-    return [shared.loss, shared.terms, shared.flags, shared.finite]
+        results = []
+        phases = train.phases_of_rank(replica, part, number, flags, maybe_empty=not everywhere)
+        for phase, shared in phases:
+            results.append(shared)
+            with exchange.Summed():
+                phase.optimizer.apply(shared.gradients, phase.variables)
+    return list(train.joined(results))
 
 
 @contextlib.contextmanager

@@ -77,13 +77,12 @@ def check_places(settings: settings.Settings, strategy: Any, local_ranks: tuple[
         )
 
 
-def check_model(model: Any) -> None:
+def check_optimizer(optimizer: Any) -> None:
     """Refuse what an optimizer cannot do within a strategy's replicas.
 
     Raises:
         UserCodeError: says what, and what to change.
     """
-    optimizer = model.optimizer
     if getattr(optimizer, "inner_optimizer", None) is not None:
         raise errors.UserCodeError(
             f"{type(optimizer).__name__} scales the loss (mixed_float16), and under a strategy "

@@ -43,6 +43,8 @@ _USERS = (
     tf.errors.UnimplementedError,
     tf.errors.DataLossError,
 )
+_PYTHON = "Traceback (most recent call last)"
+"""Within an error of TensorFlow: Python code raised that the graph calls, as by tf.py_function."""
 
 
 def translate(error: Exception, alone: bool, module: user.Module | None) -> errors.TrainerError:
@@ -70,7 +72,13 @@ def translate(error: Exception, alone: bool, module: user.Module | None) -> erro
         return _of_operation(error, text, alone, module)
     if isinstance(error, OSError):
         return _of_file(error, text)
+    if faults.of_device(error):
+        return _of_device(text)
     raise error
+
+
+def _of_device(text: str) -> errors.TrainerError:
+    return errors.DeviceError(f"A device failed ({text}). {faults.DEVICE_HELP}")
 
 
 def _of_file(error: OSError, text: str) -> errors.TrainerError:
@@ -91,10 +99,10 @@ def _of_operation(
     if not alone and (isinstance(error, _PEER_LOST) or any(word in text for word in _PEER_WORDS)):
         return errors.PeerLostError(f"A peer was lost ({text}).")
     if faults.of_device(error):
-        return errors.DeviceError(f"A device failed ({text}). {faults.DEVICE_HELP}")
-    if alone and faults.of_storage(error):
+        return _of_device(text)
+    if faults.of_storage(error):
         return errors.StorageError(f"Storage did not answer ({text}): see the data's address.")
-    if module is not None and isinstance(error, _USERS):
+    if module is not None and (isinstance(error, _USERS) or _PYTHON in str(error)):
         return errors.UserCodeError(
             f"{module.path}: training raised {type(error).__name__}: {text}. "
             "See whether the data fits the model (labels within the classes, no missing values).",

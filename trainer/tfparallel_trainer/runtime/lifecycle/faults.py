@@ -1,7 +1,9 @@
 """Faults of devices, storage and networks that may be gone when the job runs again."""
 
 import errno
+import os
 import re
+import socket
 import urllib.error
 from collections.abc import Iterator
 
@@ -25,15 +27,26 @@ _STORAGE = frozenset(
         errno.EREMOTEIO,
         errno.ESTALE,
         errno.ETIMEDOUT,
+        socket.EAI_AGAIN,
     }
 )
+_STORAGE_WORDS = tuple(
+    f"{sign} {os.strerror(number)}" for number in _STORAGE if number > 0 for sign in (";", "]")
+)
+"""What TensorFlow's file systems write behind a path, and Python behind a number, in errors of
+several classes."""
 _DEVICE = re.compile(r"CUDA|cuda[A-Z_]|cuDNN|CUDNN|cuBLAS|CUBLAS|NCCL|\bXid\b|\bECC\b")
+_RUNTIME = re.compile(r"CUDA_ERROR|CUDA runtime|cudaError|NCCL|\bXid\b")
+"""In a RuntimeError, as TensorFlow raises when it opens devices; others may speak of CUDA, too."""
+
 _INSTALLATION = re.compile(
     r"INSUFFICIENT_DRIVER|INVALID_PTX|NO_BINARY_FOR_GPU|NO_DEVICE|no kernel image"
 )
 """What a device that works says every time, because driver and program do not fit each other."""
 
 _SERVER_ERRORS = 500
+_TRY_AGAIN = (408, 425, 429)
+"""What a server answers that is too busy, or was not asked in time."""
 
 DEVICE_HELP = "The job runs again; if it comes back on one node, look at that node's devices."
 
@@ -45,9 +58,11 @@ def of_storage(error: BaseException) -> bool:
 
 def of_device(error: BaseException) -> bool:
     """Whether an exception of TensorFlow comes from a device, its libraries or what joins them."""
-    return isinstance(error, tf.errors.OpError) and bool(
-        _DEVICE.search(str(error)) and not _INSTALLATION.search(str(error))
-    )
+    text = str(error)
+    if not isinstance(error, (tf.errors.OpError, RuntimeError)) or _INSTALLATION.search(text):
+        return False
+    pattern = _DEVICE if isinstance(error, tf.errors.OpError) else _RUNTIME
+    return pattern.search(text) is not None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -61,7 +76,10 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _passes(error: BaseException) -> bool:
     if isinstance(error, urllib.error.HTTPError):
-        return error.code >= _SERVER_ERRORS
+        return error.code >= _SERVER_ERRORS or error.code in _TRY_AGAIN
     if isinstance(error, OSError):
         return error.errno in _STORAGE or isinstance(error, (ConnectionError, TimeoutError))
-    return isinstance(error, (tf.errors.UnavailableError, tf.errors.DeadlineExceededError))
+    if isinstance(error, (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)):
+        return True
+    text = error.message if isinstance(error, tf.errors.OpError) else ""
+    return any(words in text for words in _STORAGE_WORDS)

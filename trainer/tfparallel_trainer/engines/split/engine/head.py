@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.objective import loss, metric_sums, outputs, replica
+from tfparallel_trainer.objective import independence, metric_sums, outputs, phases, replica
 
 
 def build(
@@ -52,16 +53,42 @@ def build(
         if data.size > 1:
             metric_sums.check(head, lambda: y_pred, (None, y, weight))
     names = tuple(one.name for one in model.outputs)
+    phase = phases.Compiled(head, names, has_targets=True)
     return replica.Replica(
         rank=data.index,
         device="",
         model=head,
         data=data,
-        terms=[*loss.terms(head, names), loss.ADDED],
+        terms=list(phase.terms),
         outputs=names,
         seeds=[],
         advice=[],
+        computations=[phase],
     )
+
+
+def check_loss(head: replica.Replica, model: graph.Graph, part: Any) -> None:
+    """Refuse a loss in which examples of a batch depend on each other, for outputs that are drawn.
+
+    Args:
+        head: what `build` gave.
+        model: the graph of the layers.
+        part: (x, y, sample_weight) of some examples.
+
+    Raises:
+        UserCodeError: there is such a loss.
+    """
+    _, y, weight = part
+    count = len(nest.leaves(y)[0])
+    tensors = [model.tensors[one.tensor] for one in keras.tree.flatten(model.output_structure)]
+    if any(one.batch != 0 or one.rows != 1 for one in tensors):
+        return
+    random = np.random.default_rng(0)
+    drawn = [
+        tf.cast(random.uniform(size=[size or 1 for size in one.sized(count)]), one.dtype)
+        for one in tensors
+    ]
+    independence.check(head, (drawn, y, weight))
 
 
 def of_outputs(model: graph.Graph, tensors: Mapping[int, Any]) -> Any:

@@ -1,5 +1,6 @@
 """One optimizer step of a model in stages: the lists, then sums, then each rank's own update."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -7,7 +8,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import feed, fingerprints
-from tfparallel_trainer.engines.split.engine import backward, ranks, step_reduction, tracing
+from tfparallel_trainer.engines.split.engine import backward, head, ranks, step_reduction, tracing
 from tfparallel_trainer.objective import synchrony, train
 
 
@@ -44,15 +45,15 @@ class TrainStep:
         shares = self._ranks.shares(batch.examples)
         flags = [float(flag in asked) for flag in train.Flag]
         signals = [*flags, *fingerprints.summands(batch.fingerprint)]
+        parts = self._ranks.parts(batch, shares)
+        if not self._traced:
+            self._check_loss(parts)
         results = self._function(shares)(
-            tf.constant(step, tf.int64),
-            tf.constant(signals, tf.float64),
-            self._ranks.parts(batch, shares),
+            tf.constant(step, tf.int64), tf.constant(signals, tf.float64), parts
         )
-        head = self._ranks.local[0].head
         *values, seen = (tensor.numpy() for tensor in results)
         self._ranks.watched.add(seen.tolist())
-        return train.outcome_of(head, step, values)
+        return train.outcome_of(self._ranks.local[0].head, step, values)
 
     def _function(self, shares: ranks.Shares) -> Any:
         self.check(sum(shares))
@@ -78,6 +79,13 @@ class TrainStep:
                 f"Let the last batch of an epoch have at least {partition.mesh.data} (change "
                 "trainer.globalBatchSize, or leave examples out), or use LayerNormalization."
             )
+
+    def _check_loss(self, parts: Mapping[int, Any]) -> None:
+        partition = self._ranks.partition
+        if partition.mesh.data * partition.microbatches > 1:
+            for part in list(parts.values())[:1]:
+                with user.guard(self._module.path, "computing the loss of drawn outputs raised"):
+                    head.check_loss(self._ranks.local[0].head, partition.model, part)
 
     def _trace(self, shares: ranks.Shares) -> Any:
         def run(step: tf.Tensor, signals: tf.Tensor, parts: Any) -> Any:

@@ -128,11 +128,12 @@ class Optimizer:
         self.keras_optimizer.step_counter.assign(tf.where(is_due, tf.zeros_like(count), count))
 
     def _clipped(self, gradient: Any, norm: tf.Tensor, of_variable: tf.Tensor) -> Any:
-        """Clip as Keras does; a sparse gradient stays sparse: its mentions count by themselves."""
+        """Clip as Keras does: a sparse gradient stays sparse, but for the norm of all gradients."""
         if self._global_clipnorm is not None:
             kind = gradient.dtype
             limit = tf.constant(self._global_clipnorm, kind)
-            return times(gradient, limit * tf.minimum(1 / tf.cast(norm, kind), 1 / limit))
+            factor = limit * tf.minimum(1 / tf.cast(norm, kind), 1 / limit)
+            return tf.convert_to_tensor(gradient) * factor
         if self._clipnorm is not None:
             variable_norm = tf.cast(of_variable, gradient.dtype)
             limit = tf.constant(self._clipnorm, gradient.dtype)

@@ -7,10 +7,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.model import graph
 
-_LOGITS = "_keras_logits"
-"""Where Keras looks for them."""
+_LOGITS, _MASK = "_keras_logits", "_keras_mask"
+"""Where Keras looks for them on a tensor."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,6 +98,9 @@ def run_nodes(
         tensors: what the nodes take from outside, by number.
         variables: the values of the variables that they read, by key.
         training: whether layers behave as in training.
+
+    Raises:
+        UserCodeError: one hangs a mask on a tensor that is not in the graph.
     """
     known = dict(tensors)
     initial_values = [(model.variables[key], value) for key, value in variables.items()]
@@ -106,8 +110,11 @@ def run_nodes(
     ) as scope:
         before = [scope.get_current_value(variable) for variable, _ in initial_values]
         for node in nodes:
-            outputs = _call(node, known, training)
-            known.update(zip(node.outputs, map(_plain, keras.tree.flatten(outputs)), strict=True))
+            outputs = dict(
+                zip(node.outputs, keras.tree.flatten(_call(node, known, training)), strict=True)
+            )
+            _check_masks(model, node, outputs)
+            known |= {number: _plain(tensor) for number, tensor in outputs.items()}
         after = [scope.get_current_value(variable) for variable, _ in initial_values]
     changed = {
         key: now for key, then, now in zip(variables, before, after, strict=True) if now is not then
@@ -126,6 +133,17 @@ def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:
             return node.calls(*arguments, **keywords)
         case graph.Kind.MASK:
             return node.calls.compute_mask(*arguments)
+
+
+def _check_masks(model: graph.Graph, node: graph.Node, outputs: Mapping[int, Any]) -> None:
+    """See that no mask would be lost where a tensor goes on as one that came over a network."""
+    for number, tensor in outputs.items():
+        if getattr(tensor, _MASK, None) is not None and number not in model.masked:
+            raise errors.UserCodeError(
+                f"{node.name} hangs a mask on what it gives, which its compute_mask does not tell, "
+                "so a divided model would lose it. Let compute_mask return the mask, or do without "
+                "it (mask_zero=False)."
+            )
 
 
 def _filled(value: Any, tensors: Mapping[int, Any]) -> Any:

@@ -109,6 +109,8 @@ class Graph:
     """Edges, nested as the model gives its outputs."""
     variables: Mapping[str, Any]
     """The variables of the model by key: weights as in a checkpoint, and seeds."""
+    masked: frozenset[int] = frozenset()
+    """The tensors that have a mask, which is a tensor of the graph."""
     sharding_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The way in which a layer or a node is to be split, by its name."""
 

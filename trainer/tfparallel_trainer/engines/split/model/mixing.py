@@ -1,98 +1,281 @@
-"""Refuses models that compute with several examples at once.
+"""Refuses models of which nothing shows that they compute each example by itself.
 
 A mesh divides a batch over its data axis and into microbatches. So what a model gives for an
-example must not depend on the others. Two signs show that it does. What a call gives depends on the
-examples but does not grow with the batch, or grows with it twice. Or an operation works along the
-batch. `objective.synchrony` adds up the statistics of layers such as BatchNormalization.
+example may depend neither on the others, nor on their number, nor on its place among them. Keras'
+own layers keep to that where the batch is their first dimension. Operations that work on each
+element do if all that they take has the batch at one place. Every other call is tried, twice, on
+numbers that are drawn for some examples. One of these is in both batches, at another place and
+among more others. What the call gives for it has to be the same. If the call draws at random, which
+depends on all of that, only the others change. `objective.synchrony` adds up the statistics of
+layers such as BatchNormalization.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.model import execution, graph
-from tfparallel_trainer.objective import lookups
+from tfparallel_trainer.engines.split.model import execution, graph, operations, recording
 
-_ALONG = {
-    *("Argsort", "Cumprod", "Cumsum", "Flip", "LogSoftmax", "Normalize", "Roll", "Softmax"),
-    *("Sort", "UnitNormalization"),
-}
-"""Keras' operations and layers that work along `axis` and leave the shape as it is."""
+_UNLIKE = {"Concatenate", "CutMix", "MixUp", "Softmax", "UnitNormalization"}
+"""Keras' layers that may work along the batch, unlike all others."""
 
-_EXAMPLES = 2
-"""So that sizes are known while tracing, and what is computed from them depends on no example."""
+_FIRST, _MOVED, _STAYING = (0, 1, 2), (3, 0, 4, 1), (0, 3, 4)
+"""Which examples are in the first batch of a trial, and in the second: 0 is in both."""
+
+_SCALES = np.array([1.0, 2.0, 0.5, 3.0, 0.25])
+"""Of the numbers of each example, so that a mean over many numbers still tells them apart."""
+
+_LENGTH = 8
+"""Stands for dimensions that only the data tells."""
+
+_MOST_WEIGHTS = 1 << 26
+"""Numbers in the weights of a layer that is tried: no process need hold a larger one whole."""
+
+_HALF = 2
+"""Bytes of a number of half precision."""
 
 
 def check(model: graph.Graph) -> None:
     """See that a model computes each example by itself.
 
     Raises:
-        UserCodeError: a call does not.
+        UserCodeError: a call does not, or no trial can show it.
     """
     used = {*model.output_tensors(), *(one for node in model.nodes for one in node.inputs)}
+    fronts = dict.fromkeys(range(len(model.tensors)), 1)
+    tried: dict[str, list[int]] = {}
     for node in model.nodes:
-        lost = [one for one in _without_batch(model, node) if one in used]
-        if _works_along_batch(model, node) or (lost and _reads(model, node, lost)):
-            raise errors.UserCodeError(
-                f"{node.name} computes with all examples of a batch at once, and a mesh divides "
-                "the batch over its data axis and into microbatches. Let what the model gives for "
-                "an example depend on that example alone, or let mesh.data and mesh.microbatches "
-                "be 1."
+        growing = [one for one in node.inputs if model.tensors[one].batch is not None]
+        outputs = [
+            one for one in node.outputs if one in used and model.tensors[one].dtype != "none"
+        ]
+        if not growing or not outputs:
+            continue
+        front = _known_front(model, node, [*growing, *outputs], {fronts[one] for one in growing})
+        if front is not None:
+            fronts |= dict.fromkeys(outputs, front)
+            continue
+        likeness = _likeness(model, node, outputs, fronts)
+        if likeness not in tried:
+            tried[likeness] = _tried_fronts(model, node, outputs, fronts)
+        fronts |= dict(zip(outputs, tried[likeness], strict=True))
+
+
+def _known_front(
+    model: graph.Graph, node: graph.Node, growing: Sequence[int], fronts: Collection[int]
+) -> int | None:
+    """How many copies of the batch stand one behind the other in what a node gives.
+
+    The further rows that an example has follow each other.
+
+    Args:
+        model: the graph.
+        node: one of its nodes.
+        growing: what it takes that grows with the batch, and all that it gives.
+        fronts: these numbers for what it takes.
+
+    Returns:
+        None where only a trial tells.
+    """
+    tensors = [model.tensors[one] for one in growing]
+    if len(fronts) > 1 or len({one.rows for one in tensors}) > 1:
+        return None
+    if node.kind is graph.Kind.OPERATION:
+        # As broadcasting does, from the last dimension.
+        places = {None if one.batch is None else one.batch - len(one.shape) for one in tensors}
+        is_known = len(places) == 1 and operations.name_of(node.calls) in operations.ELEMENTWISE
+    else:
+        leads = all(one.batch == 0 for one in tensors)
+        is_known = leads and not (
+            type(node.calls).__name__ in _UNLIKE or operations.runs_code_of_user(node)
+        )
+    return next(iter(fronts)) if is_known else None
+
+
+def _likeness(
+    model: graph.Graph, node: graph.Node, outputs: Sequence[int], fronts: Mapping[int, int]
+) -> str:
+    """What two nodes have in common that need one trial only; layers have weights of their own."""
+    if node.kind is not graph.Kind.OPERATION:
+        return node.name
+
+    def described(one: Any) -> Any:
+        if isinstance(one, graph.Edge):
+            number = one.tensor
+            return node.inputs.index(number), model.tensors[number], fronts[number]
+        return np.asarray(one).tobytes() if np.ndim(one) else one
+
+    attributes = {name: one for name, one in vars(node.calls).items() if name[0] != "_"}
+    attributes.pop("name", None)
+    parts = (node.arguments, dict(node.keywords), attributes)
+    places = [node.outputs.index(one) for one in outputs]
+    return f"{node.calls.__class__}{keras.tree.map_structure(described, parts)}{places}"
+
+
+def _tried_fronts(
+    model: graph.Graph, node: graph.Node, outputs: Sequence[int], fronts: Mapping[int, int]
+) -> list[int]:
+    """The copies of the batch in some outputs of a node, as a trial shows them.
+
+    Raises:
+        UserCodeError: what it gives for an example depends on others or on its place, has another
+            shape than Keras was told, or cannot be computed.
+    """
+    weights = {key: model.variables[key] for key in node.variables}
+    if sum(math.prod(one.shape) for one in weights.values()) > _MOST_WEIGHTS:
+        return [1] * len(outputs)
+    random = np.random.default_rng(0)
+    draws = {one: _draw(random, model.tensors[one], fronts[one]) for one in node.inputs}
+    variables = {
+        key: _cast(random.uniform(-0.5, 0.5, one.shape), one.dtype) for key, one in weights.items()
+    }
+    is_random = any(key.startswith(recording.SEED_PREFIX) for key in node.variables)
+    batches = (_FIRST, _STAYING if is_random else _MOVED)
+    known: dict[int, int] = {}
+    for training in (False,) if _gathers(node) else (False, True):
+        first, second = (
+            _computed(
+                model, node, {one: draw(batch) for one, draw in draws.items()}, variables, training
             )
+            for batch in batches
+        )
+        for one in outputs:
+            tensor = model.tensors[one]
+            _check_shape(model, node, tensor, first[one])
+            front = _front(tensor, batches, (first[one], second[one]))
+            if front is None or known.setdefault(one, front) != front:
+                raise errors.UserCodeError(
+                    f"{node.name} computes with all examples of a batch at once, and a mesh "
+                    "divides the batch over its data axis and into microbatches. Let what the "
+                    "model gives for an example depend on that example alone, or let mesh.data "
+                    "and mesh.microbatches be 1."
+                )
+    return [known[one] for one in outputs]
 
 
-def _works_along_batch(model: graph.Graph, node: graph.Node) -> bool:
-    """Whether an operation mixes the rows of the dimension that grows with the batch."""
-    if not node.inputs:
-        return False
-    tensor = model.tensors[node.inputs[0]]
+def _gathers(node: graph.Node) -> bool:
+    """Whether a node normalizes by its batch in training, as Keras' layer within it does."""
+    return node.kind is not graph.Kind.OPERATION and any(
+        isinstance(layer, keras.layers.BatchNormalization) for layer in node.calls._flatten_layers()
+    )
+
+
+def _draw(
+    random: np.random.Generator, tensor: graph.Tensor, front: int
+) -> Callable[[Sequence[int]], tf.Tensor]:
+    """Draw numbers for each example; gives what puts those of some examples into a tensor."""
+    sizes = [_LENGTH if size is None else size for size in tensor.sized(1)]
     if tensor.batch is None:
-        return False
-    if type(node.calls).__name__ == "GetItem":
-        keys = node.arguments[1] if isinstance(node.arguments[1], tuple) else (node.arguments[1],)
-        first = keys[tensor.batch] if tensor.batch < len(keys) and ... not in keys else slice(None)
-        return isinstance(first, slice) and first.step not in (None, 1)
-    if type(node.calls).__name__ not in _ALONG:
-        return False
-    axes = getattr(node.calls, "axis", None)
-    rank = len(tensor.shape)
-    if axes is None:
-        return True
-    return tensor.batch in [one % rank for one in keras.tree.flatten(axes)]
+        same = _cast(random.uniform(0.1, 1.0, sizes), tensor.dtype)
+        return lambda _: same
+    before = math.prod(sizes[: tensor.batch])
+    rest = math.prod(sizes) // (before * front)
+    numbers = random.uniform(0.1, 1.0, (before, front, len(_SCALES), rest))
+    numbers *= _SCALES[:, np.newaxis]
+
+    def take(batch: Sequence[int]) -> tf.Tensor:
+        shape = list(sizes)
+        shape[tensor.batch or 0] = tensor.rows * len(batch)
+        return _cast(numbers[:, :, batch].reshape(shape), tensor.dtype)
+
+    return take
 
 
-def _without_batch(model: graph.Graph, node: graph.Node) -> list[int]:
-    """What does not grow with the batch, or in several dimensions, though an input does grow."""
-    if all(model.tensors[one].batch is None for one in node.inputs):
-        return []
-    tensors = {one: model.tensors[one] for one in node.outputs}
-    return [one for one, known in tensors.items() if known.batch is None and known.dtype != "none"]
+def _cast(numbers: Any, dtype: str) -> tf.Tensor:
+    """Give numbers a type; those that are not real are 0 or 1, of which each looks a row up."""
+    kind = tf.as_dtype(dtype)
+    if kind.is_floating or kind.is_complex:
+        return tf.cast(tf.constant(numbers), kind)
+    bits = tf.constant((numbers * 1024).astype("int64") % 2)
+    return tf.strings.as_string(bits) if kind is tf.string else tf.cast(bits, kind)
 
 
-def _reads(model: graph.Graph, node: graph.Node, lost: Sequence[int]) -> bool:
-    """Whether some outputs, which do not grow with the batch, depend on what examples hold.
+def _computed(
+    model: graph.Graph,
+    node: graph.Node,
+    tensors: Mapping[int, tf.Tensor],
+    variables: Mapping[str, tf.Tensor],
+    training: bool,
+) -> dict[int, Any]:
+    """What a node gives, as arrays by the tensor's number.
 
-    A table of positions, say, depends on how long they are at most.
+    Raises:
+        UserCodeError: it fails.
     """
 
-    def call(tensors: dict[int, tf.Tensor]) -> None:
-        with keras.StatelessScope(initialize_variables=False):
-            variables = {
-                key: tf.zeros(model.variables[key].shape, model.variables[key].dtype)
-                for key in node.variables
-            }
-            outputs = execution.run_nodes(model, [node], tensors, variables, training=False).tensors
-        starts = [tensor for tensor in tensors.values() if tensor is not None]
-        depends.extend(
-            lookups.depends(outputs[one], starts) for one in lost if outputs[one] is not None
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
+    def run(inputs: Mapping[int, Any], values: Mapping[str, Any]) -> dict[int, Any]:
+        known = execution.run_nodes(model, [node], inputs, values, training).tensors
+        return {one: known[one] for one in node.outputs if known[one] is not None}
+
+    try:
+        with tf.device("CPU:0"):
+            return {one: tensor.numpy() for one, tensor in run(tensors, variables).items()}
+    except errors.TrainerError:
+        raise
+    except Exception as error:
+        raise errors.UserCodeError(
+            f"{node.name} cannot be tried on numbers that are drawn, which would show that it "
+            f"computes each example by itself ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}). Let it take any numbers, or let mesh.data and "
+            "mesh.microbatches be 1."
+        ) from error
+
+
+def _check_shape(model: graph.Graph, node: graph.Node, tensor: graph.Tensor, output: Any) -> None:
+    """See that a node gives what Keras was told.
+
+    Raises:
+        UserCodeError: it gives another shape.
+    """
+    shape = tensor.sized(len(_FIRST))
+    is_known = all(None not in model.tensors[one].sized(1) for one in node.inputs)
+    if is_known and not tf.TensorShape(shape).is_compatible_with(output.shape):
+        raise errors.UserCodeError(
+            f"{node.name} gives a tensor of the shape {output.shape}, and Keras was told {shape}: "
+            "mend its compute_output_shape, or leave it out."
         )
 
-    depends: list[bool] = []
-    specs = {
-        one: tf.TensorSpec(model.tensors[one].sized(_EXAMPLES), model.tensors[one].dtype)
-        for one in node.inputs
-    }
-    tf.function(call, autograph=False).get_concrete_function(specs)
-    return any(depends)
+
+def _front(
+    tensor: graph.Tensor, batches: Sequence[Sequence[int]], outputs: Sequence[Any]
+) -> int | None:
+    """The copies of the batch in an output, if it is twice the same for the first example.
+
+    Args:
+        tensor: the output.
+        batches: which examples it was computed of, twice.
+        outputs: what was computed.
+    """
+    place = tensor.batch
+    if place is None:
+        here, there = outputs
+        return 1 if here.shape == there.shape and _is_same(here, there) else None
+    rows = outputs[0].shape[place] // len(batches[0])
+    sizes = [rows * len(batch) for batch in batches]
+    if sizes != [one.shape[place] for one in outputs]:
+        return None
+    for front in (one for one in range(1, rows + 1) if rows % one == 0):
+        here, there = (
+            one.reshape(math.prod(one.shape[:place]), front, len(batch), -1)[:, :, batch.index(0)]
+            for one, batch in zip(outputs, batches, strict=True)
+        )
+        if _is_same(here, there):
+            return front
+    return None
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether numbers are the same, but for the order in which they were added up."""
+    if one.dtype.kind in "OSUbiu":
+        return bool(np.array_equal(one, other))
+    near = 1e-3 if one.dtype.itemsize > _HALF else 3e-2
+    kind = "complex128" if one.dtype.kind == "c" else "float64"
+    here, there = (part.astype(kind) for part in (one, other))
+    size = np.max(np.abs(here), where=np.isfinite(here), initial=0.0)
+    return bool(np.allclose(here, there, rtol=near, atol=near * size, equal_nan=True))

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.model import execution, graph
+from tfparallel_trainer.engines.split.model import execution, graph, operations
 from tfparallel_trainer.runtime import random_state
 
 _EXAMPLES = 2
@@ -27,23 +27,13 @@ def check(model: graph.Graph) -> None:
         UserCodeError: a layer draws without one.
     """
     for node in model.nodes:
-        if _is_of_user(node) and (name := _drawing(model, node)):
+        if operations.runs_code_of_user(node) and (name := _drawing(model, node)):
             raise errors.UserCodeError(
                 f"{node.name} draws by {name} without a seed generator, so devices that split the "
                 "model would draw different numbers. Let the layer create "
                 "self.seeds = keras.random.SeedGenerator(), and give seed=self.seeds to an "
                 "operation of keras.random."
             )
-
-
-def _is_of_user(node: graph.Node) -> bool:
-    """Whether a node runs code of the user's; Keras' layers have generators."""
-    if node.kind is not graph.Kind.LAYER:
-        return False
-    return any(
-        isinstance(layer, keras.layers.Lambda) or not type(layer).__module__.startswith("keras.")
-        for layer in node.calls._flatten_layers()
-    )
 
 
 class _Generator(keras.random.SeedGenerator):  # type: ignore[misc]  # Keras has no types

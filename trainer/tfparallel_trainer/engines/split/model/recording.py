@@ -75,6 +75,7 @@ class _Recorder:
         """Symbolic tensors, so that none is freed and its id given to another."""
         self._masks: dict[int, Any] = {}
         """The symbolic mask of a symbolic tensor, by the number of the latter."""
+        self._masked: set[int] = set()
         self._calls: collections.Counter[str] = collections.Counter()
         self._variables = variables(model)
         self._keys = {id(variable): key for key, variable in self._variables.items()}
@@ -103,6 +104,7 @@ class _Recorder:
             input_structure=self._edges(placeholders),
             output_structure=self._edges(symbolic_outputs),
             variables=self._variables,
+            masked=frozenset(self._masked),
         )
 
     def _inside(self, model: Any, placeholders: Any, path: str) -> Any:
@@ -252,6 +254,7 @@ class _Recorder:
             self._masks.pop(tensor, None)
         else:
             self._masks[tensor] = mask
+            self._masked.add(tensor)
 
     def _mask(self, symbolic: Any) -> Any:
         """The symbolic mask of what may be a symbolic tensor."""

@@ -10,7 +10,7 @@ from keras.src.backend.common import global_state  # not in the public API
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.engines.split.model import graph, recording
-from tfparallel_trainer.objective import replica
+from tfparallel_trainer.objective import checks, replica
 
 _WITHOUT_VALUES = "uninitialized_variables"
 """Keras' list of variables that the end of any later scope creates in full."""
@@ -49,6 +49,7 @@ def build(module: user.Module, seed: int) -> Any:
         raise errors.UserCodeError(
             f"build_model returns {type(model).__name__}: let it return a keras.Model."
         )
+    checks.refuse_phases(model, "ModelSplit")
     if model.compiled:
         raise _compiles(module)
     assigned = [one for one in model.variables if scope.get_current_value(one) is not None]

@@ -8,7 +8,13 @@ from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.engines.split import planned
 from tfparallel_trainer.engines.split.layers import assignment, layout
-from tfparallel_trainer.engines.split.model import graph, mixing, randomness, recording
+from tfparallel_trainer.engines.split.model import (
+    added_means,
+    graph,
+    mixing,
+    randomness,
+    recording,
+)
 from tfparallel_trainer.engines.split.pipeline import communication, cutting, programs, schedule
 from tfparallel_trainer.engines.split.planning import hardware
 
@@ -143,6 +149,7 @@ def divide(
     randomness.check(model)
     if mesh.data * microbatches > 1:
         mixing.check(model)
+        added_means.check(model)
     if ends is None:
         asked = job_file.Mesh(
             **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches

@@ -22,7 +22,7 @@ from tfparallel_trainer.engines.split.layers.rules import (
     registry,
     statistics,
 )
-from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.model import graph, operations
 
 MODULES: Sequence[ModuleType] = (
     dense,
@@ -49,9 +49,9 @@ def rules_of(node: graph.Node) -> Mapping[str, registry.Rule]:
     if node.kind is graph.Kind.LAYER:
         kind: Any = type(node.calls)  # mypy does not take a type for hashable
         rules |= registry.of_users(kind)
-        built_in = _built_in("RULES", kind)
+        built_in = _built_in("RULES", embedding.kind_of(kind))
     elif node.kind is graph.Kind.OPERATION:
-        built_in = _built_in("OPERATIONS", operation(node.calls))
+        built_in = _built_in("OPERATIONS", operations.name_of(node.calls))
     else:
         built_in = ()
     for one in built_in:
@@ -63,14 +63,3 @@ def rules_of(node: graph.Node) -> Mapping[str, registry.Rule]:
 def _built_in(kind: str, of: Any) -> tuple[registry.Rule, ...]:
     """The rules of all modules for a class of layers, or for the name of an operation."""
     return tuple(one for module in MODULES for one in getattr(module, kind, {}).get(of, ()))
-
-
-def operation(calls: object) -> str:
-    """The name of an operation of Keras, such as add; empty when it is of someone else.
-
-    Keras' classes of operations are named as the functions, but for capitals and underscores.
-    """
-    kind = calls if callable(calls) and hasattr(calls, "__name__") else type(calls)
-    if not kind.__module__.startswith("keras."):
-        return ""
-    return str(kind.__name__).lower().replace("_", "")

@@ -46,8 +46,11 @@ class Random(registry.Rule):
     def _as_whole(self, local: registry.Local, lies: layout.Layout) -> Any:
         first = local.node.inputs[0]
         tensor = local.first
-        batch = keras.ops.shape(tensor)[0]
-        dims = (batch, *local.model.tensors[first].shape[1:])
+        full_dims = local.model.tensors[first].shape
+        dims = tuple(
+            here if size is None else size
+            for here, size in zip(keras.ops.shape(tensor), full_dims, strict=True)
+        )
         neutral = keras.ops.full(dims, self._neutral, tensor.dtype)
         (drawn,) = calling.call_layer(dataclasses.replace(local, tensors={first: neutral}))
         part = drawn[lies.part(local.place())]

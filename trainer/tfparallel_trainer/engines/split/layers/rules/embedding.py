@@ -1,5 +1,10 @@
-"""Embedding: a table [rows, features], by rows (vocabulary) or by features."""
+"""Embedding: a table [rows, features], by rows (vocabulary) or by features.
 
+ReversibleEmbedding also multiplies states by its table. By rows it is split as a Dense layer by
+column, and by features as one by row.
+"""
+
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +14,7 @@ import tensorflow as tf
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout
 from tfparallel_trainer.engines.split.layers.rules import dense, registry
+from tfparallel_trainer.engines.split.model import graph
 
 _TENSOR = shape.Axis.TENSOR
 
@@ -75,7 +81,93 @@ class Features(registry.Rule):
         return [keras.ops.cast(vectors, layer.compute_dtype)]
 
 
-RULES: dict[type, tuple[registry.Rule, ...]] = {keras.layers.Embedding: (Features(), Vocabulary())}
+class TiedVocabulary(Vocabulary):
+    """Each rank has some of the rows, and gives the logits of these."""
+
+    def split(self, call: registry.Call) -> registry.Split:
+        """Cut the rows."""
+        _check_tied(call.layer)
+        if not _is_reversed(call.node):
+            return super().split(call)
+        rows = call.divide("rows", call.layer.input_dim, _TENSOR)
+        return registry.Split(
+            gives={call.result: call.whole(call.result).put(-1, rows)},
+            variables={call.key(call.layer.embeddings): registry.Shard(layout.cut(2, 0, rows))},
+            costs=dense.spreading(call, call.first, call.whole(call.first)),
+        )
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        """Look up the rank's rows, or multiply by them."""
+        if not _is_reversed(local.node):
+            return super().compute(local)
+        states = adjoint.spread(local.groups[_TENSOR], local.first)
+        return [_capped(local.layer, _product(local, states))]
+
+
+class TiedFeatures(Features):
+    """Each rank has some of the features, and gives a summand of all logits."""
+
+    def split(self, call: registry.Call) -> registry.Split:
+        """Cut the features."""
+        _check_tied(call.layer)
+        if not _is_reversed(call.node):
+            return super().split(call)
+        features = call.divide("features", call.layer.output_dim, _TENSOR)
+        return registry.Split(
+            wants={call.first: call.whole(call.first).put(-1, features)},
+            variables={call.key(call.layer.embeddings): registry.Shard(layout.cut(2, 1, features))},
+            costs=dense.summing(call, call.result, call.whole(call.result)),
+        )
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        """Look up the rank's features, or multiply by them and add up."""
+        if not _is_reversed(local.node):
+            return super().compute(local)
+        logits = adjoint.total(local.groups[_TENSOR], _product(local, local.first))
+        return [_capped(local.layer, logits)]
+
+
+RULES: dict[type, tuple[registry.Rule, ...]] = {
+    keras.layers.Embedding: (Features(), Vocabulary()),
+    keras.layers.ReversibleEmbedding: (TiedFeatures(), TiedVocabulary()),
+}
+
+
+def kind_of(layer: type) -> type:
+    """The class whose rules hold for a layer: a subclass that computes as its table is one."""
+    for table in RULES:
+        methods = ((getattr(kind, "build", 0), getattr(kind, "call", 0)) for kind in (layer, table))
+        if issubclass(layer, table) and len(set(methods)) == 1:
+            return table
+    return layer
+
+
+def _check_tied(layer: Any) -> None:
+    dense.check(layer)
+    if not layer.tie_weights or layer.mask_zero:
+        raise registry.CannotSplitError(
+            "it has a second table, or hangs masks on what it gives: let tie_weights be True and "
+            "mask_zero False, or replicate the layer"
+        )
+
+
+def _is_reversed(node: graph.Node) -> bool:
+    call = inspect.signature(node.calls.call).bind(*node.arguments, **node.keywords)
+    return bool(call.arguments.get("reverse"))
+
+
+def _product(local: registry.Local, states: Any) -> Any:
+    """Multiply states by the rank's part of the table, in the types of the layer."""
+    layer = local.layer
+    table = keras.ops.transpose(local.variables[local.key(layer.embeddings)])
+    if layer.reverse_dtype is not None:
+        states, table = (keras.ops.cast(one, layer.reverse_dtype) for one in (states, table))
+    return keras.ops.matmul(states, table)
+
+
+def _capped(layer: Any, logits: Any) -> Any:
+    cap = layer.logit_soft_cap
+    return logits if cap is None else keras.ops.tanh(logits / cap) * cap
 
 
 def _indices(tensor: Any) -> Any:

@@ -37,9 +37,9 @@ class Data(registry.Rule):
                 "it draws random numbers or keeps a state: let dropout be 0 and stateful False, "
                 "or replicate the layer"
             )
-        fixed = [one for one in _tensors(node) if call.dimensions(one)[:1] != (None,)]
+        tensors = [call.model.tensors[one] for one in _tensors(node)]
         axes = [axis for axis in layout.AXES if call.ranks(axis) > 1]
-        if fixed or not axes:
+        if {(one.batch, one.rows) for one in tensors} != {(0, tensors[0].rows)} or not axes:
             raise registry.CannotSplitError(
                 "there is one rank, or something that it takes or gives does not begin with the "
                 "examples"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,7 +11,7 @@ import numpy as np
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
 from tfparallel_trainer.engines.split.layers.rules import activations, calling, registry
-from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.model import graph, operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 _LAYERS = keras.layers
@@ -83,6 +83,7 @@ class Concatenated(Elementwise):
 
     def split(self, call: registry.Call) -> registry.Split:
         """Let all inputs lie as the one that is cut in another dimension."""
+        _check_constants(call)
         axis = call.layer.axis % len(call.dimensions(call.result))
         operands = [one for one in call.node.inputs if one not in call.node.masks.values()]
         free = [call.input_layouts[one].put(axis, None) for one in operands]
@@ -216,13 +217,30 @@ def _elements(dims: Sequence[int | None]) -> int | None:
 
 
 def _check_constants(call: registry.Call) -> None:
-    for one in keras.tree.flatten((call.node.arguments, dict(call.node.keywords))):
-        if not isinstance(one, graph.Edge) and getattr(one, "shape", ()) not in ((), None):
-            raise registry.CannotSplitError("it takes a constant that is no single number")
-    if isinstance(call.layer, _LAYERS.Rescaling) and (
-        np.ndim(call.layer.scale) or np.ndim(call.layer.offset)
-    ):
-        raise registry.CannotSplitError("its scale or offset is no single number")
+    """See that all that is broadcast to a part is a tensor of the graph, which is cut alike.
+
+    Numbers stand in arguments, or in what a layer or an operation was made with.
+
+    Raises:
+        CannotSplitError: there are several, of which a part would need its own.
+    """
+    node = call.node
+    names = _NUMBERS if node.kind is graph.Kind.LAYER else vars(call.layer)
+    attributes = [getattr(call.layer, name, None) for name in names if not name.startswith("_")]
+    constants = _constants((node.arguments, dict(node.keywords)))
+    if any(np.ndim(one) > 0 for one in (*attributes, *constants)):
+        raise registry.CannotSplitError("it computes with a constant that is no single number")
+
+
+def _constants(value: Any) -> Iterator[Any]:
+    """The nested arguments in which no tensor of the graph stands."""
+    leaves = keras.tree.flatten(value)
+    if not any(isinstance(one, graph.Edge) for one in leaves):
+        yield value
+        return
+    parts = value.values() if isinstance(value, Mapping) else value
+    for one in () if isinstance(value, graph.Edge) else parts:
+        yield from _constants(one)
 
 
 def _aligned(lies: layout.Layout, rank: int) -> Iterator[tuple[int, layout.Cut | None]]:
@@ -281,6 +299,9 @@ def _axes(transpose: Any, rank: int) -> Sequence[int]:
     return tuple(reversed(range(rank))) if axes is None else tuple(axis % rank for axis in axes)
 
 
+_NUMBERS = ("offset", "scale")
+"""Attributes of layers that work on each element by itself, and may be of several numbers."""
+
 _ACTIVATIONS = (
     _LAYERS.Activation,
     _LAYERS.ELU,
@@ -308,17 +329,8 @@ RULES: dict[type, tuple[registry.Rule, ...]] = {
     _LAYERS.Permute: (Moved(_order),),
 }
 
-_NAMES = """
-absolute add arccos arcsin arctan arctan2 cast ceil celu clip cos cosh divide dividenonan elu equal
-erf exp expm1 floor gelu greater greaterequal hardsigmoid hardsilu hardtanh isfinite isinf isnan
-leakyrelu less lessequal log log10 log1p log2 logaddexp logicaland logicalnot logicalor logsigmoid
-maximum minimum mod multiply negative notequal power reciprocal relu relu6 round rsqrt selu sigmoid
-sign silu sin sinh softplus softsign sqrt square stopgradient subtract tan tanh truedivide where
-"""
-"""Operations of Keras that work on each element by itself."""
-
 OPERATIONS: dict[str, tuple[registry.Rule, ...]] = {
-    **dict.fromkeys(_NAMES.split(), (Elementwise(),)),
+    **dict.fromkeys(operations.ELEMENTWISE, (Elementwise(),)),
     "getitem": (Chosen(),),
     "reshape": (Reshaped(),),
     "transpose": (Moved(_axes),),

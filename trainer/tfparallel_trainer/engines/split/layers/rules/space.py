@@ -108,13 +108,20 @@ def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
     """
     input_layout = call.input_layouts[call.first]
     required_layout = layout.whole(len(input_layout.cuts))
-    if cut := call.lies(call.first, ROWS, AXIS):
+    has_rows = len(input_layout.cuts) > ROWS + 1  # else that dimension has the channels
+    if has_rows and (cut := call.lies(call.first, ROWS, AXIS)):
         required_layout = required_layout.put(ROWS, cut)
     if channels and (cut := call.lies(call.first, -1, shape.Axis.TENSOR)):
         required_layout = required_layout.put(-1, cut)
     if required_layout.is_whole:
         raise registry.CannotSplitError("its input comes whole")
     return required_layout
+
+
+def cut_of_rows(lies: layout.Layout) -> layout.Cut | None:
+    """How rows are divided over their axis; None where they are whole."""
+    cut = lies.cuts[ROWS]
+    return cut if cut is not None and cut.axis is AXIS else None
 
 
 def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:

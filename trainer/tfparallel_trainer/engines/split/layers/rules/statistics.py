@@ -25,7 +25,7 @@ class Batch(space.Passing):
             )
         lies = space.as_it_comes(call)
         channels = lies.cuts[-1]
-        summed = frozenset() if lies.cuts[space.ROWS] is None else space.SUMMED
+        summed = frozenset() if space.cut_of_rows(lies) is None else space.SUMMED
         variables = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
         moments = lies.largest(dims)[-1:]
         both = [schedule.Work.FORWARD, schedule.Work.BACKWARD] * 2
@@ -118,7 +118,7 @@ def _moments(
 
     They take two sums, because the mean of squares would lose small variances.
     """
-    cut = local.split.wants[local.node.inputs[0]].cuts[space.ROWS]
+    cut = space.cut_of_rows(local.split.wants[local.node.inputs[0]])
     count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(values), axes)), values.dtype)
     group = local.groups[space.AXIS]
     times = 1.0 if cut is None else cut.size / cut.sizes[group.index]

@@ -15,8 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, nest, order
-from tfparallel_trainer.keras_fit import arrays, passes
+from tfparallel_trainer.data import arrays, feed, nest, order, passes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ def opened(data: Any, name: str, shuffle_seed: int | None) -> Batches | None:
     if isinstance(data, tf.data.Dataset):
         return _of_data_set(data, name)
     if isinstance(data, keras.utils.PyDataset):
-        return _of_py_dataset(data, name, shuffle_seed)
+        return of_py_dataset(data, name, shuffle_seed)
     if isinstance(data, Iterator):
         return Batches(name, lambda _: data, lambda _: None, None, None, once=True)
     return None
@@ -71,7 +70,8 @@ def _of_data_set(data_set: tf.data.Dataset, name: str) -> Batches:
     )
 
 
-def _of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
+def of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
+    """Its batches, shuffled for each pass by the seed; None keeps their order."""
     count = py_dataset.num_batches
 
     def begin(number: int) -> Iterator[Any]:
@@ -254,7 +254,7 @@ class Source:
             columns = zip(*(self._leaves_like(batch, self._first) for batch in read), strict=True)
             return nest.packed(self._first, [_spec_of(column) for column in columns])
         weight = None if self._first[2] is None else _spec_of([self._first[2]])
-        triple = (*self._batches.spec[:2], weight)
+        triple = (*nest.triple(self._batches.spec)[:2], weight)
         return feed.spec(triple)
 
     def _fitting(self, batch: Any) -> Any:
@@ -285,22 +285,21 @@ class Source:
 
     def _triple(self, batch: Any) -> Any:
         name = self._batches.name
-        if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
+        triple = nest.triple(batch)
+        leaves = nest.leaves(triple)
+        if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
             raise errors.UserCodeError(
-                f"{name} gives batches of {type(batch).__name__}: let each be (x, y) or "
+                f"{name} gives batches of {type(batch).__name__}: let each be x, (x, y) or "
                 "(x, y, sample_weight)."
             )
-        leaves = nest.leaves(tuple(batch))
         if any(len(leaf.shape) == 0 for leaf in leaves):
             raise errors.UserCodeError(
                 f"{name} gives single examples: batch them, as in data.batch(32)."
             )
-        if len(batch) == 3:
-            return tuple(batch)
-        if self._class_weight is None:
-            return (*batch, None)
-        x, y = batch
-        return x, y, arrays.weights_of(y, self._class_weight)
+        x, y, weight = triple
+        if weight is None and self._class_weight is not None:
+            weight = arrays.weights_of_classes(y, self._class_weight)
+        return x, y, weight
 
 
 class _Feed:

@@ -1,0 +1,76 @@
+"""What callbacks remember over restarts: numbers, kept as JSON with the position of a checkpoint.
+
+A callback of the user's takes part by the methods `get_state` and `set_state`. It gets its state
+after `on_train_begin`, where Keras' own callbacks start afresh.
+"""
+
+import json
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+_REMEMBERED = {
+    keras.callbacks.EarlyStopping: ("wait", "best", "best_epoch", "stopped_epoch"),
+    keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
+    keras.callbacks.ModelCheckpoint: ("best",),
+}
+"""The attributes of Keras' own callbacks that change while they run."""
+
+
+def dump(callbacks: Sequence[Any], *, stopped: bool) -> str:
+    """The state of callbacks, and whether one of them has stopped training."""
+    states = [[type(one).__name__, _state(one)] for one in callbacks]
+    return json.dumps({"stopped": stopped, "callbacks": states}, default=_number)
+
+
+def load(text: str, callbacks: Sequence[Any]) -> bool:
+    """Give callbacks the state of the same ones; return whether one has stopped training.
+
+    Args:
+        text: what `dump` gave; empty where nothing was saved.
+        callbacks: if these are others, all start afresh.
+    """
+    memory = json.loads(text or '{"stopped": false, "callbacks": []}')
+    if [name for name, _ in memory["callbacks"]] != [type(one).__name__ for one in callbacks]:
+        return False
+    for callback, (_, state) in zip(callbacks, memory["callbacks"], strict=True):
+        _restore(callback, state)
+    return bool(memory["stopped"])
+
+
+def _state(callback: Any) -> Any:
+    if hasattr(callback, "get_state"):
+        return callback.get_state()
+    return {name: getattr(callback, name) for name in _names(callback)}
+
+
+def _restore(callback: Any, state: Any) -> None:
+    if hasattr(callback, "set_state"):
+        callback.set_state(state)
+        return
+    for name in _names(callback):
+        setattr(callback, name, state[name])
+    if getattr(callback, "restore_best_weights", False):
+        warnings.warn(
+            f"{type(callback).__name__} restores the best weights since this restart: those of "
+            "before are not kept. Let ModelCheckpoint(save_best_only=True) save them.",
+            stacklevel=2,
+        )
+
+
+def _names(callback: Any) -> tuple[str, ...]:
+    return tuple(
+        name
+        for kind, names in _REMEMBERED.items()
+        if isinstance(callback, kind)
+        for name in names
+        if hasattr(callback, name)
+    )
+
+
+def _number(value: Any) -> Any:
+    """A number of NumPy's, or of TensorFlow's, as one of Python's."""
+    return np.asarray(value).item()

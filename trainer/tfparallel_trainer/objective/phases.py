@@ -1,0 +1,251 @@
+"""The phases of a training step: each has a loss, the weights that it trains, and an optimizer.
+
+A compiled model has one. A model with a training step of its own defines `training_phases`, which
+returns a `Phase` for each optimizer. The losses of a phase are those of single examples, so they
+can be summed over ranks before they are divided, like a compiled loss (see `step.loss`).
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.data import nest
+from tfparallel_trainer.objective import checks, loss, outputs, synchrony
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a training step that a model defines itself.
+
+    Args:
+        losses: takes (x, y, sample_weight) and whether it trains; returns the loss of each example
+            [n, …], or a dictionary of such tensors by name. The means over all examples are
+            minimised.
+        layers: the layer or layers whose weights it trains.
+        optimizer: of these weights.
+    """
+
+    losses: Callable[[Any, bool], Any]
+    layers: Any
+    optimizer: Any
+
+
+class Computation(Protocol):
+    """A phase as a step computes it."""
+
+    terms: Sequence[loss.Term]
+    optimizer: Any
+
+    @property
+    def variables(self) -> list[Any]:
+        """The weights that it trains."""
+
+    def fractions(
+        self, part: Any, data: collectives.Communicator, *, training: bool
+    ) -> list[loss.Fraction]:
+        """The terms over a part of a batch; feeds the metrics."""
+
+    def penalty(self) -> tf.Tensor:
+        """The regularisation of the weights, which every rank computes alike."""
+
+
+class Compiled:
+    """The one phase of a model with a compiled loss."""
+
+    def __init__(self, model: Any, names: tuple[str, ...], *, has_targets: bool) -> None:
+        """Args:
+        model: called right before, so that it knows what its layers add.
+        names: of its outputs.
+        has_targets: whether the data has y; without, layers give the loss.
+
+        Raises:
+            UserCodeError: there is no loss, or it does not fit the outputs.
+        """
+        self._model = model
+        self._names = names
+        added_alone = not has_targets and model.losses and model.loss is None
+        if not has_targets and not added_alone:
+            raise errors.UserCodeError(
+                "The data has no targets (y), and the model takes its loss from them. Give y, or "
+                "compile the model without a loss and let its layers add it by add_loss."
+            )
+        self.terms: Sequence[loss.Term] = [
+            *(() if added_alone else loss.terms(model, names)),
+            loss.ADDED,
+        ]
+        self.optimizer = model.optimizer
+
+    @property
+    def variables(self) -> list[Any]:
+        """All that are trained."""
+        return list(self._model.trainable_variables)
+
+    def fractions(
+        self, part: Any, data: collectives.Communicator, *, training: bool
+    ) -> list[loss.Fraction]:
+        """The terms of the outputs, then what layers add."""
+        model = self._model
+        x, y, weight = part
+        y_pred = synchrony.forward(model, data, x) if training else model(x, training=False)
+        model.compute_metrics(x, y, y_pred, weight)
+        added = loss.added(model, tf.shape(nest.leaves(x)[0])[0])
+        if len(self.terms) == 1:
+            return [added]
+        return [*loss.fractions(self.terms, self._names, y, y_pred, weight), added]
+
+    def penalty(self) -> tf.Tensor:
+        """Of all weights that are trained."""
+        penalty = tf.zeros((), keras.config.floatx())
+        for variable in self._model.trainable_variables:
+            if variable.regularizer is not None:
+                penalty += tf.cast(variable.regularizer(variable), penalty.dtype)
+        return penalty
+
+
+class Custom:
+    """A phase of the user's; its losses are the whole loss, as in a `train_step`."""
+
+    def __init__(self, model: Any, phase: Phase, sample: Any) -> None:
+        """Args: sample: (x, y, sample_weight) of one example, as tensors.
+
+        Raises:
+            UserCodeError: it is no phase, or its losses are not those of examples.
+        """
+        if not isinstance(phase, Phase):
+            raise errors.UserCodeError(
+                f"{type(model).__name__}.{checks.HOOK} returns {phase!r}: let it return a list of "
+                "tfparallel_trainer.Phase."
+            )
+        self._model = model
+        self._phase = phase
+        self.optimizer = phase.optimizer
+        named = self._losses(sample, training=False)
+        self.terms: Sequence[loss.Term] = [
+            loss.Term(name, loss.no_function, loss.MEAN, value.dtype.name, 1.0)
+            for name, value in named.items()
+        ]
+
+    @property
+    def variables(self) -> list[Any]:
+        """Those of its layers, each once."""
+        layers = keras.tree.flatten(self._phase.layers)
+        weights = {id(one): one for layer in layers for one in layer.trainable_variables}
+        return list(weights.values())
+
+    def fractions(
+        self, part: Any, data: collectives.Communicator, *, training: bool
+    ) -> list[loss.Fraction]:
+        """A term for each name."""
+        with synchrony.within(self._model, data):
+            named = self._losses(part, training=training)
+        return [
+            loss.Fraction(
+                tf.reduce_sum(named[term.output]),
+                tf.cast(tf.size(named[term.output]), tf.float64),
+            )
+            for term in self.terms
+        ]
+
+    def penalty(self) -> tf.Tensor:
+        """None: a phase that regularises its weights adds that to its losses."""
+        return tf.zeros((), keras.config.floatx())
+
+    def _losses(self, part: Any, *, training: bool) -> dict[str, tf.Tensor]:
+        value = self._phase.losses(part, training)
+        named = dict(value) if isinstance(value, Mapping) else {"loss": value}
+        for name, tensor in named.items():
+            named[name] = tf.convert_to_tensor(tensor)
+            if named[name].shape.rank == 0:
+                raise errors.UserCodeError(
+                    f"The loss {name!r} of a phase of {type(self._model).__name__} is one number, "
+                    "which cannot be divided over ranks. Return a value for each example, as "
+                    "keras.losses.mean_squared_error(y, y_pred) does."
+                )
+        return named
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Optimizers:
+    """The optimizers of several phases, as far as their state is saved and shared."""
+
+    variables: list[Any]
+    use_ema: bool = False
+
+
+def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
+    """The phases of a model, all variables built; and the names of its outputs, if it has any.
+
+    Args:
+        model: compiled.
+        sample: (x, y, sample_weight) of one example, as tensors with a leading axis of 1.
+
+    Raises:
+        UserCodeError: the losses do not fit the outputs, or cannot be split over ranks.
+    """
+    if checks.defines_phases(model):
+        return list(_built(model, sample)), ()
+    x, y, weight = sample
+    y_pred = model(x, training=False)
+    names = outputs.names_of(model, y_pred)
+    compiled = Compiled(model, names, has_targets=y is not None)
+    model.compute_metrics(x, y, y_pred, weight)
+    model.reset_metrics()
+    if not model.optimizer.built:  # one that scales the loss would get its state twice
+        model.optimizer.build(model.trainable_variables)
+    return [compiled], names
+
+
+def predict(model: Any, sample: Any) -> Any:
+    """The outputs of a model; where it has phases, nothing, and they feed its metrics."""
+    if not checks.defines_phases(model):
+        return model(sample[0], training=False)
+    for phase in model.training_phases():
+        phase.losses(sample, False)
+    return None
+
+
+def optimizer_of(model: Any, phases: Sequence[Computation]) -> Any:
+    """What has the state of all optimizers."""
+    optimizers = {id(one.optimizer): one.optimizer for one in phases}
+    if len(optimizers) < 2:
+        return phases[0].optimizer if phases else model.optimizer
+    return Optimizers([variable for one in optimizers.values() for variable in one.variables])
+
+
+def _built(model: Any, sample: Any) -> list[Custom]:
+    """The phases of a model that defines them, with their optimizers built."""
+    custom = [Custom(model, phase, sample) for phase in model.training_phases()]
+    model.reset_metrics()
+    _check(model, custom)
+    for optimizer in {id(one.optimizer): one.optimizer for one in custom}.values():
+        if not optimizer.built:
+            parts = [one.variables for one in custom if one.optimizer is optimizer]
+            optimizer.build(list({id(one): one for part in parts for one in part}.values()))
+    return custom
+
+
+def _check(model: Any, custom: Sequence[Custom]) -> None:
+    kind = type(model).__name__
+    names = [term.output for one in custom for term in one.terms]
+    if not names or len(set(names)) < len(names):
+        raise errors.UserCodeError(
+            f"{kind}.{checks.HOOK} gives the losses {', '.join(names) or 'of no phase'}: give each "
+            "a name of its own."
+        )
+    for one in custom:
+        if not isinstance(one.optimizer, keras.optimizers.Optimizer) or not one.variables:
+            raise errors.UserCodeError(
+                f"{kind}.{checks.HOOK} gives a phase with the optimizer {one.optimizer!r} and "
+                f"{len(one.variables)} trainable weights. Give a Keras optimizer and layers that "
+                "have weights once the losses were computed."
+            )
+        if one.optimizer.use_ema:
+            raise errors.UserCodeError(
+                f"An optimizer of {kind}.{checks.HOOK} has use_ema=True: averages of the weights "
+                "are kept for compiled models alone, so remove it."
+            )
