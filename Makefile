@@ -36,7 +36,7 @@ test-cluster: $(VENV)/.dev ## Run the tests against a real API server
 test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
 	$(RUN) --tier e2e
 
-test-long: $(VENV)/.dev ## Run all tiers, print the branches that ran, write docs/long-tier.md (root)
+test-long: $(VENV)/.dev ## Run all tiers, print the branches that ran, write docs/benchmarks/long-tier.md (root)
 	$(RUN) --tier unit,process,cluster,e2e,long --branches
 
 test-changed: $(VENV)/.dev ## Run the tests that what changed since main selects: minutes
@@ -48,18 +48,18 @@ test-times: $(VENV)/.dev ## Print the files that cost most in the last run
 test-durations: $(VENV)/.dev ## Record the last run in testing/durations.json, for the order of the next
 	$(BIN)/python -m testing.run.durations --record
 
-truth: $(VENV)/.dev ## Train every model on every layout and write docs/truth.md: some minutes
+truth: $(VENV)/.dev ## Train every model on every layout and write docs/benchmarks/truth.md: some minutes
 	$(BIN)/python -m benchmarks.pages.truth
 	$(BIN)/python -m benchmarks.pages.truth_servers
 	$(BIN)/python -m benchmarks.pages.truth_split
 
-models: $(VENV)/.dev ## Train the models that others wrote and write docs/models.md: a quarter of an hour
+models: $(VENV)/.dev ## Train the models that others wrote and write docs/benchmarks/models.md: a quarter of an hour
 	$(BIN)/python -m benchmarks.pages.models
 
-compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/compare.md: some minutes
+compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/benchmarks/compare.md: some minutes
 	$(BIN)/python -m benchmarks.pages.comparisons
 
-captures: $(VENV)/.dev ## Run each verb at 80 columns, on a cluster too, and write docs/captures.md (root)
+captures: $(VENV)/.dev ## Run each verb at 80 columns, on a cluster too, and write docs/reference/captures.md (root)
 	$(BIN)/python -m benchmarks.pages.captures
 
 split-costs: $(VENV)/.dev ## Measure the examples of model split and write their page: some minutes

@@ -1,4 +1,4 @@
-"""The page of the documentation, docs/benchmarks.md."""
+"""The page of the documentation, docs/benchmarks/speed.md."""
 
 import dataclasses
 import datetime
@@ -93,9 +93,9 @@ compared, and in brackets stand the smallest and the largest value.""",
 - *With 10,000 pods* [KWOK](https://kwok.sigs.k8s.io) runs them. Each second a job ends, is deleted
   with its pods, and another begins.
 - *Status written after its event* is `tfparallel_status_delay_seconds` of the
-  [metrics](metrics.md). It begins when the operator has received an event about a job, such as a
-  pod that ended, and ends when the API server has answered to the status that follows. Conflicts
-  and errors on the way count.
+  [metrics](../operate/metrics.md). It begins when the operator has received an event about a job,
+  such as a pod that ended, and ends when the API server has answered to the status that follows.
+  Conflicts and errors on the way count.
 - *In a flood* four things happen at the same time, from a second process at normal priority. One
 job and its 200 pods change, and eight addresses send reports with wrong tokens. Others send endless
   reports, or open connections that send a few bytes each second. Pods of other jobs start and stop,

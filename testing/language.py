@@ -18,42 +18,29 @@ from testing import paths
 from testing.cluster import binaries, console
 
 RULES = paths.PAGES / ".vale/vale.ini"
+UNCHECKED = (
+    "benchmarks/compare.md",
+    "benchmarks/models.md",
+    "benchmarks/operator-speed.md",
+    "benchmarks/speed.md",
+    "benchmarks/truth.md",
+    "explanation/architecture.md",
+    "explanation/strategies.md",
+    "how-to/data.md",
+    "how-to/fit.md",
+    "how-to/model-interface.md",
+    "how-to/model-split-examples.md",
+    "how-to/model-split.md",
+    "how-to/old-scripts.md",
+    "how-to/planner.md",
+    "how-to/splitting-layers.md",
+    "how-to/tensorboard.md",
+    "reference/api.md",
+)
+"""Pages that are not yet in this language."""
 PAGES = (
     paths.ROOT / "README.md",
-    *(
-        paths.PAGES / f"{name}.md"
-        for name in (
-            "availability",
-            "buckets",
-            "captures",
-            "cli",
-            "evaluator",
-            "events",
-            "exit-codes",
-            "get-model",
-            "install",
-            "install-command",
-            "isolation",
-            "kind",
-            "large-jobs",
-            "life",
-            "local",
-            "long-tier",
-            "metrics",
-            "parameter-servers",
-            "python-client",
-            "restarts",
-            "scheduling",
-            "secrets",
-            "sources",
-            "status",
-            "submit",
-            "tfjob",
-            "trainjob",
-            "troubleshooting",
-            "your-cluster",
-        )
-    ),
+    *sorted({*paths.PAGES.glob("**/*.md")} - {paths.PAGES / page for page in UNCHECKED}),
     *sorted(paths.EXAMPLES.glob("**/README.md")),
 )
 CLIENT = paths.ROOT / "client/tfparallel"

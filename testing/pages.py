@@ -10,7 +10,7 @@ README = paths.ROOT / "README.md"
 ALL = sorted(
     [
         *paths.ROOT.glob("*.md"),
-        *paths.PAGES.glob("*.md"),
+        *paths.PAGES.glob("**/*.md"),
         *paths.EXAMPLES.glob("**/README.md"),
         *paths.ROOT.glob("charts/*/README.md"),
         paths.ROOT / "testing/cluster/README.md",

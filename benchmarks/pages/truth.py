@@ -1,6 +1,7 @@
 """The table of numerical truth: training on many ranks against a plain Keras loop in one process.
 
-`python -m benchmarks.pages.truth` trains everything and writes its part of docs/truth.md.
+`python -m benchmarks.pages.truth` trains everything, and writes its part of
+docs/benchmarks/truth.md.
 """
 
 import pathlib
@@ -14,7 +15,7 @@ from testing.trainer import cases, runs
 from testing.trainer.models import truth as models
 
 HEADING = "## Synchronous training"
-PAGE = paths.PAGES / "truth.md"
+PAGE = paths.PAGES / "benchmarks/truth.md"
 COMMAND = "python -m benchmarks.pages.truth"
 
 

@@ -1,6 +1,7 @@
 """The table of numerical truth for asynchronous training with parameter servers.
 
-`python -m benchmarks.pages.truth_servers` trains everything and writes its part of docs/truth.md.
+`python -m benchmarks.pages.truth_servers` trains everything, and writes its part of
+docs/benchmarks/truth.md.
 """
 
 import pathlib

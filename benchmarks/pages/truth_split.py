@@ -1,6 +1,7 @@
 """The table of numerical truth for models that are split; see `truth` for the other tables.
 
-`python -m benchmarks.pages.truth_split` trains everything and writes its part of docs/truth.md.
+`python -m benchmarks.pages.truth_split` trains everything, and writes its part of
+docs/benchmarks/truth.md.
 `python -m benchmarks.pages.truth_split train OUTPUT FLOATX` trains everything in one type.
 """
 

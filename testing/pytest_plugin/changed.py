@@ -35,7 +35,7 @@ EVERYTHING = (
 )
 """What changes every test."""
 
-RECORDS = ("testing/durations.json", "testing/footprints.json", "docs/long-tier.md")
+RECORDS = ("testing/durations.json", "testing/footprints.json", "docs/benchmarks/long-tier.md")
 """What a run writes about itself, and changes no test."""
 
 RUNS = {

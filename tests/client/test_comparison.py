@@ -328,7 +328,9 @@ def test_the_page_shows_what_existing_runs_print(
         log.write_text(log.read_text().replace('{"loss"', '{"accuracy"'))
     monkeypatch.chdir(tmp_path)
     [console] = [
-        block for block in pages.blocks(paths.PAGES / "compare.md", "console") if "--runs" in block
+        block
+        for block in pages.blocks(paths.PAGES / "benchmarks/compare.md", "console")
+        if "--runs" in block
     ]
     [command] = pages.commands(console)
     program, *arguments = shlex.split(command.line)

@@ -14,10 +14,16 @@ from tfparallel import submission
 from tfparallel.cli import app
 from tfparallel_operator.api import load
 
-INSTALL = paths.PAGES / "install-command.md"
-KIND = paths.PAGES / "kind.md"
-YOUR_CLUSTER = paths.PAGES / "your-cluster.md"
-OTHERS = ("planner.md", "submit.md", "secrets.md", "get-model.md", "buckets.md")
+INSTALL = paths.PAGES / "get-started/install-command.md"
+KIND = paths.PAGES / "get-started/kind.md"
+YOUR_CLUSTER = paths.PAGES / "get-started/your-cluster.md"
+OTHERS = (
+    "how-to/planner.md",
+    "how-to/submit.md",
+    "how-to/secrets.md",
+    "how-to/get-model.md",
+    "how-to/buckets.md",
+)
 PAGES = [INSTALL, KIND, YOUR_CLUSTER, *(paths.PAGES / name for name in OTHERS)]
 
 
@@ -79,11 +85,11 @@ def test_your_cluster_trains_by_commands_that_a_test_runs_on_the_page_on_kind() 
 
 def test_the_secret_of_a_registry_is_the_one_that_a_test_pulls_with() -> None:
     first = "kubectl create secret docker-registry"
-    [command] = pages.find_commands(paths.PAGES / "secrets.md", first)
+    [command] = pages.find_commands(paths.PAGES / "how-to/secrets.md", first)
     assert command.line in _lines(YOUR_CLUSTER)
 
 
-@pytest.mark.parametrize("name", ["secrets.md", "buckets.md"])
+@pytest.mark.parametrize("name", ["how-to/secrets.md", "how-to/buckets.md"])
 def test_the_job_of_a_page_takes_what_the_page_adds_to_its_trainer(name: str) -> None:
     job, *additions = map(yaml.safe_load, pages.blocks(paths.PAGES / name, "yaml"))
     assert additions

@@ -59,7 +59,7 @@ def test_no_message_names_a_file_that_only_the_repository_has(package: pathlib.P
 def test_a_description_of_a_field_names_sections_that_exist() -> None:
     [file] = (paths.ROOT / "manifests/base/crd").glob("tfparallel.dev_*.yaml")
     text = file.read_text(encoding="utf-8")
-    every = {heading for page in paths.PAGES.glob("*.md") for heading in headings(page)}
+    every = {heading for page in paths.PAGES.glob("**/*.md") for heading in headings(page)}
     named = set(SECTION.findall(" ".join(text.split())))
     assert named
     assert named <= every

@@ -122,7 +122,7 @@ class State(enum.StrEnum):
 
 
 class Reason(enum.StrEnum):
-    """Reasons of conditions and Events. Each is listed in docs/status.md."""
+    """Reasons of conditions and Events. Each is listed in docs/reference/status.md."""
 
     JOB_STARTED = "JobStarted"
     REPLICAS_RUNNING = "ReplicasRunning"

@@ -18,13 +18,13 @@ class Heading:
 class Section(enum.Enum):
     """Every section that a message names."""
 
-    EVERY_TFJOB = Heading("tfjob.md", "Differences for every TFJob")
-    EVERY_TRAINJOB = Heading("trainjob.md", "Differences for every TrainJob")
-    GANG_SCHEDULER = Heading("scheduling.md", "When the scheduler is not installed")
-    KERAS_FIT = Heading("old-scripts.md", "Keras' fit")
-    MODEL_FILE = Heading("model-interface.md", "The model file: what you write")
-    OWN_STEPS = Heading("model-interface.md", "Training steps of your own")
-    QUEUES = Heading("scheduling.md", "Queues: Kueue")
+    EVERY_TFJOB = Heading("how-to/tfjob.md", "Differences for every TFJob")
+    EVERY_TRAINJOB = Heading("how-to/trainjob.md", "Differences for every TrainJob")
+    GANG_SCHEDULER = Heading("how-to/scheduling.md", "When the scheduler is not installed")
+    KERAS_FIT = Heading("how-to/old-scripts.md", "Keras' fit")
+    MODEL_FILE = Heading("how-to/model-interface.md", "The model file: what you write")
+    OWN_STEPS = Heading("how-to/model-interface.md", "Training steps of your own")
+    QUEUES = Heading("how-to/scheduling.md", "Queues: Kueue")
 
 
 def reference(section: Section) -> str:

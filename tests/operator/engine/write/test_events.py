@@ -243,15 +243,15 @@ async def _all_events() -> set[tuple[str, str]]:
 
 
 async def test_every_event_is_listed_with_its_type() -> None:
-    listed = {(kind, reason) for reason, kind, _ in pages.rows("events.md", "## Reasons")}
+    listed = {(kind, reason) for reason, kind, _ in pages.rows("reference/events.md", "## Reasons")}
     assert await _all_events() == listed
 
 
 def test_every_reason_is_one_of_an_event_or_of_conditions_alone() -> None:
-    listed = {reason for reason, _, _ in pages.rows("events.md", "## Reasons")}
+    listed = {reason for reason, _, _ in pages.rows("reference/events.md", "## Reasons")}
     assert listed.isdisjoint(CONDITIONS_ALONE)
     assert listed | CONDITIONS_ALONE == set(names.Reason)
-    page = (paths.ROOT / "docs/events.md").read_text()
+    page = (paths.ROOT / "docs/reference/events.md").read_text()
     sentence = page.split("stand in conditions alone:")[1].split("\n\n")[0]
     assert {word for word in CONDITIONS_ALONE if f"`{word}`" in sentence} == CONDITIONS_ALONE
 
