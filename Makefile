@@ -9,7 +9,7 @@ RUN := $(BIN)/python -m testing.run
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-process test-cluster test-e2e test-long test-changed test-times \
-	test-durations truth models compare captures split-costs benchmarks lint format manifests verify lock images \
+	test-durations truth models compare captures split-costs benchmarks lint format manifests verify docs lock images \
 	cluster-up cluster-down clean
 
 help: ## Print this help
@@ -74,7 +74,7 @@ setup: $(VENV)/.dev ## Install everything for development into .venv
 lint: $(VENV)/.dev ## Check style, types, layers and language
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy client operator trainer images testing tests manifests benchmarks
+	$(BIN)/mypy client operator trainer images testing tests manifests benchmarks docs/.site/hooks.py
 	$(BIN)/lint-imports
 	$(BIN)/python -m testing.language
 
@@ -87,6 +87,9 @@ manifests: $(VENV)/.dev ## Generate the CRD and the reference from the types
 
 verify: $(VENV)/.dev ## Fail when a generated file differs from its source
 	$(BIN)/python manifests/generate.py --check
+
+docs: $(VENV)/.docs ## Build the site of the documentation in build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 lock: $(VENV)/.dev ## Pin the requirements anew
 	$(BIN)/python requirements/lock.py
@@ -115,6 +118,10 @@ $(VENV)/.demo: requirements/demo.txt requirements/examples.txt $(PROJECTS) | $(V
 	$(PIP) install --require-hashes -r requirements/demo.txt
 	$(PIP) install --require-hashes --no-deps -r requirements/examples.txt
 	$(PIP) install --no-deps --no-build-isolation -e trainer -e operator -e client
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt | $(VENV)/bin/python
+	$(PIP) install --require-hashes -r requirements/docs.txt
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt requirements/keras2.txt $(VENV)/.demo

@@ -1,6 +1,7 @@
 """The pages of the project: their tables, their blocks of code, and the commands in them."""
 
 import dataclasses
+import functools
 import pathlib
 import re
 
@@ -24,6 +25,13 @@ def rows(page: str, heading: str) -> list[list[str]]:
     table = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)[0]
     lines = table.splitlines()[2:]
     return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+
+
+@functools.cache
+def anchors(page: pathlib.Path) -> list[str]:
+    """Return the names by which links lead to the headings of a page, as GitHub forms them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.M)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def blocks(page: pathlib.Path, kind: str) -> list[str]:
