@@ -49,7 +49,7 @@ def page(header: str) -> str:
         *(f"| {code} | {meaning} |" for code, meaning in _EXIT_CODES),
         "",
         "Another signal gives 128 plus its number: 143 after SIGTERM. A pod has "
-        "[exit codes of its own](exit-codes.md).",
+        "[exit codes of its own](reasons.md#exit-codes).",
         "",
     ]
     for title, verbs in app.SECTIONS.items():

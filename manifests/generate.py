@@ -1,7 +1,7 @@
 """Writes what follows from the types and the chart's values: the CRD, the chart's copy of it, the
 JSON Schema for editors, the reference of the fields, the reference of the command, the counts of
-docs/benchmarks/compare.md, the table of edits, the chart's README and the descriptions of its
-schema.
+docs/benchmarks/compare.md, the tables of edits and of reasons, the chart's README and the
+descriptions of its schema.
 
 Usage: python manifests/generate.py [--check]
 
@@ -19,6 +19,7 @@ import chart_values
 import command_reference
 import comparison_counts
 import edit_table
+import reason_tables
 import yaml
 
 from tfparallel_operator.api import names, rules, schema, types
@@ -71,6 +72,7 @@ def generated() -> dict[Path, str]:
         command_reference.FILE: command_reference.page(COMMAND_HEADER),
         comparison_counts.FILE: comparison_counts.page(),
         edit_table.FILE: edit_table.page(),
+        reason_tables.FILE: reason_tables.page(),
         chart_values.SCHEMA_FILE: chart_values.schema(),
         chart_values.README_FILE: chart_values.readme(CHART_HEADER),
     }

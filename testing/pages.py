@@ -29,9 +29,11 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 @functools.cache
 def anchors(page: pathlib.Path) -> list[str]:
-    """Return the names by which links lead to the headings of a page, as GitHub forms them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.M)
-    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    """Return the names by which links lead into a page; those of headings as GitHub forms them."""
+    text = page.read_text(encoding="utf-8")
+    headings = (heading.lower() for heading in re.findall(r"^#+ (.+)$", text, flags=re.M))
+    names = [re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings]
+    return names + re.findall(r'<a id="(.+?)">', text)
 
 
 def blocks(page: pathlib.Path, kind: str) -> list[str]:

@@ -16,7 +16,7 @@ from tfparallel_operator.api import load, names, policies, types
 from tfparallel_operator.core import installation, layout, observation, replicas
 from tfparallel_operator.core.life import failure, policy
 from tfparallel_operator.core.queue import gang
-from tfparallel_trainer.contract import exits, job_file, progress
+from tfparallel_trainer.contract import job_file, progress
 from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.keras_fit import support
 
@@ -124,22 +124,6 @@ def test_the_states_are_listed_in_the_order_in_which_they_are_derived() -> None:
     listed = [row[0] for row in pages.rows("reference/status.md", "## State")]
     assert listed == ["Succeeded", "Failed", "Suspended", "Restarting", "Running", "Pending"]
     assert set(listed) == {state.value for state in names.State}
-
-
-def test_every_condition_and_reason_is_listed() -> None:
-    assert [row[0] for row in pages.rows("reference/status.md", "## Conditions")] == list(
-        names.Condition
-    )
-    assert [row[0] for row in pages.rows("reference/status.md", "## Reasons")] == list(names.Reason)
-
-
-def test_the_exit_codes_are_those_of_the_contract() -> None:
-    listed = pages.rows("reference/exit-codes.md", "# Exit codes of the trainer")
-    expected = [
-        [str(code.value), code.name, code.meaning, "yes" if code.retryable else "no"]
-        for code in exits.Exit
-    ]
-    assert listed == expected
 
 
 def test_the_page_on_fit_shows_what_fit_supports() -> None:

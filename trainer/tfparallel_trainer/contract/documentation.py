@@ -1,10 +1,17 @@
-"""The parts of the documentation that messages name, and how a message names one.
+"""The address of the documentation, and the sections that messages name.
 
-Wheels and images hold no pages, and the project has no address: a heading can be found in any copy.
+Wheels and images hold no pages, so a message has the address of one.
 """
 
 import dataclasses
 import enum
+import re
+
+ADDRESS = "https://tfparallel.dev"
+"""Where the site is published: `site_url` of mkdocs.yml and `home` of the chart have it too."""
+
+REASONS = f"{ADDRESS}/reference/reasons.html"
+"""The page on conditions, reasons and exit codes: each has its name in lower case as an anchor."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,5 +35,7 @@ class Section(enum.Enum):
 
 
 def reference(section: Section) -> str:
-    """Return the words by which a message names a section: the one place to put an address."""
-    return f'"{section.value.text}" in the documentation'
+    """Return the address of a section."""
+    heading = section.value
+    anchor = re.sub(r"[^\w\- ]", "", heading.text.lower()).replace(" ", "-")
+    return f"{ADDRESS}/{heading.file.removesuffix('.md')}.html#{anchor}"
