@@ -1,7 +1,7 @@
 """Writes what follows from the types and the chart's values: the CRD, the chart's copy of it, the
 JSON Schema for editors, the reference of the fields, the reference of the command, the counts of
-docs/benchmarks/compare.md, the tables of edits and of reasons, the chart's README and the
-descriptions of its schema.
+docs/benchmarks/compare.md, the tables of edits and of reasons, schematics, the chart's README
+and the descriptions of its schema.
 
 Usage: python manifests/generate.py [--check]
 
@@ -20,6 +20,7 @@ import command_reference
 import comparison_counts
 import edit_table
 import reason_tables
+import schematics
 import yaml
 
 from tfparallel_operator.api import names, rules, schema, types
@@ -73,6 +74,7 @@ def generated() -> dict[Path, str]:
         comparison_counts.FILE: comparison_counts.page(),
         edit_table.FILE: edit_table.page(),
         reason_tables.FILE: reason_tables.page(),
+        **schematics.files(),
         chart_values.SCHEMA_FILE: chart_values.schema(),
         chart_values.README_FILE: chart_values.readme(CHART_HEADER),
     }
