@@ -39,7 +39,7 @@ prepares the next ones meanwhile, as the trainer does.
 Keras' fit is `benchmarks/scripts/keras_fit.py`. A worker is slowed by stopping its
 process four fifths of the time. The memory of the start is that of the chief, as the kernel
 counts it: copies of a bucket, and what TensorFlow sends them with. The model of the steps
-with a callback has 20 dense layers of 64 features, and Adam. `make benchmarks` measures anew.""",
+with a callback has 20 dense layers of 64 features, and Adam. `make benchmarks` measures again.""",
 )
 SPLIT = Section(
     "## Model split",
