@@ -55,7 +55,8 @@ class Picture:
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
-                ' role="img" aria-labelledby="title description">',
+                f' width="{WIDTH}" height="{HEIGHT}" role="img"'
+                ' aria-labelledby="title description">',
                 f'<title id="title">{saxutils.escape(self.title)}</title>',
                 f'<desc id="description">{saxutils.escape(self.description)}</desc>',
                 '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7"'
