@@ -56,8 +56,8 @@ OPERATOR: dict[str, Measure] = {
     "operator_flood": flood.measure,
 }
 TRAINING = TRAINER | SPLIT
-PAGE = processes.ROOT / "docs" / "benchmarks.md"
-OPERATOR_PAGE = processes.ROOT / "docs" / "operator-speed.md"
+PAGE = processes.ROOT / "docs" / "benchmarks/speed.md"
+OPERATOR_PAGE = processes.ROOT / "docs" / "benchmarks/operator-speed.md"
 SECTIONS = (
     (PAGE, page.TRAINER, TRAINER),
     (PAGE, page.SPLIT, SPLIT),

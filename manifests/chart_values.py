@@ -80,7 +80,7 @@ def readme(header: str) -> str:
         "",
         "To pull both images from your registry, add",
         "`--set global.imageRegistry=registry.example/team`",
-        "([building and pushing them](../../docs/install.md#the-images)).",
+        "([building and pushing them](../../docs/operate/install.md#the-images)).",
         "",
         "| value | default | meaning |",
         "|---|---|---|",

@@ -1,4 +1,4 @@
-"""The figures of docs/compare.md that no run measures: they are counted in code and in jobs."""
+"""The figures of docs/benchmarks/compare.md that no run measures: counts of code and of jobs."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from tfparallel.compare import command, complexity, plan, report
 from tfparallel_operator.local import source
 
 ROOT = Path(__file__).resolve().parents[1]
-FILE = ROOT / "docs/compare.md"
+FILE = ROOT / "docs/benchmarks/compare.md"
 
 _EXAMPLES = ("digits", "mnist")
 _JOBS = plan.Design(workers=2, servers=1, seeds=1, slow_worker=None, equal=plan.Equal.UPDATE)

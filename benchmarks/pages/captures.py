@@ -1,4 +1,4 @@
-"""`python -m benchmarks.pages.captures`: runs the command and writes docs/captures.md.
+"""`python -m benchmarks.pages.captures`: runs the command and writes docs/reference/captures.md.
 
 Each command runs in a terminal of 80 columns. What it prints becomes a block of text, which readers
 can search and copy, and a diff shows what changed; pictures would do neither. The part `cluster`
@@ -22,7 +22,7 @@ from testing import paths, screens
 from testing.cluster import binaries, settings
 from testing.e2e import namespaces, operator, terminal, volumes
 
-PAGE = paths.PAGES / "captures.md"
+PAGE = paths.PAGES / "reference/captures.md"
 JOB = "examples/digits/job.yaml"
 EPOCHS = 200
 """Of the job on the cluster: it has to train while several commands look at it."""

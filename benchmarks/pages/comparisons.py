@@ -1,4 +1,6 @@
-"""`python -m benchmarks.pages.comparisons`: compares the examples and writes docs/compare.md.
+"""`python -m benchmarks.pages.comparisons`: compares the examples.
+
+It writes docs/benchmarks/compare.md.
 
 It takes some minutes, on a machine that does nothing else.
 """
@@ -12,7 +14,7 @@ import tempfile
 from tfparallel.compare import command, draw
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "compare.md"
+PAGE = ROOT / "docs" / "benchmarks/compare.md"
 IMAGES = ROOT / "docs" / "images"
 OPTIONS = ("--seeds", "3", "--slow-worker", "5")
 EXAMPLES = ("digits", "mnist")
@@ -47,7 +49,7 @@ def compare(example: str) -> str:
         _, words = (output / command.PAGE).read_text(encoding="utf-8").split("\n\n", 1)
     return re.sub(
         r"\]\((.+?)\)",
-        lambda found: f"]({image(example, found[1]).relative_to(ROOT / 'docs')})",
+        lambda found: f"](../{image(example, found[1]).relative_to(ROOT / 'docs')})",
         words,
     )
 

@@ -1,8 +1,8 @@
 """`python -m benchmarks.pages.split_costs`: measures what the examples of model split cost.
 
-It writes the tables of docs/model-split-examples.md, in some minutes, and draws a pipeline. Each
-device is a process with one thread for computing, so that what devices send each other goes over
-TCP, where it is counted.
+It writes the tables of docs/how-to/model-split-examples.md, in some minutes, and draws a pipeline.
+Each device is a process with one thread for computing, so that what devices send each other goes
+over TCP, where it is counted.
 CPU time is counted, not time: other work on the machine does not change it much.
 """
 

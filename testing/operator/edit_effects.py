@@ -19,7 +19,7 @@ _TIMES = (60, 1_000, 4_000)
 
 
 class Effect(enum.StrEnum):
-    """What an edit does, in the words of docs/life.md."""
+    """What an edit does, in the words of docs/explanation/life.md."""
 
     REFUSED = "refused"
     NOTHING = "nothing"

@@ -38,7 +38,10 @@ def test_supported_kubernetes_is_what_the_tests_run() -> None:
         binaries.kubernetes_version(module).removeprefix("v").rpartition(".")[0]
         for module in ("older", "tools")
     )
-    assert f"Kubernetes {oldest} to {newest} " in (rendering.ROOT / "docs/install.md").read_text()
+    assert (
+        f"Kubernetes {oldest} to {newest} "
+        in (rendering.ROOT / "docs/operate/install.md").read_text()
+    )
     assert f"of Kubernetes {oldest} to {newest}, " in (rendering.ROOT / "README.md").read_text()
     chart = yaml.safe_load((rendering.CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert chart["kubeVersion"] == f">={oldest}.0-0"
@@ -173,7 +176,9 @@ def test_the_lease_is_made_empty_and_is_the_one_that_is_held(chart: rendering.Re
 
 def test_the_page_on_availability_lists_its_values() -> None:
     values = yaml.safe_load((rendering.CHART / "values.yaml").read_text(encoding="utf-8"))
-    listed = {row[0]: row[1] for row in pages.rows("availability.md", "# High availability")}
+    listed = {
+        row[0]: row[1] for row in pages.rows("operate/availability.md", "# High availability")
+    }
     assert listed == {name: str(values[name]) for name in ("replicas", "leaseSeconds")}
 
 

@@ -171,7 +171,7 @@ def with_nodes(light_cluster_with_nodes: handle.Cluster) -> Iterator[handle.Clus
 def test_two_operators_are_ready_when_the_command_of_the_page_ends(
     with_nodes: handle.Cluster,
 ) -> None:
-    page = (rendering.ROOT / "docs/availability.md").read_text(encoding="utf-8")
+    page = (rendering.ROOT / "docs/operate/availability.md").read_text(encoding="utf-8")
     block = page.partition("```console\n")[2].partition("```")[0]
     command = block.partition("\n$ kubectl")[0].replace("\\\n", " ").split()
     assert command[:3] == ["$", "helm", "upgrade"]

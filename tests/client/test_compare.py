@@ -112,7 +112,7 @@ def test_a_slow_worker_is_compared_with_an_equal_one(comparison: _Comparison) ->
         [pytest.approx(s / q) for s, q in zip(slow_mode, quick, strict=True)]
         for quick, slow_mode in zip(speeds[:2], speeds[2:], strict=True)
     ]
-    # Which is more is for docs/compare.md to say: other work on the machine would decide it here.
+    # Other work on the machine would decide which is more: docs/benchmarks/compare.md says it.
     assert _cells(report, "speed kept with a slow worker") == [[], [], *kept]
     equal, slow = report["verdicts"]
     assert equal.startswith("With equal workers, ")

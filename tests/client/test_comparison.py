@@ -236,22 +236,23 @@ def contender(name: str, seconds: Sequence[float], steps: Sequence[float]) -> ve
         ([contender("a", [1], [1])], "only a reaches loss ≤ 1 in every run."),
         (
             [contender("a", [5.0, 5.2], [60, 60]), contender("b", [2.0, 2.1], [40, 50])],
-            "b reaches loss ≤ 1 first, 2.49 times as fast as a (2.05 s against 5.1 s), after 0.75"
-            " times as many steps.",
+            "b reaches loss ≤ 1 first, 2.49 times as fast as a (2.05 s against 5.1 s). It takes"
+            " 0.75 times as many steps.",
         ),
         (
             [contender("a", [4, 6], [60, 60]), contender("b", [5, 6], [60, 60])],
             "the difference between a and b until loss ≤ 1 (5 s against 5.5 s) lies within the"
-            " spread of the seeds; a is there after as many steps.",
+            " spread of the seeds. a takes as many steps.",
         ),
         (
             [contender(name, [seconds], [6]) for name, seconds in (("a", 4), ("b", 2), ("c", 3))],
-            "b reaches loss ≤ 1 first, 1.5 times as fast as c (2 s against 3 s), after as many"
-            " steps. One run of each does not show the spread.",
+            "b reaches loss ≤ 1 first, 1.5 times as fast as c (2 s against 3 s). It takes as"
+            " many steps. One run of each does not show the spread.",
         ),
         (
             [contender("a", [0], [1]), contender("b", [3], [4])],
-            "a reaches loss ≤ 1 first, before b (0 s against 3 s), after 0.25 times as many steps."
+            "a reaches loss ≤ 1 first, before b (0 s against 3 s). It takes 0.25 times as many"
+            " steps."
             " One run of each does not show the spread.",
         ),
     ],
@@ -311,8 +312,8 @@ def test_existing_runs_are_compared_by_their_logs(
     printed = capsys.readouterr().out
     assert "Until val_loss ≤ 1, s" in printed
     assert printed.endswith(
-        "quick reaches val_loss ≤ 1 first, 2.4 times as fast as slow (5 s against 12 s), after 1.5"
-        " times as many steps. One run of each does not show the spread.\n"
+        "quick reaches val_loss ≤ 1 first, 2.4 times as fast as slow (5 s against 12 s). It takes"
+        " 1.5 times as many steps. One run of each does not show the spread.\n"
     )
     existing.compare({"quick": quick, "slow": slow}, measure.Target("loss", 2.5))
     assert "only quick" not in capsys.readouterr().out
@@ -328,7 +329,9 @@ def test_the_page_shows_what_existing_runs_print(
         log.write_text(log.read_text().replace('{"loss"', '{"accuracy"'))
     monkeypatch.chdir(tmp_path)
     [console] = [
-        block for block in pages.blocks(paths.PAGES / "compare.md", "console") if "--runs" in block
+        block
+        for block in pages.blocks(paths.PAGES / "benchmarks/compare.md", "console")
+        if "--runs" in block
     ]
     [command] = pages.commands(console)
     program, *arguments = shlex.split(command.line)

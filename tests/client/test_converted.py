@@ -126,7 +126,7 @@ async def test_two_changed_lines_give_the_same_cluster(place: harness.Place) -> 
 
 
 async def test_a_converted_trainjob_runs_with_a_right_tf_config(place: harness.Place) -> None:
-    [job] = converted(pages.blocks(paths.PAGES / "trainjob.md", "yaml")[0])
+    [job] = converted(pages.blocks(paths.PAGES / "how-to/trainjob.md", "yaml")[0])
     await place.create_job(job)
     workers = [f"mnist-worker-{index}.mnist:{names.DEFAULT_PORT}" for index in range(2)]
     async with place.operator():

@@ -448,6 +448,7 @@ def test_json_has_the_parts() -> None:
         "kind": "Suspended",
         "sentence": "digits has been suspended for 5m, by runPolicy.suspend",
         "remedy": "Let it run: `tfparallel resume digits`.",
+        "documentation": "",
         "evidence": [],
     }
 

@@ -232,6 +232,6 @@ def test_the_schedule_is_as_wide_as_asked() -> None:
 
 
 def test_the_page_lists_the_fields_of_a_plan() -> None:
-    listed = [row[0] for row in pages.rows("planner.md", "## Read a plan as data")]
+    listed = [row[0] for row in pages.rows("how-to/planner.md", "## Read a plan as data")]
     fields = plan.Plan.model_json_schema(by_alias=True)["properties"]
     assert sorted(listed) == sorted(fields)

@@ -1,4 +1,4 @@
-"""The commands of docs/sources.md that make an archive, done as they are written there."""
+"""The commands of docs/how-to/sources.md that make an archive, done as they are written there."""
 
 import pathlib
 import subprocess
@@ -15,7 +15,7 @@ def test_the_archive_of_the_page_is_one_that_pods_unpack(tmp_path: pathlib.Path)
     (tmp_path / "flowers/data").mkdir(parents=True)
     (tmp_path / "flowers/model.py").write_text("one")
     (tmp_path / "flowers/data/labels.txt").write_text("two")
-    [console] = pages.blocks(paths.PAGES / "sources.md", "console")
+    [console] = pages.blocks(paths.PAGES / "how-to/sources.md", "console")
     tar, split, digest, create = (command.line for command in pages.commands(console))
     for line in (tar, split):
         subprocess.run(line.split(), cwd=tmp_path, check=True)

@@ -163,7 +163,7 @@ def test_last_report_stays_in_the_status(run: Run) -> None:
 def reader(run: Run, tmp_path: Path) -> terminal.Shell:
     """A terminal of an account with the rights that the page on `get model` names, and no more."""
     namespace = run.namespace
-    [role] = pages.blocks(paths.PAGES / "get-model.md", "yaml")
+    [role] = pages.blocks(paths.PAGES / "how-to/get-model.md", "yaml")
     namespace.kubectl("apply", "--filename=-", input=role)
     namespace.kubectl("create", "serviceaccount", "reader")
     account = f"--serviceaccount={namespace.name}:reader"

@@ -13,7 +13,7 @@ from testing.image_cache import build, store
 
 pytestmark = [pytest.mark.timeout(1800)]
 
-PAGE = paths.PAGES / "your-cluster.md"
+PAGE = paths.PAGES / "get-started/your-cluster.md"
 HOST = "registry.example"
 PLACEHOLDER = f"{HOST}/team"
 SECRET = "registry"

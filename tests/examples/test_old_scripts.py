@@ -21,7 +21,7 @@ from tfparallel_trainer.contract import exits
 pytestmark = pytest.mark.usefixtures("processes")
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGE = (ROOT / "docs/old-scripts.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/how-to/old-scripts.md").read_text(encoding="utf-8")
 WITH_SERVERS = """
 import keras
 import tensorflow as tf

@@ -137,7 +137,7 @@ def test_the_planner_divides_the_example(tmp_path: pathlib.Path) -> None:
 
 
 def test_two_models_go_on_under_another_mesh(tmp_path: pathlib.Path) -> None:
-    page = (EXAMPLES.parent / "docs/model-split.md").read_text()
+    page = (EXAMPLES.parent / "docs/how-to/model-split.md").read_text()
     file = EXAMPLES / "split-two-models/job.yaml"
     [changed] = re.findall(r"job\.yaml --output two --set '(spec\.mesh=.*)'", page)
     _, results = run(file, tmp_path)

@@ -52,6 +52,8 @@ def render(diagnosis: findings.Diagnosis) -> Iterator[str]:
     if diagnosis.remedy:
         yield ""
         yield from _wrap(f"What to do: {diagnosis.remedy}")
+    if diagnosis.page:
+        yield f"See {diagnosis.page}"
     if diagnosis.evidence:
         yield ""
         yield "Evidence:"
@@ -80,5 +82,6 @@ def to_object(name: str, namespace: str, diagnosis: findings.Diagnosis) -> dict[
         "kind": diagnosis.kind,
         "sentence": diagnosis.sentence,
         "remedy": diagnosis.remedy,
+        "documentation": diagnosis.page,
         "evidence": [{"source": fact.source, "text": fact.text} for fact in diagnosis.evidence],
     }

@@ -1,6 +1,6 @@
 """What a converted TFJob does otherwise than the TFJob did: the one place that says so.
 
-`convert` reports those that concern a job, and docs/tfjob.md shows them all.
+`convert` reports those that concern a job, and docs/how-to/tfjob.md shows them all.
 """
 
 import dataclasses

@@ -83,7 +83,7 @@ async def test_what_may_not_change_is_refused(
 async def test_an_edit_of_each_field_is_admitted_as_the_table_of_edits_says(
     place: harness.Place, suspended: bool
 ) -> None:
-    """docs/life.md: what is refused there is refused here, and nothing else is."""
+    """docs/explanation/life.md: what is refused there is refused here, and nothing else is."""
     stored_jobs: dict[str, dict[str, Any]] = {}
     for path, node in edits.fields().items():
         for example in edits.examples(path, node):

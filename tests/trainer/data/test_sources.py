@@ -309,7 +309,10 @@ def test_a_py_dataset_gives_its_batches_in_an_order_of_the_seed() -> None:
         assert places == [0, 1, 2]
 
 
-PAGES = [(launch.REPOSITORY / "docs" / page).read_text() for page in ("data.md", "sources.md")]
+PAGES = [
+    (launch.REPOSITORY / "docs" / page).read_text()
+    for page in ("how-to/data.md", "how-to/sources.md")
+]
 BLOCKS = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page, re.S)]
 OF_BUCKETS = [block for block in BLOCKS if "my-bucket" in block]
 OF_FILES = [block for block in BLOCKS if block not in OF_BUCKETS]
@@ -407,7 +410,7 @@ def write_features(path: pathlib.Path, columns: dict[str, Any]) -> None:
 
 
 def noisy_rows(values: Any, epoch: int) -> tuple[Any, Any]:
-    """The examples of an epoch as docs/data.md says that they come."""
+    """The examples of an epoch as docs/how-to/data.md says that they come."""
     rows, targets = [], []
     for number in order.shuffled(range(len(values)), len(values), SEED, epoch):
         row = values[number].astype(np.float64)

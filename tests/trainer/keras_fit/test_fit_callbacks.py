@@ -375,7 +375,7 @@ def test_a_process_without_the_chiefs_callbacks_goes_by_them() -> None:
 
 
 def test_the_profile_of_the_page_has_the_steps_of_its_window(tmp_path: pathlib.Path) -> None:
-    page = (paths.ROOT / "docs/tensorboard.md").read_text()
+    page = (paths.ROOT / "docs/how-to/tensorboard.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(block, "tensorboard.md", "exec"), names)  # noqa: S102

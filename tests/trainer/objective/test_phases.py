@@ -25,7 +25,7 @@ BATCH = 7
 
 def page() -> str:
     """The example of the documentation."""
-    text = (launch.REPOSITORY / "docs" / "model-interface.md").read_text()
+    text = (launch.REPOSITORY / "docs" / "how-to/model-interface.md").read_text()
     section = text[text.index("## Training steps of your own") :]
     blocks: list[str] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     return blocks[0]

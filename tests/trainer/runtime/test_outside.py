@@ -414,7 +414,7 @@ def test_the_digits_example_learns(tmp_path: pathlib.Path, runs: trainings.Runs)
 
 
 def test_the_example_of_the_documentation_runs(tmp_path: pathlib.Path) -> None:
-    page = (launch.REPOSITORY / "docs" / "model-interface.md").read_text()
+    page = (launch.REPOSITORY / "docs" / "how-to/model-interface.md").read_text()
     (text, *_) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     ended = run(tmp_path, text, globalBatchSize=16)
     assert ended.code == 0, ended
