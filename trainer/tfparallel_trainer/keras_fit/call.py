@@ -10,7 +10,7 @@ import keras
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import tasks
-from tfparallel_trainer.keras_fit import arguments, session, signals, surroundings
+from tfparallel_trainer.keras_fit import arguments, session, surroundings
 from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.scripts import explanation
 
@@ -28,7 +28,7 @@ def start(start_timeout_seconds: int = _WAIT_SECONDS) -> None:
         TrainerError: the peers do not come, or TensorFlow was used before.
     """
     if surroundings.in_job():
-        signals.exit_by_contract()
+        surroundings.exit_by_contract()
     cluster = surroundings.described()
     if cluster.alone:
         return
