@@ -14,7 +14,7 @@ from tfparallel_trainer.contract import job_file, outputs, pipeline, progress
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import course, engine
 from tfparallel_trainer.engines.split import callback_reach, placing, planned
-from tfparallel_trainer.engines.split.engine import coordination, evaluation, ranks, steps
+from tfparallel_trainer.engines.split.engine import coordination, ranks, steps
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.planning import search_space
@@ -165,7 +165,7 @@ def _engine(
     module, evaluator = context.module, None
     spec = context.settings.job.trainer
     if ready.evaluation is not None:
-        evaluator = evaluation.Evaluation(module, local_ranks, ready.evaluation.spec, coordinator)
+        evaluator = steps.Evaluation(module, local_ranks, ready.evaluation.spec, coordinator)
     step = steps.TrainStep(
         module,
         local_ranks,
