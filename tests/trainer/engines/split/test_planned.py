@@ -16,7 +16,7 @@ from tfparallel_trainer.checkpoint import peers
 from tfparallel_trainer.contract import exits, job_file
 from tfparallel_trainer.engines.split import placing, planned
 from tfparallel_trainer.engines.split.model import graph, recording
-from tfparallel_trainer.engines.split.planning import device_memory, hardware
+from tfparallel_trainer.engines.split.planning import hardware
 
 pytestmark = split_models.MARKS
 
@@ -160,5 +160,5 @@ def limit() -> Iterator[int]:
 
 
 def test_devices_share_what_a_limit_leaves(limit: int) -> None:
-    assert device_memory.of_device(1) == pytest.approx(limit, rel=0.2)
-    assert device_memory.of_device(4) == pytest.approx(limit / 4, rel=0.2)
+    assert planned.device_memory(1) == pytest.approx(limit, rel=0.2)
+    assert planned.device_memory(4) == pytest.approx(limit / 4, rel=0.2)
