@@ -13,7 +13,7 @@ from testing import repeats
 from testing.trainer import split_models
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files, keys, shard, values
-from tfparallel_trainer.engines.split.state import blueprint, export, weights_file
+from tfparallel_trainer.engines.split.state import blueprint, export, persistence
 from tfparallel_trainer.objective import averages, replica
 from tfparallel_trainer.storage import folder as folders
 
@@ -219,7 +219,7 @@ def test_each_rank_starts_with_its_part_of_a_file(
         patched.setattr(values, "BLOCK_BYTES", 32)
         for state in parts:
             slots_before = {key: one.variable.value.numpy() for key, one in state.each()}
-            weights_file.load(drawn, state, file.name, tmp_path)
+            persistence.load_weights(drawn, state, file.name, tmp_path)
             for key, one in state.each():
                 whole = everything[key].value.numpy()[one.part]
                 expected = whole if key in drawn.weights else slots_before[key]
@@ -233,12 +233,12 @@ def test_a_file_of_another_model_names_what_differs(tmp_path: pathlib.Path) -> N
     (state, _) = halves(eager(user_module))
     drawn = blueprint.draw(user_module, seed=3)
     with pytest.raises(errors.BadConfigurationError, match=r"dense/vars/0 has the shape \(6, 7\)"):
-        weights_file.load(drawn, state, "other.keras", tmp_path)
+        persistence.load_weights(drawn, state, "other.keras", tmp_path)
     (tmp_path / "broken.keras").write_text("nothing")
     with pytest.raises(errors.BadConfigurationError, match="which cannot be read"):
-        weights_file.load(drawn, state, "broken.keras", tmp_path)
+        persistence.load_weights(drawn, state, "broken.keras", tmp_path)
     with pytest.raises(errors.BadConfigurationError, match="and is there"):
-        weights_file.load(drawn, state, "absent.keras", tmp_path)
+        persistence.load_weights(drawn, state, "absent.keras", tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:Skipping nested container")  # what else Keras says of it
