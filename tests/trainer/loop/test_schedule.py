@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from testing.trainer import normalised, ranks
-from tfparallel_trainer.checkpoint import files, schedule
+from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.loop import observer, training
@@ -29,7 +29,7 @@ def test_steps_and_minutes_stand_beside_each_other(
 ) -> None:
     spec = job_file.Checkpoint.model_validate({"claim": "c", **fields})
     now = iter([0.0, 119.0, 120.0, 130.0, 131.0])
-    checkpoint_schedule = schedule.Schedule(spec, True, lambda: next(now))
+    checkpoint_schedule = training.Schedule(spec, True, lambda: next(now))
     assert [step for step in range(1, 201) if checkpoint_schedule.due_after(step)] == [
         step for step in range(1, 201) if steps is not None and step % steps == 0
     ]
@@ -39,7 +39,7 @@ def test_steps_and_minutes_stand_beside_each_other(
     assert [checkpoint_schedule.due_by_clock, checkpoint_schedule.due_by_clock] == [False, True]
     checkpoint_schedule.saved()
     assert not checkpoint_schedule.due_by_clock
-    assert not schedule.Schedule(spec, False, itertools.count(0, 1000).__next__).due_by_clock
+    assert not training.Schedule(spec, False, itertools.count(0, 1000).__next__).due_by_clock
 
 
 def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
@@ -64,7 +64,7 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
             reporter=reports.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
             termination=termination.Termination(lambda: None, 30),
             watch=stall.Watch(stall.Limits(work=600, wait=600)),
-            schedule=schedule.Schedule(spec.checkpoint, True, lambda: float(next(clock))),
+            schedule=training.Schedule(spec.checkpoint, True, lambda: float(next(clock))),
             save=lambda at: saved.append(at.step),
             observer=observer.Observer(),
         ),

@@ -1,17 +1,18 @@
 """The outer loop: epochs and steps, checkpoints, evaluation and reports, in one order everywhere.
 
 Every process runs the same loop and decides alike: from counts, and from flags that are added up in
-each step. Nothing here reads a clock or a signal and acts on it alone. An engine may have steps
+each step. No process acts on its clock or a signal alone. An engine may have steps
 pending; counts are of steps that are given, and nothing is saved or evaluated before they are made.
 """
 
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, schedule
+from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import feed, order
 from tfparallel_trainer.engines import engine
@@ -19,6 +20,43 @@ from tfparallel_trainer.loop import observer
 from tfparallel_trainer.objective import train
 from tfparallel_trainer.runtime.lifecycle import stall, termination
 from tfparallel_trainer.runtime.reporting import reports
+
+
+class Schedule:
+    """When a checkpoint is due: after so many steps, so many minutes, or whichever comes first.
+
+    Steps are counted by every process; only the chief looks at a clock.
+
+    Args:
+        spec: the job's checkpoints; None is never due.
+        is_chief: whether this process's clock counts.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        spec: job_file.Checkpoint | None,
+        is_chief: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._steps = None if spec is None else spec.steps_between
+        minutes = spec.every_minutes if spec is not None and is_chief else None
+        self._seconds = None if minutes is None else 60.0 * minutes
+        self._clock = clock
+        self._last = clock()
+
+    @property
+    def due_by_clock(self) -> bool:
+        """Whether the chief asks for a checkpoint; others learn of it with the next step."""
+        return self._seconds is not None and self._clock() - self._last >= self._seconds
+
+    def due_after(self, step: int) -> bool:
+        """Whether the number of a step asks for a checkpoint; the same on every process."""
+        return self._steps is not None and step % self._steps == 0
+
+    def saved(self) -> None:
+        """A checkpoint was saved, for whatever reason: minutes count from now."""
+        self._last = self._clock()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +69,7 @@ class Parts:
     reporter: reports.Reporter
     termination: termination.Termination
     watch: stall.Watch
-    schedule: schedule.Schedule
+    schedule: Schedule
     save: Callable[[files.Position], None]
     """Saves a checkpoint, where one is configured and this process writes it."""
     observer: observer.Observer

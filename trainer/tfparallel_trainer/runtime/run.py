@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import export, files, schedule
+from tfparallel_trainer.checkpoint import export, files
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.engines import course
@@ -114,7 +114,7 @@ def _loop(
         reporter=reporter,
         termination=context.stop,
         watch=context.watch,
-        schedule=schedule.Schedule(spec.checkpoint, settings.cluster.is_chief),
+        schedule=training.Schedule(spec.checkpoint, settings.cluster.is_chief),
         save=save,
         observer=observe(ready, prepared.build_reach),
     )
