@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Mapping
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, keys, owner, peers, shard, values
+from tfparallel_trainer.checkpoint import files, keys, owner, peers, shard
 from tfparallel_trainer.runtime.lifecycle import faults
 from tfparallel_trainer.storage import directory
 
@@ -315,4 +315,4 @@ def _is_intact(folder: directory.Directory) -> bool:
 def _assign(folder: directory.Directory, index: files.Index, key: str, one: shard.Shard) -> None:
     whole = one.box
     parts = files.blocks(folder, index, key, whole)
-    values.assign(one.variable, ((box.within(whole), block) for box, block in parts))
+    shard.assign(one.variable, ((box.within(whole), block) for box, block in parts))

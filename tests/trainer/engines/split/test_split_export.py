@@ -12,7 +12,7 @@ import tensorflow as tf
 from testing import repeats
 from testing.trainer import split_models
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.checkpoint import files, keys, shard, values
+from tfparallel_trainer.checkpoint import files, keys, shard
 from tfparallel_trainer.engines.split.state import blueprint, export, persistence
 from tfparallel_trainer.objective import averages, replica
 from tfparallel_trainer.storage import folder as folders
@@ -105,7 +105,7 @@ def test_plain_keras_loads_the_file_and_evaluates_to_the_same_numbers(
     assert shapes(drawn.wholes) == shapes(everything)
     export.check(drawn, user_module)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(values, "BLOCK_BYTES", 32)
+        patched.setattr(shard, "BLOCK_BYTES", 32)
         checkpoint = save(model, tmp_path / "checkpoint")
         export.save(drawn, checkpoint, tmp_path / "model.keras", user_module)
     averages.adopt(model)
@@ -216,7 +216,7 @@ def test_each_rank_starts_with_its_part_of_a_file(
     drawn = blueprint.draw(user_module, seed=7)
     everything = keys.of(model, model.optimizer)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(values, "BLOCK_BYTES", 32)
+        patched.setattr(shard, "BLOCK_BYTES", 32)
         for state in parts:
             slots_before = {key: one.variable.value.numpy() for key, one in state.each()}
             persistence.load_weights(drawn, state, file.name, tmp_path)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer.checkpoint import shard, values
+from tfparallel_trainer.checkpoint import shard
 
 Part = shard.Part
 
@@ -49,7 +49,7 @@ def of(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[tupl
     for key, part in parts.items():
         variable = variables[key]
         dtype = tf.as_dtype(variable.dtype)
-        large = math.prod(variable.shape) * dtype.size > values.BLOCK_BYTES
+        large = math.prod(variable.shape) * dtype.size > shard.BLOCK_BYTES
         rows = rows_of(variable) if large else None
         if rows is not None:
             yield key, _in_blocks(variable, part, rows, dtype)
@@ -91,7 +91,7 @@ def _in_blocks(variable: Any, part: Part, rows: Rows, dtype: tf.DType) -> Any:
     box = shard.box(part, variable.shape)
     low, *inner = box.slices
     content = np.empty(box.shape, dtype.as_numpy_dtype)
-    count = values.rows_of(variable.shape, dtype.size)
+    count = shard.rows_of(variable.shape, dtype.size)
     for first in range(low.start, low.stop, count):
         last = min(first + count, low.stop)
         block = rows(first, last)

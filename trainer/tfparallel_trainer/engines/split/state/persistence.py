@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import h5py
 
 from tfparallel_trainer import user
-from tfparallel_trainer.checkpoint import files, initial_weights, peers, shard, slots, store, values
+from tfparallel_trainer.checkpoint import files, initial_weights, peers, shard, slots, store
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split.engine import rank_model
 from tfparallel_trainer.engines.split.state import archive, blueprint, export
@@ -185,15 +185,15 @@ def load_weights(
         initial_weights.compare(path, initial_weights.shapes(file), here)
         for key, one in state.each():
             if key in datasets:
-                values.assign(one.variable, _blocks(file[datasets[key]], one.box))
+                shard.assign(one.variable, _blocks(file[datasets[key]], one.box))
 
 
-def _blocks(dataset: h5py.Dataset, box: shard.Box) -> Iterator[values.Placed]:
+def _blocks(dataset: h5py.Dataset, box: shard.Box) -> Iterator[shard.Placed]:
     """Read a part of a variable, some rows at a time."""
     if not box.shape:
         yield (), archive.value(dataset, ())
         return
-    rows = values.rows_of(box.shape, dataset.dtype.itemsize)
+    rows = shard.rows_of(box.shape, dataset.dtype.itemsize)
     for low in range(0, box.shape[0], rows):
         count = min(rows, box.shape[0] - low)
         part = shard.Box((box.start[0] + low, *box.start[1:]), (count, *box.shape[1:]))
