@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from testing.trainer import checkpoints
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, owner, peers, shard, store
+from tfparallel_trainer.checkpoint import files, owner, shard, store
+from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.storage import folder as folders
 
 Division = tuple[tuple[int, ...], ...]
@@ -62,7 +63,7 @@ class Processes:
             return numbers
 
         names = tuple(f"worker-{number}" for number in range(self._count))
-        together = peers.Peers(me=me, names=names, gather=gather)
+        together = agreement.Peers(me=me, names=names, gather=gather)
         folder = self._folders[me % len(self._folders)]
         return store.Store(folders.Folder(folder), 3, "a", 1, self.said.append, together)
 

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import peers
+from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import job_file, plan
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
@@ -88,7 +88,7 @@ def over(
     )
 
 
-def devices_of(job_mesh: job_file.Mesh, peers: peers.Peers, count: int) -> hardware.Cluster:
+def devices_of(job_mesh: job_file.Mesh, peers: agreement.Peers, count: int) -> hardware.Cluster:
     """The devices of all processes; with `auto`, with the memory of the smallest one.
 
     Args:
@@ -105,7 +105,7 @@ def devices_of(job_mesh: job_file.Mesh, peers: peers.Peers, count: int) -> hardw
     )
 
 
-def compare(planned: Planned, peers: peers.Peers) -> None:
+def compare(planned: Planned, peers: agreement.Peers) -> None:
     """See that all processes have come to the same plan; they would wait for each other otherwise.
 
     Raises:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, peers
-from tfparallel_trainer.comms import shape
+from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.comms import agreement, shape
 from tfparallel_trainer.contract import job_file, outputs, pipeline, progress
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import course, engine
@@ -111,7 +111,7 @@ def _divide(
     """Divide the model, load the data and build what the ranks of this process have of both."""
     settings, module = context.settings, context.module
     context.watch.moved("the preparation began")
-    all_peers = peers.of(settings.cluster, names[0], context.watch)
+    all_peers = agreement.peers(settings.cluster, names[0], context.watch)
     bare = skeleton.build(module, settings.job.trainer.seed)
     model = skeleton.recorded(module, bare)
     skeleton.compile_model(module, bare)  # not before: it could not be recorded

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import h5py
 
 from tfparallel_trainer import user
-from tfparallel_trainer.checkpoint import files, initial_weights, peers, shard, slots, store
+from tfparallel_trainer.checkpoint import files, initial_weights, shard, slots, store
+from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split.engine import rank_model
 from tfparallel_trainer.engines.split.state import archive, blueprint, export
@@ -25,7 +26,7 @@ class Persistence:
 
     settings: settings.Settings
     module: user.Module
-    peers: peers.Peers
+    peers: agreement.Peers
     drawn: blueprint.Blueprint
     ranks: Sequence[rank_model.Rank]
     state: shard.State
@@ -90,7 +91,7 @@ class Persistence:
 def prepare(
     settings: settings.Settings,
     module: user.Module,
-    peers: peers.Peers,
+    peers: agreement.Peers,
     ranks: Sequence[rank_model.Rank],
     say: Callable[[str], None],
 ) -> Persistence:
@@ -133,7 +134,7 @@ def _store(
     folder: directory.Directory,
     keep: int,
     say: Callable[[str], None],
-    peers: peers.Peers,
+    peers: agreement.Peers,
 ) -> store.Store:
     return store.Store(folder, keep, settings.job_uid, settings.attempt, say, peers)
 
