@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import agreement, shape
-from tfparallel_trainer.contract import job_file, outputs, pipeline, progress
+from tfparallel_trainer.contract import job_file, outputs, plan, progress
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import course, engine
 from tfparallel_trainer.engines.split import callback_reach, placing, planned
@@ -208,14 +208,14 @@ def _placement(
 
 
 def _write_pipeline(
-    settings: settings.Settings, plan: planned.Planned, local_ranks: ranks.Ranks
+    settings: settings.Settings, divided: planned.Planned, local_ranks: ranks.Ranks
 ) -> None:
     """Leave how the stages worked in the output directory, if this attempt has made steps."""
     if not local_ranks.watched.spans:
         return
-    content = pipeline.Pipeline(
-        placement=_placement(settings, plan, local_ranks),
-        planned=plan.plan,
+    content = plan.Pipeline(
+        placement=_placement(settings, divided, local_ranks),
+        planned=divided.plan,
         step_seconds=local_ranks.watched.step_seconds,
         spans=local_ranks.watched.spans,
     )
