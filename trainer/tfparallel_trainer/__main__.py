@@ -9,7 +9,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.runtime import preflight, settings
-from tfparallel_trainer.runtime.lifecycle import ending
+from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.runtime.reporting import console
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     # Before TensorFlow is imported: it reads this only then. Warnings are shown.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    ending.end(attempt(os.environ, started))
+    termination.end(attempt(os.environ, started))
 
 
 def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
@@ -36,7 +36,7 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
             _tell_cluster(env)
             _attempt(job_settings, out, started)
     except Exception as error:
-        return ending.exit_of(out, error, "trainer")
+        return termination.exit_of(out, error, "trainer")
     return exits.Exit.DONE
 
 
@@ -60,11 +60,11 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     from tfparallel_trainer.evaluator import run as evaluator
     from tfparallel_trainer.keras_fit import callbacks
     from tfparallel_trainer.runtime import context, run
-    from tfparallel_trainer.runtime.lifecycle import failures, stall, termination
+    from tfparallel_trainer.runtime.lifecycle import failures, stall
 
     def give_up(error: errors.TrainerError) -> None:
-        ending.tell(out, error)
-        ending.end(error.exit)
+        termination.tell(out, error)
+        termination.end(error.exit)
 
     late = errors.PreemptedError("Asked to end, at a moment when no step is made.")
     stop = termination.Termination(lambda: give_up(late), settings.grace_seconds)

@@ -1,4 +1,4 @@
-"""How all processes agree: facts compared before they train, and numbers that each tells the others."""
+"""How all processes agree: on facts before they train, and on a number that each of them gives."""
 
 import contextlib
 import dataclasses

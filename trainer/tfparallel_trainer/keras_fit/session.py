@@ -24,7 +24,7 @@ from tfparallel_trainer.keras_fit import arguments, bar, inputs, models, reach, 
 from tfparallel_trainer.keras_fit import callbacks as callbacks_of
 from tfparallel_trainer.loop import observer
 from tfparallel_trainer.runtime import context, preflight, run, settings, setup
-from tfparallel_trainer.runtime.lifecycle import ending, failures, stall, termination
+from tfparallel_trainer.runtime.lifecycle import failures, stall, termination
 from tfparallel_trainer.runtime.reporting import console
 
 
@@ -96,7 +96,7 @@ class Session:
                 surroundings.before_servers()
             if settings.uses_servers and not settings.cluster.is_chief:
                 serve.until_done(settings, self._out, stop)
-                ending.end(0)
+                termination.end(0)
             with stall.watching(stall.limits(settings.job.trainer), self._give_up) as watch:
                 module = self._module(data, watch)
                 self._train_to_end(self._context(settings, module, data, stop, watch), data)
@@ -164,8 +164,8 @@ class Session:
 
     def _give_up(self, error: errors.TrainerError) -> None:
         """End the process from a thread that must not wait for the main one."""
-        ending.tell(self._out, error)
-        ending.end(error.exit)
+        termination.tell(self._out, error)
+        termination.end(error.exit)
 
 
 def _check_surroundings() -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import devices, rendezvous, tasks
 from tfparallel_trainer.contract import environment, exits
-from tfparallel_trainer.runtime.lifecycle import ending, termination
+from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.runtime.settings import positive
 from tfparallel_trainer.scripts import explanation
@@ -156,12 +156,12 @@ def exit_by_contract() -> None:
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, errors.TrainerError):
-        ending.tell(
+        termination.tell(
             console.Console(_replica(), os.environ.get(environment.FAILURE_FILE, "")), error
         )
-        ending.end(error.exit)
+        termination.end(error.exit)
     traceback.print_exception(kind, error, trace)
-    ending.end(exits.Exit.USER_ERROR if explanation.give(error, os.environ) else 1)
+    termination.end(exits.Exit.USER_ERROR if explanation.give(error, os.environ) else 1)
 
 
 def _replica() -> str:
