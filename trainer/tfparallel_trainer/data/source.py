@@ -14,7 +14,6 @@ from tfparallel_trainer.data import (
     batches,
     feed,
     fingerprints,
-    generated,
     prefetch,
     records,
     rows,
@@ -89,7 +88,7 @@ class _Source:
         if isinstance(data, tf.data.Dataset):
             return self._stream(data)
         if isinstance(data, Iterator):
-            return generated.GeneratedFeed(self._generator, division, self._name)
+            return stream.GeneratedFeed(self._generator, division, self._name)
         if isinstance(data, inputs.Records):
             index = records.Index(data.paths, self._name)
             return self._rows(len(index), index.fetch, data.functions, index.fingerprint)
