@@ -9,16 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, inputs, user
-from tfparallel_trainer.data import (
-    arrays,
-    batches,
-    feed,
-    fingerprints,
-    prefetch,
-    records,
-    rows,
-    stream,
-)
+from tfparallel_trainer.data import arrays, batches, feed, fingerprints, prefetch, rows, stream
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +81,7 @@ class _Source:
         if isinstance(data, Iterator):
             return stream.GeneratedFeed(self._generator, division, self._name)
         if isinstance(data, inputs.Records):
-            index = records.Index(data.paths, self._name)
+            index = rows.RecordIndex(data.paths, self._name)
             return self._rows(len(index), index.fetch, data.functions, index.fingerprint)
         if isinstance(data, inputs.Arrays):
             examples = arrays.checked(data.arrays, self._name)
