@@ -15,7 +15,7 @@ from testing import clock, waiting
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
-from tfparallel_trainer.data import feed, input_wait, prefetch
+from tfparallel_trainer.data import feed, input_wait
 
 Batches = Generator[feed.Batch, None, None]
 
@@ -30,7 +30,7 @@ def input_threads() -> list[threading.Thread]:
 
 @given(st.integers(0, 30))
 def test_the_order_stays(count: int) -> None:
-    batches = prefetch.prefetched(batch(number) for number in range(count))
+    batches = feed.prefetched(batch(number) for number in range(count))
     assert [one.examples for one in batches] == list(range(count))
     assert input_threads() == []
 
@@ -43,11 +43,11 @@ def test_only_so_many_are_ready() -> None:
             numbers_drawn.append(number)
             yield batch(number)
 
-    batches = prefetch.prefetched(numbers())
+    batches = feed.prefetched(numbers())
     next(batches)
-    waiting.until(lambda: len(numbers_drawn) == 1 + prefetch.BATCHES, "the batches ahead")
+    waiting.until(lambda: len(numbers_drawn) == 1 + feed.BATCHES, "the batches ahead")
     time.sleep(0.05)
-    assert len(numbers_drawn) == 1 + prefetch.BATCHES
+    assert len(numbers_drawn) == 1 + feed.BATCHES
     batches.close()
     assert input_threads() == []
 
@@ -58,7 +58,7 @@ def failing() -> Batches:
 
 
 def test_an_error_comes_in_its_place_with_its_frames() -> None:
-    batches = prefetch.prefetched(failing())
+    batches = feed.prefetched(failing())
     assert next(batches).examples == 0
     with pytest.raises(ValueError, match="no such picture") as caught:
         next(batches)
@@ -76,7 +76,7 @@ def test_what_is_not_wanted_any_more_is_closed() -> None:
         finally:
             closed.set()
 
-    batches = prefetch.prefetched(endless())
+    batches = feed.prefetched(endless())
     next(batches)
     batches.close()
     assert closed.is_set()

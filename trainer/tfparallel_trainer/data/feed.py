@@ -1,12 +1,21 @@
 """Batches that are divided over ranks: what the step takes, and what a source of them offers."""
 
+import contextlib
 import dataclasses
+import queue
+import threading
 from collections.abc import Generator
 from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
 from tfparallel_trainer.data import fingerprints, nest, order
+
+BATCHES = 2
+"""How many batches may be ready and not asked for yet."""
+
+_LEAVE_SECONDS = 2.0
+"""How long the end of an epoch waits for a batch that nobody wants any more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,3 +97,70 @@ def rows(whole: Any, part: range) -> Any:
 def spec(batch: Any) -> Any:
     """The structure of a part of such a batch, as tf.TensorSpec [None, …]."""
     return nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), batch)
+
+
+class PrefetchFeed:
+    """A feed whose batches are prepared before they are asked for."""
+
+    def __init__(self, inner: Feed) -> None:
+        self._inner = inner
+
+    @property
+    def examples(self) -> int | None:
+        """Examples in an epoch, where the inner feed knows."""
+        return self._inner.examples
+
+    @property
+    def spec(self) -> Any:
+        """The structure of a part, as tf.TensorSpec [None, …]."""
+        return self._inner.spec
+
+    def sample(self) -> Any:
+        """One example as (x, y, sample_weight), each with a leading axis of 1."""
+        return self._inner.sample()
+
+    def epoch(self, number: int, start: int) -> Generator[Batch, None, None]:
+        """The batches of an epoch from the example at position `start` on."""
+        return prefetched(self._inner.epoch(number, start))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _End:
+    """What comes after the last batch."""
+
+    error: BaseException | None
+
+
+def prefetched(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
+    """Go through batches that are prepared ahead; closing this ends the thread.
+
+    An error of the batches comes where the batch would have come, with its own traceback.
+    """
+    room = threading.Semaphore(BATCHES)
+    ready: queue.SimpleQueue[Batch | _End] = queue.SimpleQueue()
+    leaving = threading.Event()
+
+    def prepare() -> None:
+        error = None
+        try:
+            with contextlib.closing(batches):
+                while room.acquire() and not leaving.is_set():
+                    ready.put(next(batches))
+        except StopIteration:
+            pass
+        except BaseException as caught:  # also SystemExit of the user's code
+            error = caught
+        ready.put(_End(error))
+
+    thread = threading.Thread(target=prepare, name="input", daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := ready.get(), _End):
+            room.release()
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        leaving.set()
+        room.release()
+        thread.join(_LEAVE_SECONDS)

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, inputs, user
-from tfparallel_trainer.data import arrays, batches, feed, fingerprints, prefetch, rows, stream
+from tfparallel_trainer.data import arrays, batches, feed, fingerprints, rows, stream
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ def training(module: user.Module, request: Request) -> feed.Feed:
     Raises:
         UserCodeError: the function raises, or returns what the interface does not know.
     """
-    return prefetch.PrefetchFeed(_Source(module, "training_data", request, shuffled=True).opened())
+    return feed.PrefetchFeed(_Source(module, "training_data", request, shuffled=True).opened())
 
 
 def evaluation(module: user.Module, request: Request) -> feed.Feed:
@@ -52,9 +52,7 @@ def evaluation(module: user.Module, request: Request) -> feed.Feed:
     Raises:
         UserCodeError: as `training`.
     """
-    return prefetch.PrefetchFeed(
-        _Source(module, "evaluation_data", request, shuffled=False).opened()
-    )
+    return feed.PrefetchFeed(_Source(module, "evaluation_data", request, shuffled=False).opened())
 
 
 class _Source:
