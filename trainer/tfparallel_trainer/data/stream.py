@@ -3,7 +3,7 @@
 They come from a tf.data.Dataset or a Python generator, which each epoch begins again, and must be
 the same in every process. A data set of batches stays as it is: each of its batches is one of all
 ranks together. That costs each process the reading of the whole data set, and it is exact. Each
-example is used once an epoch, whatever the number of ranks. A restart finds its place by reading on.
+example is used once an epoch, whatever the number of ranks. A restart reads up to its place.
 """
 
 import contextlib
