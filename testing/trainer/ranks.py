@@ -60,10 +60,10 @@ def build_apart(module: user.Module, examples: Any, ranks: int) -> list[replica.
     return replicas
 
 
-def feed_of(examples: Any, ranks: int, batch: int, seed: int | None = None) -> arrays.ArrayFeed:
+def feed_of(examples: Any, ranks: int, batch: int, seed: int | None = None) -> arrays.ArraySource:
     """The examples (x, y, sample_weight), in their own order if there is no seed."""
     division = feed.Division(batch_size=batch, ranks=ranks, local_ranks=tuple(range(ranks)))
-    return arrays.ArrayFeed(examples, division, seed)
+    return arrays.ArraySource(examples, division, seed)
 
 
 def run(

@@ -12,7 +12,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.data import feed, fingerprints, nest, order
 
 
-class ArrayFeed:
+class ArraySource:
     """Batches from arrays (x, y, sample_weight) that all have the same length.
 
     `seed` shuffles them for each epoch; None keeps their order.

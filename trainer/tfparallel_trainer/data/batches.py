@@ -93,8 +93,8 @@ def of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
     return Batches(name, begin, skip, count, None, endless=count is None)
 
 
-class Source:
-    """Batches as a `feed.Source`.
+class Whole:
+    """Whole batches, a `feed.Undivided`.
 
     Args:
         batches: where they come from.
@@ -160,9 +160,9 @@ class Source:
             checksum = zlib.crc32(np.ascontiguousarray(content).tobytes(), checksum)
         return checksum
 
-    def divided(self, division: feed.Division) -> feed.Feed:
+    def divided(self, division: feed.Division) -> feed.Source:
         """Cut each batch over the ranks."""
-        return _Feed(self, division)
+        return _Source(self, division)
 
     @property
     def spec(self) -> Any:
@@ -302,32 +302,32 @@ class Source:
         return x, y, weight
 
 
-class _Feed:
+class _Source:
     """Each batch, cut over the ranks."""
 
-    def __init__(self, source: Source, division: feed.Division) -> None:
-        self._source = source
+    def __init__(self, whole: Whole, division: feed.Division) -> None:
+        self._whole = whole
         self._division = division
 
     @property
     def examples(self) -> int | None:
         """As many as full batches have, where their number is known."""
-        steps = self._source.steps
+        steps = self._whole.steps
         return None if steps is None else steps * self._division.batch_size
 
     @property
     def spec(self) -> Any:
         """The structure of a part."""
-        return self._source.spec
+        return self._whole.spec
 
     def sample(self) -> Any:
         """The first example."""
-        return self._source.sample()
+        return self._whole.sample()
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch; those of the first `start` examples are read and left out."""
         passed = 0
-        for whole in self._source.epoch(number):
+        for whole in self._whole.epoch(number):
             passed += feed.count(whole)
             if passed > start:
                 yield self._division.cut(whole)

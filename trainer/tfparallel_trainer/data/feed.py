@@ -64,8 +64,8 @@ class Division:
         return Batch(examples=examples, parts=parts, fingerprint=fingerprint)
 
 
-class Feed(Protocol):
-    """A source of batches."""
+class Source(Protocol):
+    """Where batches come from."""
 
     @property
     def examples(self) -> int | None:
@@ -83,10 +83,10 @@ class Feed(Protocol):
 
 
 @runtime_checkable
-class Source(Protocol):
-    """Makes a feed by itself once it knows how batches are cut."""
+class Undivided(Protocol):
+    """Makes a source by itself once it knows how batches are cut."""
 
-    def divided(self, division: Division) -> Feed:
+    def divided(self, division: Division) -> Source:
         """Cut batches in this way."""
 
 
@@ -107,10 +107,10 @@ def spec(batch: Any) -> Any:
     return nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), batch)
 
 
-class PrefetchFeed:
+class Feed:
     """A feed whose batches are prepared before they are asked for."""
 
-    def __init__(self, inner: Feed) -> None:
+    def __init__(self, inner: Source) -> None:
         self._inner = inner
 
     @property

@@ -52,7 +52,7 @@ class Rows:
     """Name of the user's data function, for the messages."""
 
 
-class RowsFeed:
+class RowsSource:
     """Batches of such examples.
 
     Raises:

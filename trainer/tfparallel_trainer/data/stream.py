@@ -19,7 +19,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.data import arrays, feed, fingerprints, nest
 
 
-class StreamFeed:
+class StreamSource:
     """Batches from data sets of single examples, or of batches.
 
     Args:
@@ -104,7 +104,7 @@ def _checked(spec: Any, function: str) -> Any:
     return nest.triple(spec)
 
 
-class GeneratedFeed:
+class GeneratedSource:
     """Batches from generators of single examples.
 
     Args:

@@ -70,7 +70,7 @@ class Synchronous:
         replicas: Sequence[replica.Replica],
         step: Step,
         evaluator: evaluate.Evaluator | None,
-        examples: feed.Feed | None,
+        examples: feed.Source | None,
         report: Callable[[], dict[str, float]] | None = None,
         are_weights_finite: Callable[[], bool] | None = None,
         barrier: Callable[[], None] | None = None,

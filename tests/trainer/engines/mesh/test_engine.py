@@ -27,7 +27,7 @@ def data(examples: int = 21) -> tuple[np.ndarray, np.ndarray, None]:
     )
 
 
-def source(count: int, batch: int, seed: int | None = 1) -> arrays.ArrayFeed:
+def source(count: int, batch: int, seed: int | None = 1) -> arrays.ArraySource:
     return ranks.feed_of(data(), count, batch, seed)
 
 

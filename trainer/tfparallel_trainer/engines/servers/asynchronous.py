@@ -62,8 +62,8 @@ class Asynchronous:
         workers: presence.Workers,
         replica: replica.Replica,
         traced: steps.Steps,
-        training: feed.Feed,
-        evaluation: feed.Feed | None,
+        training: feed.Source,
+        evaluation: feed.Source | None,
         bounded: bool,
     ) -> None:
         """Args:

@@ -185,7 +185,7 @@ def _engine(
     )
 
 
-def _last_batch(settings: settings.Settings, examples: feed.Feed) -> int:
+def _last_batch(settings: settings.Settings, examples: feed.Source) -> int:
     """Examples of the smallest batch, as far as that is known before training."""
     size, steps = settings.job.trainer.global_batch_size, settings.job.trainer.steps
     whole, rest = divmod(examples.examples or 0, size)

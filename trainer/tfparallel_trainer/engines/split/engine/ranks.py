@@ -103,7 +103,7 @@ def build(
     skeleton: Any,
     partition: partition.Partition,
     places: Mapping[int, str],
-    examples: feed.Feed,
+    examples: feed.Source,
 ) -> Ranks:
     """Build what the ranks of this process have of a model.
 
