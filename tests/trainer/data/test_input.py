@@ -20,6 +20,38 @@ from tfparallel_trainer.data import feed
 Batches = Generator[feed.Batch, None, None]
 
 
+class Numbers:
+    """Epochs of ten batches of three examples each; the number of a batch is its only part."""
+
+    examples = 30
+    spec = None
+
+    def sample(self) -> None:
+        return None
+
+    def epoch(self, number: int, start: int) -> Batches:
+        return (feed.Batch(3, [(number, place)]) for place in range(start, 30, 3))
+
+
+@given(epoch=st.integers(0, 3), count=st.integers(0, 10))
+def test_a_feed_goes_on_where_the_state_of_another_says(epoch: int, count: int) -> None:
+    first, second = feed.Feed(Numbers()), feed.Feed(Numbers())
+    first.restore(feed.State(epoch))
+    batches = first.rest()
+    passed = [next(batches).parts for _ in range(count)]
+    state = first.state  # of what is given; more is prepared
+    batches.close()
+    assert state == feed.State(epoch, 3 * count)
+    second.restore(state)
+    rest = [one.parts for one in second.rest()]
+    assert passed + rest == [[(epoch, place)] for place in range(0, 30, 3)]
+    second.end_epoch()
+    assert second.state == feed.State(epoch + 1)
+    batches = second.rest()
+    assert next(batches).parts == [(epoch + 1, 0)]
+    batches.close()
+
+
 def batch(number: int) -> feed.Batch:
     return feed.Batch(number, [])
 

@@ -8,6 +8,7 @@ import pytest
 from testing.trainer import normalised, ranks
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.loop import observer, training
 from tfparallel_trainer.objective import train
@@ -50,16 +51,16 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
     spec = job_file.TrainerSpec.model_validate(
         {"epochs": 1, "globalBatchSize": 3, "checkpoint": {"claim": "c", "everyMinutes": 1}}
     )
-    feed = ranks.feed_of(data, 2, 3)
+    examples = feed.Feed(ranks.feed_of(data, 2, 3))
     # 25 s pass from one look to the next; the clock is looked at once a step and after a save.
     clock: Iterator[int] = itertools.count(0, 25)
     out = console.Console("test")
     training.Training(
         training.Parts(
             spec=spec,
-            training=feed,
+            training=examples,
             engine=engine.Synchronous(
-                replicas, train.TrainStep(user_module, replicas, feed.spec), None, None
+                replicas, train.TrainStep(user_module, replicas, examples.spec), None, None
             ),
             reporter=reports.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
             termination=termination.Termination(lambda: None, 30),

@@ -1,4 +1,7 @@
-"""Batches that are divided over ranks: what the step takes, and what a source of them offers."""
+"""The feed of all engines: batches that are divided over ranks, from a source of them.
+
+A thread prepares the next batches while a step runs, and what a step waits for them is measured.
+"""
 
 import contextlib
 import dataclasses
@@ -107,29 +110,76 @@ def spec(batch: Any) -> Any:
     return nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), batch)
 
 
-class Feed:
-    """A feed whose batches are prepared before they are asked for."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class State:
+    """The place of a feed: where the batches that it has given end."""
 
-    def __init__(self, inner: Source) -> None:
-        self._inner = inner
+    epoch: int = 0
+    example: int = 0
+    """How many examples of the epoch are given."""
+
+
+class Feed:
+    """The batches of all epochs, prepared before they are asked for.
+
+    The user's data function runs in the thread that asks for batches; only what reads, converts and
+    cuts examples runs in one of its own. The place is that of the batches that are given, so it
+    knows nothing of what is prepared.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._state = State()
+        self._length: int | None = None
+        self.wait = Wait()
+        """How long this process waits for its batches."""
 
     @property
     def examples(self) -> int | None:
-        """Examples in an epoch, where the inner feed knows."""
-        return self._inner.examples
+        """Examples in an epoch, where the source knows or an epoch has ended."""
+        known = self._source.examples
+        return self._length if known is None else known
 
     @property
     def spec(self) -> Any:
         """The structure of a part, as tf.TensorSpec [None, …]."""
-        return self._inner.spec
+        return self._source.spec
+
+    @property
+    def state(self) -> State:
+        """Where the next batch begins."""
+        return self._state
+
+    def restore(self, state: State) -> None:
+        """Let the next batch be that which begins there."""
+        self._state = state
 
     def sample(self) -> Any:
         """One example as (x, y, sample_weight), each with a leading axis of 1."""
-        return self._inner.sample()
+        return self._source.sample()
 
     def epoch(self, number: int, start: int) -> Generator[Batch, None, None]:
         """The batches of an epoch from the example at position `start` on."""
-        return prefetched(self._inner.epoch(number, start))
+        self.restore(State(number, start))
+        return self.rest()
+
+    def rest(self) -> Generator[Batch, None, None]:
+        """The batches of this epoch that are not given yet."""
+        batches = self._source.epoch(self._state.epoch, self._state.example)
+        return self._counted(self.wait.timed(prefetched(batches)))
+
+    def end_epoch(self) -> None:
+        """Go on with the next epoch; what is left of this one is left out."""
+        if self._length is None:
+            self._length = self._state.example
+        self._state = State(self._state.epoch + 1)
+
+    def _counted(self, batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
+        with contextlib.closing(batches):
+            for batch in batches:
+                example = self._state.example + batch.examples
+                self._state = dataclasses.replace(self._state, example=example)
+                yield batch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

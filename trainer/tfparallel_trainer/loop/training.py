@@ -81,9 +81,7 @@ class Training:
     def __init__(self, parts: Parts, start: files.Position) -> None:
         self._parts = parts
         self._step = start.step
-        self._epoch = start.epoch
-        self._example = start.example
-        self._length = parts.training.examples
+        parts.training.restore(feed.State(start.epoch, start.example))
         self._ended_epoch = False
         self._saved_at = start.step
         self._tally = reports.Tally()
@@ -93,24 +91,25 @@ class Training:
     @property
     def position(self) -> files.Position:
         """Where training stands once no step is pending."""
+        place = self._place
         return files.Position(
             step=self._step,
-            epoch=self._epoch,
-            example=self._example,
+            epoch=place.epoch,
+            example=place.example,
             observer=self._parts.observer.memory,
         )
 
     @property
     def total_steps(self) -> int | None:
         """Steps to make in all, where that is known."""
-        spec = self._parts.spec
-        if spec.steps is not None or spec.epochs is None or self._length is None:
+        spec, place, length = self._parts.spec, self._place, self._parts.training.examples
+        if spec.steps is not None or spec.epochs is None or length is None:
             return spec.steps
-        if self._example == 0 and self._epoch == spec.epochs:
+        if place.example == 0 and place.epoch == spec.epochs:
             return self._step
-        done = order.steps(self._example, spec.global_batch_size)
-        per_epoch = order.steps(self._length, spec.global_batch_size)
-        return self._step - done + per_epoch * (spec.epochs - self._epoch)
+        done = order.steps(place.example, spec.global_batch_size)
+        per_epoch = order.steps(length, spec.global_batch_size)
+        return self._step - done + per_epoch * (spec.epochs - place.epoch)
 
     def run(self) -> None:
         """Train to the end.
@@ -124,9 +123,14 @@ class Training:
         observer.training_begins()
         while not self._finished():
             self._run_epoch()
-        if not self._ended_epoch and observer.evaluates_after(self._epoch - 1):
+        if not self._ended_epoch and observer.evaluates_after(self._place.epoch - 1):
             self._evaluate()
         observer.training_ends()
+
+    @property
+    def _place(self) -> feed.State:
+        """Where the data stands."""
+        return self._parts.training.state
 
     def _finished(self) -> bool:
         spec = self._parts.spec
@@ -134,18 +138,17 @@ class Training:
             return True
         if spec.steps is not None:
             return self._step >= spec.steps
-        return spec.epochs is not None and self._epoch >= spec.epochs
+        return spec.epochs is not None and self._place.epoch >= spec.epochs
 
     def _run_epoch(self) -> None:
         self._parts.engine.reset()
         self._tally = reports.Tally()
-        self._batches = order.steps(self._example, self._parts.spec.global_batch_size)
+        self._batches = order.steps(self._place.example, self._parts.spec.global_batch_size)
         self._left_out = False
         self._ended_epoch = False
         parts = self._parts
-        parts.observer.epoch_begins(self._epoch)
-        examples = parts.training.epoch(self._epoch, self._example)
-        with contextlib.closing(parts.reporter.wait.timed(examples)) as batches:
+        parts.observer.epoch_begins(self._place.epoch)
+        with contextlib.closing(parts.training.rest()) as batches:
             whole = self._go_through(batches)
         if whole:
             self._end_epoch()
@@ -159,7 +162,7 @@ class Training:
                 self._stop()
             if parts.observer.stop:
                 break
-            if self._finished() and self._example != self._length:
+            if self._finished() and self._place.example != parts.training.examples:
                 self._save()
                 self._report()
                 return False
@@ -193,7 +196,6 @@ class Training:
         )
         self._step += 1
         self._batches += 1
-        self._example += batch.examples
         self._count(results)
         return flags
 
@@ -228,15 +230,13 @@ class Training:
         return f"and the last good checkpoint is that of step {self._saved_at}."
 
     def _end_epoch(self) -> None:
-        if self._example == 0:
+        ended = self._place.epoch
+        if self._place.example == 0:
             raise errors.UserCodeError(
-                f"training_data gives no examples in epoch {self._epoch}: let it give some in each."
+                f"training_data gives no examples in epoch {ended}: let it give some in each."
             )
         self._settle()
-        if self._length is None:
-            self._length = self._example
-        ended = self._epoch
-        self._epoch, self._example = self._epoch + 1, 0
+        self._parts.training.end_epoch()
         self._ended_epoch = True
         observer = self._parts.observer
         if not observer.acts:
@@ -274,7 +274,7 @@ class Training:
         parts = self._parts
         completed_steps = self._step - parts.engine.pending
         values = self._values()
-        parts.reporter.train(values, completed_steps, self.total_steps, self._epoch)
+        parts.reporter.train(values, completed_steps, self.total_steps, self._place.epoch)
         parts.observer.reported(self._batches, values)
         return values
 
@@ -284,7 +284,7 @@ class Training:
         values = parts.engine.evaluate(self._watched)
         if values is None:
             return {}
-        parts.reporter.evaluation(values, self._step, self.total_steps, self._epoch)
+        parts.reporter.evaluation(values, self._step, self.total_steps, self._place.epoch)
         parts.observer.evaluation_ends(values)
         return values
 

@@ -46,6 +46,7 @@ def train_to_end(course: course.Course, observe: Observe) -> None:
 
         prepared = course.prepared(leave)
         reporter.placement = prepared.placement
+        reporter.wait = prepared.ready.training.wait
         outer = _loop(context, prepared, reporter, observe)
         if chief:
             _announce(context, prepared, outer.total_steps)
