@@ -10,8 +10,8 @@ from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.loop import observer, training
-from tfparallel_trainer.objective import train
 from tfparallel_trainer.runtime.lifecycle import stall, termination
 from tfparallel_trainer.runtime.reporting import console, progress, reports
 
@@ -60,7 +60,7 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
             spec=spec,
             training=examples,
             engine=engine.Synchronous(
-                replicas, train.TrainStep(user_module, replicas, examples.spec), None, None
+                replicas, steps.TrainStep(user_module, replicas, examples.spec), None, None
             ),
             reporter=reports.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
             termination=termination.Termination(lambda: None, 30),

@@ -1,11 +1,13 @@
 """What the outer loop asks of an engine, whether its steps are made together or one by one."""
 
 import dataclasses
+import enum
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from tfparallel_trainer.data import feed
-from tfparallel_trainer.objective import evaluate, finite, replica, state, train
+from tfparallel_trainer import errors
+from tfparallel_trainer.data import feed, fingerprints
+from tfparallel_trainer.objective import evaluate, finite, replica, state
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,7 +24,34 @@ class StepResult:
     where all make each step together."""
 
 
-Step = Callable[[int, feed.Batch, frozenset[train.Flag]], train.Outcome]
+class Flag(enum.IntEnum):
+    """What any process may ask for in a step; all learn of it in the same step."""
+
+    STOP = 0
+    """A process was asked to end."""
+    REPORT = 1
+    """The chief wants to report."""
+    SAVE = 2
+    """By the chief's clock it is time for a checkpoint."""
+    METRICS = 3
+    """Observers take the metrics of each step; all processes ask for them, or none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step gives on every process alike."""
+
+    loss: float
+    terms: dict[str, float]
+    """The loss of each output; empty when there is only one."""
+    flags: frozenset[Flag]
+    finite: bool
+    """Whether the loss and, without loss scaling, all gradients are finite numbers."""
+    metrics: dict[str, float] | None = None
+    """Over all ranks; None where the step adds none up."""
+
+
+Step = Callable[[int, feed.Batch, frozenset[Flag]], Outcome]
 """Makes a step, of which it takes the number (from 0), the batch and what this process asks for."""
 
 Watched = Callable[[Iterator[feed.Batch]], Iterator[feed.Batch]]
@@ -40,8 +69,8 @@ class Engine(Protocol):
         """Forget what the metrics have seen."""
 
     def give(
-        self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[StepResult], frozenset[train.Flag]]:
+        self, step: int, batch: feed.Batch, asked: frozenset[Flag]
+    ) -> tuple[Sequence[StepResult], frozenset[Flag]]:
         """Give the batch of a step: which steps are made since the last call, and all flags."""
 
     def settle(self) -> Sequence[StepResult]:
@@ -99,8 +128,8 @@ class Synchronous:
         evaluate.reset_metrics(self._replicas)
 
     def give(
-        self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[StepResult], frozenset[train.Flag]]:
+        self, step: int, batch: feed.Batch, asked: frozenset[Flag]
+    ) -> tuple[Sequence[StepResult], frozenset[Flag]]:
         """Make the step."""
         outcome = self._step(step, batch, asked)
         self._latest = outcome.metrics
@@ -129,3 +158,30 @@ class Synchronous:
     def barrier(self) -> None:
         """Wait for all ranks."""
         self._barrier()
+
+
+def outcome_of(replica: replica.Replica, step: int, values: Sequence[Any]) -> Outcome:
+    """What a step gave.
+
+    Args:
+        replica: any replica.
+        step: number of the step.
+        values: the loss, that of each output, the sums of flags and fingerprints, and whether all
+            are finite, as arrays.
+
+    Raises:
+        UserCodeError: processes were given different examples.
+    """
+    total, terms, flag_sums, is_finite = values
+    if not fingerprints.alike(flag_sums[len(Flag) :]):
+        raise errors.UserCodeError(
+            f"Some replicas get other examples than others, which shows in step {step + 1}: give "
+            "the same in the same order everywhere. Sort lists of files, and let what is random "
+            "follow from a seed: in training_data from context.seed and context.epoch."
+        ).on_every_process()
+    return Outcome(
+        loss=float(total),
+        terms=replica.by_output(terms),
+        flags=frozenset(flag for flag in Flag if flag_sums[flag] > 0),
+        finite=bool(is_finite),
+    )

@@ -17,7 +17,6 @@ from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import feed, order
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.loop import observer
-from tfparallel_trainer.objective import train
 from tfparallel_trainer.runtime.lifecycle import stall, termination
 from tfparallel_trainer.runtime.reporting import reports
 
@@ -158,7 +157,7 @@ class Training:
         parts = self._parts
         for batch in batches:
             flags = self._observed_step(batch)
-            if train.Flag.STOP in flags:
+            if engine.Flag.STOP in flags:
                 self._stop()
             if parts.observer.stop:
                 break
@@ -166,13 +165,13 @@ class Training:
                 self._save()
                 self._report()
                 return False
-            if train.Flag.SAVE in flags or parts.schedule.due_after(self._step):
+            if engine.Flag.SAVE in flags or parts.schedule.due_after(self._step):
                 self._save()
-            if train.Flag.REPORT in flags:
+            if engine.Flag.REPORT in flags:
                 self._report()
         return True
 
-    def _observed_step(self, batch: feed.Batch) -> frozenset[train.Flag]:
+    def _observed_step(self, batch: feed.Batch) -> frozenset[engine.Flag]:
         observer = self._parts.observer
         if not observer.each_batch:
             return self._make_step(batch)
@@ -183,13 +182,13 @@ class Training:
         observer.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
         return flags
 
-    def _make_step(self, batch: feed.Batch) -> frozenset[train.Flag]:
+    def _make_step(self, batch: feed.Batch) -> frozenset[engine.Flag]:
         parts = self._parts
         asked = {
-            train.Flag.STOP: parts.termination.asked,
-            train.Flag.REPORT: parts.reporter.due,
-            train.Flag.SAVE: parts.schedule.due_by_clock,
-            train.Flag.METRICS: parts.observer.each_batch,
+            engine.Flag.STOP: parts.termination.asked,
+            engine.Flag.REPORT: parts.reporter.due,
+            engine.Flag.SAVE: parts.schedule.due_by_clock,
+            engine.Flag.METRICS: parts.observer.each_batch,
         }
         results, flags = parts.engine.give(
             self._step, batch, frozenset(flag for flag, is_set in asked.items() if is_set)

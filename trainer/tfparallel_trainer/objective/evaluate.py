@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.data import feed, nest
-from tfparallel_trainer.objective import averages, loss, metrics, replica, state
+from tfparallel_trainer.data import feed
+from tfparallel_trainer.objective import loss, metrics, replica
 
 
 class Evaluator(abc.ABC):
@@ -55,68 +55,6 @@ class Evaluator(abc.ABC):
     @abc.abstractmethod
     def results(self, sums: Any) -> dict[str, float]:
         """Loss and metrics, from the sums over all batches."""
-
-
-class Evaluation(Evaluator):
-    """Each rank goes through its part of the examples."""
-
-    def __init__(
-        self,
-        module: user.Module,
-        replicas: Sequence[replica.Replica],
-        spec: Any,
-        *,
-        averaged: bool = True,
-    ) -> None:
-        """Args:
-        module: the user's module, for the messages.
-        replicas: those of this process.
-        spec: structure of a part of a batch.
-        averaged: whether averages of the weights are evaluated, where the optimizer keeps them.
-        """
-        super().__init__(replicas)
-        self._module = module
-        self._averaged = averaged
-        self._spec = spec
-        self._traced: dict[int, Any] = {}
-        self._report = Report(replicas)
-        self._statistics = state.Statistics(replicas)
-
-    def share_statistics(self) -> None:
-        """Those of BatchNormalization, for example."""
-        self._statistics.share()
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """Unless callbacks say so."""
-        return averages.used(self._replicas if self._averaged else ())
-
-    def sums(self, batch: feed.Batch) -> Any:
-        """Over the parts of this process."""
-        sums = np.zeros((2, len(self._replicas[0].terms)))
-        for place, part in enumerate(batch.parts):
-            if part is not None:
-                tensors = nest.convert(tf.convert_to_tensor, part)
-                sums += self._function(place)(tensors).numpy()
-        return sums
-
-    def results(self, sums: Any) -> dict[str, float]:
-        """Over all processes."""
-        values, totals = self._report(sums)
-        return {**losses(self._replicas[0], totals), **values}
-
-    def _function(self, place: int) -> Any:
-        if place not in self._traced:
-            replica = self._replicas[place]
-
-            def run(part: Any) -> tf.Tensor:
-                with tf.device(replica.device):
-                    return sums_of(replica, part)
-
-            with user.guard(self._module.path, "tracing the evaluation raised"):
-                self._traced[place] = tf.function(run, autograph=False).get_concrete_function(
-                    self._spec
-                )
-        return self._traced[place]
 
 
 def _value(term: loss.Term, above: float, below: float) -> float:

@@ -8,7 +8,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import order
 from tfparallel_trainer.engines import course, engine
-from tfparallel_trainer.objective import evaluate, train
+from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.runtime import setup
 from tfparallel_trainer.runtime.reporting import console
 
@@ -49,9 +49,9 @@ class Course(course.Course):
         if ready.evaluation is not None:
             # A script's callbacks (SwapEMAWeights) say whether averages are, as in Keras.
             averaged, spec = not self.context.script, ready.evaluation.spec
-            evaluator = evaluate.Evaluation(module, ready.replicas, spec, averaged=averaged)
+            evaluator = steps.Evaluation(module, ready.replicas, spec, averaged=averaged)
         choice = self.context.settings.job.trainer.on_non_finite_loss
-        step = train.TrainStep(
+        step = steps.TrainStep(
             module,
             ready.replicas,
             ready.training.spec,

@@ -55,8 +55,8 @@ class Steps:
         def run(number: tf.Tensor, flags: _Leaves, part: Any, everywhere: bool) -> list[tf.Tensor]:
             return _step(self._replica_in_context(), part, number, flags[0], everywhere)
 
-        def make(step: int, batch: feed.Batch, asked: frozenset[train.Flag]) -> train.Outcome:
-            flags_asked = [float(flag in asked) for flag in train.Flag]
+        def make(step: int, batch: feed.Batch, asked: frozenset[engine.Flag]) -> engine.Outcome:
+            flags_asked = [float(flag in asked) for flag in engine.Flag]
             requests = np.array([*flags_asked, *fingerprints.summands(batch.fingerprint)])
             flags = strategies.spread(
                 self._strategy,
@@ -65,7 +65,7 @@ class Steps:
             )
             number = tf.constant(step, tf.int64)
             outcome = self._on_batch("a training step", run, batch, spec, number, flags)
-            return train.outcome_of(self._replica, step, [tensor.numpy() for tensor in outcome])
+            return engine.outcome_of(self._replica, step, [tensor.numpy() for tensor in outcome])
 
         return make
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import feed, fingerprints
+from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split.engine import (
     backward,
     coordination,
@@ -18,7 +19,7 @@ from tfparallel_trainer.engines.split.engine import (
     step_reduction,
     tracing,
 )
-from tfparallel_trainer.objective import evaluate, synchrony, train
+from tfparallel_trainer.objective import evaluate, synchrony
 
 
 class TrainStep:
@@ -49,10 +50,12 @@ class TrainStep:
         self._traced: dict[ranks.Shares, Any] = {}
         self._kinds: step_reduction.Kinds = {}
 
-    def __call__(self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]) -> train.Outcome:
+    def __call__(
+        self, step: int, batch: feed.Batch, asked: frozenset[engine.Flag]
+    ) -> engine.Outcome:
         """Make step number `step` (from 0) on this process's parts of a batch."""
         shares = self._ranks.shares(batch.examples)
-        flags = [float(flag in asked) for flag in train.Flag]
+        flags = [float(flag in asked) for flag in engine.Flag]
         signals = [*flags, *fingerprints.summands(batch.fingerprint)]
         parts = self._ranks.parts(batch, shares)
         if not self._traced:
@@ -62,7 +65,7 @@ class TrainStep:
         )
         *values, seen = (tensor.numpy() for tensor in results)
         self._ranks.watched.add(seen.tolist())
-        return train.outcome_of(self._ranks.local[0].head, step, values)
+        return engine.outcome_of(self._ranks.local[0].head, step, values)
 
     def _function(self, shares: ranks.Shares) -> Any:
         self.check(sum(shares))
@@ -104,7 +107,7 @@ class TrainStep:
         with user.guard(self._module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec((), tf.int64),
-                tf.TensorSpec((len(train.Flag) + fingerprints.SUMMANDS,), tf.float64),
+                tf.TensorSpec((len(engine.Flag) + fingerprints.SUMMANDS,), tf.float64),
                 self._ranks.spec(self._spec, shares),
             )
 
