@@ -10,7 +10,7 @@ import pytest
 from testing import repeats
 from testing.trainer import ranks, weights
 from tfparallel_trainer.engines.mesh import steps
-from tfparallel_trainer.objective import averages, replica
+from tfparallel_trainer.objective import evaluate, replica
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 
@@ -104,7 +104,7 @@ def test_averages_are_evaluated_and_training_keeps_its_weights() -> None:
     assert results["loss"] == pytest.approx(
         expected.evaluate(x, y, batch_size=31, verbose=0), rel=1e-9
     )
-    assert averages.adopt(replicas[0].model)
+    assert evaluate.adopt_averages(replicas[0].model)
     assert difference(replicas[0], expected) <= weights.TOLERANCE
 
 
@@ -112,7 +112,7 @@ def test_weights_without_a_step_have_no_averages() -> None:
     module = ranks.module(regularised, compile_with(use_ema=True))
     (rank_replica,) = ranks.build(module, examples(), 1)
     before = rank_replica.model.get_weights()
-    assert not averages.adopt(rank_replica.model)
+    assert not evaluate.adopt_averages(rank_replica.model)
     for a, b in zip(rank_replica.model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(a, b)
 

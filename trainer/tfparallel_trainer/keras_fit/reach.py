@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks  # not in the public API
 
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import averages, replica, state
+from tfparallel_trainer.objective import evaluate, replica, state
 
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
 
@@ -78,7 +78,7 @@ class Whole:
         self._statistics.share()
         if trained:
             for replica in self._replicas:
-                averages.adopt(replica.model)
+                evaluate.adopt_averages(replica.model)
 
 
 class Decisions:

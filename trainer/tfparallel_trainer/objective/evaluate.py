@@ -1,11 +1,13 @@
 """Evaluation on all ranks: each goes through its part of the examples, then one sum.
 
 The loss is Σ N / Σ D over all examples (see `objective.loss`), so it does not depend on batch size.
+Where an optimizer keeps averages of the weights (use_ema), those are evaluated and exported.
 """
 
 import abc
+import contextlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -151,3 +153,41 @@ def sums_of(replica: replica.Replica, part: Any) -> tf.Tensor:
         (fraction.denominator for fraction in fractions),
     )
     return tf.reshape(tf.stack(list(rows)), (2, len(fractions)))
+
+
+def adopt_averages(model: Any) -> bool:
+    """Overwrite the weights by their averages; gives whether there are any."""
+    return _overwrite(model.optimizer, model.trainable_variables)
+
+
+@contextlib.contextmanager
+def averaged(replicas: Sequence[replica.Replica]) -> Iterator[None]:
+    """Let the models of the body have the averages, where they are kept."""
+    with contextlib.ExitStack() as stack:
+        for local_replica in replicas:
+            weights = local_replica.model.trainable_variables
+            stack.enter_context(
+                averaged_weights(local_replica.optimizer, weights, local_replica.device)
+            )
+        yield
+
+
+@contextlib.contextmanager
+def averaged_weights(optimizer: Any, weights: Sequence[Any], device: str) -> Iterator[None]:
+    """Let these weights in the body be the averages that their optimizer keeps of them."""
+    with tf.device(device):
+        before = [(weight, tf.identity(weight.value)) for weight in weights]
+        kept = before if _overwrite(optimizer, weights) else []
+    try:
+        yield
+    finally:
+        for weight, value in kept:
+            weight.assign(value)
+
+
+def _overwrite(optimizer: Any, weights: Sequence[Any]) -> bool:
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # that of a loss scale
+    if not inner.use_ema or int(tf.convert_to_tensor(inner.iterations)) == 0:
+        return False
+    optimizer.finalize_variable_values(weights)
+    return True

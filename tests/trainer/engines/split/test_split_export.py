@@ -14,7 +14,7 @@ from testing.trainer import split_models
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files, keys, shard
 from tfparallel_trainer.engines.split.state import blueprint, export, persistence
-from tfparallel_trainer.objective import averages, replica
+from tfparallel_trainer.objective import evaluate, replica
 from tfparallel_trainer.storage import folder as folders
 
 pytestmark = pytest.mark.filterwarnings(
@@ -108,7 +108,7 @@ def test_plain_keras_loads_the_file_and_evaluates_to_the_same_numbers(
         patched.setattr(shard, "BLOCK_BYTES", 32)
         checkpoint = save(model, tmp_path / "checkpoint")
         export.save(drawn, checkpoint, tmp_path / "model.keras", user_module)
-    averages.adopt(model)
+    evaluate.adopt_averages(model)
     if name in NOT_LOADED:
         loaded = eager(user_module, seed=8)
         loaded.load_weights(tmp_path / "model.keras")
@@ -162,7 +162,7 @@ def test_a_model_for_serving_is_written_where_it_fits(
     drawn = blueprint.draw(user_module, seed=3)
     path, folder = tmp_path / "model.keras", tmp_path / "saved_model"
     export.save(drawn, save(model, tmp_path / "checkpoint"), path, user_module)
-    averages.adopt(model)
+    evaluate.adopt_averages(model)
     assert export.save_for_serving(drawn, path, folder, user_module) is None
     x = split_models.inputs_of(model, 2)
     served = tf.saved_model.load(folder)

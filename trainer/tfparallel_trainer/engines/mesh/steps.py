@@ -12,7 +12,6 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import feed, fingerprints, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.objective import (
-    averages,
     checks,
     evaluate,
     finite,
@@ -176,7 +175,7 @@ class Evaluation(evaluate.Evaluator):
 
     def averaged(self) -> AbstractContextManager[None]:
         """Unless callbacks say so."""
-        return averages.used(self._replicas if self._averaged else ())
+        return evaluate.averaged(self._replicas if self._averaged else ())
 
     def sums(self, batch: feed.Batch) -> Any:
         """Over the parts of this process."""

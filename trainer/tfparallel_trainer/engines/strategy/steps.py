@@ -18,16 +18,7 @@ from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import feed, fingerprints, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import strategies
-from tfparallel_trainer.objective import (
-    averages,
-    evaluate,
-    finite,
-    metrics,
-    replica,
-    state,
-    synchrony,
-    train,
-)
+from tfparallel_trainer.objective import evaluate, finite, metrics, replica, state, synchrony, train
 
 MOST_TRACED = 32
 """Functions that are kept: batches of ever other lengths would fill the memory with them."""
@@ -180,7 +171,7 @@ class Evaluation(evaluate.Evaluator):
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:
         """Whatever the user's callbacks are: a strategy has none."""
-        return averages.used(self._replicas)
+        return evaluate.averaged(self._replicas)
 
     def sums(self, batch: feed.Batch) -> Any:
         """Over all replicas."""
