@@ -51,7 +51,7 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
     from tfparallel_trainer import user
     from tfparallel_trainer.comms import devices
-    from tfparallel_trainer.engines import course
+    from tfparallel_trainer.engines import engine
     from tfparallel_trainer.engines.mesh import run as mesh
     from tfparallel_trainer.engines.servers import run as servers
     from tfparallel_trainer.engines.servers import serve
@@ -75,13 +75,13 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
         if settings.uses_servers and not settings.cluster.is_chief and not settings.evaluates:
             serve.until_done(settings, out, stop)
             return
-        engine: type[course.Course] = mesh.Course
+        course: type[engine.Course] = mesh.Course
         if settings.uses_servers:
-            engine = servers.Course
+            course = servers.Course
         elif settings.divides_model:
-            engine = split.Course
+            course = split.Course
         elif settings.under_strategy:
-            engine = strategy.Course
+            course = strategy.Course
         with stall.watching(stall.limits(settings.job.trainer), give_up) as watch:
             module = user.load(settings.source_dir, settings.job.trainer.module, watch.moved)
             process = context.RunContext(
@@ -98,7 +98,7 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
                 evaluator.until_done(process)
             else:
                 observe = functools.partial(callbacks.of_module, settings, module)
-                run.train_to_end(engine(process), observe)
+                run.train_to_end(course(process), observe)
     except Exception as error:
         raise failures.translate(error, settings.cluster.alone, module) from error
     finally:

@@ -12,7 +12,7 @@ from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import agreement, shape
 from tfparallel_trainer.contract import job_file, outputs, plan, progress
 from tfparallel_trainer.data import feed
-from tfparallel_trainer.engines import course, engine
+from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split import callback_reach, placing, planned
 from tfparallel_trainer.engines.split.engine import coordination, ranks, steps
 from tfparallel_trainer.engines.split.model import skeleton
@@ -25,7 +25,7 @@ from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.storage import folder
 
 
-class Course(course.Course):
+class Course(engine.Course):
     """Ranks have parts of the model."""
 
     @contextlib.contextmanager
@@ -36,7 +36,7 @@ class Course(course.Course):
         with self.context.joined(count) as self._devices:
             yield
 
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> course.Prepared:
+    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
         """Divide the model, and build what the ranks of this process have of it."""
         context = self.context
         ready, local_ranks, model_state, plan = _divide(context, self._job_mesh, self._devices)
@@ -48,7 +48,7 @@ class Course(course.Course):
             if context.settings.cluster.is_chief:
                 _write_pipeline(context.settings, plan, local_ranks)
 
-        return course.Prepared(
+        return engine.Prepared(
             ready=ready,
             engine=_engine(context, ready, local_ranks, coordinator),
             announce=functools.partial(self._announce, plan, local_ranks.partition),
