@@ -12,7 +12,7 @@ from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import watch
 from tfparallel_trainer.contract import progress
 from tfparallel_trainer.data import feed, fingerprints
-from tfparallel_trainer.objective import evaluate, finite, replica, state
+from tfparallel_trainer.objective import evaluate, replica, state
 from tfparallel_trainer.runtime import context, setup
 
 
@@ -124,7 +124,7 @@ class Synchronous:
         self._evaluator = evaluator
         self._examples = examples
         self._report = report or evaluate.Report(replicas).metrics
-        self._are_weights_finite = are_weights_finite or finite.Weights(replicas[0]).finite
+        self._are_weights_finite = are_weights_finite or state.Weights(replicas[0]).finite
         self._barrier = barrier or state.Barrier(replicas)
         self._latest: dict[str, float] | None = None
 

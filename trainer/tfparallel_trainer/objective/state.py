@@ -1,4 +1,4 @@
-"""Makes all replicas equal, and waits for all of them."""
+"""The state of replicas: made equal on all, looked at, and put back where a step is left out."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import replica
+from tfparallel_trainer.objective import gradients, replica
 
 BUCKET_BYTES = 64 * 2**20
 """What replicas add up at once: the state of training in one piece would be copied as a whole."""
@@ -171,3 +171,46 @@ def _buckets(variables: Sequence[Any]) -> Iterator[list[_Piece]]:
             bucket, room, start = [], BUCKET_BYTES, stop
     if bucket:
         yield bucket
+
+
+class Weights:
+    """Looks whether the weights that are trained are finite."""
+
+    def __init__(self, replica: replica.Replica) -> None:
+        self._replica = replica
+        self._traced: Any = None
+
+    def finite(self) -> bool:
+        """Look now; the same on every process, because all replicas have the same weights."""
+        if self._traced is None:
+            self._traced = tf.function(self._run, autograph=False)
+        return bool(self._traced().numpy())
+
+    def _run(self) -> tf.Tensor:
+        with tf.device(self._replica.device):
+            weights = self._replica.model.trainable_variables
+            return gradients.all_finite([tf.convert_to_tensor(weight) for weight in weights])
+
+
+class Memory:
+    """What the forward pass changes (statistics and metrics), as it was before; for one trace."""
+
+    def __init__(self, replica: replica.Replica) -> None:
+        self._replica = replica
+        changed = [*replica.statistics(), *replica.model.metrics_variables]
+        self._before = [(variable, tf.identity(variable.value)) for variable in changed]
+
+    def apply_if(self, condition: tf.Tensor, gradients: Sequence[Any], variables: Any) -> None:
+        """Apply the gradients if the condition holds, else put everything back."""
+        self.put_back_unless(condition)
+
+        def apply() -> tf.Tensor:
+            self._replica.optimizer.apply(gradients, variables)
+            return tf.constant(True)
+
+        tf.cond(condition, apply, lambda: tf.constant(False))
+
+    def put_back_unless(self, condition: tf.Tensor) -> None:
+        """Put everything back unless the condition holds."""
+        for variable, value in self._before:
+            variable.assign(tf.where(condition, variable.value, value))

@@ -14,7 +14,6 @@ import tensorflow as tf
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.objective import (
-    finite,
     gradients,
     loss,
     metrics,
@@ -138,7 +137,7 @@ def _phase_of_rank(
         loss=total,
         terms=values,
         flags=sums[len(phase.terms) :],
-        finite=finite.of_step(phase.optimizer, total, totals),
+        finite=gradients.are_finite(phase.optimizer, total, totals),
         metric_states=states,
     )
 

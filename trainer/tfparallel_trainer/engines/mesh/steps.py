@@ -14,7 +14,6 @@ from tfparallel_trainer.engines import engine
 from tfparallel_trainer.objective import (
     checks,
     evaluate,
-    finite,
     independence,
     metrics,
     replica,
@@ -123,7 +122,7 @@ class TrainStep:
         flags: tf.Tensor,
         gives_metrics: bool,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
-        before = finite.Memory(replica) if self._leaves_out else None
+        before = state.Memory(replica) if self._leaves_out else None
         results = []
         for phase, shared in train.phases_of_rank(
             replica,

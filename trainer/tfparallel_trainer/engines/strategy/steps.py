@@ -18,7 +18,7 @@ from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import feed, fingerprints, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import strategies
-from tfparallel_trainer.objective import evaluate, finite, metrics, replica, state, synchrony, train
+from tfparallel_trainer.objective import evaluate, metrics, replica, state, synchrony, train
 
 MOST_TRACED = 32
 """Functions that are kept: batches of ever other lengths would fill the memory with them."""
@@ -198,7 +198,7 @@ def _step(
 @contextlib.contextmanager
 def _kept(replica: replica.Replica, part: Any, everywhere: bool) -> Iterator[None]:
     """Put back what a batch of no examples changes: statistics of nothing are no numbers."""
-    before = None if everywhere else finite.Memory(replica)
+    before = None if everywhere else state.Memory(replica)
     yield
     if before is not None:
         before.put_back_unless(tf.shape(nest.leaves(part)[0])[0] > 0)
