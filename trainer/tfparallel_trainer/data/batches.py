@@ -137,7 +137,7 @@ class Whole:
         if batches.once or not restarts:  # two passes at a time could change each other's order
             self._begun = itertools.chain(read, begun)
         self._first = self._triple(first)
-        self._spec = self._described([self._triple(batch) for batch in read])
+        self.spec = self._described([self._triple(batch) for batch in read])
 
     @property
     def batch_size(self) -> int:
@@ -163,11 +163,6 @@ class Whole:
     def divided(self, division: feed.Division) -> feed.Source:
         """Cut each batch over the ranks."""
         return _Source(self, division)
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part, as tf.TensorSpec [None, …]."""
-        return self._spec
 
     def sample(self) -> Any:
         """The first example."""
@@ -263,8 +258,8 @@ class Whole:
         Raises:
             UserCodeError: it has another structure, or other sizes where the first two agree.
         """
-        leaves = self._leaves_like(batch, self._spec)
-        specs = nest.leaves(self._spec)
+        leaves = self._leaves_like(batch, self.spec)
+        specs = nest.leaves(self.spec)
         pairs = zip(leaves, specs, strict=True)
         return nest.packed(batch, [_cast(self._batches.name, *pair) for pair in pairs])
 
@@ -308,21 +303,11 @@ class _Source:
     def __init__(self, whole: Whole, division: feed.Division) -> None:
         self._whole = whole
         self._division = division
-
-    @property
-    def examples(self) -> int | None:
+        steps = whole.steps
+        self.examples = None if steps is None else steps * division.batch_size
         """As many as full batches have, where their number is known."""
-        steps = self._whole.steps
-        return None if steps is None else steps * self._division.batch_size
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part."""
-        return self._whole.spec
-
-    def sample(self) -> Any:
-        """The first example."""
-        return self._whole.sample()
+        self.spec = whole.spec
+        self.sample = whole.sample
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch; those of the first `start` examples are read and left out."""

@@ -129,6 +129,8 @@ class Feed:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self.spec = source.spec
+        self.sample = source.sample
         self._state = State()
         self._length: int | None = None
         self.wait = Wait()
@@ -141,11 +143,6 @@ class Feed:
         return self._length if known is None else known
 
     @property
-    def spec(self) -> Any:
-        """The structure of a part, as tf.TensorSpec [None, …]."""
-        return self._source.spec
-
-    @property
     def state(self) -> State:
         """Where the next batch begins."""
         return self._state
@@ -153,10 +150,6 @@ class Feed:
     def restore(self, state: State) -> None:
         """Let the next batch be that which begins there."""
         self._state = state
-
-    def sample(self) -> Any:
-        """One example as (x, y, sample_weight), each with a leading axis of 1."""
-        return self._source.sample()
 
     def epoch(self, number: int, start: int) -> Generator[Batch, None, None]:
         """The batches of an epoch from the example at position `start` on."""

@@ -69,20 +69,11 @@ class RowsSource:
                 tf.TensorSpec((), tf.int64),
                 tf.TensorSpec((len(self._functions),), tf.int64),
             )
-        self._spec = nest.convert(
+        self.examples = rows.length
+        self.spec = nest.convert(
             lambda tensor: tf.TensorSpec((None, *tensor.shape), tensor.dtype),
             nest.triple(self._prepare.structured_outputs),
         )
-
-    @property
-    def examples(self) -> int | None:
-        """Examples in an epoch."""
-        return self._rows.length
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part, as tf.TensorSpec [None, …]."""
-        return self._spec
 
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""
@@ -98,7 +89,7 @@ class RowsSource:
         return self._cut(iter(examples), start)
 
     def _cut(self, waiting: Iterator[Any], start: int) -> Generator[feed.Batch, None, None]:
-        for positions in order.batches(self._rows.length, self._division.batch_size, start):
+        for positions in order.batches(self.examples, self._division.batch_size, start):
             ranges = self._local_ranges(positions)
             whole = nest.triple(next(waiting)) if any(ranges) else None
             parts: list[Any] = []
@@ -114,7 +105,7 @@ class RowsSource:
         return [positions[part.start : part.stop] for part in ranges]
 
     def _examples(self, epoch: int, start: int) -> tf.data.Dataset:
-        batches = order.batches(self._rows.length, self._division.batch_size, start)
+        batches = order.batches(self.examples, self._division.batch_size, start)
         spans = [part for positions in batches for part in self._local_ranges(positions) if part]
         bounds = tf.constant([(part.start, part.stop) for part in spans], tf.int64, (len(spans), 2))
         options = tf.data.Options()
@@ -134,7 +125,7 @@ class RowsSource:
         positions = tf.range(bound[0], bound[1])
         if not self._rows.shuffled:
             return positions
-        return order.numbers(positions, self._rows.length, self._rows.seed, epoch)
+        return order.numbers(positions, self.examples, self._rows.seed, epoch)
 
     def _seeds(self, epoch: int) -> tf.Tensor:
         """The first half of the seed of each function in an epoch; an example has the other."""

@@ -39,27 +39,18 @@ class StreamSource:
         self._make = make
         self._division = division
         self._function = function
-        self._spec = _checked(data_set.element_spec, function)
-        leaves = nest.leaves(self._spec)
+        spec = _checked(data_set.element_spec, function)
+        leaves = nest.leaves(spec)
         self._is_batched = all(leaf.shape.rank and leaf.shape[0] is None for leaf in leaves)
+        if not self._is_batched:
+            spec = nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape), leaf.dtype), spec)
+        self.spec = spec
         cardinality = int(data_set.cardinality().numpy())
         self.endless = cardinality == tf.data.INFINITE_CARDINALITY
         """Whether an epoch never ends."""
-        self._length = cardinality if cardinality >= 0 and not self._is_batched else None
+        self.examples = cardinality if cardinality >= 0 and not self._is_batched else None
         if cardinality == 0:
             raise errors.UserCodeError(f"{function} returns an empty data set: return examples.")
-
-    @property
-    def examples(self) -> int | None:
-        """Examples in an epoch, where the data set knows; one of batches does not."""
-        return self._length
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part, as tf.TensorSpec [None, …]."""
-        if self._is_batched:
-            return self._spec
-        return nest.convert(lambda spec: tf.TensorSpec((None, *spec.shape), spec.dtype), self._spec)
 
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""
@@ -120,16 +111,8 @@ class GeneratedSource:
         self._division = division
         self._function = function
         self._sample = self._joined(list(itertools.islice(make(0), 1)))
-
-    @property
-    def examples(self) -> int | None:
-        """Unknown before the end."""
-        return None
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part, as tf.TensorSpec [None, …]."""
-        return feed.spec(self._sample)
+        self.examples = None
+        self.spec = feed.spec(self._sample)
 
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""

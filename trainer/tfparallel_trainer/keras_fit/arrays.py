@@ -128,6 +128,10 @@ class Windows:
 
     def __init__(self, whole: feed.Source, batch_size: int, steps: int, first_epoch: int) -> None:
         self._whole = whole
+        self.examples = min(steps * batch_size, whole.examples or 0)
+        """Examples in an epoch of full batches."""
+        self.spec = whole.spec
+        self.sample = whole.sample
         self._batch_size = batch_size
         self._steps = steps
         self._first = first_epoch
@@ -139,20 +143,6 @@ class Windows:
                 "epoch ends with them.",
                 stacklevel=2,
             )
-
-    @property
-    def examples(self) -> int | None:
-        """Examples in an epoch of full batches."""
-        return min(self._steps * self._batch_size, self._whole.examples or 0)
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part."""
-        return self._whole.spec
-
-    def sample(self) -> Any:
-        """The first example."""
-        return self._whole.sample()
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from its example `start` on."""
