@@ -52,40 +52,7 @@ class Whole:
         replicas: those of this process.
         """
         self._replicas = replicas
-        self._decisions = Decisions(replicas)
         self._statistics = state.Statistics(replicas)
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process has the first replica."""
-        return self._decisions.leads
-
-    @property
-    def model(self) -> Any:
-        """That of the first replica of this process."""
-        return self._replicas[0].model
-
-    def shown_to(self, callback: Any) -> Any:
-        """The model itself."""
-        return self.model
-
-    def after(self, call: Callable[[], bytes]) -> bytes:
-        """Variables that the call changes are changed on all replicas."""
-        return self._decisions.after(call)
-
-    def finish(self, *, trained: bool) -> None:
-        """Let the first replica's statistics, and averages of the weights, be everyone's."""
-        self._statistics.share()
-        if trained:
-            for replica in self._replicas:
-                evaluate.adopt_averages(replica.model)
-
-
-class Decisions:
-    """Between all replicas of a mesh; every process makes the same calls in the same order."""
-
-    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
-        self._replicas = replicas
         self._is_local = len(replicas) == replicas[0].data.size
         self._answer = b""
         self._sharings: dict[tuple[int, ...], state.Sharing] = {}
@@ -112,6 +79,15 @@ class Decisions:
         """Whether this process has the first replica."""
         return self._replicas[0].data.index == 0
 
+    @property
+    def model(self) -> Any:
+        """That of the first replica of this process."""
+        return self._replicas[0].model
+
+    def shown_to(self, callback: Any) -> Any:
+        """The model itself."""
+        return self.model
+
     def after(self, call: Callable[[], bytes]) -> bytes:
         """Let the leading process make a call; all get what it gives and what it changes.
 
@@ -133,6 +109,13 @@ class Decisions:
         if changed:
             self._share(tuple(sorted(changed)))
         return self._answer
+
+    def finish(self, *, trained: bool) -> None:
+        """Let the first replica's statistics, and averages of the weights, be everyone's."""
+        self._statistics.share()
+        if trained:
+            for replica in self._replicas:
+                evaluate.adopt_averages(replica.model)
 
     def _exchange(self, answer: bytes, changed: frozenset[int]) -> frozenset[int]:
         """Let all processes have the leading one's answer; return what it has changed."""
