@@ -60,6 +60,9 @@ class Outcome:
 Step = Callable[[int, feed.Batch, frozenset[Flag]], Outcome]
 """Makes a step, of which it takes the number (from 0), the batch and what this process asks for."""
 
+REQUESTS = len(Flag) + fingerprints.SUMMANDS
+"""How many numbers `requests` gives."""
+
 Watched = Callable[[Iterator[feed.Batch]], Iterator[feed.Batch]]
 """Goes through batches and says of each that it is done."""
 
@@ -166,20 +169,25 @@ class Synchronous:
         self._barrier()
 
 
+def requests(batch: feed.Batch, asked: frozenset[Flag]) -> list[float]:
+    """What a process adds to a step's sum over all: its flags, and the batch's fingerprint."""
+    return [*(float(flag in asked) for flag in Flag), *fingerprints.summands(batch.fingerprint)]
+
+
 def outcome_of(replica: replica.Replica, step: int, values: Sequence[Any]) -> Outcome:
     """What a step gave.
 
     Args:
         replica: any replica.
         step: number of the step.
-        values: the loss, that of each output, the sums of flags and fingerprints, and whether all
-            are finite, as arrays.
+        values: the loss, that of each output, the sum of `requests`, and whether all are finite, as
+            arrays.
 
     Raises:
         UserCodeError: processes were given different examples.
     """
-    total, terms, flag_sums, is_finite = values
-    if not fingerprints.alike(flag_sums[len(Flag) :]):
+    total, terms, sums, is_finite = values
+    if not fingerprints.alike(sums[len(Flag) :]):
         raise errors.UserCodeError(
             f"Some replicas get other examples than others, which shows in step {step + 1}: give "
             "the same in the same order everywhere. Sort lists of files, and let what is random "
@@ -188,7 +196,7 @@ def outcome_of(replica: replica.Replica, step: int, values: Sequence[Any]) -> Ou
     return Outcome(
         loss=float(total),
         terms=replica.by_output(terms),
-        flags=frozenset(flag for flag in Flag if flag_sums[flag] > 0),
+        flags=frozenset(flag for flag in Flag if sums[flag] > 0),
         finite=bool(is_finite),
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.data import feed, fingerprints, nest
+from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.objective import (
     checks,
@@ -67,8 +67,6 @@ class TrainStep:
                 train.nothing(self._spec) if part is None else part for part in rank_parts
             ]
         pattern = tuple(part is not None for part in rank_parts)
-        flags = [float(flag in asked) for flag in engine.Flag]
-        requests = [*flags, *fingerprints.summands(batch.fingerprint)]
         parts = [part for part in rank_parts if part is not None]
         if not self._traced and parts and self._replicas[0].data.size > 1:
             with user.guard(self._module.path, "computing the loss of some examples raised"):
@@ -77,7 +75,7 @@ class TrainStep:
         gives_metrics = engine.Flag.METRICS in asked and not self._leaves_out
         *tensors, values = self._function(pattern, gives_metrics)(
             tf.constant(step, tf.int64),
-            tf.constant(requests, tf.float64),
+            tf.constant(engine.requests(batch, asked), tf.float64),
             nest.convert(tf.convert_to_tensor, parts),
         )
         outcome = engine.outcome_of(self._replicas[0], step, [tensor.numpy() for tensor in tensors])
@@ -110,7 +108,7 @@ class TrainStep:
         with user.guard(self._module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec((), tf.int64),
-                tf.TensorSpec((len(engine.Flag) + fingerprints.SUMMANDS,), tf.float64),
+                tf.TensorSpec((engine.REQUESTS,), tf.float64),
                 [self._spec for has_part in pattern if has_part],
             )
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.data import feed, fingerprints, nest
+from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import strategies
 from tfparallel_trainer.objective import evaluate, metrics, replica, state, synchrony, train
@@ -47,8 +47,7 @@ class Steps:
             return _step(self._replica_in_context(), part, number, flags[0], everywhere)
 
         def make(step: int, batch: feed.Batch, asked: frozenset[engine.Flag]) -> engine.Outcome:
-            flags_asked = [float(flag in asked) for flag in engine.Flag]
-            requests = np.array([*flags_asked, *fingerprints.summands(batch.fingerprint)])
+            requests = np.array(engine.requests(batch, asked))
             flags = strategies.spread(
                 self._strategy,
                 self._places,

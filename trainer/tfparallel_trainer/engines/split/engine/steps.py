@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.data import feed, fingerprints
+from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split.engine import (
     backward,
@@ -55,8 +55,7 @@ class TrainStep:
     ) -> engine.Outcome:
         """Make step number `step` (from 0) on this process's parts of a batch."""
         shares = self._ranks.shares(batch.examples)
-        flags = [float(flag in asked) for flag in engine.Flag]
-        signals = [*flags, *fingerprints.summands(batch.fingerprint)]
+        signals = engine.requests(batch, asked)
         parts = self._ranks.parts(batch, shares)
         if not self._traced:
             self._check_loss(parts)
@@ -107,7 +106,7 @@ class TrainStep:
         with user.guard(self._module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec((), tf.int64),
-                tf.TensorSpec((len(engine.Flag) + fingerprints.SUMMANDS,), tf.float64),
+                tf.TensorSpec((engine.REQUESTS,), tf.float64),
                 self._ranks.spec(self._spec, shares),
             )
 
