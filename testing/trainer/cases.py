@@ -212,7 +212,7 @@ def work(output: pathlib.Path, floatx: str, numbers: Sequence[int]) -> None:
             weights |= {f"{number}/{place:03}": array for place, array in enumerate(result)}
     if processes.is_chief:
         np.savez(output, **weights)
-    state.Barrier(replicas)()
+    state.barrier(replicas)()
     del cluster
     os._exit(0)
 

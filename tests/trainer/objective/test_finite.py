@@ -44,7 +44,7 @@ def test_a_gradient_alone_can_be_at_fault() -> None:
     )
     (first, _), outcomes = ranks.run(user_module, normalised.examples(), 2, 30)
     assert [(outcome.loss, outcome.finite) for outcome in outcomes] == [(0.0, False)]
-    assert not state.Weights(first).finite()
+    assert not state.finiteness(first)()
 
 
 def test_loss_scaling_leaves_a_step_out_on_all_ranks() -> None:

@@ -127,8 +127,8 @@ class Synchronous:
         self._evaluator = evaluator
         self._examples = examples
         self._report = report or evaluate.Report(replicas).metrics
-        self._are_weights_finite = are_weights_finite or state.Weights(replicas[0]).finite
-        self._barrier = barrier or state.Barrier(replicas)
+        self._are_weights_finite = are_weights_finite or state.finiteness(replicas[0])
+        self._barrier = barrier or state.barrier(replicas)
         self._latest: dict[str, float] | None = None
 
     def reset(self) -> None:

@@ -55,7 +55,7 @@ class Whole:
         self._statistics = state.Statistics(replicas)
         self._is_local = len(replicas) == replicas[0].data.size
         self._answer = b""
-        self._sharings: dict[tuple[int, ...], state.Sharing] = {}
+        self._sharings: dict[tuple[int, ...], Callable[[], Any]] = {}
         carried = _carried(replicas[0])
         self._places: dict[int, int] = {}
         if not self.is_alone:  # variables on servers have no handle here
@@ -130,29 +130,25 @@ class Whole:
 
     def _announce(self, news: tf.Tensor) -> tf.Tensor:
         """Whether there is an answer, and of each variable whether it has changed: above 0."""
-        outcomes = []
-        for local_replica in self._replicas:
-            with tf.device(local_replica.device):
-                local_replica.data.begin(collectives.Program.ANNOUNCE)
-                outcomes.append(local_replica.data.sum(local_replica.data.of_first(news)))
-        return outcomes[0]
+        program = collectives.Program.ANNOUNCE
+        return state.on_each(
+            self._replicas, program, lambda one: one.data.sum(one.data.of_first(news))
+        )[0]
 
     def _tell(self, content: tf.Tensor) -> tf.Tensor:
         """Give what the leading process gives to all."""
-        outcomes = []
-        for local_replica in self._replicas:
-            with tf.device(local_replica.device):
-                local_replica.data.begin(collectives.Program.TELL)
-                message = content if local_replica.data.index == 0 else content[:0]
-                outcomes.append(local_replica.data.gather_rows([message])[0])
-        return outcomes[0]
+
+        def gather(one: replica.Replica) -> tf.Tensor:
+            return one.data.gather_rows([content if one.data.index == 0 else content[:0]])[0]
+
+        return state.on_each(self._replicas, collectives.Program.TELL, gather)[0]
 
     def _share(self, places: tuple[int, ...]) -> None:
         """Give all replicas the variables at these places; all of them, if too many sets were."""
         if places not in self._sharings and len(self._sharings) >= collectives.MAX_VARIANTS - 1:
             places = tuple(range(len(_carried(self._replicas[0]))))
         if places not in self._sharings:
-            self._sharings[places] = state.Sharing(
+            self._sharings[places] = state.sharing(
                 self._replicas,
                 part=lambda replica: [_carried(replica)[place] for place in places],
                 variant=len(self._sharings),

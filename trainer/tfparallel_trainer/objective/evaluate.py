@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import feed
-from tfparallel_trainer.objective import loss, metrics, replica
+from tfparallel_trainer.objective import loss, metrics, replica, state
 
 
 class Evaluator(abc.ABC):
@@ -96,14 +96,11 @@ class Report:
         return values
 
     def _run(self, numbers: tf.Tensor) -> list[tf.Tensor]:
-        outcomes = []
-        for local_replica in self._replicas:
-            with tf.device(local_replica.device):
-                local_replica.data.begin(collectives.Program.REPORT)
-                mine = numbers if local_replica is self._replicas[0] else tf.zeros_like(numbers)
-                states = metrics.contributions(local_replica)
-                outcomes.append(local_replica.data.sum_all([mine, *states]))
-        return outcomes[0]
+        def add_up(one: replica.Replica) -> list[tf.Tensor]:
+            mine = numbers if one is self._replicas[0] else tf.zeros_like(numbers)
+            return one.data.sum_all([mine, *metrics.contributions(one)])
+
+        return state.on_each(self._replicas, collectives.Program.REPORT, add_up)[0]
 
 
 def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
