@@ -17,7 +17,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.objective import independence, metric_sums, outputs, phases, replica
+from tfparallel_trainer.objective import independence, loss, metric_sums, outputs, phases, replica
 
 
 def build(
