@@ -65,8 +65,8 @@ def nothing_if(empty: tf.Tensor, gradients: Sequence[Any], variables: Sequence[A
     cleared = []
     for gradient, variable in zip(gradients, variables, strict=True):
         if isinstance(gradient, tf.IndexedSlices):
-            values = unless_empty(gradient.values)
-            cleared.append(tf.IndexedSlices(values, gradient.indices, gradient.dense_shape))
+            kept = unless_empty(gradient.values)
+            cleared.append(tf.IndexedSlices(kept, gradient.indices, gradient.dense_shape))
         elif gradient is None:
             cleared.append(None)
         else:
@@ -128,7 +128,7 @@ def are_finite(optimizer: Any, loss: tf.Tensor, gradients: Sequence[Any]) -> tf.
     """
     looked_at = [loss]
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        looked_at += [_values(gradient) for gradient in gradients if gradient is not None]
+        looked_at += [values(gradient) for gradient in gradients if gradient is not None]
     return all_finite(looked_at)
 
 
@@ -138,7 +138,8 @@ def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.reduce_all(tf.stack(are_finite))
 
 
-def _values(gradient: Any) -> tf.Tensor:
+def values(gradient: Any) -> tf.Tensor:
+    """Those of a gradient, without the rows that they belong to."""
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
