@@ -11,7 +11,7 @@ from testing import pages, paths
 from testing.operator import local_jobs
 from tfparallel.planning import questions, show
 from tfparallel_operator.api import load
-from tfparallel_trainer.contract import job_file, pipeline, plan, progress
+from tfparallel_trainer.contract import job_file, plan, progress
 
 EXAMPLE = paths.EXAMPLES / "split-deep-cnn/job.yaml"
 
@@ -197,7 +197,7 @@ def test_the_plan_and_the_pipeline_of_a_run_say_the_same_of_waiting() -> None:
     """A run that goes as planned waits as long as planned."""
     made = planned()
     mesh = job_file.Mesh(stage=2)
-    run = pipeline.Pipeline(
+    run = plan.Pipeline(
         placement=progress.Placement(mesh=mesh, stages=()),
         planned=made,
         step_seconds=None,

@@ -10,7 +10,7 @@ from tfparallel.terminal import placement
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import folders, run
-from tfparallel_trainer.contract import job_file, outputs, pipeline, plan
+from tfparallel_trainer.contract import job_file, outputs, plan
 from tfparallel_trainer.contract import progress as contract_progress
 
 _START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -193,7 +193,7 @@ def _span(stage: int, work: str, begin: float, end: float) -> plan.Span:
 def test_the_pipeline_of_a_split_model_is_told_and_drawn(
     results: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen = pipeline.Pipeline(
+    seen = plan.Pipeline(
         placement=contract_progress.Placement(
             mesh=job_file.Mesh(stage=2), stages=(_stage(0, "0.02"), _stage(1, "0.01"))
         ),

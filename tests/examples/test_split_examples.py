@@ -15,7 +15,7 @@ import yaml
 from benchmarks.pages import plans
 from testing.trainer import reference
 from tfparallel_operator.api import job_status
-from tfparallel_trainer.contract import outputs, pipeline
+from tfparallel_trainer.contract import outputs, plan
 
 pytestmark = [pytest.mark.timeout(900)]
 
@@ -108,7 +108,7 @@ def test_an_example_comes_to_what_the_whole_model_comes_to(
     assert "retracing" not in shown
     assert all(float(stage.busy_seconds or 0) > 0 for stage in placement.stages)
     assert_learned(results, file.parent.name)
-    seen = pipeline.Pipeline.model_validate_json((results / outputs.PIPELINE).read_bytes())
+    seen = plan.Pipeline.model_validate_json((results / outputs.PIPELINE).read_bytes())
     assert seen.planned is not None
     assert seen.planned.stages == plans.planned(file).stages
     works = [(one.stage, one.work, one.microbatch) for one in seen.planned.spans]

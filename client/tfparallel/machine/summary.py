@@ -14,7 +14,7 @@ from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import run
-from tfparallel_trainer.contract import outputs, pipeline
+from tfparallel_trainer.contract import outputs, plan
 from tfparallel_trainer.contract import progress as contract_progress
 
 _KEPT = (
@@ -89,7 +89,7 @@ def _results(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
 def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
     """Draw how the stages of a split model worked, where the run has left that."""
     try:
-        stages = pipeline.Pipeline.model_validate_json((folder / outputs.PIPELINE).read_bytes())
+        stages = plan.Pipeline.model_validate_json((folder / outputs.PIPELINE).read_bytes())
     except (OSError, pydantic.ValidationError):
         return
     yield "stages", planning.waiting(stages)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfparallel.planning import show
-from tfparallel_trainer.contract import pipeline, plan
+from tfparallel_trainer.contract import plan
 
 _COLOURS = ("#0072b2", "#d55e00", "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#999999")
 """Told apart by the colour-blind too."""
@@ -26,7 +26,7 @@ def picture(answer: plan.Plan, file: pathlib.Path) -> None:
         _schedule(axes[2], answer.spans, len(answer.stages), "schedule of a step, update left out")
 
 
-def picture_of_run(run: pipeline.Pipeline, file: pathlib.Path) -> None:
+def picture_of_run(run: plan.Pipeline, file: pathlib.Path) -> None:
     """Draw how the stages of a run worked beside what was planned of them into a file."""
     shown = [("measured", run.spans)]
     if run.planned is not None:
@@ -111,7 +111,7 @@ def _schedule(axis: Any, spans: Sequence[plan.Span], stages: int, title: str) ->
     axis.set_title(title, fontsize=9)
 
 
-def _shares(axis: Any, run: pipeline.Pipeline) -> None:
+def _shares(axis: Any, run: plan.Pipeline) -> None:
     """Two bars for each stage: its share of what all compute, as measured and as planned."""
     stages = run.placement.stages
     measured = [one.busy_seconds for one in stages]

@@ -6,7 +6,7 @@ from rich import console as rich_console
 from rich import table as rich_table
 
 from tfparallel.terminal import status
-from tfparallel_trainer.contract import pipeline, plan
+from tfparallel_trainer.contract import plan
 
 _WIDTH = 80
 """Most characters of a line of the schedule."""
@@ -44,7 +44,7 @@ def headline(answer: plan.Plan) -> str:
     )
 
 
-def waiting(run: pipeline.Pipeline) -> str:
+def waiting(run: plan.Pipeline) -> str:
     """How much of the schedule stages wait, messages included, beside what was planned of it."""
     stages = run.placement.mesh.stage
     of_plan = "" if run.planned is None else f" (planned {run.planned.bubble:.0%})"

@@ -34,7 +34,7 @@ def opened(
     seed: int = 7,
     *,
     evaluation: bool = False,
-) -> feed.Feed:
+) -> feed.Source:
     user_module = user.Module(
         pathlib.Path(__file__), {"training_data": function, "evaluation_data": function}
     )

@@ -22,7 +22,7 @@ from tfparallel_trainer import __main__, errors, user
 from tfparallel_trainer.contract import environment, exits, job_file
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.runtime import preflight, settings
-from tfparallel_trainer.runtime.lifecycle import ending
+from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.runtime.reporting import progress
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -430,6 +430,6 @@ def test_warnings_of_tensorflow_are_shown(monkeypatch: pytest.MonkeyPatch) -> No
     for variables, level in (({}, "1"), ({"TF_CPP_MIN_LOG_LEVEL": "3"}, "3")):
         monkeypatch.setattr(os, "environ", variables)
         monkeypatch.setattr(__main__, "attempt", lambda *_: exits.Exit.DONE)
-        monkeypatch.setattr(ending, "end", lambda _: None)
+        monkeypatch.setattr(termination, "end", lambda _: None)
         __main__.main()
         assert variables["TF_CPP_MIN_LOG_LEVEL"] == level

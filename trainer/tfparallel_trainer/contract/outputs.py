@@ -21,7 +21,7 @@ SUMMARY = "summary.json"
 """A `Summary`; its presence with `done: true` says that this job has finished."""
 
 PIPELINE = "pipeline.json"
-"""With strategy ModelSplit how the stages of the last steps worked: a `pipeline.Pipeline`."""
+"""With strategy ModelSplit how the stages of the last steps worked: a `plan.Pipeline`."""
 
 TRAIN_LOG = "logs/train.jsonl"
 """One JSON object a line: what happened during training."""

@@ -10,7 +10,7 @@ import pytest
 from testing import clock
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.contract import progress as protocol
-from tfparallel_trainer.data import feed, input_wait
+from tfparallel_trainer.data import feed
 from tfparallel_trainer.runtime.reporting import console, progress, records, reports
 from tfparallel_trainer.storage import folder as folders
 from tfparallel_trainer.storage import mirror
@@ -67,7 +67,7 @@ def test_a_resumed_run_tells_its_own_pace(virtual_clock: clock.Clock) -> None:
 def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clock) -> None:
     kept = Kept()
     reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
-    reporter.wait = input_wait.Wait(virtual_clock.monotonic)
+    reporter.wait = feed.Wait(virtual_clock.monotonic)
 
     def batches() -> Generator[feed.Batch, None, None]:
         for _ in range(3):

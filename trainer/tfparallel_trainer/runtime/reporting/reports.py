@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from tfparallel_trainer.contract import outputs, progress
-from tfparallel_trainer.data import input_wait
+from tfparallel_trainer.data import feed
 from tfparallel_trainer.runtime.reporting import console, records
 from tfparallel_trainer.runtime.reporting import progress as pushing
 
@@ -64,7 +64,7 @@ class Reporter:
         self._timed_from = self._counted_from = self._last
         self._rate: float | None = None
         self._metrics: dict[str, float] = {}
-        self.wait = input_wait.Wait()
+        self.wait = feed.Wait()
         """How long this process waits for its input."""
         self.placement: Callable[[], progress.Placement | None] = lambda: None
         """Where the parts of the model are, as reports tell it; none where it is whole."""
@@ -171,7 +171,7 @@ class Reporter:
         step: int,
         total: int | None,
         epoch: int,
-        waited: input_wait.Span | None = None,
+        waited: feed.Span | None = None,
     ) -> progress.Report:
         left = None
         if total is not None and self._timed_steps > 0:

@@ -65,7 +65,7 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
         )
         for one in (first, last.tensor)
     )
-    examples = arrays.ArrayFeed((given, expected, None), feed.Division(rows, 1, (0,)), None)
+    examples = arrays.ArraySource((given, expected, None), feed.Division(rows, 1, (0,)), None)
     mesh = shape.Mesh(generation=ranks.generation())
     divided = partition.divide(recorded, mesh, 1, schedule.one_forward_one_backward)
     (batch,) = examples.epoch(0, 0)
