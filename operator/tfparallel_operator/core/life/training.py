@@ -133,8 +133,8 @@ def _creations(
     if network.is_isolated(job) and not children.has_policy:
         manifests.append(network.policy(job))
     manifests += group.creations
-    paused = restarts.pauses_until(status, context.now) is not None
-    if paused or any(old.attempt != status.attempt for old in view.stale):
+    waits = group.pods_wait or restarts.pauses_until(status, context.now) is not None
+    if waits or any(old.attempt != status.attempt for old in view.stale):
         return tuple(manifests)
     pods = _pods(context, status, view)
     return (*manifests, *(claims.manifests(job) if pods else ()), *pods)
@@ -151,6 +151,7 @@ def _pods(
     growths = {
         role: replica_records.read(status, role).memory_growths for role in context.layout.specs
     }
+    has_places = any(pod.node for pod in view.current.values())
     builder = pod_builder.PodBuilder(context.layout, context.settings, status.attempt)
     pods = []
     for replica in view.missing:
@@ -160,7 +161,8 @@ def _pods(
         manifest = builder.build(
             replica, replica_attempt=replica_attempt, memory_growths=growths[replica.role]
         )
-        gang.join(manifest, context.job, context.settings.gangs, status.attempt, replica_attempt)
+        alone = bool(replica_attempt) and has_places
+        gang.join(manifest, context.job, context.settings.gangs, status.attempt, alone=alone)
         pods.append(manifest)
     kueue.place(context, pods)
     return pods

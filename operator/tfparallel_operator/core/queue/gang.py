@@ -2,9 +2,11 @@
 
 A PodGroup says how many pods belong together; each pod names its group. The group of Coscheduling
 and of Volcano is the job's, lives as long as the job trains, and follows the number of its members:
-those that have completed, or that training goes on without, are not waited for. Groups of
-Kubernetes 1.36 cannot change, so each attempt has its own, and a replica that is run again alone is
-not part of it: the others run already.
+those that have completed, or that training goes on without, are not waited for.
+
+A group of Kubernetes is fixed, so each attempt has its own. If an edit asks for another one before
+the attempt has a pod, the group is made again. A replica that runs again alone is not part of it
+once the others have their places.
 """
 
 import dataclasses
@@ -87,9 +89,13 @@ def join(
     job: types.TFParallelJob,
     gangs: installation.Gangs | None,
     attempt: int,
-    replica_attempt: int,
+    *,
+    alone: bool = False,
 ) -> None:
-    """Make a pod's manifest part of the job's gang, in place; what its template says wins."""
+    """Make a pod's manifest part of the job's gang, in place; what its template says wins.
+
+    A pod is `alone` if it runs again while the others of its attempt have their places.
+    """
     chosen = scheduler(job, gangs)
     if chosen is None or gangs is None:
         return
@@ -103,7 +109,7 @@ def join(
             metadata["annotations"][names.ANNOTATION_POD_GROUP] = group
             spec.setdefault("schedulerName", names.VOLCANO)
         case types.GangScheduler.KUBERNETES:
-            if replica_attempt == 0:
+            if not alone:
                 spec["schedulingGroup"] = {"podGroupName": group}
     policy = job.spec.run_policy.scheduling_policy
     if policy is not None and policy.priority_class is not None:
@@ -117,6 +123,8 @@ class Steps:
     creations: tuple[decision.Manifest, ...] = ()
     changes: tuple[decision.Change, ...] = ()
     deletions: tuple[decision.Deletion, ...] = ()
+    pods_wait: bool = False
+    """Whether no pod may be created, because the group that it would name is not the right one."""
 
 
 def steps(
@@ -145,6 +153,11 @@ def steps(
             "spec": spec,
         }
         return Steps((manifest,), deletions=others)
+    if chosen is types.GangScheduler.KUBERNETES:
+        has_pods = any(pod.attempt == attempt for pod in (*view.current.values(), *view.stale))
+        if has_pods or _is_right(group, spec):
+            return Steps(deletions=others)
+        return Steps(deletions=removals(groups), pods_wait=True)
     fields = {key: spec.get(key) for key in _FIELDS[chosen] if group.spec.get(key) != spec.get(key)}
     if not fields:
         return Steps(deletions=others)
@@ -163,9 +176,9 @@ def removals(groups: tuple[observation.Group, ...]) -> tuple[decision.Deletion, 
 _FIELDS: Mapping[types.GangScheduler, tuple[str, ...]] = {
     types.GangScheduler.COSCHEDULING: ("minMember", "minResources", "scheduleTimeoutSeconds"),
     types.GangScheduler.VOLCANO: ("minMember", "minResources", "priorityClassName", "queue"),
-    types.GangScheduler.KUBERNETES: (),
 }
-"""What of a group's spec follows the job; groups of Kubernetes 1.36 cannot change."""
+"""What of a group's spec follows the job. Kubernetes changes no group of 1.36, and of a group of
+1.37 the minCount alone."""
 
 
 def _spec(view: view.View, chosen: types.GangScheduler) -> dict[str, Any]:
@@ -187,6 +200,14 @@ def _spec(view: view.View, chosen: types.GangScheduler) -> dict[str, Any]:
         spec["queue"] = policy.queue or _NO_QUEUE_GIVEN
         spec["priorityClassName"] = policy.priority_class
     return {key: value for key, value in spec.items() if value is not None}
+
+
+def _is_right(group: observation.Group, spec: Mapping[str, Any]) -> bool:
+    """Whether a group of Kubernetes asks for this; its API server fills in a priority class."""
+    policies = [one.get("schedulingPolicy") or {} for one in (group.spec, spec)]
+    now, wanted = ((policy.get("gang") or {}).get("minCount") for policy in policies)
+    name = spec.get("priorityClassName")
+    return now == wanted and name in (None, group.spec.get("priorityClassName"))
 
 
 def _priority_class(layout: layout.Layout, policy: types.SchedulingPolicy) -> str | None:

@@ -330,7 +330,7 @@ def _pod_set(
     """Return how many pods of which kind a role has: what decides about place and quota."""
     growths = replica_records.read(layout.job.status, role).memory_growths
     of_role = pods.build(replicas.Replica(role, 0), memory_growths=growths)
-    gang.join(of_role, layout.job, settings.gangs, 1, 0)
+    gang.join(of_role, layout.job, settings.gangs, attempt=1)
     spec = {key: value for key, value in of_role["spec"].items() if key not in _POD_FIELDS}
     for kind in ("initContainers", "containers"):
         if kind in spec:
