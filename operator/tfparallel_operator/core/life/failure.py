@@ -115,16 +115,8 @@ def settles_at(
     """Return until when a loss may turn out to be the consequence of one that is not seen yet.
 
     A lost peer waits for the peer's own exit. An answer that ends a job whose replicas need each
-    other waits for signs that the cluster took one of them, unless the trainer says what it was.
-
-    Args:
-        loss: the loss that would be answered.
-        view: the replicas and their pods.
-        settling: how long an answer that ends the job waits.
-        final: whether the answer would end the job.
-
-    Returns:
-        The time; None: it counts at once.
+    other is `final`, and waits so long for signs that the cluster took one of them, unless the
+    trainer says what it was. None: the loss counts at once.
     """
     if loss.exit is None or loss.exit.finished_at is None or not loss.cause.bounded:
         return None

@@ -42,12 +42,9 @@ class PodBuilder:
     def build(
         self, replica: replicas.Replica, *, replica_attempt: int = 0, memory_growths: int = 0
     ) -> decision.Manifest:
-        """Build the pod of one replica.
+        """Build the pod of a replica that has run again so often within the attempt.
 
-        Args:
-            replica: which of the job's replicas.
-            replica_attempt: the replica's restarts within the attempt.
-            memory_growths: how often the memory of its role has grown.
+        The memory of its role has grown so often, over all attempts.
         """
         key = replica.role, replica == self._layout.coordinator, memory_growths
         if key not in self._shared:
@@ -100,13 +97,7 @@ class PodBuilder:
     def _build_shared(
         self, role: types.Role, coordinates: bool, memory_growths: int
     ) -> decision.Manifest:
-        """Build what the pods of a role have in common.
-
-        Args:
-            role: the role.
-            coordinates: whether it is the pod of the coordinator alone.
-            memory_growths: how often the memory of the role has grown.
-        """
+        """Build what the pods of a role have in common, or what the coordinator alone has."""
         job, settings, spec = self._job, self._settings, self._layout.specs[role]
         template = copy.deepcopy(spec.template) or {}
         template_metadata = template.get("metadata") or {}

@@ -9,12 +9,11 @@ the attempt has a pod, the group is made again. A replica that runs again alone 
 once the others have their places.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import decision, installation, layout, observation, view
+from tfparallel_operator.core import context, decision, installation, layout, observation, view
 from tfparallel_operator.core.pods import ownership
 
 _TYPES: Mapping[types.GangScheduler, decision.ObjectType] = {
@@ -116,30 +115,14 @@ def join(
         spec.setdefault("priorityClassName", policy.priority_class)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Steps:
-    """What to write so that the job has the group that it needs, and no other."""
-
-    creations: tuple[decision.Manifest, ...] = ()
-    changes: tuple[decision.Change, ...] = ()
-    deletions: tuple[decision.Deletion, ...] = ()
-    pods_wait: bool = False
-    """Whether no pod may be created, because the group that it would name is not the right one."""
-
-
-def steps(
-    view: view.View,
-    groups: tuple[observation.Group, ...],
-    gangs: installation.Gangs | None,
-    attempt: int,
-) -> Steps:
-    """Say what to write of a job's group, given the groups that it has."""
-    job = view.layout.job
-    chosen = scheduler(job, gangs)
+def steps(context: context.DecisionContext, view: view.View, attempt: int) -> decision.Steps:
+    """Say what to write of a job's group, so that it has the one that it needs, and no other."""
+    job, groups = context.job, context.children.groups
+    chosen = scheduler(job, context.settings.gangs)
     if chosen is None:
         # If the job trains, the installation no longer has a scheduler: pods that wait still name
         # their group.
-        return Steps()
+        return decision.Steps()
     api_version, kind = _TYPES[chosen]
     name = _name(job, chosen, attempt)
     spec = _spec(view, chosen)
@@ -152,17 +135,17 @@ def steps(
             "metadata": ownership.metadata(job, name),
             "spec": spec,
         }
-        return Steps((manifest,), deletions=others)
+        return decision.Steps((manifest,), deletions=others)
     if chosen is types.GangScheduler.KUBERNETES:
         has_pods = any(pod.attempt == attempt for pod in (*view.current.values(), *view.stale))
         if has_pods or _is_right(group, spec):
-            return Steps(deletions=others)
-        return Steps(deletions=removals(groups), pods_wait=True)
+            return decision.Steps(deletions=others)
+        return decision.Steps(deletions=removals(groups), pods_wait=True)
     fields = {key: spec.get(key) for key in _FIELDS[chosen] if group.spec.get(key) != spec.get(key)}
     if not fields:
-        return Steps(deletions=others)
+        return decision.Steps(deletions=others)
     change = decision.Change(_TYPES[chosen], name, group.uid, {"spec": fields})
-    return Steps(changes=(change,), deletions=others)
+    return decision.Steps(changes=(change,), deletions=others)
 
 
 def removals(groups: tuple[observation.Group, ...]) -> tuple[decision.Deletion, ...]:

@@ -42,13 +42,6 @@ def name(job: types.TFParallelJob) -> str:
     return f"{names.SINGULAR}-{job.metadata.name}"
 
 
-def find(
-    job: types.TFParallelJob, workloads: Iterable[observation.Workload]
-) -> observation.Workload | None:
-    """Return the job's Workload, if there is one."""
-    return next((one for one in workloads if one.name == name(job)), None)
-
-
 def holds(workload: observation.Workload, kind: str) -> bool:
     """Whether a condition of a Workload is set and true."""
     condition = _condition(workload, kind)
@@ -189,16 +182,10 @@ def finished(
 def progress(
     workload: observation.Workload, ready: bool, ended: Mapping[str, int], now: datetime.datetime
 ) -> decision.Change | None:
-    """Say whether all pods run or have ended well, and which need their quota no longer.
+    """Say whether all pods run or have ended well, and how many of each pod set use nothing.
 
     None when that is said already. Quota that was given back cannot be taken again. Kueue's
     field manager writes other fields of the status, so it leaves this one alone.
-
-    Args:
-        workload: the Workload.
-        ready: whether all pods run or have ended well.
-        ended: the pods that use nothing, by pod set.
-        now: the time.
     """
     counts = {
         name: max(count, workload.reclaimable.get(name, 0))
@@ -230,9 +217,13 @@ def _pods_ready(workload: observation.Workload, ready: bool) -> list[tuple[str, 
     return [("PodsReady", ready, reason, message)]
 
 
-def deletion(workload: observation.Workload) -> decision.Deletion:
-    """Delete a Workload that stands for nothing."""
-    return decision.Deletion(workload.name, workload.uid, decision.WORKLOAD)
+def deletions(workloads: Iterable[observation.Workload]) -> tuple[decision.Deletion, ...]:
+    """Delete Workloads that stand for nothing."""
+    return tuple(
+        decision.Deletion(workload.name, workload.uid, decision.WORKLOAD)
+        for workload in workloads
+        if not workload.deleting
+    )
 
 
 def _counts(layout: layout.Layout) -> dict[str, int]:
