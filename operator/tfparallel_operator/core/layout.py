@@ -6,7 +6,7 @@ One is made for each decision, so that nothing in a decision expands or counts t
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tfparallel_operator.api import job_status, load, names, types
@@ -243,9 +243,7 @@ def _template_port(spec: types.ReplicaSpec) -> int | None:
 
 
 def _running_sum(
-    roles: Sequence[types.Role] | Mapping[types.Role, int],
-    counts: Mapping[types.Role, int],
-    first: int = 0,
+    roles: Iterable[types.Role], counts: Mapping[types.Role, int], first: int = 0
 ) -> Mapping[types.Role, int]:
     sums = {}
     for role in roles:

@@ -10,6 +10,9 @@ from tfparallel_trainer.contract import exits
 
 _FIRST_SIGNAL_CODE = 128
 _CONTRACT = frozenset(exits.Exit)
+_FINAL = frozenset(code for code in exits.Exit if not code.retryable)
+"""Codes that would come again, of people's own commands too: their scripts may call the trainer's
+`fit`. Codes outside the contract, such as those of signals, may be retried."""
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
 OOM_KILLED = "OOMKilled"
@@ -124,7 +127,7 @@ def settles_at(
         all_ended = all(phase.ended for phase in view.phases.values())
         waits = None if all_ended else installation.SETTLING
     else:
-        known = final_by_contract(loss.exit.code) or len(view.layout.all_replicas) == 1
+        known = loss.exit.code in _FINAL or len(view.layout.all_replicas) == 1
         waits = settling if final and view.layout.is_gang and not known else None
     return None if waits is None else loss.exit.finished_at + waits
 
@@ -160,21 +163,9 @@ def permits_restart(layout: layout.Layout, role: types.Role, code: int) -> bool:
             return False
         case types.RestartPolicy.EXIT_CODE:
             if layout.job.spec.trainer is not None and code in _CONTRACT:
-                return not final_by_contract(code)
+                return code not in _FINAL
             return code < 0 or code >= _FIRST_SIGNAL_CODE
         case types.RestartPolicy.ALWAYS | types.RestartPolicy.ON_FAILURE:
             return True
         case None:
-            return not final_by_contract(code)
-
-
-def final_by_contract(code: int) -> bool:
-    """Whether the trainer's exit contract says that a code would come again.
-
-    Codes outside it (signals, crashes) may be retried. It holds for commands of people's own too:
-    their scripts may call the trainer's `fit`.
-    """
-    try:
-        return not exits.Exit(code).retryable
-    except ValueError:
-        return False
+            return code not in _FINAL
