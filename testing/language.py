@@ -23,6 +23,7 @@ PAGES = (
     *(
         paths.PAGES / f"{name}.md"
         for name in (
+            "architecture",
             "availability",
             "buckets",
             "captures",
@@ -40,6 +41,7 @@ PAGES = (
             "local",
             "long-tier",
             "metrics",
+            "operator-speed",
             "parameter-servers",
             "python-client",
             "restarts",
