@@ -48,7 +48,8 @@ def pending_loss(view: view.View) -> failure.Loss:
     first, why = next(reasons, (waiting[0], ""))
     seconds = view.layout.job.spec.run_policy.pending_deadline_seconds
     sentence = f"does not run {seconds} s after it should (runPolicy.pendingDeadlineSeconds){why}"
-    return failure.Loss(first, policies.Cause.PENDING_TOO_LONG, None, sentence)
+    cause, waits = policies.Cause.PENDING_TOO_LONG, view.is_waiting_gang
+    return failure.Loss(first, cause, None, sentence, of_waiting_gang=waits)
 
 
 def stall_loss(status: job_status.JobStatus, layout: layout.Layout) -> failure.Loss:

@@ -50,6 +50,8 @@ class Loss:
     exit: observation.Exit | None
     fate: str = "vanished"
     """What became of it, when it has no exit."""
+    of_waiting_gang: bool = False
+    """Whether it was lost before any pod of its gang had a place."""
 
     def describe(self, job_name: str) -> str:
         """Say which replica was lost, and how, with what it said itself of its end."""
@@ -87,7 +89,11 @@ def losses(view: view.View) -> tuple[Loss, ...]:
         for pod in view.current.values()
         if pod.phase is observation.Phase.FAILED and pod.replica not in view.ignored
     ]
-    losses += [Loss(replica, policies.Cause.DISRUPTION, None) for replica in view.vanished]
+    waits = view.is_waiting_gang
+    losses += [
+        Loss(replica, policies.Cause.DISRUPTION, None, of_waiting_gang=waits)
+        for replica in view.vanished
+    ]
     if view.layout.is_gang and any(_trains(loss.replica) for loss in losses):
         losses += [
             Loss(pod.replica, policies.Cause.DISRUPTION, None, "is being deleted or evicted")

@@ -150,7 +150,6 @@ def _pods(
     growths = {
         role: replica_records.read(status, role).memory_growths for role in context.layout.specs
     }
-    has_places = any(pod.node for pod in view.current.values())
     builder = pod_builder.PodBuilder(context.layout, context.settings, status.attempt)
     pods = []
     for replica in view.missing:
@@ -160,8 +159,7 @@ def _pods(
         manifest = builder.build(
             replica, replica_attempt=replica_attempt, memory_growths=growths[replica.role]
         )
-        alone = bool(replica_attempt) and has_places
-        gang.join(manifest, context.job, context.settings.gangs, status.attempt, alone=alone)
+        gang.join(manifest, context.job, context.settings.gangs, status.attempt, replica_attempt)
         pods.append(manifest)
     kueue.place(context, pods)
     return pods

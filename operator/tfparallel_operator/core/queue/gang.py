@@ -5,8 +5,8 @@ and of Volcano is the job's, lives as long as the job trains, and follows the nu
 those that have completed, or that training goes on without, are not waited for.
 
 A group of Kubernetes is fixed, so each attempt has its own. If an edit asks for another one before
-the attempt has a pod, the group is made again. A replica that runs again alone is not part of it
-once the others have their places.
+the attempt has a pod, the group is made again. A replica that runs again alone is not part of it:
+the others have their places already, or else all of them run again.
 """
 
 from collections.abc import Mapping
@@ -88,13 +88,9 @@ def join(
     job: types.TFParallelJob,
     gangs: installation.Gangs | None,
     attempt: int,
-    *,
-    alone: bool = False,
+    replica_attempt: int = 0,
 ) -> None:
-    """Make a pod's manifest part of the job's gang, in place; what its template says wins.
-
-    A pod is `alone` if it runs again while the others of its attempt have their places.
-    """
+    """Make a pod's manifest part of the job's gang, in place; what its template says wins."""
     chosen = scheduler(job, gangs)
     if chosen is None or gangs is None:
         return
@@ -108,7 +104,7 @@ def join(
             metadata["annotations"][names.ANNOTATION_POD_GROUP] = group
             spec.setdefault("schedulerName", names.VOLCANO)
         case types.GangScheduler.KUBERNETES:
-            if not alone:
+            if replica_attempt == 0:
                 spec["schedulingGroup"] = {"podGroupName": group}
     policy = job.spec.run_policy.scheduling_policy
     if policy is not None and policy.priority_class is not None:

@@ -343,18 +343,30 @@ def test_a_group_with_pods_stays_until_the_next_attempt() -> None:
     assert only_group(world).spec["priorityClassName"] == "urgent"
 
 
-@pytest.mark.parametrize(
-    ("node", "group"), [("", {"podGroupName": "job-1"}), ("node-1", None)], ids=["waits", "runs"]
-)
-def test_one_that_runs_again_alone_joins_the_group_while_it_waits(
-    node: str, group: dict[str, str] | None
-) -> None:
-    world = a_gang(KUBERNETES, chief=1, worker=2, ps=1)
-    for name in world.pods:
-        world.update(name, node=node)
-    del world.pods["job-worker-1"]
+def lose(world: builders.World, pod: str) -> None:
+    """Have somebody delete a pod."""
+    del world.pods[pod]
     world.settle()
-    pod = world.manifests[-1]
-    assert pod["metadata"]["name"] == "job-worker-1"
-    assert pod["metadata"]["labels"][names.LABEL_REPLICA_ATTEMPT] == "1"
-    assert pod["spec"].get("schedulingGroup") == group
+
+
+def test_one_that_runs_again_alone_joins_no_group_of_kubernetes() -> None:
+    world = a_gang(KUBERNETES, chief=1, worker=2, ps=1)
+    world.update("job-chief-0", node="node-1")
+    lose(world, "job-worker-1")
+    assert world.manifests[-1]["metadata"]["name"] == "job-worker-1"
+    assert "schedulingGroup" not in world.manifests[-1]["spec"]
+    assert only_group(world).name == "job-1"
+
+
+@pytest.mark.parametrize(
+    "roles", [{"chief": 1, "worker": 2, "ps": 1}, {"worker": 2, "evaluator": 1}]
+)
+def test_a_gang_that_waits_begins_again_as_a_whole(roles: dict[str, int]) -> None:
+    world = a_gang(KUBERNETES, **roles)
+    lose(world, list(world.pods)[-1])
+    assert only_group(world).name == "job-2"
+    assert {pod.attempt for pod in world.pods.values()} == {2}
+    group = {"podGroupName": "job-2"}
+    pods = [one for one in world.manifests if one["kind"] == "Pod"][-len(world.pods) :]
+    assert all(pod["spec"]["schedulingGroup"] == group for pod in pods)
+    assert world.status.restarts.disruption == 1
