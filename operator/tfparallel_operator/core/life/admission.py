@@ -7,7 +7,7 @@ of the job's own keep the admission. An eviction counts as a disruption: the clu
 
 import datetime
 
-from tfparallel_operator.api import job_status, names, policies
+from tfparallel_operator.api import names, policies
 from tfparallel_operator.core import context, decision, remedies
 from tfparallel_operator.core.life import counts, deadlines, ending, restarts, spec_validity
 from tfparallel_operator.core.queue import gang, kueue, workload
@@ -88,7 +88,11 @@ def wait_for_quota(context: context.DecisionContext) -> decision.Decision | None
     is_news = was_admitted or conditions.find(status, _ADMITTED) is None
     if conditions.begun(status) and was_admitted and not kueue.is_resized(context):
         status = restarts.count(status, policies.Cause.DISRUPTION)
-    status = _resting(context, status, reason, message)
+    status = conditions.without(status, names.Condition.FAILED)
+    status = context.stamp.clear(status, _OVER_WHILE_WAITING, reason, message)
+    resumed, why = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
+    status = context.stamp.clear(status, [names.Condition.SUSPENDED], resumed, why)
+    status = context.stamp.set(status, _ADMITTED, False, reason, message)
     if existing is not None:
         created = names.Reason.REPLICAS_CREATED
         status = context.stamp.clear(status, [_REFUSED], created, "the Workload was created")
@@ -118,17 +122,3 @@ def wait_for_ports(context: context.DecisionContext) -> decision.Decision | None
         events=(context.warning(reason, message),) if is_news else (),
         wake_at=context.now + _LOOK_FOR_PORTS,
     )
-
-
-def _resting(
-    context: context.DecisionContext,
-    status: job_status.JobStatus,
-    reason: names.Reason,
-    message: str,
-) -> job_status.JobStatus:
-    """Return the status of a job that waits: whatever it did before is over."""
-    status = conditions.without(status, names.Condition.FAILED)
-    status = context.stamp.clear(status, _OVER_WHILE_WAITING, reason, message)
-    resumed, why = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
-    status = context.stamp.clear(status, [names.Condition.SUSPENDED], resumed, why)
-    return context.stamp.set(status, _ADMITTED, False, reason, message)

@@ -10,7 +10,6 @@ from tfparallel_operator.core.status import conditions
 
 Pods = tuple[observation.Pod, ...]
 
-_JOB = policies.CleanupTarget.JOB
 _BY_POLICY = {
     types.CleanPodPolicy.RUNNING: policies.CleanupTarget.RUNNING_PODS,
     types.CleanPodPolicy.ALL: policies.CleanupTarget.PODS,
@@ -30,14 +29,13 @@ def clean_up(context: context.DecisionContext) -> decision.Decision | None:
     status = counts.count(status, context.view, ended=True)
     grace_ends = grace_until(context.job, status, pods, now)
     spared = set() if grace_ends is None else {pod.uid for pod in evaluators(pods)}
-    target = _BY_POLICY.get(context.job.spec.run_policy.clean_pod_policy)
-    removed = {pod.uid for pod in _of_target(target, pods)} - spared
+    by_policy = _BY_POLICY.get(context.job.spec.run_policy.clean_pod_policy)
     stages = _stages(context.job, status, status.completion_time or now)
-    for target, at in stages:
-        if at <= now:
-            removed |= {pod.uid for pod in _of_target(target, pods)}
-    delete_job = any(target is _JOB and at <= now for target, at in stages)
+    due = [target for target, at in stages if at <= now]
+    removed = {pod.uid for pod in _of_target(by_policy, pods)} - spared
+    removed |= {pod.uid for target in due for pod in _of_target(target, pods)}
     later = (at for _, at in stages if at > now)
+    delete_job = policies.CleanupTarget.JOB in due
     return decision.Decision(
         context.observed(status),
         deletions=(
@@ -90,7 +88,7 @@ def _stages(
     ]
     if policy.ttl_seconds_after_finished is not None:
         lifetime = datetime.timedelta(seconds=policy.ttl_seconds_after_finished)
-        stages.append((_JOB, ended_at + lifetime))
+        stages.append((policies.CleanupTarget.JOB, ended_at + lifetime))
     return stages
 
 

@@ -184,9 +184,9 @@ def _spec(view: view.View, chosen: types.GangScheduler) -> dict[str, Any]:
 def _is_right(group: observation.Group, spec: Mapping[str, Any]) -> bool:
     """Whether a group of Kubernetes asks for this; its API server fills in a priority class."""
     policies = [one.get("schedulingPolicy") or {} for one in (group.spec, spec)]
-    now, wanted = ((policy.get("gang") or {}).get("minCount") for policy in policies)
+    before, after = ((policy.get("gang") or {}).get("minCount") for policy in policies)
     name = spec.get("priorityClassName")
-    return now == wanted and name in (None, group.spec.get("priorityClassName"))
+    return before == after and name in (None, group.spec.get("priorityClassName"))
 
 
 def _priority_class(layout: layout.Layout, policy: types.SchedulingPolicy) -> str | None:

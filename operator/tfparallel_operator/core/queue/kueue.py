@@ -30,7 +30,13 @@ def is_queued(context: context.DecisionContext) -> bool:
 
 def is_admitted(context: context.DecisionContext) -> bool:
     """Whether a job that is in a queue may run."""
-    return workload.admits(context.layout, find(context))
+    existing = find(context)
+    return (
+        existing is not None
+        and workload.fits(context.layout, existing)
+        and not workload.evicted(existing)
+        and workload.holds(existing, "Admitted")
+    )
 
 
 def is_resized(context: context.DecisionContext) -> bool:

@@ -67,16 +67,6 @@ def fits(layout: layout.Layout, workload: observation.Workload) -> bool:
     )
 
 
-def admits(layout: layout.Layout, workload: observation.Workload | None) -> bool:
-    """Whether the job's pods may run."""
-    return (
-        workload is not None
-        and fits(layout, workload)
-        and not evicted(workload)
-        and holds(workload, "Admitted")
-    )
-
-
 def evicted(workload: observation.Workload) -> bool:
     """Whether what a Workload had was taken from it, or nobody may admit it."""
     return not workload.active or holds(workload, "Evicted")
