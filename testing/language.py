@@ -18,11 +18,7 @@ from testing import paths
 from testing.cluster import binaries, console
 
 RULES = paths.PAGES / ".vale/vale.ini"
-UNCHECKED = (
-    "benchmarks/operator-speed.md",
-    "explanation/architecture.md",
-    "how-to/old-scripts.md",
-)
+UNCHECKED = ("how-to/old-scripts.md",)
 """Pages that are not yet in this language."""
 PAGES = (
     paths.ROOT / "README.md",
@@ -30,20 +26,12 @@ PAGES = (
     *sorted(paths.EXAMPLES.glob("**/README.md")),
 )
 CLIENT = paths.ROOT / "client/tfparallel"
-MESSAGES = (CLIENT, paths.ROOT / "operator/tfparallel_operator", paths.TRAINER)
-"""The packages whose messages are checked."""
 OPERATOR = paths.ROOT / "operator/tfparallel_operator"
+MESSAGES = (CLIENT, OPERATOR, paths.TRAINER)
+"""The packages whose messages are checked."""
 DOCUMENTED = (OPERATOR, paths.TRAINER)
 """Files and folders whose docstrings are checked; those of `api` are the descriptions of fields."""
-NAMED = (
-    paths.ROOT / "images",
-    *(
-        paths.ROOT / "operator/tfparallel_operator" / name
-        for name in ("api", "api_server", "engine", "local", "main.py")
-    ),
-    CLIENT,
-    paths.TRAINER,
-)
+NAMED = (paths.ROOT / "images", OPERATOR, CLIENT, paths.TRAINER)
 """Files and folders whose identifiers are checked."""
 NO_NOUNS = frozenset({"found", "given", "held", "made", "own", "told", "wanted"})
 """What hides the type of a value, and cannot be searched."""

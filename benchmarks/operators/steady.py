@@ -161,7 +161,7 @@ async def rows(place: contestants.Place, size: results.Size) -> list[results.Res
             f"{most:.0f} MB at most since its start, before the jobs",
         ),
         _delay(size, before, after),
-        blocks(f"an operator starts beside {pods} pods", json.loads(report.read_text())),
+        blocks(f"an operator starts next to {pods} pods", json.loads(report.read_text())),
     ]
 
 

@@ -47,6 +47,7 @@ def main(**values: Any) -> None:
     # Neither this nor a search for garbage in what stays for ever may hold up the event loop.
     rules.compile_all(schema.job_schema())
     kopf.on.startup()(_spare_what_is_listed())
+    kopf.on.cleanup()(_spare_what_ends)
     sys.exit(asyncio.run(_run(options)))
 
 
@@ -61,6 +62,11 @@ def _spare_what_is_listed() -> Callable[..., Awaitable[None]]:
         gc.set_threshold(*thresholds)
 
     return settle
+
+
+async def _spare_what_ends(**_: Any) -> None:
+    """Search for no garbage at the end, when all of it goes: it takes 55 ms with 1,000 jobs."""
+    gc.disable()
 
 
 async def _run(options: settings.Settings) -> int:

@@ -37,9 +37,7 @@ def _outcome(
     )
     status = _STATUS
     if end is not None:
-        status = conditions.set_condition(
-            status, end, true=True, reason="Why", message="so", now=_START, generation=1
-        )
+        status = conditions.Stamp(_START, 1).set(status, end, True, "Why", "so")
     job = job.model_copy(update={"status": status})
     return run.Outcome(job, folders.Folders(folder), folder / "results", stopped_by)
 

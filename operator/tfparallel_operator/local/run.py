@@ -212,14 +212,13 @@ def _going_on(job: types.TFParallelJob, layout: folders.Folders) -> types.TFPara
         raise load.SpecError(
             f"{layout.status}: not the status of a run; give --output another folder"
         ) from error
-    left = conditions.set_condition(
+    ended_at = datetime.datetime.fromtimestamp(layout.status.stat().st_mtime, datetime.UTC)
+    left = conditions.Stamp(ended_at, generation=0).set(
         job_status.JobStatus(attempt=attempt),
         names.Condition.SUSPENDED,
-        true=True,
-        reason=names.Reason.JOB_SUSPENDED,
-        message="an earlier run in this folder has ended",
-        now=datetime.datetime.fromtimestamp(layout.status.stat().st_mtime, datetime.UTC),
-        generation=0,
+        True,
+        names.Reason.JOB_SUSPENDED,
+        "an earlier run in this folder has ended",
     )
     return job.model_copy(update={"status": left})
 

@@ -91,6 +91,25 @@ async def test_a_gang_of_kubernetes_with_a_priority_class_is_bound(
         assert {pod["spec"]["priority"] for pod in (await place.pods()).values()} == {1000}
 
 
+@pytest.mark.parametrize(
+    "cluster", ["gang_scheduling_cluster", "alpha_gangs_cluster"], indirect=True, scope="session"
+)
+async def test_a_gang_of_kubernetes_that_waits_starts_after_one_of_its_pods_was_deleted(
+    cluster: handle.Cluster,
+) -> None:
+    job = _of_workers("gang", 2)
+    job["spec"]["tfReplicaSpecs"]["PS"] = {"replicas": 1, "template": objects.template()}
+    async with places.on(cluster) as place, place.operator():
+        await place.create_job(_of_workers("first", 1))
+        await place.until_state("Running", "first")
+        await place.create_job(job)
+        await place.until_reason("Worker", "Unschedulable", "gang")
+        place.kubectl("delete", "pod", "gang-worker-1")
+        await place.until_status("all run again", lambda status: status.get("attempt") == 2, "gang")
+        place.kubectl("delete", "tfpj", "first")
+        await place.until_state("Running", "gang")
+
+
 def _of_workers(name: str, count: int) -> harness.Body:
     job = objects.job(name, workers=0, scheduling={"gang": "Kubernetes"})
     worker = {"replicas": count, "devices": 2, "template": objects.template()}
