@@ -35,7 +35,6 @@ def fill(
     if container["image"] == image:
         _restrict(pod_spec, container)
     pod_spec.setdefault("automountServiceAccountToken", False)
-    _add_user_fields(pod_spec, container, job, trainer)
     sources.add(pod_spec, container, trainer.source)
     volume: dict[str, Any] = {"emptyDir": {}}
     if trainer.checkpoint is not None and trainer.checkpoint.claim is not None:
@@ -64,7 +63,7 @@ def _restrict(pod_spec: dict[str, Any], container: dict[str, Any]) -> None:
     )
 
 
-def _add_user_fields(
+def add_user_fields(
     pod_spec: dict[str, Any],
     container: dict[str, Any],
     job: types.TFParallelJob,
