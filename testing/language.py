@@ -23,6 +23,7 @@ PAGES = (
     *(
         paths.PAGES / f"{name}.md"
         for name in (
+            "alerts",
             "availability",
             "buckets",
             "captures",
@@ -41,7 +42,9 @@ PAGES = (
             "long-tier",
             "metrics",
             "parameter-servers",
+            "pod-defaults",
             "python-client",
+            "releasing",
             "restarts",
             "scheduling",
             "secrets",

@@ -50,6 +50,7 @@ RUNS = {
     "tests/charts/": ("charts/", "manifests/", "examples/"),
     "tests/e2e/": (*TRAINER, *ENGINE, "charts/", "examples/", "images/"),
     "tests/testing/": ("images/",),
+    "tests/release/": ("charts/", "manifests/", "release/", "VERSION", "CHANGELOG.md"),
     "tests/docs/": ("docs/", "examples/", *LOCAL),
 }
 """What runs in the processes, pods and clusters of a folder's tests."""

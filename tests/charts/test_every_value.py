@@ -12,7 +12,7 @@ from testing.operator import rendering
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
-EVERYTHING = {
+EVERYTHING: dict[str, Any] = {
     "affinity": {"nodeAffinity": {}},
     "metrics": {
         "serviceMonitor": {"enabled": True},
@@ -42,7 +42,7 @@ SAMPLES = {
     "trainer.image.digest": f"sha256:{'b' * 64}",
     "watchNamespaces": ["team-a"],
 }
-ALONE = {
+ALONE: dict[str, dict[str, Any]] = {
     "metrics.enabled": {"metrics": {}, "networkPolicy": {}},
     "rbac.clusterRights": {"watchNamespaces": ["team-a"]},
     "serviceAccount.create": {"serviceAccount": {"name": "mine"}},

@@ -48,7 +48,7 @@ def test_templates_merge(
 
 def test_pods_of_the_shipped_trainer_have_the_defaults() -> None:
     tolerations, volumes = [{"key": "gpu", "operator": "Exists"}], [{"name": "ca", "configMap": {}}]
-    container = {
+    container: dict[str, Any] = {
         "name": "tensorflow",
         "env": [{"name": "HTTPS_PROXY", "value": "proxy:3128"}],
         "volumeMounts": [{"name": "ca", "mountPath": "/ca"}],
