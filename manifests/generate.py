@@ -57,13 +57,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--check", action="store_true", help="write nothing, name what differs")
     check = parser.parse_args(arguments).check
-    different = [path for path, text in generated().items() if _read(path) != text]
-    for path in different:
+    different = {path: text for path, text in generated().items() if _read(path) != text}
+    for path, text in different.items():
         if check:
             print(f"{path.relative_to(ROOT)} differs from its source: run `make manifests`")
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(generated()[path], encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
             print(f"wrote {path.relative_to(ROOT)}")
     return 1 if check and different else 0
 
