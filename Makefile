@@ -9,8 +9,8 @@ RUN := $(BIN)/python -m testing.run
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-process test-cluster test-e2e test-long test-changed test-times \
-	test-durations truth models compare captures split-costs benchmarks lint format manifests verify docs lock images \
-	cluster-up cluster-down clean
+	test-durations truth models compare captures split-costs benchmarks lint format manifests verify docs lock chart \
+	release-artifacts images cluster-up cluster-down clean
 
 help: ## Print this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
@@ -74,7 +74,7 @@ setup: $(VENV)/.dev ## Install everything for development into .venv
 lint: $(VENV)/.dev ## Check style, types, layers and language
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy client operator trainer images testing tests manifests benchmarks docs/.site/hooks.py
+	$(BIN)/mypy client operator trainer images release testing tests manifests benchmarks docs/.site/hooks.py
 	$(BIN)/lint-imports
 	$(BIN)/python -m testing.language
 
@@ -93,6 +93,13 @@ docs: $(VENV)/.docs ## Build the site of the documentation in build/docs
 
 lock: $(VENV)/.dev ## Pin the requirements anew
 	$(BIN)/python requirements/lock.py
+
+chart: $(VENV)/.dev ## Package the chart into build/chart
+	$(BIN)/python -m release --chart
+
+release-artifacts: $(VENV)/.dev ## Build wheels, chart, images and inventories into build/release; SNAPSHOT=1: of any commit
+	$(BIN)/python -m release $(if $(SNAPSHOT),--snapshot) $(if $(filter 0,$(IMAGES)),--no-images) \
+		$(if $(BASE_IMAGE),--base-image $(BASE_IMAGE))
 
 ##@ Cluster
 images: ## Build both images; REGISTRY=… TAG=… PUSH=1 ENGINE=… BASE_IMAGE=… CUDA=1 ARCHIVES=folder

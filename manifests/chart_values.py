@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import version
 import yaml
 
 CHART = Path(__file__).resolve().parents[1] / "charts/tfparallel-operator"
@@ -68,7 +69,7 @@ def readme(header: str) -> str:
     lines = [
         f"<!-- {header} -->",
         "",
-        f"# {about['name']} {about['version']}",
+        f"# {about['name']} {version.read()}",
         "",
         f"{about['description']}. Needs Kubernetes {about['kubeVersion'].removesuffix('-0')}.",
         "",
@@ -77,6 +78,8 @@ def readme(header: str) -> str:
         f"    {namespace} --create-namespace --wait",
         f"$ helm test {about['name']} {namespace}",
         "```",
+        "",
+        "`helm test` trains a small job and waits for its end; add `--logs` to see what it prints.",
         "",
         "To pull both images from your registry, add",
         "`--set global.imageRegistry=registry.example/team`",

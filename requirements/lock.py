@@ -32,6 +32,7 @@ def main() -> None:
         lock(part, "-c", str(EVERYTHING))
     for alone in ("examples", "keras2"):
         lock(alone, "--no-deps")
+    lock("release")
 
 
 if __name__ == "__main__":

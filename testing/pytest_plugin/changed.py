@@ -51,6 +51,7 @@ RUNS = {
     "tests/e2e/": (*TRAINER, *ENGINE, "charts/", "examples/", "images/"),
     "tests/testing/": ("images/",),
     "tests/docs/": ("docs/", "mkdocs.yml", "examples/", "charts/", *LOCAL),
+    "tests/release/": ("charts/", "manifests/", "release/", "VERSION", "CHANGELOG.md"),
 }
 """What runs in the processes, pods and clusters of a folder's tests."""
 

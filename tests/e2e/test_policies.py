@@ -31,8 +31,9 @@ CONNECT = f"""
 import json, socket, sys
 found = {{}}
 for name, address in json.loads(sys.argv[1]).items():
+    host, _, port = address.partition(":")
     try:
-        socket.create_connection((address, {PORT}), timeout=3).close()
+        socket.create_connection((host, int(port or {PORT})), timeout=3).close()
         found[name] = True
     except (ConnectionRefusedError, TimeoutError):
         found[name] = False
@@ -76,7 +77,7 @@ class Place:
 
 
 def connections(namespace: namespaces.Namespace, pod: str, given: str) -> dict[str, bool]:
-    """Which addresses (JSON, by name) take a connection from a pod."""
+    """Which addresses (JSON, by name), with their ports or ours, take a connection from a pod."""
     said = namespace.kubectl("exec", pod, "--", "python", "-c", CONNECT, given)
     found: dict[str, bool] = json.loads(said)
     return found
@@ -174,6 +175,30 @@ def test_a_policy_beside_it_lets_a_stranger_in(place: Place) -> None:
         place.here.kubectl("label", "pod", STRANGER, "app-")
     expected = {"second-chief-0": False, "open-chief-0": True}
     settles(lambda: place.reaches(STRANGER, *expected), expected)
+
+
+def test_pods_of_jobs_alone_report_to_the_operator(cluster: handle.Cluster, place: Place) -> None:
+    """Nobody but the kubelet reaches the port of probes and metrics: the operator stays ready."""
+    selector = "--selector=app.kubernetes.io/component=operator"
+    address = cluster.run_kubectl(
+        "get", "pods", operator.WHERE, selector, "--output=jsonpath={.items[0].status.podIP}"
+    )
+    ports = json.dumps({"progress": f"{address}:8443", "health": f"{address}:8080"})
+    reaches = functools.partial(connections, place.here, given=ports)
+    settles(lambda: reaches(STRANGER), {"progress": True, "health": True})
+    try:
+        operator.install(cluster, "networkPolicy.enabled=true")
+        settles(lambda: reaches(STRANGER), {"progress": False, "health": False})
+        settles(lambda: reaches("first-chief-0"), {"progress": True, "health": False})
+        operator.install(
+            cluster,
+            "networkPolicy.enabled=true",
+            "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels."
+            rf"kubernetes\.io/metadata\.name={place.here.name}",
+        )
+        settles(lambda: reaches(STRANGER), {"progress": False, "health": True})
+    finally:
+        operator.install(cluster)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from tfparallel_operator.local import (
 )
 from tfparallel_operator.local import source as job_source
 
-TRAINER_IMAGE = "tfparallel/trainer:0.1.0"
+TRAINER_IMAGE = "tfparallel-trainer"
 """Named in the manifests of pods without a template; nothing is pulled here."""
 
 _NONE = datetime.timedelta()

@@ -14,6 +14,7 @@ from tfparallel_operator.core.pods import (
     host_network,
     memory,
     ownership,
+    pod_defaults,
     progress_report,
     topology,
     trainer_container,
@@ -100,6 +101,10 @@ class PodBuilder:
         """Build what the pods of a role have in common, or what the coordinator alone has."""
         job, settings, spec = self._job, self._settings, self._layout.specs[role]
         template = copy.deepcopy(spec.template) or {}
+        template["spec"] = template.get("spec") or {}
+        if job.spec.trainer is not None:
+            trainer_container.add_user_fields(_container(template["spec"]), job, job.spec.trainer)
+        template = pod_defaults.merge(copy.deepcopy(settings.pod_defaults), template)
         template_metadata = template.get("metadata") or {}
         metadata = ownership.metadata(job, "")
         metadata["annotations"] = dict(template_metadata.get("annotations") or {})
@@ -109,7 +114,7 @@ class PodBuilder:
             names.LABEL_ROLE: role.label,
             names.LABEL_ATTEMPT: str(self._attempt),
         }
-        pod_spec = template.get("spec") or {}
+        pod_spec = template["spec"]
         pod_spec["subdomain"] = self._layout.service_name
         pod_spec["restartPolicy"] = "Never"
         container = _container(pod_spec)

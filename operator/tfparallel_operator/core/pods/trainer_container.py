@@ -27,7 +27,6 @@ def fill(
     if spec["image"] == image:
         _restrict(container)
     container.pod_spec.setdefault("automountServiceAccountToken", False)
-    _add_user_fields(container, job, trainer)
     sources.add(container, trainer.source)
     volume: dict[str, Any] = {"emptyDir": {}}
     if trainer.checkpoint is not None and trainer.checkpoint.claim is not None:
@@ -45,7 +44,7 @@ def _restrict(container: containers.Container) -> None:
     container.spec.setdefault("securityContext", none)
 
 
-def _add_user_fields(
+def add_user_fields(
     container: containers.Container, job: types.TFParallelJob, trainer: trainer_spec.Trainer
 ) -> None:
     """Add the variables, the volumes and the pull Secrets of a job, in place."""
