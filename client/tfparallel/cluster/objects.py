@@ -1,6 +1,7 @@
 """From the API server's JSON to the client's models."""
 
 import datetime
+from collections.abc import Iterable
 from typing import Any
 
 import pydantic
@@ -80,6 +81,16 @@ def claim_names(job: models.Job) -> frozenset[str]:
         listed += [one.get("persistentVolumeClaim", {}).get("claimName") for one in volumes]
     named = {name if name not in templates else f"{job.name}-{name}" for name in listed if name}
     return frozenset(named | {f"{job.name}-{name}" for name in templates})
+
+
+def parse_events(bodies: Iterable[api.Object]) -> list[models.Event]:
+    """Return events, oldest first.
+
+    Some components write fractions of a second and others do not: within a second, the order of the
+    writes counts.
+    """
+    in_order = sorted(bodies, key=lambda body: int(body["metadata"]["resourceVersion"]))
+    return sorted(map(parse_event, in_order), key=lambda event: event.time.replace(microsecond=0))
 
 
 def parse_event(body: api.Object) -> models.Event:
