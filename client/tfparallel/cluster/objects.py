@@ -9,6 +9,7 @@ import pydantic
 from tfparallel import models
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.api_server import client as api
+from tfparallel_operator.core import remedies
 
 _LABEL_VERSION = "app.kubernetes.io/version"
 _EPOCH = "1970-01-01T00:00:00Z"
@@ -171,7 +172,8 @@ def _reason(status: api.Object, container: api.Object) -> str:
             return ": ".join(" ".join(word.split()) for word in words if word)
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+            words = remedies.without_preemption(condition.get("message", ""))
+            return f"{condition.get('reason', '')}: {words}"
     words = (status.get("reason", ""), status.get("message", ""))  # such as Evicted
     return ": ".join(" ".join(word.split()) for word in words if word)
 

@@ -38,13 +38,15 @@ def find_for_exit(code: int, reason: str, message: str) -> str:
     Args:
         code: its exit code; negative when it never ran to an exit.
         reason: the kubelet's word, such as OOMKilled.
-        message: what it left as its termination message: the trainer's has the remedy already.
+        message: what it left as its termination message: it has the remedy, unless it quotes the
+            error of the user's module.
     """
     if code < 0 or reason in _NO_PROGRAM:
         return find(f"{reason}: {message}")
     if reason == "OOMKilled":
         return OUT_OF_MEMORY
-    return "" if message else BY_EXIT_CODE.get(code, "")
+    has_remedy = message and code != exits.Exit.USER_ERROR
+    return "" if has_remedy else BY_EXIT_CODE.get(code, "")
 
 
 def is_held_by_others(words: str) -> bool:
@@ -71,6 +73,11 @@ def shorten(words: str) -> str:
     return line if len(line) <= LONGEST_WORDS else f"{line[: LONGEST_WORDS - 1]}…"
 
 
+def without_preemption(words: str) -> str:
+    """Return the scheduler's words without those on pods that it could displace."""
+    return _PREEMPTION.sub("", words)
+
+
 OUT_OF_MEMORY = (
     "Raise resources.limits.memory of the role, lower trainer.globalBatchSize, or set"
     " runPolicy.outOfMemory to raise the limit after each loss."
@@ -78,6 +85,8 @@ OUT_OF_MEMORY = (
 
 _NO_PROGRAM = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of containers whose program did not start; the message is the runtime's."""
+
+_PREEMPTION = re.compile(r"[,.]? ?(?:no new claims to deallocate, )?preemption: .*")
 
 _HELD_BY_OTHERS = re.compile(r"optimistic rejection|rejection in Unreserve|enough sibling pods")
 """The scheduler-plugins' words."""
