@@ -172,8 +172,8 @@ def _reason(status: api.Object, container: api.Object) -> str:
             return ": ".join(" ".join(word.split()) for word in words if word)
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            words = remedies.without_preemption(condition.get("message", ""))
-            return f"{condition.get('reason', '')}: {words}"
+            text = f"{condition.get('reason', '')}: {condition.get('message', '')}"
+            return remedies.without_preemption(text)
     words = (status.get("reason", ""), status.get("message", ""))  # such as Evicted
     return ": ".join(" ".join(word.split()) for word in words if word)
 

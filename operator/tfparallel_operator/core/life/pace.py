@@ -47,9 +47,11 @@ class Pace:
         if reported_at is None and not self.must_report:
             return None
         running = conditions.find(self.status, names.Condition.RUNNING)
-        is_new = running is None or running.status is not job_status.Truth.TRUE
-        began = self.now if is_new else running.last_transition_time
-        return max(filter(None, (reported_at or began, self.listening_since)))
+        if running is not None and running.status is job_status.Truth.TRUE:
+            began = running.last_transition_time
+        else:
+            began = self.now
+        return max(reported_at or began, self.listening_since or began)
 
     @property
     def silent_at(self) -> datetime.datetime | None:
