@@ -193,3 +193,18 @@ def test_in_a_file_a_line_stays_whole() -> None:
     file = io.StringIO()
     display.print_line(rich_console.Console(width=20, file=file), "word " * 9 + "end")
     assert file.getvalue() == "word " * 9 + "end\n"
+
+
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}], ids=["colors", "NO_COLOR"])
+def test_no_color_is_heeded(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", **variables}.items():
+        monkeypatch.setenv(name, value)
+    with display.Display(()) as screen:
+        screen.line("chief-0", "a line")
+    shown = capsys.readouterr()
+    text = shown.out + shown.err
+    assert "a line" in text
+    assert ("\x1b[36m" in text) == (not variables)
