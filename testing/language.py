@@ -20,6 +20,7 @@ from testing.cluster import binaries, console
 RULES = paths.PAGES / ".vale/vale.ini"
 PAGES = (
     paths.ROOT / "README.md",
+    paths.ROOT / "SECURITY.md",
     *(
         paths.PAGES / f"{name}.md"
         for name in (
