@@ -66,7 +66,8 @@ def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Eviden
     yield findings.Evidence(findings.Source.POD, f"{wait.pod} is Pending{since}{where}")
     for event in _warnings(wait.pod, facts)[-2:]:
         often = f" {event.count} times, last" if event.count > 1 else ""
-        words = "" if event.message in wait.words else f": {remedies.shorten(event.message)}"
+        message = remedies.without_preemption(event.message)
+        words = "" if message in wait.words else f": {remedies.shorten(message)}"
         text = f"{event.reason}{often} {facts.age(event.time)} ago{words}"
         yield findings.Evidence(findings.Source.EVENT, text)
     yield from unbound_claims.list_evidence(wait.words, facts)
