@@ -76,7 +76,7 @@ def _list_evidence_of_training(
 
 
 def _describe_input_wait(report: job_status.ProgressStatus) -> Iterator[findings.Evidence]:
-    if report.input_wait is not None:
-        share = f"{float(report.input_wait):.0%}"
-        text = f"the coordinator waits for its input {share} of the time"
+    share = pace.parse_number(report.input_wait)
+    if share is not None:
+        text = f"the coordinator waits for its input {share:.0%} of the time"
         yield findings.Evidence(findings.Source.PROGRESS, text)

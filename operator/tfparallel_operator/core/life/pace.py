@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 import statistics
 
 from tfparallel_operator.api import job_status, names
@@ -77,6 +78,15 @@ def find_report_time(status: job_status.JobStatus) -> datetime.datetime | None:
     return reported_at
 
 
+def parse_number(text: str | None) -> float | None:
+    """Return a number of a report; None where it is none: a pod may report any words."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def _describe_silence(report: job_status.ProgressStatus | None, job_name: str) -> Slowness:
     if report is None:
         return Slowness(
@@ -92,7 +102,7 @@ def _describe_silence(report: job_status.ProgressStatus | None, job_name: str) -
 
 
 def _describe_input_wait(report: job_status.ProgressStatus) -> Slowness | None:
-    if report.input_wait is None or float(report.input_wait) <= progress.MAX_INPUT_WAIT:
+    if (parse_number(report.input_wait) or 0.0) <= progress.MAX_INPUT_WAIT:
         return None
     return Slowness(
         f"it waits for its input more than {progress.MAX_INPUT_WAIT:.0%} of the time",
@@ -103,12 +113,13 @@ def _describe_input_wait(report: job_status.ProgressStatus) -> Slowness | None:
 
 def _describe_straggler(placement: job_status.PlacementStatus | None) -> Slowness | None:
     """Say which stage of a split model computes for much longer than the others."""
-    stages = [] if placement is None else [s for s in placement.stages if s.busy_seconds]
-    if len(stages) < 2:
+    stages = () if placement is None else placement.stages
+    busy = {s.stage: seconds for s in stages if (seconds := parse_number(s.busy_seconds))}
+    if len(busy) < 2:
         return None
-    slowest = max(stages, key=lambda stage: float(stage.busy_seconds or 0))
-    others = [float(stage.busy_seconds or 0) for stage in stages if stage is not slowest]
-    if float(slowest.busy_seconds or 0) <= _STRAGGLES * statistics.median(others):
+    slowest = max(stages, key=lambda stage: busy.get(stage.stage, 0.0))
+    longest = busy.pop(slowest.stage)
+    if longest <= _STRAGGLES * statistics.median(busy.values()):
         return None
     return Slowness(
         f"stage {slowest.stage} on {', '.join(slowest.devices)} computes for longer than the other"

@@ -71,6 +71,27 @@ def test_a_message_changes_with_the_cause_and_not_with_the_numbers() -> None:
     assert message(world) == "1/1 replicas run or have completed"
 
 
+def test_words_that_are_no_numbers_slow_nothing() -> None:
+    world = running()
+    world.advance(5)
+    stages = tuple(
+        progress.StagePlacement(
+            stage=stage,
+            devices=("worker-0/CPU:0",),
+            device_count=1,
+            layers="dense",
+            layer_count=1,
+            parameter_bytes=1,
+            busy_seconds=words,
+        )
+        for stage, words in enumerate(("much", "inf", "0.2"))
+    )
+    placement = progress.Placement(mesh={"stage": 3}, stages=stages)
+    for words in ("NaN", "much", ""):
+        report(world, input_wait=words, placement=placement)
+        assert message(world) == "1/1 replicas run or have completed"
+
+
 def test_a_script_need_not_report() -> None:
     world = running(trainer=False)
     assert world.decide().wake_at is None
