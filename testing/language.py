@@ -22,6 +22,7 @@ UNCHECKED = ("how-to/old-scripts.md",)
 """Pages that are not yet in this language."""
 PAGES = (
     paths.ROOT / "README.md",
+    paths.ROOT / "SECURITY.md",
     *sorted({*paths.PAGES.glob("**/*.md")} - {paths.PAGES / page for page in UNCHECKED}),
     *sorted(paths.EXAMPLES.glob("**/README.md")),
 )

@@ -51,6 +51,7 @@ VARIANTS = {
     "large": (
         Change("job.yaml", "memory: 768Mi", "memory: 512Gi"),
         Change("job.yaml", "memory: 2Gi", "memory: 512Gi"),
+        Change("job.yaml", "    Worker:\n", "    Worker:\n      maxReplicas: 3\n"),
     ),
     "broken": (Change("model.py", "from sklearn", "from sklearm"),),
     "wrong": (Change("job.yaml", "epochs: 10", "epochs: ten"),),
@@ -67,8 +68,16 @@ MACHINE = (
     "convert",
     "completion",
 )
-CLUSTER = ("doctor", "trains", "succeeded", "waits", "failed")
+CLUSTER = ("doctor", "trains", "succeeded", "waits", "failed", "changes")
 """The blocks of the page, by the part that writes them."""
+
+CHANGES = (
+    "scale large --workers 3",
+    "suspend large",
+    "status large",
+    "resume large",
+    "delete large",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +170,7 @@ def machine(desk: Desk) -> Sections:
 
 
 def cluster(desk: Desk, namespace: namespaces.Namespace) -> Sections:
-    """Yield the captures of a cluster: of a job that trains, succeeds, waits and fails."""
+    """Yield the captures of a cluster: a job trains, succeeds, waits, fails and is changed."""
     volumes.provide(namespace)
     yield "doctor", [desk.capture(f"tfparallel {verb}") for verb in ("version", "doctor")]
     line = f"tfparallel submit {JOB} --claim 1Gi --set spec.trainer.epochs={EPOCHS}"
@@ -177,6 +186,7 @@ def cluster(desk: Desk, namespace: namespaces.Namespace) -> Sections:
     yield "waits", [_leave(desk, "tfparallel submit large/job.yaml"), *_look(desk, "large")]
     failed = desk.capture("tfparallel submit broken/job.yaml")
     yield "failed", [failed, *_look(desk, "broken")]
+    yield "changes", [desk.capture(f"tfparallel {change}") for change in CHANGES]
 
 
 def _look_at_curves(desk: Desk, line: str) -> Capture:
@@ -198,7 +208,7 @@ def _look(desk: Desk, job: str) -> Iterator[Capture]:
 def _leave(desk: Desk, line: str) -> Capture:
     """Follow a job that waits, press Ctrl-C, and leave it."""
     with desk.open(line) as recording:
-        recording.wait_for("Insufficient memory", LIMIT_SECONDS)
+        recording.wait_for("Insufficient", LIMIT_SECONDS)
         recording.interrupt()
         recording.wait_for("Leave it running", LIMIT_SECONDS)
         recording.type("leave")

@@ -16,10 +16,7 @@ from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import observation
 from tfparallel_trainer.contract import progress
 
-NO_GPUS = (
-    "Unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu. no new claims to"
-    " deallocate, preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
-)
+NO_GPUS = "Unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
 NO_CLAIM = (
     'Unschedulable: 0/4 nodes are available: persistentvolumeclaim "digits" not found. not found'
 )
@@ -284,6 +281,7 @@ def silent() -> findings.Facts:
     seen.advance(5)
     report(seen)
     seen.advance(300)
+    seen.settle()
     return facts(seen, lines=["chief-0: step 120/400  epoch 1  loss 0.31  840 examples/s"])
 
 
@@ -291,6 +289,7 @@ def slow_start() -> findings.Facts:
     """No step has ended."""
     seen = running()
     seen.advance(400)
+    seen.settle()
     return facts(seen, lines=["chief-0: reading data"])
 
 
@@ -299,6 +298,7 @@ def input_bound() -> findings.Facts:
     seen = running()
     seen.advance(5)
     report(seen, input_wait="0.35")
+    seen.settle()
     return facts(seen)
 
 
@@ -320,6 +320,7 @@ def straggling() -> findings.Facts:
         for stage in range(3)
     )
     report(seen, placement=progress.Placement(mesh={"stage": 3}, stages=stages))
+    seen.settle()
     return facts(seen)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -38,10 +39,10 @@ KINDS = {
     "failed": ("Failed", "digits-chief-0 exited with code 65", "Correct the module"),
     "failed without words": ("Failed", "ended by signal 11", "crashed in native code"),
     "stalled": ("Stalled", "no progress after step 120", "runPolicy.stallDeadlineSeconds"),
-    "silent": ("Slow", "reported nothing for 5m, since step 120", "tfparallel logs digits"),
+    "silent": ("Slow", "reported nothing since step 120", "tfparallel logs digits"),
     "slow start": ("Slow", "no step has ended yet", "See what the coordinator does"),
-    "input": ("Slow", "waits for its input 35% of the time", "num_parallel_calls"),
-    "straggler": ("Slow", "stage 1 on worker-1/CPU:0 computes 0.41 s", "Divide the layers"),
+    "input": ("Slow", "waits for its input more than 10% of the time", "num_parallel_calls"),
+    "straggler": ("Slow", "stage 1 on worker-1/CPU:0 computes for longer", "Divide the layers"),
     "partly running": ("Pending", "runs with 3/4 replicas", "Lower devices"),
     "training": ("Training", "step 120 of 400", ""),
     "succeeded": ("Succeeded", "succeeded 3h ago", ""),
@@ -75,6 +76,34 @@ def test_the_remedy_stands_once_though_the_condition_has_it_too() -> None:
         remedy = next(filter(None, (remedies.split(message)[1] for message in messages)))
         text = "\n".join(why.render(rules.diagnose(facts)))
         assert " ".join(text.split()).count(remedy) == 1, symptom
+
+
+KINDS_OF_TROUBLE = ("Pending", "Slow", "Stalled", "Restarting", "Failed", "Refused", "Queued")
+"""Of jobs that an operator has looked at, and with which something is the matter."""
+
+ONLY_IN_EVENTS = {
+    "no storage class",
+    "claim that is refused",
+    "untrusted registry",
+    "missing ConfigMap",
+}
+"""Their causes stand in Events and claims, which the operator does not read."""
+
+_LEAD = re.compile(
+    r"\d+/\d+ replicas run or have completed; (?:training is slow: |digits-[a-z]+-\d+: )"
+)
+
+
+@pytest.mark.parametrize("symptom", [s for s in KINDS if KINDS[s][0] in KINDS_OF_TROUBLE])
+def test_a_condition_says_what_why_says(symptom: str) -> None:
+    facts = symptoms.SYMPTOMS[symptom]()
+    diagnosis = rules.diagnose(facts)
+    remedy = diagnosis.remedy.partition(" Then submit the job again")[0]
+    messages = [one.message for one in facts.status.conditions if one.message.endswith(remedy)]
+    causes = [_LEAD.sub("", message.removesuffix(remedy)).rstrip(" .") for message in messages]
+    is_known_to_the_operator = any(cause in diagnosis.sentence for cause in causes)
+    assert is_known_to_the_operator == (symptom not in ONLY_IN_EVENTS)
+    assert bool(facts.events or facts.claims) == (symptom in ONLY_IN_EVENTS)
 
 
 def test_the_words_of_the_failed_replica_are_evidence() -> None:

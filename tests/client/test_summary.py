@@ -62,7 +62,7 @@ def results(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def _shown(text: str) -> dict[str, str]:
-    return dict(line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  "))
+    return dict(line.split(maxsplit=1) for line in text.splitlines()[1:])
 
 
 def test_success_shows_what_the_trainer_summed_up(

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import tomllib
 
 import click
 import pytest
@@ -124,6 +125,18 @@ def test_the_states_are_listed_in_the_order_in_which_they_are_derived() -> None:
     listed = [row[0] for row in pages.rows("reference/status.md", "## State")]
     assert listed == ["Succeeded", "Failed", "Suspended", "Restarting", "Running", "Pending"]
     assert set(listed) == {state.value for state in names.State}
+
+
+def test_the_versions_are_those_of_the_requirements() -> None:
+    page = (paths.PAGES / "operate/install.md").read_text(encoding="utf-8")
+    pins = (paths.ROOT / "requirements/trainer.txt").read_text(encoding="utf-8")
+    [tensorflow] = re.findall(r"^tensorflow-cpu==(\d+\.\d+)", pins, re.M)
+    [keras] = re.findall(r"^keras==(\d+\.\d+)", pins, re.M)
+    assert f"TensorFlow {tensorflow}, Keras {keras};" in page
+    for product in ("client", "operator"):
+        text = (paths.ROOT / product / "pyproject.toml").read_text(encoding="utf-8")
+        python = tomllib.loads(text)["project"]["requires-python"].removeprefix(">=")
+        assert f"| Python {python} or newer;" in page
 
 
 def test_the_page_on_fit_shows_what_fit_supports() -> None:

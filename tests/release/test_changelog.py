@@ -42,8 +42,8 @@ def test_an_empty_section_is_none() -> None:
 
 def test_links_lead_to_files_and_headings() -> None:
     assert changelog.broken_links(TEXT) == []
-    text = "[a](docs/nothing.md) [b](docs/operate/install.md#nothing) [c](https://example.org) [d](LICENSE)"
-    assert changelog.broken_links(text) == ["docs/nothing.md", "docs/operate/install.md#nothing"]
+    text = "[a](docs/nothing.md) [b](docs/index.md#nothing) [c](https://example.org) [d](LICENSE)"
+    assert changelog.broken_links(text) == ["docs/nothing.md", "docs/index.md#nothing"]
 
 
 def test_links_of_the_changelog_hold() -> None:

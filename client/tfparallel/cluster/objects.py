@@ -1,6 +1,7 @@
 """From the API server's JSON to the client's models."""
 
 import datetime
+from collections.abc import Iterable
 from typing import Any
 
 import pydantic
@@ -8,6 +9,7 @@ import pydantic
 from tfparallel import models
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.api_server import client as api
+from tfparallel_operator.core import remedies
 
 _LABEL_VERSION = "app.kubernetes.io/version"
 _EPOCH = "1970-01-01T00:00:00Z"
@@ -80,6 +82,16 @@ def claim_names(job: models.Job) -> frozenset[str]:
         listed += [one.get("persistentVolumeClaim", {}).get("claimName") for one in volumes]
     named = {name if name not in templates else f"{job.name}-{name}" for name in listed if name}
     return frozenset(named | {f"{job.name}-{name}" for name in templates})
+
+
+def parse_events(bodies: Iterable[api.Object]) -> list[models.Event]:
+    """Return events, oldest first.
+
+    Some components write fractions of a second and others do not: within a second, the order of the
+    writes counts.
+    """
+    in_order = sorted(bodies, key=lambda body: int(body["metadata"]["resourceVersion"]))
+    return sorted(map(parse_event, in_order), key=lambda event: event.time.replace(microsecond=0))
 
 
 def parse_event(body: api.Object) -> models.Event:
@@ -160,7 +172,8 @@ def _reason(status: api.Object, container: api.Object) -> str:
             return ": ".join(" ".join(word.split()) for word in words if word)
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+            text = f"{condition.get('reason', '')}: {condition.get('message', '')}"
+            return remedies.without_preemption(text)
     words = (status.get("reason", ""), status.get("message", ""))  # such as Evicted
     return ": ".join(" ".join(word.split()) for word in words if word)
 

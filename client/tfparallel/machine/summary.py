@@ -41,17 +41,17 @@ def show(outcome: run.Outcome, has_shown: Callable[[str], bool] = lambda _: Fals
     failed = conditions.find(status, names.Condition.FAILED)
     if outcome.stopped_by is not None:
         headline = f"Stopped by {outcome.stopped_by.name}"
-        err.print(f"stopped; go on with --output {_path(outcome.layout.root)}", soft_wrap=True)
+        display.print_line(err, f"stopped; go on with --output {_path(outcome.layout.root)}")
     else:
         headline = str(status.state)
     if failed is not None and not has_shown(failed.message):
-        err.print(f"error: {failed.reason}: {failed.message}", soft_wrap=True)
+        display.print_line(err, f"error: {failed.reason}: {failed.message}")
     style = "bold green" if status.state is names.State.SUCCEEDED else "bold red"
     out.print(rich_text.Text(f"{headline}: {outcome.job.metadata.name}", style))
     rows = list(_rows(outcome))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        out.print(f"  {name:{width}}  {value}", soft_wrap=True)  # a path can be copied
+        out.print(f"{name:{width}}  {value}", soft_wrap=True)  # a path can be copied
     if status.placement is not None:
         out.print(placement.table(status.placement))
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich import console as rich_console
 from rich import table as rich_table
 
-from tfparallel.terminal import status
+from tfparallel.terminal import display, status
 from tfparallel_trainer.contract import plan
 
 _WIDTH = 80
@@ -57,7 +57,7 @@ def show(answer: plan.Plan, out: rich_console.Console) -> None:
 
     def say(*lines: str) -> None:
         for line in lines:
-            out.print(line, soft_wrap=not out.is_terminal)
+            display.print_line(out, line)
 
     say(headline(answer), "")
     out.print(placement(answer), "", memory(answer), "")

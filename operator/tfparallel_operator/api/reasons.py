@@ -33,7 +33,7 @@ CONDITIONS: Mapping[names.Condition, str] = {
     names.Condition.SUSPENDED: "`runPolicy.suspend` is true: the pods are deleted.",
     names.Condition.ADMITTED: "The queue lets the job run. Only of jobs in a queue.",
     names.Condition.RUNNING: "Every training replica runs or has completed. With parameter servers:"
-    " chief, servers and at least one worker.",
+    " chief, servers and at least one worker. If training is slow, the message says why.",
     names.Condition.RESTARTING: "The operator restarts replicas, and not all of them run yet.",
     names.Condition.TRAINING_STALLED: "Training reported progress, then made none for"
     " `runPolicy.stallDeadlineSeconds`.",

@@ -35,13 +35,15 @@ def find(words: str) -> str:
 def find_for_exit(code: int, reason: str, message: str) -> str:
     """Return what to do about the end of a container; a code below 0 is no exit.
 
-    The message is what it left of its end: if there is one, it has the remedy already.
+    The message is what it left of its end: if there is one, it has the remedy already, unless it
+    quotes the error of the user's module.
     """
     if code < 0 or reason in _NO_PROGRAM:
         return find(f"{reason}: {message}")
     if reason == "OOMKilled":
         return OUT_OF_MEMORY
-    return "" if message else BY_EXIT_CODE.get(code, "")
+    has_remedy = message and code != exits.Exit.USER_ERROR
+    return "" if has_remedy else BY_EXIT_CODE.get(code, "")
 
 
 def is_held_by_others(words: str) -> bool:
@@ -68,6 +70,11 @@ def shorten(words: str) -> str:
     return line if len(line) <= LONGEST_WORDS else f"{line[: LONGEST_WORDS - 1]}…"
 
 
+def without_preemption(words: str) -> str:
+    """Return the scheduler's words without those on pods that it could displace."""
+    return _PREEMPTION.sub("", words)
+
+
 OUT_OF_MEMORY = (
     "Raise resources.limits.memory of the role, lower trainer.globalBatchSize, or set"
     " runPolicy.outOfMemory to raise the limit after each loss."
@@ -75,6 +82,8 @@ OUT_OF_MEMORY = (
 
 _NO_PROGRAM = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of containers whose program did not start; the message is the runtime's."""
+
+_PREEMPTION = re.compile(r"[,.]? ?(?:no new claims to deallocate, )?preemption: .*")
 
 _HELD_BY_OTHERS = re.compile(r"optimistic rejection|rejection in Unreserve|enough sibling pods")
 """The scheduler-plugins' words."""

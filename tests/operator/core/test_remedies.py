@@ -171,7 +171,8 @@ def test_every_name_in_a_remedy_is_a_group_of_its_pattern() -> None:
     [
         (137, "OOMKilled", "", remedies.OUT_OF_MEMORY),
         (65, "Error", "", remedies.BY_EXIT_CODE[65]),
-        (65, "Error", "model.py: line 3 is wrong. Correct it", ""),
+        (65, "Error", "model.py: KeyError: 1", remedies.BY_EXIT_CODE[65]),
+        (78, "Error", "Set trainer.epochs to 1 or more", ""),
         (3, "Error", "", ""),
         (-1, "Evicted", "The node was low on resource: memory. ", "resources.requests.memory"),
         (128, "StartError", 'exec: "pythn": executable file not found in $PATH', "Correct command"),

@@ -84,6 +84,7 @@ def wait_for_quota(context: context.DecisionContext) -> decision.Decision | None
     evicted = existing is not None and workload.evicted(existing)
     reason = names.Reason.JOB_EVICTED if evicted else names.Reason.JOB_QUEUED
     message = kueue.waiting_message(context)
+    message = remedies.append(message, remedies.find(message))
     was_admitted = conditions.holds(status, _ADMITTED)
     is_news = was_admitted or conditions.find(status, _ADMITTED) is None
     if conditions.begun(status) and was_admitted and not kueue.is_resized(context):

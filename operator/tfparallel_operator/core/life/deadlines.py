@@ -4,7 +4,7 @@ import datetime
 
 from tfparallel_operator.api import job_status, policies, types
 from tfparallel_operator.core import layout, observation, replicas, view
-from tfparallel_operator.core.life import completion, failure
+from tfparallel_operator.core.life import completion, failure, pace
 
 
 def earliest(*times: datetime.datetime | None) -> datetime.datetime | None:
@@ -32,9 +32,8 @@ def stall(
     Only a job that has reported since its latest start can stall, and only while its pods run. Time
     in which nobody listened does not count: an operator that was away misses reports.
     """
-    reported_at = None if status.progress is None else status.progress.last_update_time
-    began = status.attempt_time or status.start_time
-    if reported_at is None or began is None or reported_at <= began or not completion.running(view):
+    reported_at = pace.find_report_time(status)
+    if reported_at is None or not completion.running(view):
         return None
     silent_since = reported_at if listening_since is None else max(reported_at, listening_since)
     return _after(silent_since, view.layout.job.spec.run_policy.stall_deadline_seconds)

@@ -9,6 +9,7 @@ from tfparallel_operator.core.life import (
     counts,
     deadlines,
     ending,
+    pace,
     recovery,
     restarts,
     scaling,
@@ -72,7 +73,14 @@ def _go_on(context: context.DecisionContext, course: recovery.Course) -> decisio
     was_running = conditions.holds(status, names.Condition.RUNNING)
     runs = completion.running(view)
     reason = names.Reason.REPLICAS_RUNNING if runs else names.Reason.REPLICAS_PENDING
-    message = "; ".join(filter(None, (_ready_sentence(status), course.settling)))
+    progress = pace.Pace(
+        status, context.now, context.job.spec.trainer is not None, context.settings.listening_since
+    )
+    slowness = None
+    if runs and not course.settling:
+        slowness = progress.find_slowness(context.job.metadata.name)
+        wake_at = deadlines.earliest(wake_at, progress.silent_at)
+    message = "; ".join(filter(None, (_ready_sentence(status, slowness), course.settling)))
     status = context.stamp.set(status, names.Condition.RUNNING, runs, reason, message)
     if runs:
         over = (names.Condition.RESTARTING, names.Condition.TRAINING_STALLED)
@@ -165,12 +173,14 @@ def _pods(
     return pods
 
 
-def _ready_sentence(status: job_status.JobStatus) -> str:
+def _ready_sentence(status: job_status.JobStatus, slowness: pace.Slowness | None) -> str:
     sentence = f"{status.ready} replicas run or have completed"
     refused = conditions.find(status, _REFUSED)
     if refused is not None and refused.status is job_status.Truth.TRUE:
         return f"{sentence}; {refused.message}"
     waiting = next((c.reason for c in status.replicas.values() if c.reason), "")
-    if not waiting:
-        return sentence
-    return remedies.append(f"{sentence}; {waiting}", remedies.find(waiting))
+    if waiting:
+        return remedies.append(f"{sentence}; {waiting}", remedies.find(waiting))
+    if slowness is not None:
+        return remedies.append(f"{sentence}; training is slow: {slowness.cause}", slowness.remedy)
+    return sentence
