@@ -84,8 +84,8 @@ compared, and in brackets stand the smallest and the largest value.""",
 - *With 10,000 pods* [KWOK](https://kwok.sigs.k8s.io) runs them. Each second a job ends, is deleted
   with its pods, and another begins.
 - *Status written after its event* is `tfparallel_status_delay_seconds` of the
-  [metrics](../operate/metrics.md). It begins with an event about a job, such as the end of a pod. It
-  ends when the API server has answered to the status that follows, conflicts and errors included.
+  [metrics](../operate/metrics.md). It begins with an event about a job, such as the end of a pod.
+  It ends when the API server has answered to the status that follows, conflicts included.
 - *In a flood* a second process does four things at the same time. It changes one job and its 200
   pods, sends reports with wrong tokens or without an end from eight addresses, and opens slow
   connections. It also starts and stops pods of other jobs. The row counts the seconds from each of
