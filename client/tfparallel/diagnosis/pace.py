@@ -1,15 +1,19 @@
-"""Training that runs: whether it has stalled, and what keeps it slow. Pure."""
+"""Training that runs: whether it has stalled, what keeps it slow, and who cannot scale it. Pure."""
 
 import statistics
 from collections.abc import Iterator
 
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status, names, types
+from tfparallel_operator.core import remedies
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import progress
 
 SILENT_SECONDS = 60.0
 """Twelve times as long as the coordinator pauses between two reports."""
+
+_AUTOSCALER_SECONDS = 360.0
+"""An autoscaler that fails reports it every 15 seconds; its Events come every five minutes then."""
 
 _STRAGGLES = 1.5
 """Times the work of the median stage that makes a stage a straggler."""
@@ -22,6 +26,7 @@ def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
         or _silent(facts)
         or _waits_for_input(facts)
         or _straggler(facts)
+        or _not_scaled(facts)
         or _training(facts)
     )
 
@@ -126,6 +131,28 @@ def _straggler(facts: findings.Facts) -> findings.Diagnosis | None:
         for stage in stages
     )
     return findings.Diagnosis(findings.Kind.SLOW, sentence, remedy, evidence)
+
+
+def _not_scaled(facts: findings.Facts) -> findings.Diagnosis | None:
+    """An autoscaler with the job's name reports that it cannot scale."""
+    autoscaler = f"horizontalpodautoscaler/{facts.job.name}"
+    warnings = [
+        event
+        for event in facts.events
+        if event.object == autoscaler
+        and event.type == "Warning"
+        and (facts.now - event.time).total_seconds() < _AUTOSCALER_SECONDS
+    ]
+    if not warnings:
+        return None
+    last = warnings[-1]
+    sentence = f"{facts.job.name} trains, and its autoscaler cannot scale it:"
+    words = remedies.shorten(last.message)
+    remedy = remedies.find(last.message) or (
+        f"See what it reports: `kubectl describe hpa {facts.job.name}`."
+    )
+    event = findings.Evidence(findings.Source.EVENT, f"{last.reason} {facts.age(last.time)} ago")
+    return findings.Diagnosis(findings.Kind.TRAINING, f"{sentence} {words}", remedy, (event,))
 
 
 def _training(facts: findings.Facts) -> findings.Diagnosis:
