@@ -51,6 +51,7 @@ PAGES = (
             "tfjob",
             "trainjob",
             "troubleshooting",
+            "tutorials",
             "your-cluster",
         )
     ),
