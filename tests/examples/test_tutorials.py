@@ -1,4 +1,4 @@
-"""Tutorials of others train as jobs: as published with Keras 2, changed as their page says with 3."""
+"""Tutorials of others train as jobs: as published with Keras 2, with changed lines with Keras 3."""
 
 import pathlib
 import re
@@ -14,6 +14,7 @@ from testing.trainer import cases_tutorials as cases
 
 pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.timeout(1800)]
 
+SHORT = ("mirrored_fit", "workers_fit", "workers_loop")
 of_every_tutorial = pytest.mark.parametrize("tutorial", cases.ALL, ids=lambda one: one.name)
 
 
@@ -48,7 +49,13 @@ def assert_learned(tutorial: cases.Tutorial, lines: list[str]) -> None:
             assert float(figures[1]) < float(figures[0])
 
 
-@of_every_tutorial
+@pytest.mark.parametrize(
+    "tutorial",
+    [
+        pytest.param(one, marks=[] if one.name in SHORT else [pytest.mark.long], id=one.name)
+        for one in cases.ALL
+    ],
+)
 def test_a_tutorial_trains_with_keras_3(tutorial: cases.Tutorial, tmp_path: pathlib.Path) -> None:
     assert_learned(tutorial, run(tutorial, tutorial.keras_3, tmp_path))
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfparallel_trainer
 
 x = np.random.default_rng(7).uniform(size=(10, 10)).astype("float32")
-y = np.mean(x, axis=1)
+y = np.mean(x, axis=1, keepdims=True)
 
 
 def build_model():
