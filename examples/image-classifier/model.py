@@ -1,6 +1,6 @@
 """A ResNet-50 with the recipe of large classifiers: augmentation, warm-up, cosine decay, averages.
 
-The data stands for your own: 1,797 digits, enlarged on the way to colour images of 64 by 64 pixels.
+The data stands for your own: 1,797 digits, enlarged on the way to color images of 64 by 64 pixels.
 """
 
 import keras

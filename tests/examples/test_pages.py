@@ -20,6 +20,8 @@ LONG = {
     *("custom-strategy", "digits", "digits-servers", "fit", "mnist", "old-coordinator", "old-fit"),
     *("split-cnn", "split-decoder", "split-deep-cnn", "split-embedding", "split-two-models"),
     "tf-config",
+    # On this machine they are like digits: a cluster shows what they are about.
+    *("elastic", "gang", "gpu-class", "queue"),
     "image-classifier",  # ResNet-50
 }
 EXAMPLES = sorted({file.parent.name for file in paths.example_jobs()})
