@@ -22,7 +22,7 @@ LONG = {
     "tf-config",
     # On this machine they are like digits: a cluster shows what they are about.
     *("elastic", "gang", "gpu-class", "queue"),
-    "image-classifier",  # ResNet-50
+    "image-classifier",  # minutes
 }
 EXAMPLES = sorted({file.parent.name for file in paths.example_jobs()})
 TOKENS = {
