@@ -138,7 +138,8 @@ async def test_the_words_of_an_autoscaler_without_metrics_have_a_remedy(
             return [
                 event.message
                 for event in parsed
-                if event.object == "horizontalpodautoscaler/digits" and event.type == "Warning"
+                if event.object == "horizontalpodautoscaler/digits"
+                and event.reason == "FailedGetResourceMetric"
             ]
 
         words = await waiting.until_async(warnings, "a warning of the autoscaler", LIMIT_SECONDS)
