@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from testing import paths
+from testing import paths, waiting
 from testing.cluster import handle
 from testing.e2e import namespaces, volumes
 
@@ -75,7 +75,8 @@ def test_an_example_trains_in_pods(example: str, place: namespaces.Namespace) ->
     folder = paths.EXAMPLES / example
     if (folder / "data").exists():
         place.kubectl("apply", f"--kustomize={folder / 'data'}")
-        place.kubectl("wait", f"job/{example}-data", "--for=condition=complete", "--timeout=9m")
+        written = ("get", f"job/{example}-data", "--output=jsonpath={.status.succeeded}")
+        waiting.until(lambda: place.kubectl(*written), f"the data of {example}", SECONDS)
     job = apply(place, example)
     assert_succeeds(place, job, failures=1 if example == "failure-policy" else 0)
     if example == "fine-tuning":
@@ -86,10 +87,11 @@ def test_an_example_trains_in_pods(example: str, place: namespaces.Namespace) ->
 
 @pytest.mark.parametrize("example", UNINSTALLED)
 def test_an_example_says_which_controller_it_lacks(
-    example: str, place: namespaces.Namespace
+    example: str, make_namespace: namespaces.Make
 ) -> None:
+    namespace = make_namespace(example)
     reason, remedy = UNINSTALLED[example]
-    job = apply(place, example)
+    job = apply(namespace, example)
 
     def is_refused(status: namespaces.Object) -> bool:
         return any(
@@ -97,29 +99,28 @@ def test_an_example_says_which_controller_it_lacks(
             for one in status.get("conditions", ())
         )
 
-    place.wait(job, is_refused)
-    assert remedy in why(place, job)
+    namespace.wait(job, is_refused)
+    assert remedy in why(namespace, job)
 
 
-@pytest.mark.parametrize("example", ["gpu-class"])
-def test_an_example_says_that_no_node_has_its_class(
-    example: str, place: namespaces.Namespace
-) -> None:
-    job = apply(place, example)
+def test_an_example_says_that_no_node_has_its_class(make_namespace: namespaces.Make) -> None:
+    namespace = make_namespace("no-class")
+    volume = volumes.provide(namespace)
+    job = apply(namespace, "gpu-class")
 
     def waits(status: namespaces.Object) -> bool:
         return "selector" in status.get("replicas", {}).get("Worker", {}).get("reason", "")
 
-    place.wait(job, waits)
-    assert "Correct nodeSelector or nodeAffinity of the role, or label a node" in why(place, job)
+    namespace.wait(job, waits)
+    assert "Correct nodeSelector or nodeAffinity of the role, or label a node" in why(
+        namespace, job
+    )
+    namespace.cluster.run_kubectl("delete", "persistentvolume", volume.name, "--wait=false")
 
 
-@pytest.mark.parametrize("example", ["mixed-precision"])
-def test_an_example_says_that_nothing_provides_its_volume(
-    example: str, make_namespace: namespaces.Make
-) -> None:
-    namespace = make_namespace(example)
-    job = apply(namespace, example)
+def test_an_example_says_that_nothing_provides_its_volume(make_namespace: namespaces.Make) -> None:
+    namespace = make_namespace("no-volume")
+    job = apply(namespace, "mixed-precision")
 
     def waits(status: namespaces.Object) -> bool:
         return bool(status.get("replicas", {}).get("Worker", {}).get("reason"))
