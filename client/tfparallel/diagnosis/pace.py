@@ -1,11 +1,15 @@
-"""Training that runs: how it gets on, and why it is slow, as condition Running says. Pure."""
+"""Training that runs: how it gets on, what keeps it slow, and who cannot scale it. Pure."""
 
 from collections.abc import Iterator
 
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status, names, types
+from tfparallel_operator.core import remedies
 from tfparallel_operator.core.life import pace
 from tfparallel_operator.core.status import conditions
+
+_AUTOSCALER_SECONDS = 360.0
+"""An autoscaler that fails reports it every 15 seconds; its Events come every five minutes then."""
 
 
 def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
@@ -17,6 +21,9 @@ def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
         sentence = f"{name} is slow: {slowness.cause}"
         evidence = tuple(_list_evidence_of_slowness(facts))
         return findings.Diagnosis(findings.Kind.SLOW, sentence, slowness.remedy, evidence)
+    not_scaled = _not_scaled(facts)
+    if not_scaled is not None:
+        return not_scaled
     if progress.report is not None:
         words = describe_progress(progress.report)
         sentence = f"{name} trains, and nothing that it reports holds it up: {words}"
@@ -59,6 +66,28 @@ def _list_evidence_of_slowness(facts: findings.Facts) -> Iterator[findings.Evide
             text = f"{where}: busy {stage.busy_seconds} s"
             yield findings.Evidence(findings.Source.PROGRESS, text)
     yield from findings.describe_lines(facts)
+
+
+def _not_scaled(facts: findings.Facts) -> findings.Diagnosis | None:
+    """An autoscaler with the job's name reports that it cannot scale."""
+    autoscaler = f"horizontalpodautoscaler/{facts.job.name}"
+    warnings = [
+        event
+        for event in facts.events
+        if event.object == autoscaler
+        and event.type == "Warning"
+        and (facts.now - event.time).total_seconds() < _AUTOSCALER_SECONDS
+    ]
+    if not warnings:
+        return None
+    last = warnings[-1]
+    sentence = f"{facts.job.name} trains, and its autoscaler cannot scale it:"
+    words = remedies.shorten(last.message)
+    remedy = remedies.find(last.message) or (
+        f"See what it reports: `kubectl describe hpa {facts.job.name}`."
+    )
+    event = findings.Evidence(findings.Source.EVENT, f"{last.reason} {facts.age(last.time)} ago")
+    return findings.Diagnosis(findings.Kind.TRAINING, f"{sentence} {words}", remedy, (event,))
 
 
 def _list_evidence_of_training(

@@ -89,6 +89,19 @@ def _suspended(facts: findings.Facts) -> findings.Diagnosis | None:
     return findings.Diagnosis(findings.Kind.SUSPENDED, sentence, remedy)
 
 
+def _refused(facts: findings.Facts) -> findings.Diagnosis | None:
+    condition = facts.find_true(names.Condition.CREATION_REFUSED)
+    if condition is None:
+        return None
+    return _explain(
+        facts,
+        condition,
+        findings.Kind.REFUSED,
+        lead="has waited for {age}:",
+        remedy="Correct what the message names: the operator tries again by itself.",
+    )
+
+
 def _queued(facts: findings.Facts) -> findings.Diagnosis | None:
     condition = conditions.find(facts.status, names.Condition.ADMITTED)
     waits = condition is not None and condition.reason in (
@@ -118,19 +131,6 @@ def _list_events_of_queue(
             words = remedies.shorten(event.message)
             text = f"{event.reason} {facts.age(event.time)} ago: {words}"
             yield findings.Evidence(findings.Source.EVENT, text)
-
-
-def _refused(facts: findings.Facts) -> findings.Diagnosis | None:
-    condition = facts.find_true(names.Condition.CREATION_REFUSED)
-    if condition is None:
-        return None
-    return _explain(
-        facts,
-        condition,
-        findings.Kind.REFUSED,
-        lead="has waited for {age}:",
-        remedy="Correct what the message names: the operator tries again by itself.",
-    )
 
 
 def _stalled(facts: findings.Facts) -> findings.Diagnosis | None:
@@ -253,8 +253,8 @@ _RULES: tuple[Callable[[findings.Facts], findings.Diagnosis | None], ...] = (
     _failed,
     unseen.diagnose_unseen,
     _suspended,
+    _refused,  # such as the Workload of a job that would wait for Kueue
     _queued,
-    _refused,
     _stalled,
     _restarting,
     _waiting,

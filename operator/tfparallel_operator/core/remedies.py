@@ -177,6 +177,9 @@ _ROWS = {
         "Let pods run on the nodes again with `kubectl uncordon NODE`, or add nodes."
     ),
     r"no nodes available to schedule pods": "Add nodes to the cluster, or wait for them.",
+    r"does not know PodGroups of": (
+        "Install the gang scheduler, or change scheduling.gang: the operator tries again by itself."
+    ),
     r"same priority as the pod group's priority": (
         "Give the templates of all roles the same priorityClassName, or set"
         " runPolicy.schedulingPolicy.priorityClass instead."
@@ -208,6 +211,10 @@ _ROWS = {
         " Security level."
     ),
     # Kueue.
+    r"does not know Workloads of": (
+        "Install Kueue, or remove the label kueue.x-k8s.io/queue-name: the operator tries again by"
+        " itself."
+    ),
     r"LocalQueue (?P<name>\S+) doesn't exist": (
         "Create the LocalQueue {name} in the namespace, or correct the label"
         " kueue.x-k8s.io/queue-name."
@@ -233,6 +240,17 @@ _ROWS = {
     ),
     r"insufficient quota|resource (?P<name>\S+) unavailable in ClusterQueue": (
         "The queue never has as much: ask for less, or have its quota raised."
+    ),
+    # Autoscalers.
+    r"the server could not find the requested resource \(get pods\.metrics\.k8s\.io\)": (
+        "Install metrics-server, which measures what pods use, or delete the autoscaler."
+    ),
+    r"missing request for (?P<name>cpu|memory)": (
+        "Set resources.requests.{name} of the role: the autoscaler compares the use with it."
+    ),
+    r"no metrics returned from resource metrics API|did not receive metrics": (
+        "Wait a minute: metrics-server has not measured the pods yet. If it stays so, look at its"
+        " log."
     ),
     # Images.
     r"InvalidImageName": "Correct the image's name in the job: REGISTRY/NAME:TAG.",

@@ -128,6 +128,24 @@ WORDS = {
         "The queue never has as much",
     ),
     "no queue": ("Inadmissible: LocalQueue research doesn't exist", "Create the LocalQueue"),
+    "no gang scheduler": (
+        "the API server does not know PodGroups of scheduling.x-k8s.io (see",
+        "Install the gang scheduler",
+    ),
+    "no Kueue": (
+        "the API server does not know Workloads of kueue.x-k8s.io, which the label",
+        "Install Kueue",
+    ),
+    "autoscaler without requests": (
+        "failed to get cpu utilization: missing request for cpu in container tensorflow of Pod"
+        " digits-worker-0",
+        "Set resources.requests.cpu",
+    ),
+    "autoscaler that has just begun": (
+        "failed to get cpu utilization: unable to get metrics for resource cpu: no metrics returned"
+        " from resource metrics API",
+        "Wait a minute",
+    ),
     "program": (
         'StartError: failed to create containerd task: exec: "pythn": executable file not found in'
         " $PATH",

@@ -26,7 +26,8 @@ async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_inst
         await place.create_job(job)
         refused = await place.until_refused(names.Reason.GANG_SCHEDULER_NOT_INSTALLED)
         message = refused["message"]
-        assert f"does not know PodGroups of {volcano.POD_GROUPS.group}: install" in message
+        assert f"does not know PodGroups of {volcano.POD_GROUPS.group} (see" in message
+        assert "Install the gang scheduler, or change scheduling.gang" in message
         assert await place.pods() == {}
         place.kubectl("apply", "-f", "-", given=volcano.definition())
         try:
