@@ -40,7 +40,7 @@ def test_alerts_and_dashboard_ask_for_metrics_and_labels_that_the_operator_expor
 ) -> None:
     exported = {
         row[0]: {*re.findall(r"\w+", row[2])}
-        for row in pages.rows("metrics.md", "## The operator's own")
+        for row in pages.rows("operate/metrics.md", "## The operator's own")
     }
     counted = 0
     for expression in expressions(chart):

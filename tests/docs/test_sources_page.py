@@ -32,7 +32,7 @@ def test_the_archive_of_the_page_is_one_that_pods_unpack(tmp_path: pathlib.Path)
 
 
 def test_an_image_of_your_own_is_built_from_what_the_trainers_image_has() -> None:
-    [block] = pages.blocks(paths.PAGES / "sources.md", "dockerfile")
+    [block] = pages.blocks(paths.PAGES / "how-to/sources.md", "dockerfile")
     dockerfile = (paths.ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert f"FROM registry.example/team/{targets.TRAINER.reference}\n" in block
     pip = "/opt/pip/bin/pip --python /opt/tfparallel/bin/python"

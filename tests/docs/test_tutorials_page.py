@@ -7,7 +7,7 @@ import pytest
 from testing import paths
 from testing.trainer import cases_tutorials as cases
 
-PAGE = (paths.PAGES / "tutorials.md").read_text(encoding="utf-8")
+PAGE = (paths.PAGES / "how-to/tutorials.md").read_text(encoding="utf-8")
 TABLE = dict(re.findall(r"^\| \[(.+?)\]\(.*?\) \|.*\| (\S.*) \|$", PAGE, re.M))
 SECTIONS = dict(re.findall(r"^### (.*)\n\n`.*`:\n\n```diff\n((?:[-+].*\n)*)```$", PAGE, re.M))
 

@@ -29,15 +29,15 @@ while True:
 """
 CONNECT = f"""
 import json, socket, sys
-found = {{}}
+reachable = {{}}
 for name, address in json.loads(sys.argv[1]).items():
     host, _, port = address.partition(":")
     try:
         socket.create_connection((host, int(port or {PORT})), timeout=3).close()
-        found[name] = True
+        reachable[name] = True
     except (ConnectionRefusedError, TimeoutError):
-        found[name] = False
-print(json.dumps(found))
+        reachable[name] = False
+print(json.dumps(reachable))
 """
 ENFORCED_SECONDS = 60.0
 """What the network takes at most to know a new pod, on a busy machine."""
@@ -71,16 +71,16 @@ class Place:
 
     def reaches(self, pod: str, *others: str, where: str = "here") -> dict[str, bool]:
         """Which of the other pods take a connection from this one."""
-        given = json.dumps({other: self.addresses[other] for other in others})
+        addresses = json.dumps({other: self.addresses[other] for other in others})
         namespace = self.here if where == "here" else self.elsewhere
-        return connections(namespace, pod, given)
+        return connections(namespace, pod, addresses)
 
 
-def connections(namespace: namespaces.Namespace, pod: str, given: str) -> dict[str, bool]:
+def connections(namespace: namespaces.Namespace, pod: str, addresses: str) -> dict[str, bool]:
     """Which addresses (JSON, by name), with their ports or ours, take a connection from a pod."""
-    said = namespace.kubectl("exec", pod, "--", "python", "-c", CONNECT, given)
-    found: dict[str, bool] = json.loads(said)
-    return found
+    said = namespace.kubectl("exec", pod, "--", "python", "-c", CONNECT, addresses)
+    reachable: dict[str, bool] = json.loads(said)
+    return reachable
 
 
 def settles(look: Callable[[], dict[str, bool]], expected: dict[str, bool]) -> None:
@@ -215,10 +215,10 @@ def digits(namespace: namespaces.Namespace) -> namespaces.Namespace:
 
 def test_a_job_trains_while_nobody_else_reaches_it(digits: namespaces.Namespace) -> None:
     digits.wait("digits", lambda status: "step" in (status.get("progress") or {}))
-    found = digits.pods("digits")["digits-chief-0"]["status"]["podIP"]
-    given = json.dumps({"chief": found})
-    settles(lambda: connections(digits, STRANGER, given), {"chief": False})
-    assert connections(digits, "digits-worker-0", given) == {"chief": True}
+    address = digits.pods("digits")["digits-chief-0"]["status"]["podIP"]
+    addresses = json.dumps({"chief": address})
+    settles(lambda: connections(digits, STRANGER, addresses), {"chief": False})
+    assert connections(digits, "digits-worker-0", addresses) == {"chief": True}
     assert digits.job("digits")["status"]["state"] == "Running"
     status = digits.wait_ended("digits")["status"]
     assert status["state"] == "Succeeded", digits.describe("digits")

@@ -65,7 +65,7 @@ def test_a_tutorial_trains_with_keras_3(tutorial: cases.Tutorial, tmp_path: path
 def test_a_tutorial_trains_with_keras_2_as_published(
     tutorial: cases.Tutorial, tmp_path: pathlib.Path
 ) -> None:
-    page = (paths.PAGES / "old-scripts.md").read_text(encoding="utf-8")
+    page = (paths.PAGES / "how-to/old-scripts.md").read_text(encoding="utf-8")
     [block] = re.findall(r"```yaml\n(env:.*?)```", page, flags=re.DOTALL)
     lines = run(tutorial, tutorial.published, tmp_path, **yaml.safe_load(block))
     assert_learned(tutorial, lines)

@@ -214,7 +214,7 @@ async def test_a_service_account_is_used_inside_a_cluster(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = pki.Authority(tmp_path / "keys")
-    (tmp_path / "ca.crt").write_bytes(authority.own.certificate.read_bytes())
+    (tmp_path / "ca.crt").write_bytes(authority.ca.certificate.read_bytes())
     (tmp_path / "token").write_text("first\n")
     (tmp_path / "namespace").write_text("training")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")

@@ -1,4 +1,4 @@
-"""What each device holds of a model: `held_bytes.py MODEL STAGES TENSOR`.
+"""What each device holds of a model: `rank_bytes.py MODEL STAGES TENSOR`.
 
 The ranks of the mesh are built one after the other, each on a device of its own of this process.
 """
@@ -30,8 +30,8 @@ def main(name, stages, tensor):
     }
     module = user.Module(pathlib.Path(stacks.__file__), functions)
     bare = skeleton.build(module, 0)
-    made = recording.record(bare)
-    divided = partition.divide(made, mesh, 1, schedule.one_forward_one_backward)
+    recorded = recording.record(bare)
+    divided = partition.divide(recorded, mesh, 1, schedule.one_forward_one_backward)
     kept = []
     for rank in range(mesh.size):
         replica.forget_names()
