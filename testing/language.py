@@ -27,6 +27,7 @@ PAGES = (
             "availability",
             "buckets",
             "captures",
+            "chart-values",
             "cli",
             "evaluator",
             "events",
