@@ -96,7 +96,7 @@ def page(header: str) -> str:
         "",
         "# Values of the chart",
         "",
-        "Set a value by `--set NAME=VALUE`, or in a file for `--values`. The chart refuses any other.",
+        "Set a value by `--set NAME=VALUE`, or in a file for `--values`. The chart refuses others.",
         "",
         *_table(),
     ]
