@@ -1,5 +1,5 @@
-"""What follows from the comments of the chart's values.yaml: the chart's README and the
-descriptions of values.schema.json."""
+"""What follows from the comments of the chart's values.yaml: the chart's README, the page of its
+values and the descriptions of values.schema.json."""
 
 import json
 import re
@@ -15,6 +15,7 @@ CHART = Path(__file__).resolve().parents[1] / "charts/tfparallel-operator"
 VALUES_FILE = CHART / "values.yaml"
 SCHEMA_FILE = CHART / "values.schema.json"
 README_FILE = CHART / "README.md"
+PAGE_FILE = CHART.parents[1] / "docs/reference/chart-values.md"
 
 _KEY = re.compile(r"^( *)([A-Za-z]+):")
 _COMMENT = re.compile(r"^ *# (-- )?(.*)$")
@@ -53,9 +54,7 @@ def schema() -> str:
     """The schema of the values, each with its description."""
     document = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     for value in values():
-        node = document
-        for name in value.path:
-            node = node["properties"][name]
+        node = _node(document, value)
         rest = {key: part for key, part in node.items() if key != "description"}
         node.clear()
         node.update({"description": value.description, **rest})
@@ -85,16 +84,50 @@ def readme(header: str) -> str:
         "`--set global.imageRegistry=registry.example/team`",
         "([building and pushing them](../../docs/operate/install.md#the-images)).",
         "",
-        "| value | default | meaning |",
-        "|---|---|---|",
-        *(_row(value) for value in values()),
+        *_table(),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _row(value: Value) -> str:
-    default = json.dumps(value.default, ensure_ascii=False).replace("|", "\\|")
-    return f"| `{value.name}` | `{default}` | {value.description.replace('|', chr(92) + '|')} |"
+def page(header: str) -> str:
+    """The page of the values."""
+    lines = [
+        f"<!-- {header} -->",
+        "",
+        "# Values of the chart",
+        "",
+        "Set a value by `--set NAME=VALUE`, or in a file for `--values`. The chart refuses others.",
+        "",
+        *_table(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table() -> Iterator[str]:
+    yield from ("| value | type | default | meaning |", "|---|---|---|---|")
+    document = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    for value in values():
+        default = json.dumps(value.default, ensure_ascii=False)
+        cells = (_type(_node(document, value)), f"`{default}`", value.description)
+        yield f"| `{value.name}` | " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _node(document: Any, value: Value) -> Any:
+    """Return the schema of a value."""
+    for name in value.path:
+        document = document["properties"][name]
+    return document
+
+
+def _type(node: Any) -> str:
+    """Return what a value has to be, in words."""
+    if "enum" in node:
+        return " or ".join(f"`{choice}`" if choice else "empty" for choice in node["enum"])
+    if node["type"] == "array":
+        return f"list of {node['items']['type']}s"
+    if node["type"] == "integer" and "maximum" in node:
+        return f"{node['minimum']} to {node['maximum']}"
+    return " or ".join(node["type"]) if isinstance(node["type"], list) else str(node["type"])
 
 
 def _described(text: str, document: Any) -> Iterator[Value]:

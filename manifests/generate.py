@@ -87,6 +87,7 @@ def generated() -> dict[Path, str]:
         **schematics.files(),
         chart_values.SCHEMA_FILE: chart_values.schema(),
         chart_values.README_FILE: chart_values.readme(CHART_HEADER),
+        chart_values.PAGE_FILE: chart_values.page(CHART_HEADER),
         alerts.RULE_FILE: alerts.rule(ALERTS_HEADER),
         alerts.PAGE_FILE: alerts.page(ALERTS_HEADER),
         **dict.fromkeys(DASHBOARD_FILES, dashboard.dashboard()),

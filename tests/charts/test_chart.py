@@ -1,5 +1,7 @@
 """What the chart renders, with its defaults and with what people set."""
 
+import json
+
 import pytest
 import yaml
 
@@ -277,6 +279,21 @@ def test_placement_reaches_the_pod(chart: rendering.Render) -> None:
     assert [mount["name"] for mount in container["volumeMounts"]] == ["tmp", "certificates"]
     assert container["args"] == ["--workers=8"]
     assert rendering.environment(objects)["X"] == "y"
+
+
+def test_defaults_of_pods_reach_the_operator_as_they_are_written(chart: rendering.Render) -> None:
+    container = "jobs.podDefaults.spec.containers[0]"
+    objects = chart(
+        f"{container}.name=tensorflow",
+        f"{container}.env[0].name=CACHE",
+        f"{container}.env[0].value=$(POD_NAME)/a&b",
+    )
+    text = rendering.environment(objects)["TFPARALLEL_POD_DEFAULTS"]
+    # The kubelet makes $( of $$(, and would put the operator's POD_NAME for $(POD_NAME).
+    template = json.loads(text.replace("$$(", "$("))
+    variables = [{"name": "CACHE", "value": "$(POD_NAME)/a&b"}]
+    assert "$$(POD_NAME)" in text
+    assert template == {"spec": {"containers": [{"name": "tensorflow", "env": variables}]}}
 
 
 def test_the_operator_may_live_in_another_namespace(chart: rendering.Render) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from testing import pages
 from testing.operator import rendering
-from tfparallel_operator.api import names
+from tfparallel_operator.api import load, names
 from tfparallel_operator.engine.telemetry import metrics
 
 pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
@@ -195,6 +195,7 @@ def test_the_job_of_helm_test_is_one_that_the_operator_runs(helm: rendering.Comm
     assert {each["helm.sh/hook"] for each in hooks} == {"test"}
     assert [each["helm.sh/hook-weight"] for each in hooks] == ["0", "1", "2"]
     assert job["metadata"]["namespace"] == code["metadata"]["namespace"] == "team-a"
+    assert load.parse_job(job).spec.trainer is not None
     assert job["spec"]["trainer"]["source"]["configMap"]["name"] == code["metadata"]["name"]
     assert job["spec"]["trainer"]["module"] in code["data"]
     [container] = pod["spec"]["containers"]

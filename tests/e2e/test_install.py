@@ -59,7 +59,7 @@ def test_helm_test_trains_a_job_and_leaves_nothing(cluster: handle.Cluster) -> N
 def test_helm_test_says_what_its_job_waits_for(cluster: handle.Cluster) -> None:
     test = f"{operator.RELEASE}-test"
     try:
-        operator.install(cluster, "test.timeoutSeconds=15", "test.resources.requests.cpu=1000")
+        operator.install(cluster, "test.timeoutSeconds=45", "test.resources.requests.cpu=1000")
         with pytest.raises(console.ClusterError, match="failed"):
             run_test(cluster)
         log = cluster.run_kubectl("logs", test, operator.WHERE)
@@ -67,8 +67,7 @@ def test_helm_test_says_what_its_job_waits_for(cluster: handle.Cluster) -> None:
         assert "Insufficient cpu" in log
     finally:
         operator.install(cluster)
-        cluster.run_kubectl("delete", f"pod/{test}", f"configmap/{test}", operator.WHERE)
-        cluster.run_kubectl("delete", f"{names.PLURAL}/{test}", operator.WHERE)
+        cluster.run_kubectl("delete", f"pod/{test}", operator.WHERE, "--ignore-not-found")
 
 
 def test_a_job_trains_on_while_an_earlier_chart_is_upgraded_and_uninstalled(

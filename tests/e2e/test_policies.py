@@ -184,7 +184,7 @@ def test_pods_of_jobs_alone_report_to_the_operator(cluster: handle.Cluster, plac
         "get", "pods", operator.WHERE, selector, "--output=jsonpath={.items[0].status.podIP}"
     )
     ports = json.dumps({"progress": f"{address}:8443", "health": f"{address}:8080"})
-    reaches = functools.partial(connections, place.here, given=ports)
+    reaches = functools.partial(connections, place.here, addresses=ports)
     settles(lambda: reaches(STRANGER), {"progress": True, "health": True})
     try:
         operator.install(cluster, "networkPolicy.enabled=true")
