@@ -78,7 +78,7 @@ with strategy.scope():
         units=1, activation="sigmoid", kernel_regularizer=tf.keras.regularizers.L2(1e-4)
     )(emb_output)
     model = tf.keras.Model({"features": model_input}, dense_output)
-    optimizer = tf.keras.optimizers.RMSprop(learning_rate=0.1)
+    optimizer = tf.keras.optimizers.RMSprop(learning_rate=0.001)
     accuracy = tf.keras.metrics.Accuracy()
 
 
