@@ -1,23 +1,27 @@
 """`tfparallel report`: the page of a run, and what is said where there is none."""
 
 import dataclasses
+import functools
 import html.parser
 import json
 import pathlib
 import re
+import shlex
 from collections.abc import Sequence
 
 import click.testing
 import pytest
 
-from testing import pictures, report_runs
+from testing import pages, paths, pictures, report_runs
 from tfparallel.cli import app
-from tfparallel.report import content, page, records
+from tfparallel.report import content, draw, page, records
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import decision, observation
 from tfparallel_operator.local import folders, record
 
 NOW = report_runs.at(100)
+
+PAGE = paths.PAGES / "report.md"
 
 
 class Outline(html.parser.HTMLParser):
@@ -61,6 +65,8 @@ def words(text: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", text).split())
 
 
+pytestmark = pytest.mark.usefixtures("processes")  # matplotlib takes seconds
+
 RUNS = {
     "loss": report_runs.with_a_loss(),
     "split": report_runs.of_a_split_model(),
@@ -68,28 +74,36 @@ RUNS = {
 }
 
 
+@functools.cache
+def rendered(name: str) -> str:
+    return page.render(RUNS[name], NOW)
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_a_page_needs_nothing_but_itself(name: str) -> None:
-    text = page.render(RUNS[name], NOW)
+    text = rendered(name)
     outline = Outline(text)
     assert len(set(outline.identities)) == len(outline.identities)
     assert all(one.startswith(("#", "data:,")) for one in outline.addresses)
     assert {one[1:] for one in outline.addresses if one != "data:,"} <= set(outline.identities)
     assert "<script" not in text
     assert "url(http" not in text
-    assert page.render(RUNS[name], NOW) == text
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_picture_can_be_read_and_heard(name: str) -> None:
-    for document in drawn(page.render(RUNS[name], NOW)):
+    for document in drawn(rendered(name)):
         assert pictures.title(document)
         assert pictures.description(document)
         assert list(pictures.faults(document)) == [], pictures.title(document)
 
 
+def test_equal_runs_give_equal_pages() -> None:
+    assert page.render(RUNS["loss"], NOW) == rendered("loss")
+
+
 def test_a_page_says_what_ran_and_where_the_time_went() -> None:
-    text = page.render(RUNS["split"], NOW)
+    text = rendered("split")
     assert Outline(text).headings == [
         "What ran",
         "Loss and metrics",
@@ -113,7 +127,7 @@ def test_a_page_says_what_ran_and_where_the_time_went() -> None:
 
 
 def test_values_of_variables_stay_out_of_the_page() -> None:
-    text = page.render(RUNS["loss"], NOW)
+    text = rendered("loss")
     assert "hidden-value" not in text
     assert "name: TOKEN" in text
     assert "hidden-value" in json.dumps(RUNS["loss"].job.manifest)
@@ -267,6 +281,25 @@ def test_a_folder_that_is_no_run_ends_with_a_sentence(
     assert sentence in result.stderr
     assert result.stderr.count("error: ") == 1
     assert not (tmp_path / "run/report.html").exists()
+
+
+def test_the_page_in_the_docs_shows_what_the_command_prints(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(pathlib.Path("runs/digits/20261101-120000"), names.State.SUCCEEDED)
+    first, *_ = [
+        command for block in pages.blocks(PAGE, "console") for command in pages.commands(block)
+    ]
+    result = invoke(*shlex.split(first.line)[2:])
+    assert result.stdout.splitlines() == list(first.shown)
+
+
+def test_the_page_in_the_docs_lists_every_section_and_activity() -> None:
+    listed = [row[0] for row in pages.rows("report.md", "## What the page shows")]
+    assert listed == Outline(rendered("split")).headings
+    activities = [row[0].strip("`") for row in pages.rows("report.md", "## Where the time went")]
+    assert activities == list(draw.ACTIVITIES)
 
 
 def test_a_page_that_cannot_be_written_ends_with_a_sentence(tmp_path: pathlib.Path) -> None:

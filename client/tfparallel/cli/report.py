@@ -5,11 +5,13 @@ import pathlib
 
 import click
 
+from tfparallel import errors
 from tfparallel.cli import options
 from tfparallel.cluster import access, backend
 from tfparallel.report import gather, page, records
-from tfparallel.results import download, folder, places
+from tfparallel.results import folder, places
 from tfparallel_operator import wall_clock
+from tfparallel_operator.local import folders
 
 _FILE = "report.html"
 
@@ -53,7 +55,11 @@ def command(
 
 def _write(run: records.Run, file: pathlib.Path) -> None:
     text = page.render(run, wall_clock.utc_now())
-    with download.writing(file):
+    try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        folders.write_whole(file, text)
+    except OSError as error:
+        raise errors.Failure(
+            f"{file}: cannot be written: {error.strerror or error}. Choose another file with -o"
+        ) from error
     click.echo(str(file))
