@@ -22,8 +22,10 @@ _LOSSES = frozenset(
 )
 """After these, all replicas start again, or stay away."""
 
-_PAUSES = frozenset({names.Reason.JOB_SUSPENDED, names.Reason.JOB_EVICTED})
-"""After these, the job waits until somebody resumes it or its queue has room."""
+_PAUSES = frozenset(
+    {names.Reason.JOB_SUSPENDED, names.Reason.JOB_EVICTED, names.Reason.JOB_RESUMED}
+)
+"""They say that the job waits until somebody resumes it or its queue has room, or has waited."""
 
 _WHOLE: Mapping[str, goodput.Activity] = {
     outputs.TrainEvent.EVALUATION: goodput.Activity.EVALUATION,
@@ -50,6 +52,8 @@ class Period:
     ended: datetime.datetime
     cause: models.Event | None
     """What ended it; None: it runs, or all was trained, or nobody saw why it ended."""
+    is_paused: bool
+    """Whether the job waited after it, and did not restart at once."""
 
     @property
     def last_step(self) -> int:
@@ -72,7 +76,7 @@ def intervals(run: records.Run) -> Iterator[goodput.Interval]:
     periods = find(run)
     for place, period in enumerate(periods):
         following = periods[place + 1] if place + 1 < len(periods) else None
-        is_restart = place > 0 and not _is_pause(periods[place - 1].cause)
+        is_restart = place > 0 and not periods[place - 1].is_paused
         is_over = run.job.is_finished and period.cause is None
         for activity, begin, end in _activities(
             period, following, is_restart=is_restart, is_over=is_over
@@ -118,7 +122,7 @@ def _period(
         if begin <= record.time and (record.time < end or end == run.end)
     ]
     last = recorded[-1].time if recorded else begin
-    after = (event for event in run.events if last - _SKEW <= event.time <= end)
+    after = [event for event in run.events if last - _SKEW <= event.time <= end]
     cause = next((event for event in after if event.reason in _LOSSES), None)
     is_last = end == run.end
     first = recorded[0] if recorded else None
@@ -131,6 +135,7 @@ def _period(
         records=recorded,
         ended=max(last, cause.time) if cause is not None else ended,
         cause=cause,
+        is_paused=any(event.reason in _PAUSES for event in after),
     )
 
 
@@ -170,7 +175,7 @@ def _activities(
     saved = _saved_time(period, following.resumed_step)
     if period.first_step is not None:
         yield activity.LOST, saved, period.ended
-    if not _is_pause(period.cause):
+    if not period.is_paused:
         yield activity.RESTART, period.ended, following.began
 
 
@@ -187,7 +192,3 @@ def _saved_time(period: Period, resumed_step: int) -> datetime.datetime:
 def _input_wait(record: records.Record) -> float:
     share = record.metrics.get("input_wait", 0.0)
     return min(1.0, max(0.0, share)) if record.event == outputs.TrainEvent.TRAIN else 0.0
-
-
-def _is_pause(cause: models.Event | None) -> bool:
-    return cause is not None and cause.reason in _PAUSES
