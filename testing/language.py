@@ -42,6 +42,7 @@ PAGES = (
             "metrics",
             "parameter-servers",
             "python-client",
+            "report",
             "restarts",
             "scheduling",
             "secrets",

@@ -42,13 +42,13 @@ def command(
     folder without a run.
     """
     if folder.is_run(name):
-        run = pathlib.Path(name)
-        _write(asyncio.run(gather.gather_folder(run)), file or folder.newest(run) / _FILE)
+        path = pathlib.Path(name)
+        _write(asyncio.run(gather.gather_folder(path)), file or folder.newest(path) / _FILE)
         return
 
     async def act(cluster: backend.ClusterBackend) -> None:
-        found = await gather.gather_job(cluster, name, places.Choice(image), options.say)
-        _write(found, file or pathlib.Path(f"{name}-{_FILE}"))
+        run = await gather.gather_job(cluster, name, places.Choice(image), options.say)
+        _write(run, file or pathlib.Path(f"{name}-{_FILE}"))
 
     options.on_cluster(choice, act)
 

@@ -100,12 +100,12 @@ async def gather_job(
     job = await cluster.get_job(name)
     events = await cluster.list_events(job)
     texts, missing = await _read_results_of_job(cluster, job, choice, say)
-    own = f"{names.SINGULAR}/{job.name}"
+    of_job = f"{names.SINGULAR}/{job.name}"
     return records.Run(
         job=job,
         place=f"in namespace {job.namespace}",
         now=wall_clock.utc_now(),
-        events=[event for event in events if event.object == own],
+        events=[event for event in events if event.object == of_job],
         pods=[_pod_run(replica) for replica in await cluster.list_replicas(job) if replica.started],
         records=_parse(texts),
         **_other_results(texts),
