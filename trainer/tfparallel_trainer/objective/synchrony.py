@@ -110,7 +110,8 @@ def within(model: Any, data: collectives.Communicator) -> Iterator[Context | Non
     if data.size == 1 or not layers(model):
         yield None
         return
-    with Context(data) as context:
+    context = Context(data)
+    with context:  # it enters as None
         yield context
 
 

@@ -254,6 +254,20 @@ def test_a_layer_that_adds_no_mean_over_examples_to_the_loss_is_refused() -> Non
         added_means.check(recorded(lambda x: product(x)))
 
 
+@pytest.mark.parametrize("regularizer", [keras.regularizers.L1L2(), keras.regularizers.L2(2.0)])
+def test_a_regularizer_of_each_example_is_a_mean(regularizer: Any) -> None:
+    added_means.check(recorded(LAYERS.Dense(3, activity_regularizer=regularizer)))
+
+
+def test_a_regularizer_that_mixes_examples_is_refused() -> None:
+    def mixes(y: Any) -> Any:
+        return OPS.sum(OPS.mean(y, 0) ** 2)
+
+    layer = LAYERS.Dense(3, activity_regularizer=mixes, name="mixed")
+    with pytest.raises(errors.UserCodeError, match=r"What mixed adds by add_loss is no mean"):
+        added_means.check(recorded(layer))
+
+
 def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:
     build = {
         **functions("rows"),

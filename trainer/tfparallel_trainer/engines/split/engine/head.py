@@ -16,7 +16,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.objective import independence, loss, metric_sums, outputs, replica
+from tfparallel_trainer.objective import independence, metric_sums, outputs, phases, replica
 
 
 def build(
@@ -53,15 +53,17 @@ def build(
         if data.size > 1:
             metric_sums.check(head, lambda: y_pred, (None, y, weight))
     names = tuple(one.name for one in model.outputs)
+    phase = phases.Compiled(head, names, has_targets=True)
     return replica.Replica(
         rank=data.index,
         device="",
         model=head,
         data=data,
-        terms=[*loss.terms(head, names), loss.ADDED],
+        terms=list(phase.terms),
         outputs=names,
         seeds=[],
         advice=[],
+        computations=[phase],
     )
 
 
