@@ -63,11 +63,10 @@ class Period:
 
 def find(run: records.Run) -> Sequence[Period]:
     """Return the periods of a run, oldest first."""
-    begins = sorted(_begins(run))
-    ends = [*begins[1:], run.end]
+    moments = [*sorted(_begins(run)), run.end]
     return tuple(
         _period(run, number, begin, end)
-        for number, (begin, end) in enumerate(zip(begins, ends, strict=True), 1)
+        for number, (begin, end) in enumerate(itertools.pairwise(moments), 1)
     )
 
 
