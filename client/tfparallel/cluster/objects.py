@@ -44,7 +44,9 @@ def parse_pod(body: api.Object) -> models.Replica:
     metadata, status = body["metadata"], body.get("status", {})
     labels = metadata.get("labels", {})
     container = _container(status)
-    ended = container.get("state", {}).get("terminated")
+    state = container.get("state", {})
+    ended = state.get("terminated")
+    times = ended or state.get("running") or {}
     phase = "Terminating" if "deletionTimestamp" in metadata else status.get("phase", "Pending")
     return models.Replica(
         name=f"{labels.get(names.LABEL_ROLE)}-{labels.get(names.LABEL_INDEX)}",
@@ -55,6 +57,8 @@ def parse_pod(body: api.Object) -> models.Replica:
         reason=_reason(status, container),
         exit_code=None if ended is None else ended.get("exitCode"),
         created=_time(metadata["creationTimestamp"]),
+        started=_optional_time(times.get("startedAt")),
+        ended=_optional_time(times.get("finishedAt")),
         memory_limit=_memory_limit(body.get("spec", {})),
     )
 
@@ -180,3 +184,7 @@ def _reason(status: api.Object, container: api.Object) -> str:
 
 def _time(text: str) -> datetime.datetime:
     return datetime.datetime.fromisoformat(text)
+
+
+def _optional_time(text: str | None) -> datetime.datetime | None:
+    return _time(text) if text else None

@@ -47,7 +47,7 @@ def table(figures: report.Report) -> rich_table.Table:
     return grid
 
 
-def page(figures: report.Report, pictures: dict[str, str]) -> str:
+def page(figures: report.Report, pictures: Mapping[str, str]) -> str:
     """The report in Markdown.
 
     Args:

@@ -13,6 +13,8 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+import yaml
+
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names, problems, types
 from tfparallel_operator.core import decide, installation, layout, replicas
@@ -76,6 +78,10 @@ async def run(
     run_folders = folders.Folders(output.resolve())
     with _locked(run_folders):
         job = _going_on(source.job, run_folders)
+        manifest = source.job.model_dump(
+            mode="json", by_alias=True, exclude_unset=True, exclude={"status"}
+        )
+        folders.write_whole(run_folders.manifest, yaml.safe_dump(manifest, sort_keys=False))
         requested = cluster.lay_out(job)
         token = secrets.token_urlsafe(32)
         addresses = _addresses(requested)

@@ -208,8 +208,9 @@ class Training:
                 self._tally.add(one.losses, one.examples)
             else:
                 self._leave_out(one.losses["loss"])
-            parts.reporter.stepped(one.examples)
-            parts.watch.moved(f"step {self._step - parts.engine.pending}")
+            step = self._step - parts.engine.pending
+            parts.reporter.stepped(step, one.examples, one.staleness)
+            parts.watch.moved(f"step {step}")
 
     def _leave_out(self, loss: float) -> None:
         """Count a step that was not finite, or end training because of it."""

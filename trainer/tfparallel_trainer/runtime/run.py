@@ -4,10 +4,12 @@ What differs between engines is in `engines.engine.Course`.
 """
 
 import contextlib
+import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
@@ -47,6 +49,7 @@ def train_to_end(course: engine.Course, observe: Observe) -> None:
         prepared = course.prepared(leave)
         reporter.placement = prepared.placement
         reporter.wait = prepared.ready.training.wait
+        reporter.start = lambda: _start(context, prepared)
         outer = _loop(context, prepared, reporter, observe)
         if chief:
             _announce(context, prepared, outer.total_steps)
@@ -102,7 +105,8 @@ def _loop(
     def save(at: files.Position) -> None:
         began = time.monotonic()
         if ready.save(at):
-            reporter.event("checkpoint", at.step, seconds=round(time.monotonic() - began, 3))
+            seconds = round(time.monotonic() - began, 3)
+            reporter.event(outputs.TrainEvent.CHECKPOINT, at.step, seconds=seconds)
             reporter.flush()
 
     if settings.logs_steps and settings.cluster.is_chief:
@@ -120,6 +124,19 @@ def _loop(
         observer=observe(ready, prepared.build_reach),
     )
     return training.Training(parts, ready.start)
+
+
+def _start(context: context.RunContext, prepared: engine.Prepared) -> Mapping[str, Any]:
+    """What the record of the first step says of this process."""
+    return {
+        "attempt": prepared.ready.attempt,
+        "seconds": round(time.monotonic() - context.started, 3),
+        "versions": {
+            "TensorFlow": tf.__version__,
+            "Keras": keras.__version__,
+            "Python": platform.python_version(),
+        },
+    }
 
 
 def _announce(context: context.RunContext, prepared: engine.Prepared, steps: int | None) -> None:
@@ -173,7 +190,7 @@ def _write_summary(
         metrics={name: outputs.number(value) for name, value in reporter.metrics.items()},
         steps_by_worker=prepared.steps_by_worker,
     )
-    reporter.event("done", position.step)
+    reporter.event(outputs.TrainEvent.DONE, position.step)
     reporter.flush()
     content = summary.model_dump_json(by_alias=True, exclude_none=True)
     folder.Folder(settings.output_dir).write(outputs.SUMMARY, content.encode())
