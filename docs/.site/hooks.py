@@ -102,7 +102,7 @@ def _descriptions() -> dict[str, str]:
 
 def _repository_pages() -> Iterator[str]:
     """Yield the pages outside of docs/ but README.md: the site begins with docs/index.md."""
-    yield from ("CHANGELOG.md", "CONTRIBUTING.md", "testing/cluster/README.md")
+    yield from ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "testing/cluster/README.md")
     for folder in ("charts", "examples"):
         for file in sorted((ROOT / folder).rglob("README.md")):
             yield file.relative_to(ROOT).as_posix()
