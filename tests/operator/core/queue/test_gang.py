@@ -361,7 +361,7 @@ def test_one_that_runs_again_alone_joins_no_group_of_kubernetes() -> None:
 @pytest.mark.parametrize(
     "roles", [{"chief": 1, "worker": 2, "ps": 1}, {"worker": 2, "evaluator": 1}]
 )
-def test_a_gang_that_waits_begins_again_as_a_whole(roles: dict[str, int]) -> None:
+def test_a_gang_that_waits_begins_again_as_a_whole(roles: dict[str, Any]) -> None:
     world = a_gang(KUBERNETES, **roles)
     lose(world, list(world.pods)[-1])
     assert only_group(world).name == "job-2"
