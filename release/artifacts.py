@@ -15,8 +15,16 @@ from testing.cluster import binaries
 ROOT = targets.ROOT
 CHART = ROOT / "charts/tfparallel-operator"
 DISTRIBUTIONS = ("trainer", "operator", "client")
-CONTEXT = (".dockerignore", "Dockerfile", "requirements", "operator", "trainer")
-"""What the images are built from."""
+CONTEXT = (
+    ".dockerignore",
+    "Dockerfile",
+    "VERSION",
+    "images",
+    "requirements",
+    "operator",
+    "trainer",
+)
+"""What the images are built from, and the program that builds them: `python3 -m images`."""
 INVENTORIES = {
     "operator": "operator",
     "trainer": "trainer",

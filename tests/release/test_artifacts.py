@@ -75,7 +75,7 @@ def test_the_build_context_has_what_the_dockerfile_copies(built: pathlib.Path) -
         names = archive.getnames()
     below = f"tfparallel-images-{VERSION}"
     for target in targets.TARGETS.values():
-        for source in ("Dockerfile", *target.sources):
+        for source in ("Dockerfile", "VERSION", "images/__main__.py", *target.sources):
             assert f"{below}/{source}" in names
 
 
