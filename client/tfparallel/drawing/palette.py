@@ -12,6 +12,11 @@ INK = "#1a1a1a"
 
 PAPER = "#ffffff"
 
+_BLACK = "#000000"
+
+_CONTRAST = 4.5
+"""Of texts and what is behind them, at least (WCAG 2.2, AA)."""
+
 QUIET = "#6b6b6b"
 """Grid lines, limits and remarks."""
 
@@ -59,8 +64,9 @@ def microbatches(count: int) -> Sequence[str]:
 
 
 def ink(color: str) -> str:
-    """Return black or white, whichever is easier to read on a color."""
-    return PAPER if contrast(color, PAPER) > contrast(color, INK) else INK
+    """Return the color of a text that is easiest to read on a color, with a contrast of 4.5."""
+    easier = max((PAPER, INK), key=lambda text: contrast(color, text))
+    return easier if contrast(color, easier) >= _CONTRAST else _BLACK
 
 
 def contrast(one: str, other: str) -> float:

@@ -188,20 +188,21 @@ def memory(figure: Any, answer: plan.Plan) -> str:
         axis.barh(rows, sizes, 0.6, left, label=name, **style)
         left = [start + size for start, size in zip(left, sizes, strict=True)]
     peaks = [stage.holds.peak / factor for stage in answer.stages]
+    limit = None if answer.memory is None else answer.memory / factor
     for row, (peak, end) in enumerate(zip(peaks, left, strict=True)):
         axis.plot([peak, peak], [row - 0.42, row + 0.42], color=palette.INK, linewidth=2)
         axis.annotate(
             f"peak {peak:.3g}",
-            (max(peak, end), row),
+            (max(peak, end, limit or 0.0), row),
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
             fontsize=svg.SMALL_POINTS,
         )
-    limit = None if answer.memory is None else answer.memory / factor
     if limit is not None:
         axis.axvline(limit, color=palette.INK, linestyle="--", linewidth=1)
-    axis.set_xlim(0, 1.2 * max(*peaks, *left, limit or 0.0))
+    room = 1.2 if limit is None else 1.3  # for the labels
+    axis.set_xlim(0, room * max(*peaks, *left, limit or 0.0))
     axis.set_yticks(rows, [f"stage {row}" for row in rows])
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.set_xlabel(

@@ -15,11 +15,11 @@ ACTIVITIES: Mapping[goodput.Activity, palette.Fill] = {
     goodput.Activity.INPUT: palette.Fill("#8fd0b4", "----"),
     goodput.Activity.EVALUATION: palette.Fill("#2f7fc1"),
     goodput.Activity.CHECKPOINT: palette.Fill("#a9d1f0", "||||"),
-    goodput.Activity.START: palette.Fill("#fbe08a"),
+    goodput.Activity.START: palette.Fill("#e0b93a"),
     goodput.Activity.RESTART: palette.Fill("#c2410c", "////"),
     goodput.Activity.LOST: palette.Fill("#f3a683", "xxxx"),
     goodput.Activity.END: palette.Fill("#a79cc9", "\\\\\\\\"),
-    goodput.Activity.WAITING: palette.Fill("#e3e3e3"),
+    goodput.Activity.WAITING: palette.Fill("#f0f0f0"),
 }
 
 SHOWN_REPLICAS = 40

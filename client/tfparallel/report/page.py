@@ -173,12 +173,13 @@ def _time(run: records.Run, figures: content.Content) -> Section:
         ]
         for attempt in figures.attempts
     ]
+    has_lasted = figures.goodput.whole > 0
     columns = ("start", "at", "until the first step", "steps", "ended at", "because", "lost time")
     return Section(
         key="time",
         title="Where the time went",
         sentences=sentences,
-        figures=[draw.timeline(figures), draw.shares(figures.goodput)],
+        figures=[draw.timeline(figures), draw.shares(figures.goodput)] if has_lasted else [],
         tables=[Table("Starts of training", columns, rows)] if rows else [],
     )
 
