@@ -135,9 +135,7 @@ def of_a_split_model(stages: int = 2, data: int = 2, tensor: int = 2) -> records
         for span in planned.spans
         if span.work != plan.MESSAGE
     )
-    measured = plan.Pipeline(
-        placement=placement, planned=planned, step_seconds=0.05, spans=spans
-    )
+    measured = plan.Pipeline(placement=placement, planned=planned, step_seconds=0.05, spans=spans)
     status = run.job.status.model_copy(
         update={
             "strategy": "ModelSplit",

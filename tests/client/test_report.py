@@ -296,9 +296,10 @@ def test_the_page_in_the_docs_shows_what_the_command_prints(
 
 
 def test_the_page_in_the_docs_lists_every_section_and_activity() -> None:
-    listed = [row[0] for row in pages.rows("how-to/report.md", "## What the page shows")]
+    page = "how-to/report.md"
+    listed = [row[0] for row in pages.rows(page, "## What the page shows")]
     assert listed == Outline(rendered("split")).headings
-    activities = [row[0].strip("`") for row in pages.rows("how-to/report.md", "## Where the time went")]
+    activities = [row[0].strip("`") for row in pages.rows(page, "## Where the time went")]
     assert activities == list(draw.ACTIVITIES)
 
 

@@ -10,7 +10,7 @@ from tfparallel.cli import options
 from tfparallel.cluster import access, backend
 from tfparallel.report import gather, page, records
 from tfparallel.results import folder, places
-from tfparallel.terminal import display
+from tfparallel.terminal import wrapping
 from tfparallel_operator import wall_clock
 from tfparallel_operator.local import folders
 
@@ -36,8 +36,8 @@ def command(
 
     The page shows loss and metrics, throughput, input wait and memory. It has a timeline of the
     attempts with their causes, and the pipeline of a split model. It needs no network. The records
-    of a JOB come from the claim or the bucket that keeps its checkpoints, those of a local run from
-    its FOLDER, such as runs/JOB. A job that runs is shown as far as it is.
+    of a JOB come from the claim or the bucket that keeps its checkpoints. Those of a local run are
+    in its FOLDER, such as runs/JOB. A job that runs is shown as far as it is.
 
     Exit status: 0 written, 1 the cluster refuses or the page cannot be written, 2 no such job, or a
     folder without a run.
@@ -48,7 +48,7 @@ def command(
         return
 
     async def act(cluster: backend.ClusterBackend) -> None:
-        run = await gather.gather_job(cluster, name, places.Choice(image), display.say)
+        run = await gather.gather_job(cluster, name, places.Choice(image), wrapping.say)
         _write(run, file or pathlib.Path(f"{name}-{_FILE}"))
 
     options.on_cluster(choice, act)
