@@ -24,7 +24,7 @@ WIDE = 9.0
 TEXT_POINTS = 9
 SMALL_POINTS = 8
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": TEXT_POINTS,
     "font.sans-serif": ["DejaVu Sans", "Verdana"],  # Verdana is as wide, where the first is missing
