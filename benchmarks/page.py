@@ -113,12 +113,12 @@ def table(rows: Sequence[str]) -> list[str]:
 
 
 def renewed(
-    text: str, section: Section, found: Sequence[results.Result], size: results.Size, load: float
+    text: str, section: Section, measured: Sequence[results.Result], size: results.Size, load: float
 ) -> str:
     """The page with new rows in place of those for the same; `load` is the machine's before it."""
     parts = {one.title: _part(text, one) for one in (TRAINER, SPLIT, OPERATOR)}
     rows = {_what(row): row for row in parts[section.title].splitlines() if _what(row)}
-    rows |= {_what(one.row()): one.row() for one in found}
+    rows |= {_what(one.row()): one.row() for one in measured}
     parts[section.title] = _written(section, list(rows.values()), size, load)
     return "\n".join(part for part in parts.values() if part)
 

@@ -33,12 +33,12 @@ def page() -> str:
 
 def _counts(example: str) -> Iterator[tuple[str, Mapping[plan.Mode, int]]]:
     """Yield the rows: a name, and the count of each mode."""
-    given = source.read(ROOT / "examples" / example / "job.yaml")
-    trainer = given.job.spec.trainer
+    job_source = source.read(ROOT / "examples" / example / "job.yaml")
+    trainer = job_source.job.spec.trainer
     if trainer is None:
         raise ValueError(f"{example} has no trainer")
-    lines = complexity.lines(source.module_text(given, trainer))
+    lines = complexity.lines(source.module_text(job_source, trainer))
     yield report.USER_LINES, dict.fromkeys(plan.Mode, lines)
-    jobs = {trial.variant.mode: trial.source.job for trial in plan.trials(given, _JOBS)}
+    jobs = {trial.variant.mode: trial.source.job for trial in plan.trials(job_source, _JOBS)}
     yield report.JOB_FIELDS, command.count_fields(jobs)
     yield report.TRAINER_LINES, {mode: complexity.trainer_lines(mode) for mode in plan.Mode}

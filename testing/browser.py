@@ -128,8 +128,8 @@ async def _address(process: asyncio.subprocess.Process) -> str:
     if process.stderr is None:
         raise RuntimeError("the browser has no standard error")
     async for line in process.stderr:
-        if found := _LISTENS.match(line):
-            return found[1].decode()
+        if match := _LISTENS.match(line):
+            return match[1].decode()
     raise RuntimeError("the browser does not start")
 
 

@@ -32,7 +32,11 @@ MESSAGES = (CLIENT, OPERATOR, paths.TRAINER)
 """The packages whose messages are checked."""
 DOCUMENTED = (OPERATOR, paths.TRAINER)
 """Files and folders whose docstrings are checked; those of `api` are the descriptions of fields."""
-NAMED = (paths.ROOT / "images", OPERATOR, CLIENT, paths.TRAINER)
+NAMED = (
+    *(OPERATOR, CLIENT, paths.TRAINER),
+    *(paths.ROOT / name for name in ("benchmarks", "images", "manifests", "release")),
+    *(paths.ROOT / name for name in ("testing", "tests")),
+)
 """Files and folders whose identifiers are checked."""
 NO_NOUNS = frozenset({"found", "given", "held", "made", "own", "told", "wanted"})
 """What hides the type of a value, and cannot be searched."""

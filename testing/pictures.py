@@ -56,13 +56,13 @@ def texts(document: str) -> Sequence[Text]:
 def faults(document: str) -> Iterator[str]:
     """Yield which texts cover each other, are cut off, or are too small to read."""
     _, _, width, height = map(float, str(parse(document).get("viewBox")).split())
-    found = texts(document)
-    for place, text in enumerate(found):
+    drawn = texts(document)
+    for place, text in enumerate(drawn):
         if text.size < 8:
             yield f"{text.content!r} has {text.size} points"
         if min(text.left, text.top) < -0.5 or text.right > width + 0.5 or text.bottom > height:
             yield f"{text.content!r} is cut off"
-        for other in found[place + 1 :]:
+        for other in drawn[place + 1 :]:
             if text.meets(other):
                 yield f"{text.content!r} covers {other.content!r}"
 

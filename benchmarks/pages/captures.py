@@ -224,10 +224,10 @@ def _on_machine() -> Iterator[Sections]:
 
 @contextlib.contextmanager
 def _on_cluster() -> Iterator[Sections]:
-    wanted = settings.Full() if os.geteuid() == 0 else settings.Kind()
+    kind = settings.Full() if os.geteuid() == 0 else settings.Kind()
     binaries.ensure(binaries.FULL)
     with contextlib.ExitStack() as stack:
-        running = stack.enter_context(arena.cluster("captures", wanted))
+        running = stack.enter_context(arena.cluster("captures", kind))
         stack.enter_context(operator.running(running))
         make = stack.enter_context(namespaces.maker(running))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="captures-"))

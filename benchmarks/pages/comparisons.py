@@ -34,7 +34,7 @@ def block(page: str, example: str) -> str:
 def with_block(page: str, example: str, content: str) -> str:
     """The page with other words about an example."""
     pattern = rf"(<!-- {example} -->\n).*?(<!-- end -->)"
-    return re.sub(pattern, lambda found: found[1] + content + found[2], page, flags=re.DOTALL)
+    return re.sub(pattern, lambda match: match[1] + content + match[2], page, flags=re.DOTALL)
 
 
 def compare(example: str) -> str:
@@ -49,7 +49,7 @@ def compare(example: str) -> str:
         _, words = (output / command.PAGE).read_text(encoding="utf-8").split("\n\n", 1)
     return re.sub(
         r"\]\((.+?)\)",
-        lambda found: f"](../{image(example, found[1]).relative_to(ROOT / 'docs')})",
+        lambda match: f"](../{image(example, match[1]).relative_to(ROOT / 'docs')})",
         words,
     )
 

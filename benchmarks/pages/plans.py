@@ -70,8 +70,8 @@ def planned(file: pathlib.Path, *, whole: bool = False) -> plan.Plan:
 
     asked = question(file)
     if whole:
-        given = {"processes": 1, "devices": 1, "mesh": {}, "microbatches": 1}
-        asked = asked.model_copy(update=given)
+        one_device = {"processes": 1, "devices": 1, "mesh": {}, "microbatches": 1}
+        asked = asked.model_copy(update=one_device)
     replica.forget_names()  # a process may have built models before
     with _alone(file.parent):
         return answer.answer(asked)

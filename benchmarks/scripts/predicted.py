@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.models import planned
-from benchmarks.scripts import told
+from benchmarks.scripts import events
 from tfparallel_trainer import user
 from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.engines.split.planning import (
@@ -49,7 +49,7 @@ def main(batch, written):
         subject = subjects.of(recorded, model.optimizer, cluster, None, times)
         constraints = search_space.Constraints(mesh=mesh, microbatches=microbatches, batch=batch)
         plan = choose.plan_for(subject, constraints, measured=True)
-        told.tell("planned", seconds=plan.step_seconds)
+        events.write("planned", seconds=plan.step_seconds)
 
 
 if __name__ == "__main__":

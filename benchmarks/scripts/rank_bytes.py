@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.models import stacks
-from benchmarks.scripts import told
+from benchmarks.scripts import events
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.engines.split.engine import rank_model
@@ -40,7 +40,7 @@ def main(name, stages, tensor):
             module, bare, divided, rank, f"/device:CPU:{rank}", stacks.example(bare)
         )
         kept.append(local_rank)
-        told.tell(
+        events.write(
             "rank",
             allocated=taken() - before,
             variables=sum(

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.models import layers
-from benchmarks.scripts import told
+from benchmarks.scripts import events
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
@@ -106,7 +106,7 @@ def main(steps, batch, count, microbatches):
             thread.start()
         for thread in threads:
             thread.join()
-        told.tell("step")
+        events.write("step")
 
 
 def serve(spec, task):

@@ -59,8 +59,8 @@ class Volume:
 
     def list(self, folder: str) -> list[str]:
         """The paths below a folder of the volume."""
-        found = self.keeper.run("find", f"{self._root}/{folder}").split()
-        return [path.removeprefix(f"{self._root}/") for path in found]
+        files = self.keeper.run("find", f"{self._root}/{folder}").split()
+        return [path.removeprefix(f"{self._root}/") for path in files]
 
     def fetch(self, file: str, to: Path) -> Path:
         """Copy a file of the volume to this machine."""

@@ -519,8 +519,8 @@ async def test_operators_are_looked_for_where_rights_allow(
     monkeypatch.setattr(client.Client, "list", list_deployments)
     server = credentials.Access("https://none", tls=False, token=credentials.Token(str))
     context = access.Context(name="", namespace="team", access=server)
-    found = await backend.ClusterBackend(context).list_operators()
-    assert (None if found is None else [one.name for one in found]) == expected
+    operators = await backend.ClusterBackend(context).list_operators()
+    assert (None if operators is None else [one.name for one in operators]) == expected
 
 
 def test_the_replica_that_failed_first_speaks_as_soon_as_its_container_has_ended() -> None:

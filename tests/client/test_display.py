@@ -124,12 +124,12 @@ def test_an_error_is_shown_once_where_both_streams_go_to_one_file(
             screen.line("chief-0", f"[chief-0] error: {_FAILURE}.")
             screen.event(_EVENT)
         shown.append((tmp_path / names[1]).read_text())
-    together, apart = shown
+    together, last = shown
     assert together == (
         f"[chief-0] error: {_FAILURE}.{os.linesep}"
         f"ReplicaFailed: chief-0 exited with code 65{os.linesep}"
     )
-    assert apart == f"ReplicaFailed: chief-0 exited with code 65: {_FAILURE}{os.linesep}"
+    assert last == f"ReplicaFailed: chief-0 exited with code 65: {_FAILURE}{os.linesep}"
     assert screen.has_shown(_EVENT.message)
 
 

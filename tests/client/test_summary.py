@@ -138,7 +138,7 @@ def test_a_split_model_is_shown_by_stage(
     split = job_status.PlacementStatus(mesh=mesh, stages=(stage,))
     assert placement.headline(split) == "mesh data 3 x stage 2, 4 microbatches (1F1B)"
     cases = [(None, None, []), ("0.25", None, ["0.25", "100%", ""])]
-    for busy, planned, told in (*cases, ("0.25", "0.5", ["0.25", "100%", "100%"])):
+    for busy, planned, words in (*cases, ("0.25", "0.5", ["0.25", "100%", "100%"])):
         timing = {"busy_seconds": busy, "planned_seconds": planned}
         timed = split.model_copy(update={"stages": (stage.model_copy(update=timing),)})
         status = outcome.job.status.model_copy(update={"placement": timed})
@@ -151,7 +151,7 @@ def test_a_split_model_is_shown_by_stage(
             "chief-0/GPU:0, worker-0/GPU:0 and 1 more",
             "conv to dense (12)",
             "1.25 MiB",
-            *told,
+            *words,
         ]
         assert lines[-1].strip() == "and 1 more stages"
 

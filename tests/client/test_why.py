@@ -110,8 +110,8 @@ async def test_a_job_that_no_operator_has_seen(
 ) -> None:
     await place.create_job()
     monkeypatch.setattr(unseen, "UNSEEN_AFTER", datetime.timedelta())
-    found = credentials.find(str(place.cluster.kubeconfig))
-    context = access.Context(name="", namespace=place.namespace, access=found)
+    credential = credentials.find(str(place.cluster.kubeconfig))
+    context = access.Context(name="", namespace=place.namespace, access=credential)
     async with backend.ClusterBackend(context) as cluster:
         diagnosis = await gather.diagnose_job(cluster, "digits")
     assert diagnosis.kind is findings.Kind.UNSEEN

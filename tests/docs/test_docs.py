@@ -78,8 +78,8 @@ def test_the_page_on_model_split_shows_its_examples() -> None:
         job = load.parse_job(document)
         assert yaml.safe_load(mesh) == document["spec"]["mesh"]
         worker = job.spec.tf_replica_specs[types.Role.WORKER]
-        given = [worker.replicas, load.devices_of(worker)]
-        assert [int(number) for number in re.findall(r"\d+", places)] == given
+        numbers = [worker.replicas, load.devices_of(worker)]
+        assert [int(number) for number in re.findall(r"\d+", places)] == numbers
     for folder in paths.ROOT.glob("examples/split-*"):
         assert f"`{folder.name}`" in page or f"`examples/{folder.name}`" in page
 
@@ -114,11 +114,11 @@ def test_the_placement_in_the_page_on_model_split_is_one_that_is_reported() -> N
     page = (paths.ROOT / "docs/how-to/model-split.md").read_text()
     [block] = re.findall(r"```yaml\n(placement:.*?)```", page, flags=re.DOTALL)
     placement = yaml.safe_load(block)["placement"]
-    given = placement["mesh"].pop("schedule")
-    found = progress.Placement.model_validate(
-        {**placement, "mesh": {**placement["mesh"], "schedule": str(given)}}
+    schedule = placement["mesh"].pop("schedule")
+    parsed = progress.Placement.model_validate(
+        {**placement, "mesh": {**placement["mesh"], "schedule": str(schedule)}}
     )
-    assert [stage.stage for stage in found.stages] == [0, 1]
+    assert [stage.stage for stage in parsed.stages] == [0, 1]
 
 
 def test_the_states_are_listed_in_the_order_in_which_they_are_derived() -> None:
@@ -165,12 +165,12 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
         "TPU": {"chief": 1, "evaluator": 1},
         "ParameterServer": {"chief": 1, "worker": 1, "ps": 1, "evaluator": 1},
     }[strategy]
-    given = builders.manifest(trainer=strategy == "ModelSplit", **roles)
+    manifest = builders.manifest(trainer=strategy == "ModelSplit", **roles)
     if strategy in ("ModelSplit", "Custom", "TPU"):  # which are never inferred
-        given["spec"]["strategy"] = strategy
+        manifest["spec"]["strategy"] = strategy
     if strategy == "ModelSplit":
-        given["spec"]["mesh"] = {"data": -1}
-    job = load.parse_job(given)
+        manifest["spec"]["mesh"] = {"data": -1}
+    job = load.parse_job(manifest)
     plan = layout.build(job)
     assert plan.strategy == strategy
     columns = dict(zip(("worker", "chief", "ps", "evaluator"), cells, strict=True))
@@ -298,6 +298,6 @@ def test_the_lines_of_the_script_by_hand_are_those_that_the_page_tells() -> None
         ("examples/tf-config/train.py", r"`examples/tf-config/train.py`, has (\d+) lines"),
         ("examples/digits/model.py", r"the (\d+) of `examples/digits/model.py`"),
     ):
-        found = re.search(sentence, page)
-        assert found is not None
-        assert int(found[1]) == complexity.lines((paths.ROOT / file).read_text())
+        match = re.search(sentence, page)
+        assert match is not None
+        assert int(match[1]) == complexity.lines((paths.ROOT / file).read_text())

@@ -225,8 +225,8 @@ def _has_begun(pods: list[namespaces.Object]) -> bool:
 def _readers(namespace: namespaces.Namespace) -> list[namespaces.Object]:
     """The pods that read claims."""
     listing = namespace.kubectl("get", "pods", f"-l{claim.LABEL_READER}", "--output=json")
-    found: list[namespaces.Object] = json.loads(listing)["items"]
-    return found
+    items: list[namespaces.Object] = json.loads(listing)["items"]
+    return items
 
 
 def _get_model(namespace: namespaces.Namespace, shell: terminal.Shell, folder: Path) -> Path:

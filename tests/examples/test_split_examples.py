@@ -39,7 +39,7 @@ def run(file: pathlib.Path, folder: pathlib.Path, *changes: str) -> tuple[str, p
     return done.stdout, folder / "out/claims" / claim / job["metadata"]["name"]
 
 
-def told(results: pathlib.Path) -> dict[str, float]:
+def last_metrics(results: pathlib.Path) -> dict[str, float]:
     """The metrics at the end."""
     text = (results / outputs.SUMMARY).read_text()
     return {k: float(v) for k, v in outputs.Summary.model_validate_json(text).metrics.items()}
@@ -67,12 +67,12 @@ def placement_of(folder: pathlib.Path) -> job_status.PlacementStatus:
 
 def assert_learned(results: pathlib.Path, folder: str) -> None:
     """See that a run has come to what the whole model comes to, and that Keras reads its file."""
-    found = told(results)
-    assert found.keys() == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    metrics = last_metrics(results)
+    assert metrics.keys() == {"loss", "accuracy", "val_loss", "val_accuracy"}
     for metric, expected in whole(folder).items():
         # Which of two answers that are all but equal is the better one may differ.
         near = 0.005 if metric.endswith("accuracy") else 1e-3 * expected
-        assert found[metric] == pytest.approx(expected, abs=near), metric
+        assert metrics[metric] == pytest.approx(expected, abs=near), metric
     model = keras.saving.load_model(results / outputs.MODEL, compile=False)
     assert model.count_params() > 0
 

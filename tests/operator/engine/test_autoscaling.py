@@ -54,7 +54,7 @@ METRICS_DEFINITION: dict[str, Any] = {
 @contextlib.asynccontextmanager
 async def _metrics(place: harness.Place) -> AsyncIterator[None]:
     """Serve what a metrics server would, from objects."""
-    place.kubectl("apply", "-f", "-", given=METRICS_DEFINITION)
+    place.kubectl("apply", "-f", "-", body=METRICS_DEFINITION)
     name = METRICS_DEFINITION["metadata"]["name"]
     try:
         place.cluster.wait_established(name)
@@ -130,7 +130,7 @@ async def test_the_words_of_an_autoscaler_without_metrics_have_a_remedy(
     async with place.operator():
         await place.create_job(job)
         await place.until_state("Running")
-        place.kubectl("create", "-f", "-", given=autoscaler)
+        place.kubectl("create", "-f", "-", body=autoscaler)
 
         async def warnings() -> list[str]:
             events = (await place.api.list(resources.EVENTS, place.namespace)).items

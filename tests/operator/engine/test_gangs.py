@@ -29,7 +29,7 @@ async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_inst
         assert f"does not know PodGroups of {volcano.POD_GROUPS.group} (see" in message
         assert "Install the gang scheduler, or change scheduling.gang" in message
         assert await place.pods() == {}
-        place.kubectl("apply", "-f", "-", given=volcano.definition())
+        place.kubectl("apply", "-f", "-", body=volcano.definition())
         try:
             await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
             group = await place.api.get(path)

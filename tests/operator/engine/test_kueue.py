@@ -80,7 +80,7 @@ async def place(cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
             "metadata": {"name": QUEUE, "namespace": place.namespace},
             "spec": {"clusterQueue": "gpus"},
         }
-        place.kubectl("create", "-f", "-", given=queue)
+        place.kubectl("create", "-f", "-", body=queue)
         yield place
     place.kubectl("delete", "workloads", "--all")  # Else they hold their quota for a while.
 

@@ -33,7 +33,7 @@ class Processes:
         self.said: list[str] = []
         self._count = count
         self._folders = folders
-        self._given = [0] * count
+        self._gathered = [0] * count
         self._barrier = threading.Barrier(count)
 
     def run(self, work: Callable[[int, store.Store], Any]) -> list[Any]:
@@ -56,9 +56,9 @@ class Processes:
 
     def _open(self, me: int) -> store.Store:
         def gather(number: int) -> Sequence[int]:
-            self._given[me] = number
+            self._gathered[me] = number
             self._barrier.wait(30)
-            numbers = list(self._given)
+            numbers = list(self._gathered)
             self._barrier.wait(30)
             return numbers
 

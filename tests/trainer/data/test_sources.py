@@ -117,8 +117,8 @@ def test_each_example_once_whatever_the_ranks(
 ) -> None:
     function = MAKERS[name](examples, folder)
     alone = [joined(one.parts) for one in opened(function, division(batch, 1)).epoch(3, 0)]
-    apart = [opened(function, division(batch, count, (rank,))) for rank in range(count)]
-    shared = [list(one.epoch(3, 0)) for one in apart]
+    parts = [opened(function, division(batch, count, (rank,))) for rank in range(count)]
+    shared = [list(one.epoch(3, 0)) for one in parts]
     assert [
         [row for step in steps for row in joined(step.parts)] for steps in zip(*shared, strict=True)
     ] == alone

@@ -219,11 +219,11 @@ def test_strategies_that_train_by_the_compiled_loss_refuse() -> None:
 
 
 def test_a_step_of_keras_is_refused_with_the_name_of_the_hook() -> None:
-    class Own(keras.Sequential):
+    class Stepping(keras.Sequential):
         def train_step(self, data: Any) -> Any:
             return data
 
-    model = Own([keras.Input((3,)), keras.layers.Dense(1)])
+    model = Stepping([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with pytest.raises(errors.UserCodeError, match=r'training_phases \(see "Training steps of'):
         checks.check(model, 2)

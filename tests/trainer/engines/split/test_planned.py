@@ -130,7 +130,7 @@ def test_an_optimizer_that_cannot_train_parts_leaves_tensor_out() -> None:
 def test_the_least_memory_counts_and_plans_are_compared() -> None:
     answers: list[list[int]] = [[7, 5, 9], [(1 << 62) - 1] * 3]
     together = agreement.Peers(
-        me=0, names=("chief-0", "worker-0", "worker-1"), gather=_given(answers)
+        me=0, names=("chief-0", "worker-0", "worker-1"), gather=_gatherer(answers)
     )
     assert planned.devices_of(AUTO, together, 2).device.memory == 5
     assert planned.devices_of(AUTO, together, 2).device.memory is None
@@ -144,7 +144,7 @@ def test_the_least_memory_counts_and_plans_are_compared() -> None:
         )
 
 
-def _given(answers: list[list[int]]) -> Any:
+def _gatherer(answers: list[list[int]]) -> Any:
     return lambda _: answers.pop(0)
 
 

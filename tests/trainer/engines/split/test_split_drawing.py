@@ -41,14 +41,14 @@ def test_rows_have_the_bits_of_the_whole(name: str, dtype: str) -> None:
 
 
 def test_what_needs_the_whole_says_so() -> None:
-    def own(shape: Any, dtype: Any = None) -> Any:
+    def drawn(shape: Any, dtype: Any = None) -> Any:
         return keras.ops.cumsum(keras.random.normal(shape, dtype=dtype, seed=1))
 
     def table(shape: Any, dtype: Any = None) -> Any:
         return keras.ops.convert_to_tensor(np.ones(shape), dtype=dtype)
 
     seeds = keras.random.SeedGenerator(1)
-    for initializer in (FIND("orthogonal"), FIND("identity"), own, table):
+    for initializer in (FIND("orthogonal"), FIND("identity"), drawn, table):
         assert initial_values.rows_of(bare(initializer, (6, 6), "float32")) is None
     drawn_once = keras.initializers.RandomNormal(seed=seeds)
     assert initial_values.rows_of(bare(drawn_once, (6, 6), "float32")) is None

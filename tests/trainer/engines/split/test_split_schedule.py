@@ -121,10 +121,10 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
     outcome = simulation.simulate(rank_programs)
     assert not outcome.waiting, str(outcome)
     for steps in rank_programs.values():
-        apart = [programs.GRADIENTS, programs.LOSS, programs.NORM]
-        whole = [programs.ALL] if mesh.only_data else apart
+        separate = [programs.GRADIENTS, programs.LOSS, programs.NORM]
+        whole = [programs.ALL] if mesh.only_data else separate
         ends = [one.tag for one in steps if isinstance(one, communication.Rendezvous)]
-        assert [tag for tag in ends if tag in (*apart, programs.ALL)] == whole
+        assert [tag for tag in ends if tag in (*separate, programs.ALL)] == whole
         split = [f"{programs.PARTS} tensor", f"{programs.SQUARES} tensor"]
         assert [tag for tag in ends if tag in split] == (split if tensor > 1 else [])
 
