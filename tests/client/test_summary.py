@@ -210,5 +210,5 @@ def test_the_pipeline_of_a_split_model_is_told_and_drawn(
     assert shown["stages"].strip() == "wait 50% of the schedule · a step 50 ms"
     drawn = results / "results/pipeline.svg"
     assert shown["pipeline"].strip() == str(drawn)
-    assert "measured: a step of one replica" in drawn.read_text()
-    assert "planned: a step" not in drawn.read_text()
+    assert "Measured: a step of one replica" in drawn.read_text()
+    assert "Planned: a step" not in drawn.read_text()
