@@ -36,8 +36,8 @@ def command(
 
     The page shows loss and metrics, throughput, input wait and memory. It has a timeline of the
     attempts with their causes, and the pipeline of a split model. It needs no network. The records
-    of a JOB come from the claim or the bucket that keeps its checkpoints. Those of a local run are
-    in its FOLDER, such as runs/JOB. A job that runs is shown as far as it is.
+    of a JOB come from the claim or the bucket that keeps its checkpoints. Those of a local run come
+    from its FOLDER, such as runs/JOB. A job that runs is shown as far as it is.
 
     Exit status: 0 written, 1 the cluster refuses or the page cannot be written, 2 no such job, or a
     folder without a run.
