@@ -66,7 +66,8 @@ def assert_succeeds(namespace: namespaces.Namespace, job: str, failures: int = 0
     """Wait for the end of a job."""
     status = namespace.wait_ended(job, SECONDS)["status"]
     assert status["state"] == "Succeeded", namespace.describe(job)
-    assert status["restarts"] == {"failure": failures, "disruption": 0}
+    restarts = {"failure": failures, "disruption": 0}
+    assert status["restarts"] == restarts, namespace.describe(job)
 
 
 @pytest.mark.usefixtures("classes")
