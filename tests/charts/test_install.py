@@ -173,8 +173,9 @@ def test_an_example_passes_strict_validation(cluster: handle.Cluster, example: s
     applied = cluster.run_kubectl("apply", *flags, "--kustomize", str(folder)).split()
     blocks = pages.blocks(folder / "README.md", "console")
     commands = [command for block in blocks for command in pages.commands(block)]
-    [shown] = [command.shown for command in commands if command.line.startswith("kubectl apply -k")]
-    assert [line.removesuffix(" created") for line in shown] == applied
+    apply = f"kubectl apply -k examples/{example}"
+    [shown] = [command.shown for command in commands if command.line == apply]
+    assert [line.rpartition(" ")[0] for line in shown] == applied
     files = [f"--filename={file}" for file in paths.example_jobs(example)]
     assert len(cluster.run_kubectl("apply", *flags, *files).split()) == len(files)
 

@@ -91,8 +91,10 @@ def test_the_page_says_what_an_unchanged_script_is_told(
     together = jobs.ending_together(tmp_path / "job.yaml", tmp_path)
     shown = run_job(python, tmp_path / "job.yaml", tmp_path / "out", *together)
     [sentence] = re.findall(r"```\n\[worker-0\] error: (.*)\n```", PAGE)
-    assert f"[worker-0] error: {sentence}" in shown
-    assert f"[chief-0] error: {sentence}" in shown
+    errors = re.findall(r"^\[(chief-0|worker-0)\] error: (.*)", shown, re.M)
+    first, second = errors[:2]
+    assert {first[0], second[0]} == {"chief-0", "worker-0"}
+    assert (first[1], second[1]) == (sentence, f"the same as that of {first[0]}")
     assert shown.index("Attempt to convert a value (PerReplica") < shown.index(sentence)
     status = json.loads((tmp_path / "out/status.json").read_text())
     [failed] = [one for one in status["conditions"] if one["type"] == "Failed"]

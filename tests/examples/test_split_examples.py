@@ -119,8 +119,8 @@ def test_an_example_comes_to_what_the_whole_model_comes_to(
     planned = r"stages +wait \d+% of the schedule \(planned \d+%\) · a step "
     assert re.search(planned, shown)
     drawn = (results / "pipeline.svg").read_text()
-    assert "measured: a step of one replica" in drawn
-    assert "planned: a step of one replica" in drawn
+    assert "Measured: a step of one replica" in drawn
+    assert "Planned: a step of one replica" in drawn
 
 
 @pytest.mark.long
