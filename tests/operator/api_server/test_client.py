@@ -66,6 +66,14 @@ async def test_a_silent_watch_is_given_up() -> None:
             await _watch(api)
 
 
+async def test_a_request_that_comes_to_no_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "REQUEST_SECONDS", 0.1)
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [scripted_server.stream(then="silence")]
+        with pytest.raises(errors.Unavailable, match="no answer from the API server to GET"):
+            await api.get("/version")
+
+
 @pytest.mark.parametrize("inside", [True, False])
 async def test_a_version_that_is_too_old_is_told_apart(inside: bool) -> None:
     status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
