@@ -9,8 +9,8 @@ RUN := $(BIN)/python -m testing.run
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-process test-cluster test-e2e test-long test-changed test-times \
-	test-durations truth models compare captures split-costs benchmarks lint format manifests verify lock images \
-	cluster-up cluster-down clean
+	test-durations truth models compare captures split-costs benchmarks lint format manifests verify docs lock chart \
+	release-artifacts images cluster-up cluster-down clean
 
 help: ## Print this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
@@ -36,7 +36,7 @@ test-cluster: $(VENV)/.dev ## Run the tests against a real API server
 test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
 	$(RUN) --tier e2e
 
-test-long: $(VENV)/.dev ## Run all tiers, print the branches that ran, write docs/long-tier.md (root)
+test-long: $(VENV)/.dev ## Run all tiers, print the branches that ran, write docs/benchmarks/long-tier.md (root)
 	$(RUN) --tier unit,process,cluster,e2e,long --branches
 
 test-changed: $(VENV)/.dev ## Run the tests that what changed since main selects: minutes
@@ -48,18 +48,18 @@ test-times: $(VENV)/.dev ## Print the files that cost most in the last run
 test-durations: $(VENV)/.dev ## Record the last run in testing/durations.json, for the order of the next
 	$(BIN)/python -m testing.run.durations --record
 
-truth: $(VENV)/.dev ## Train every model on every layout and write docs/truth.md: some minutes
+truth: $(VENV)/.dev ## Train every model on every layout and write docs/benchmarks/truth.md: some minutes
 	$(BIN)/python -m benchmarks.pages.truth
 	$(BIN)/python -m benchmarks.pages.truth_servers
 	$(BIN)/python -m benchmarks.pages.truth_split
 
-models: $(VENV)/.dev ## Train the models that others wrote and write docs/models.md: a quarter of an hour
+models: $(VENV)/.dev ## Train the models that others wrote and write docs/benchmarks/models.md: a quarter of an hour
 	$(BIN)/python -m benchmarks.pages.models
 
-compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/compare.md: some minutes
+compare: $(VENV)/.dev ## Compare sync with async on the examples and write docs/benchmarks/compare.md: some minutes
 	$(BIN)/python -m benchmarks.pages.comparisons
 
-captures: $(VENV)/.dev ## Run each verb at 80 columns, on a cluster too, and write docs/captures.md (root)
+captures: $(VENV)/.dev ## Run each verb at 80 columns, on a cluster too, and write docs/reference/captures.md (root)
 	$(BIN)/python -m benchmarks.pages.captures
 
 split-costs: $(VENV)/.dev ## Measure the examples of model split and write their page: some minutes
@@ -74,7 +74,7 @@ setup: $(VENV)/.dev ## Install everything for development into .venv
 lint: $(VENV)/.dev ## Check style, types, layers and language
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy client operator trainer images testing tests manifests benchmarks
+	$(BIN)/mypy client operator trainer images release testing tests manifests benchmarks docs/.site/hooks.py
 	$(BIN)/lint-imports
 	$(BIN)/python -m testing.language
 
@@ -88,8 +88,18 @@ manifests: $(VENV)/.dev ## Generate the CRD and the reference from the types
 verify: $(VENV)/.dev ## Fail when a generated file differs from its source
 	$(BIN)/python manifests/generate.py --check
 
+docs: $(VENV)/.docs ## Build the site of the documentation in build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
 lock: $(VENV)/.dev ## Pin the requirements anew
 	$(BIN)/python requirements/lock.py
+
+chart: $(VENV)/.dev ## Package the chart into build/chart
+	$(BIN)/python -m release --chart
+
+release-artifacts: $(VENV)/.dev ## Build wheels, chart, images and inventories into build/release; SNAPSHOT=1: of any commit
+	$(BIN)/python -m release $(if $(SNAPSHOT),--snapshot) $(if $(filter 0,$(IMAGES)),--no-images) \
+		$(if $(BASE_IMAGE),--base-image $(BASE_IMAGE))
 
 ##@ Cluster
 images: ## Build both images; REGISTRY=… TAG=… PUSH=1 ENGINE=… BASE_IMAGE=… CUDA=1 ARCHIVES=folder
@@ -115,6 +125,10 @@ $(VENV)/.demo: requirements/demo.txt requirements/examples.txt $(PROJECTS) | $(V
 	$(PIP) install --require-hashes -r requirements/demo.txt
 	$(PIP) install --require-hashes --no-deps -r requirements/examples.txt
 	$(PIP) install --no-deps --no-build-isolation -e trainer -e operator -e client
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt | $(VENV)/bin/python
+	$(PIP) install --require-hashes -r requirements/docs.txt
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt requirements/keras2.txt $(VENV)/.demo

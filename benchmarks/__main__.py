@@ -56,8 +56,8 @@ OPERATOR: dict[str, Measure] = {
     "operator_flood": flood.measure,
 }
 TRAINING = TRAINER | SPLIT
-PAGE = processes.ROOT / "docs" / "benchmarks.md"
-OPERATOR_PAGE = processes.ROOT / "docs" / "operator-speed.md"
+PAGE = processes.ROOT / "docs" / "benchmarks/speed.md"
+OPERATOR_PAGE = processes.ROOT / "docs" / "benchmarks/operator-speed.md"
 SECTIONS = (
     (PAGE, page.TRAINER, TRAINER),
     (PAGE, page.SPLIT, SPLIT),
@@ -72,18 +72,18 @@ def main(arguments: Sequence[str]) -> int:
         "--only", choices=TRAINING | OPERATOR, help="measure this alone, and renew its rows"
     )
     parser.add_argument("--repeats", type=int, default=results.FULL.repeats)
-    given = parser.parse_args(arguments)
-    size = dataclasses.replace(results.FULL, repeats=given.repeats)
+    options = parser.parse_args(arguments)
+    size = dataclasses.replace(results.FULL, repeats=options.repeats)
     for path, section, measures in SECTIONS:
         load, _, _ = os.getloadavg()
-        found: list[results.Result] = []
+        measured: list[results.Result] = []
         for name in measures:
-            if given.only in (None, name):
-                found += measures[name](size)
-                print("\n".join(result.row() for result in found), flush=True)
-        if found:
+            if options.only in (None, name):
+                measured += measures[name](size)
+                print("\n".join(result.row() for result in measured), flush=True)
+        if measured:
             text = path.read_text(encoding="utf-8") if path.exists() else ""
-            path.write_text(page.renewed(text, section, found, size, load), encoding="utf-8")
+            path.write_text(page.renewed(text, section, measured, size, load), encoding="utf-8")
             print(f"wrote {path}")
     return 0
 

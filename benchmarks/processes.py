@@ -69,12 +69,12 @@ def script(
     """
     command = [sys.executable, "-m", f"benchmarks.scripts.{name}", *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
-        given = launch.environments(
+        environments = launch.environments(
             pathlib.Path(folder), MODELS, {}, processes=processes, more=more or {}
         )
         if processes == 1:
-            given[0].pop(environment.TF_CONFIG)
-        started, out = _finish(command, given, size, pathlib.Path(folder), pinned=pinned)
+            environments[0].pop(environment.TF_CONFIG)
+        started, out = _finish(command, environments, size, pathlib.Path(folder), pinned=pinned)
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     return Run(started, [Event(line.pop("event"), line.pop("time"), line) for line in lines])
 
@@ -104,7 +104,7 @@ def trainer(
     """
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        given = launch.environments(
+        environments = launch.environments(
             folder,
             source,
             settings,
@@ -114,22 +114,22 @@ def trainer(
             mesh=mesh,
             more=more or {},
         )
-        started, _ = _finish(TRAINER, given, size, folder, pinned=pinned)
+        started, _ = _finish(TRAINER, environments, size, folder, pinned=pinned)
         return Run(started, read(folder / "output"))
 
 
 def read(output: pathlib.Path) -> list[Event]:
     """What a run recorded in its output directory."""
-    found = []
+    events = []
     for line in (output / outputs.TRAIN_LOG).read_text().splitlines():
         record = json.loads(line)
         moment = datetime.datetime.fromisoformat(record.pop("time")).timestamp()
-        found.append(Event(record.pop("event"), moment, record))
+        events.append(Event(record.pop("event"), moment, record))
     steps = output / outputs.STEP_LOG
     for line in steps.read_text().splitlines() if steps.exists() else ():
         record = json.loads(line)
-        found.append(Event(record.pop("event"), record.pop("time"), record))
-    return found
+        events.append(Event(record.pop("event"), record.pop("time"), record))
+    return events
 
 
 @contextlib.contextmanager

@@ -46,19 +46,19 @@ def _settings(size: results.Size) -> dict[str, object]:
 def _synchronous(size: results.Size) -> list[float]:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        given = launch.environments(folder, processes.MODELS, _settings(size), processes=2)
-        return _rates(given, size, folder, slow=1)
+        environments = launch.environments(folder, processes.MODELS, _settings(size), processes=2)
+        return _rates(environments, size, folder, slow=1)
 
 
 def _asynchronous(size: results.Size) -> list[float]:
     """A step is one worker's batch, so that a worker's share of the work is the same."""
-    own = size.batch // 2
+    batch = size.batch // 2
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        settings = {**_settings(size), "globalBatchSize": own}
-        given = launch.with_servers(folder, processes.MODELS, settings)
-        slow = list(given).index("worker-1")
-        return _rates(list(given.values()), size, folder, slow)
+        settings = {**_settings(size), "globalBatchSize": batch}
+        environments = launch.with_servers(folder, processes.MODELS, settings)
+        slow = list(environments).index("worker-1")
+        return _rates(list(environments.values()), size, folder, slow)
 
 
 def _rates(

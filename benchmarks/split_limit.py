@@ -34,11 +34,11 @@ def measure(size: results.Size) -> list[results.Result]:
     base = _run(dataclasses.replace(size, megabytes=1), max(_SPLITS), None).taken
     limit = base + 7 * (size.megabytes << 20) // 4  # weights and gradients alone are 8 quarters
     whole = _run(size, 1, limit)
-    found = []
+    measured = []
     for count in _SPLITS:
         ended = _run(size, count, limit)
         survived = sum(code == 0 for code in ended.codes)
-        found.append(
+        measured.append(
             results.Result(
                 what=f"processes of {count} that train {size.megabytes / 1024:.3g} GiB of weights "
                 "under a limit that one exceeds",
@@ -51,7 +51,7 @@ def measure(size: results.Size) -> list[results.Result]:
                 f"{whole.codes[0]}",
             )
         )
-    return found
+    return measured
 
 
 def _run(size: results.Size, count: int, limit: int | None) -> _Ended:
@@ -61,7 +61,7 @@ def _run(size: results.Size, count: int, limit: int | None) -> _Ended:
     taken = [0] * count
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        given = launch.environments(
+        environments = launch.environments(
             folder,
             processes.MODELS,
             settings,
@@ -70,7 +70,7 @@ def _run(size: results.Size, count: int, limit: int | None) -> _Ended:
             mesh=mesh,
             more=_PLAIN,
         )
-        with processes.group(processes.TRAINER, given, size, folder, [prefix]) as running:
+        with processes.group(processes.TRAINER, environments, size, folder, [prefix]) as running:
             while all(one.poll() is None for one in running):
                 taken = [max(now, _data(one.pid)) for now, one in zip(taken, running, strict=True)]
                 time.sleep(0.02)

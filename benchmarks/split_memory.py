@@ -12,21 +12,21 @@ _ROWS = 4096
 
 def measure(size: results.Size) -> list[results.Result]:
     """Build and run ranks as devices of one process."""
-    found = [_bytes(size, model) for model in _MODELS]
+    measured = [_bytes(size, model) for model in _MODELS]
     run = processes.script("activations", (_STAGES, _MICROBATCHES, _ROWS), size)
-    (held,) = run.of("held")
+    (activations,) = run.of("held")
     detail = f"on average of {_STAGES} stages, of {_MICROBATCHES} microbatches in a step; "
-    found.append(
+    measured.append(
         results.Result(
             what=f"microbatches whose activations a stage holds, 1F1B in {_STAGES} stages",
             target=float(_STAGES),
             bound=results.Bound.AT_MOST,
-            value=held.number("bounded"),
+            value=activations.number("bounded"),
             unit="",
-            detail=f"{detail}{held.number('unbounded'):.3g} under GPipe",
+            detail=f"{detail}{activations.number('unbounded'):.3g} under GPipe",
         )
     )
-    return found
+    return measured
 
 
 def _bytes(size: results.Size, model: str) -> results.Result:
@@ -52,7 +52,7 @@ def _ranks(size: results.Size, model: str, stages: int, tensor: int) -> list[flo
     Its variables and gradients by their shapes, or what TensorFlow has allocated for the variables
     where that is more: it counts large pieces only.
     """
-    run = processes.script("held_bytes", (model, stages, tensor), size)
+    run = processes.script("rank_bytes", (model, stages, tensor), size)
     return [
         max(one.number("allocated"), one.number("variables")) + one.number("gradients")
         for one in run.of("rank")

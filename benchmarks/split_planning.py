@@ -12,12 +12,12 @@ def measure(size: results.Size) -> list[results.Result]:
     """Plan each model, several times in one process."""
     most = () if size.cases == results.FULL.cases else (size.cases,)
     run = processes.script("planning", (_DEVICES, size.repeats, *most), size)
-    found: dict[str, list[processes.Event]] = {}
+    events: dict[str, list[processes.Event]] = {}
     for one in run.of("planned"):
-        found.setdefault(one.facts["model"], []).append(one)
-    took = {name: [one.number("planned") for one in runs] for name, runs in found.items()}
+        events.setdefault(one.facts["model"], []).append(one)
+    took = {name: [one.number("planned") for one in runs] for name, runs in events.items()}
     slowest = max(took, key=lambda name: statistics.median(took[name]))
-    recorded = [one.number("recorded") for one in found[slowest]]
+    recorded = [one.number("recorded") for one in events[slowest]]
     return [
         results.Result(
             what=f"planning beyond building the model, the slowest of {len(took)}",

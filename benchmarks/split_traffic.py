@@ -44,7 +44,7 @@ def _sent(size: results.Size, batch: int) -> int:
     meter = network_usage.Meter(os.getpid())
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        given = launch.environments(
+        environments = launch.environments(
             folder,
             processes.MODELS,
             settings,
@@ -53,13 +53,13 @@ def _sent(size: results.Size, batch: int) -> int:
             mesh={"tensor": _RANKS},
             more={environment.STEP_LOG: "1"},
         )
-        with processes.group(processes.TRAINER, given, size, folder) as running:
+        with processes.group(processes.TRAINER, environments, size, folder) as running:
             counts = []
             for step in (_FROM, _TO):
                 while _steps(folder / "output") < step and running[0].poll() is None:
                     time.sleep(0.001)
-                found = meter.read()
-                counts.append(0 if found is None else found.bytes)
+                usage = meter.read()
+                counts.append(0 if usage is None else usage.bytes)
             processes.finished(running, folder)
     return counts[1] - counts[0]
 

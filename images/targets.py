@@ -1,7 +1,6 @@
 """The two images of the Dockerfile and their names."""
 
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,9 +23,8 @@ class Target:
 
     @property
     def version(self) -> str:
-        """The version of the distribution that the image carries."""
-        text = (ROOT / self.name / "pyproject.toml").read_text(encoding="utf-8")
-        return str(tomllib.loads(text)["project"]["version"])
+        """The version of all that is released."""
+        return (ROOT / "VERSION").read_text(encoding="utf-8").strip()
 
     @property
     def repository(self) -> str:

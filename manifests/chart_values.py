@@ -1,5 +1,5 @@
-"""What follows from the comments of the chart's values.yaml: the chart's README and the
-descriptions of values.schema.json."""
+"""What follows from the comments of the chart's values.yaml: the chart's README, the page of its
+values and the descriptions of values.schema.json."""
 
 import json
 import re
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import version
 import yaml
 
 CHART = Path(__file__).resolve().parents[1] / "charts/tfparallel-operator"
 VALUES_FILE = CHART / "values.yaml"
 SCHEMA_FILE = CHART / "values.schema.json"
 README_FILE = CHART / "README.md"
+PAGE_FILE = CHART.parents[1] / "docs/reference/chart-values.md"
 
 _KEY = re.compile(r"^( *)([A-Za-z]+):")
 _COMMENT = re.compile(r"^ *# (-- )?(.*)$")
@@ -40,21 +42,19 @@ def values() -> list[Value]:
         ValueError: a value has no comment.
     """
     text = VALUES_FILE.read_text(encoding="utf-8")
-    found = list(_described(text, yaml.safe_load(text)))
-    paths = {value.path for value in found}
+    values = list(_described(text, yaml.safe_load(text)))
+    paths = {value.path for value in values}
     for path in _leaves((), yaml.safe_load(text)):
         if not any(path[: len(described)] == described for described in paths):
             raise ValueError(f"{VALUES_FILE}: {'.'.join(path)} has no comment '# -- …'; add one")
-    return found
+    return values
 
 
 def schema() -> str:
     """The schema of the values, each with its description."""
     document = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     for value in values():
-        node = document
-        for name in value.path:
-            node = node["properties"][name]
+        node = _node(document, value)
         rest = {key: part for key, part in node.items() if key != "description"}
         node.clear()
         node.update({"description": value.description, **rest})
@@ -68,7 +68,7 @@ def readme(header: str) -> str:
     lines = [
         f"<!-- {header} -->",
         "",
-        f"# {about['name']} {about['version']}",
+        f"# {about['name']} {version.read()}",
         "",
         f"{about['description']}. Needs Kubernetes {about['kubeVersion'].removesuffix('-0')}.",
         "",
@@ -78,20 +78,56 @@ def readme(header: str) -> str:
         f"$ helm test {about['name']} {namespace}",
         "```",
         "",
+        "`helm test` trains a small job and waits for its end; add `--logs` to see what it prints.",
+        "",
         "To pull both images from your registry, add",
         "`--set global.imageRegistry=registry.example/team`",
-        "([building and pushing them](../../docs/install.md#the-images)).",
+        "([building and pushing them](../../docs/operate/install.md#the-images)).",
         "",
-        "| value | default | meaning |",
-        "|---|---|---|",
-        *(_row(value) for value in values()),
+        *_table(),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _row(value: Value) -> str:
-    default = json.dumps(value.default, ensure_ascii=False).replace("|", "\\|")
-    return f"| `{value.name}` | `{default}` | {value.description.replace('|', chr(92) + '|')} |"
+def page(header: str) -> str:
+    """The page of the values."""
+    lines = [
+        f"<!-- {header} -->",
+        "",
+        "# Values of the chart",
+        "",
+        "Set a value by `--set NAME=VALUE`, or in a file for `--values`. The chart refuses others.",
+        "",
+        *_table(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table() -> Iterator[str]:
+    yield from ("| value | type | default | meaning |", "|---|---|---|---|")
+    document = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    for value in values():
+        default = json.dumps(value.default, ensure_ascii=False)
+        cells = (_type(_node(document, value)), f"`{default}`", value.description)
+        yield f"| `{value.name}` | " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _node(document: Any, value: Value) -> Any:
+    """Return the schema of a value."""
+    for name in value.path:
+        document = document["properties"][name]
+    return document
+
+
+def _type(node: Any) -> str:
+    """Return what a value has to be, in words."""
+    if "enum" in node:
+        return " or ".join(f"`{choice}`" if choice else "empty" for choice in node["enum"])
+    if node["type"] == "array":
+        return f"list of {node['items']['type']}s"
+    if node["type"] == "integer" and "maximum" in node:
+        return f"{node['minimum']} to {node['maximum']}"
+    return " or ".join(node["type"]) if isinstance(node["type"], list) else str(node["type"])
 
 
 def _described(text: str, document: Any) -> Iterator[Value]:

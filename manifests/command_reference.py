@@ -1,4 +1,4 @@
-"""The reference of the command, docs/cli.md, from its verbs."""
+"""The reference of the command, docs/reference/cli.md, from its verbs."""
 
 import inspect
 import pathlib
@@ -8,7 +8,7 @@ import click
 
 from tfparallel.cli import app, exits
 
-FILE = pathlib.Path(__file__).resolve().parents[1] / "docs/cli.md"
+FILE = pathlib.Path(__file__).resolve().parents[1] / "docs/reference/cli.md"
 
 _EXIT_CODES = (
     (0, "The verb did what you asked. `run`, and `submit` without `-d`: the job succeeded."),
@@ -35,7 +35,8 @@ def page(header: str) -> str:
         "# Command reference",
         "",
         "`tfparallel` trains jobs on your machine and on a cluster. To get it, see "
-        "[Install the command](install-command.md). `tfparallel VERB -h` prints its help.",
+        "[Install the command](../get-started/install-command.md). `tfparallel VERB -h` prints its "
+        "help.",
         "",
         *_synopsis(group, context),
         *_options(group, context),
@@ -48,7 +49,7 @@ def page(header: str) -> str:
         *(f"| {code} | {meaning} |" for code, meaning in _EXIT_CODES),
         "",
         "Another signal gives 128 plus its number: 143 after SIGTERM. A pod has "
-        "[exit codes of its own](exit-codes.md).",
+        "[exit codes of its own](reasons.md#exit-codes).",
         "",
     ]
     for title, verbs in app.SECTIONS.items():

@@ -1,4 +1,4 @@
-"""The figures of docs/compare.md that no run measures: they are counted in code and in jobs."""
+"""The figures of docs/benchmarks/compare.md that no run measures: counts of code and of jobs."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from tfparallel.compare import command, complexity, plan, report
 from tfparallel_operator.local import source
 
 ROOT = Path(__file__).resolve().parents[1]
-FILE = ROOT / "docs/compare.md"
+FILE = ROOT / "docs/benchmarks/compare.md"
 
 _EXAMPLES = ("digits", "mnist")
 _JOBS = plan.Design(workers=2, servers=1, seeds=1, slow_worker=None, equal=plan.Equal.UPDATE)
@@ -33,12 +33,12 @@ def page() -> str:
 
 def _counts(example: str) -> Iterator[tuple[str, Mapping[plan.Mode, int]]]:
     """Yield the rows: a name, and the count of each mode."""
-    given = source.read(ROOT / "examples" / example / "job.yaml")
-    trainer = given.job.spec.trainer
+    job_source = source.read(ROOT / "examples" / example / "job.yaml")
+    trainer = job_source.job.spec.trainer
     if trainer is None:
         raise ValueError(f"{example} has no trainer")
-    lines = complexity.lines(source.module_text(given, trainer))
+    lines = complexity.lines(source.module_text(job_source, trainer))
     yield report.USER_LINES, dict.fromkeys(plan.Mode, lines)
-    jobs = {trial.variant.mode: trial.source.job for trial in plan.trials(given, _JOBS)}
+    jobs = {trial.variant.mode: trial.source.job for trial in plan.trials(job_source, _JOBS)}
     yield report.JOB_FIELDS, command.count_fields(jobs)
     yield report.TRAINER_LINES, {mode: complexity.trainer_lines(mode) for mode in plan.Mode}

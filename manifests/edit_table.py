@@ -1,10 +1,10 @@
-"""The table of docs/life.md that says what an edit of each field does to a job, by its state."""
+"""The table of docs/explanation/life.md: what an edit of each field does to a job, by its state."""
 
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FILE = ROOT / "docs/life.md"
+FILE = ROOT / "docs/explanation/life.md"
 
 
 def page() -> str:

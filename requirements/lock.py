@@ -28,10 +28,11 @@ def lock(name: str, *more: str) -> None:
 def main() -> None:
     """Pin everything together first, then each part at the same versions."""
     lock("dev")
-    for part in ("build", "demo", "operator", "trainer", "trainer-cuda"):
+    for part in ("build", "demo", "docs", "operator", "trainer", "trainer-cuda"):
         lock(part, "-c", str(EVERYTHING))
     for alone in ("examples", "keras2"):
         lock(alone, "--no-deps")
+    lock("release")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The pages of the project: their tables, their blocks of code, and the commands in them."""
 
 import dataclasses
+import functools
 import pathlib
 import re
 
@@ -10,7 +11,7 @@ README = paths.ROOT / "README.md"
 ALL = sorted(
     [
         *paths.ROOT.glob("*.md"),
-        *paths.PAGES.glob("*.md"),
+        *paths.PAGES.glob("**/*.md"),
         *paths.EXAMPLES.glob("**/README.md"),
         *paths.ROOT.glob("charts/*/README.md"),
         paths.ROOT / "testing/cluster/README.md",
@@ -24,6 +25,15 @@ def rows(page: str, heading: str) -> list[list[str]]:
     table = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)[0]
     lines = table.splitlines()[2:]
     return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+
+
+@functools.cache
+def anchors(page: pathlib.Path) -> list[str]:
+    """Return the names by which links lead into a page; those of headings as GitHub forms them."""
+    text = page.read_text(encoding="utf-8")
+    headings = (heading.lower() for heading in re.findall(r"^#+ (.+)$", text, flags=re.M))
+    names = [re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings]
+    return names + re.findall(r'<a id="(.+?)">', text)
 
 
 def blocks(page: pathlib.Path, kind: str) -> list[str]:

@@ -10,20 +10,20 @@ Cluster = handle.Cluster
 
 
 @contextlib.contextmanager
-def cluster(purpose: str, wanted: settings.Settings) -> Iterator[Cluster]:
+def cluster(purpose: str, configuration: settings.Settings) -> Iterator[Cluster]:
     """Start a cluster of its own, and end it."""
     name = f"{purpose}-{os.getpid()}"
-    found = lifecycle.up(name, wanted)
+    cluster = lifecycle.up(name, configuration)
     try:
-        yield found
+        yield cluster
     finally:
         lifecycle.down(name)
 
 
-def api_server(found: Cluster) -> int:
+def api_server(cluster: Cluster) -> int:
     """The id of the API server's process."""
-    record = state.load(found.directory)
+    record = state.load(cluster.directory)
     if record is None:
-        raise RuntimeError(f"The cluster {found.name} does not run.")
+        raise RuntimeError(f"The cluster {cluster.name} does not run.")
     [pid] = [one.pid for one in record.processes if one.name.endswith("kube-apiserver")]
     return pid

@@ -25,13 +25,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=int, default=60)
     parser.add_argument("--jobs", type=int, default=100, help="that run at the same time")
     parser.add_argument("--rate", type=float, default=1.0, help="jobs that end in a second")
-    given = parser.parse_args(arguments)
-    wanted = settings.Light(controllers=True, nodes=steady.NODES)
-    with arena.cluster("benchmark-churn", wanted) as cluster:
+    options = parser.parse_args(arguments)
+    configuration = settings.Light(controllers=True, nodes=steady.NODES)
+    with arena.cluster("benchmark-churn", configuration) as cluster:
         contestants.OURS.install(cluster)
         with tempfile.TemporaryDirectory() as name:
             place = contestants.Place(cluster, "benchmark", pathlib.Path(name))
-            taken = asyncio.run(sizes(place, given.jobs, given.rate, [60.0] * given.minutes))
+            taken = asyncio.run(sizes(place, options.jobs, options.rate, [60.0] * options.minutes))
     growth = grown(taken)
     print(f"{growth:.3f} x from the second quarter to the last; at most {GROWTH_LIMIT} x is steady")
     return int(growth > GROWTH_LIMIT)

@@ -118,18 +118,18 @@ async def running(one: Contestant, place: Place) -> AsyncIterator[Running]:
             stdout=stream,
             stderr=stream,
         )
-    found = Running(process.pid, command.port)
+    operator = Running(process.pid, command.port)
     try:
 
         async def ready() -> bool:
             if process.poll() is not None:
                 raise RuntimeError(f"{one.name} ended at its start: {log.read_text()[-2000:]}")
             with contextlib.suppress(OSError):
-                return bool(await asyncio.to_thread(found.read, "/readyz"))
+                return bool(await asyncio.to_thread(operator.read, "/readyz"))
             return False
 
         await waiting.until_async(ready, f"{one.name} is ready", START_SECONDS)
-        yield found
+        yield operator
     finally:
         process.terminate()
         await asyncio.to_thread(process.wait, END_SECONDS)

@@ -56,8 +56,8 @@ class Load:
     ) -> None:
         """Create jobs."""
         api, namespace = self.place.api, self.place.namespace
-        made = (self.one.job(job, workers, node, **policy) for job in jobs)
-        await asyncio.gather(*(api.create(self.one.resource, namespace, job) for job in made))
+        bodies = (self.one.job(job, workers, node, **policy) for job in jobs)
+        await asyncio.gather(*(api.create(self.one.resource, namespace, job) for job in bodies))
 
     async def run(self, jobs: Sequence[str], workers: int) -> None:
         """Start all pods, as kubelets do."""
@@ -85,9 +85,9 @@ class Load:
 
         async def reached() -> bool:
             listed = await self.place.api.list(self.one.resource, self.place.namespace)
-            found = {item["metadata"]["name"] for item in listed.items if _holds(item, condition)}
+            names = {item["metadata"]["name"] for item in listed.items if _holds(item, condition)}
             await asyncio.sleep(0.1)
-            return found.issuperset(jobs)
+            return names.issuperset(jobs)
 
         await waiting.until_async(reached, f"all jobs are {condition}", LIMIT_SECONDS)
 
@@ -99,8 +99,8 @@ class Load:
 
 
 def _holds(job: dict[str, Any], condition: str) -> bool:
-    given = (job.get("status") or {}).get("conditions") or ()
-    return any(one["type"] == condition and one["status"] == "True" for one in given)
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return any(one["type"] == condition and one["status"] == "True" for one in conditions)
 
 
 @contextlib.asynccontextmanager

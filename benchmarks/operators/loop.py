@@ -42,18 +42,18 @@ def measure(size: results.Size) -> list[results.Result]:
 
 async def rows(place: contestants.Place, size: results.Size) -> list[results.Result]:
     """Measure on a cluster without nodes."""
-    found = []
+    measured = []
     for jobs, workers in ((size.jobs, size.replicas), (1, size.large)):
         report = place.folder / f"{jobs}.json"
         await starts.sample(contestants.watched(report), place, jobs, workers)
         what = f"{jobs} jobs of {workers} pods run" if jobs > 1 else f"one of {workers} runs"
-        found.append(steady.blocks(what, json.loads(report.read_text())))
+        measured.append(steady.blocks(what, json.loads(report.read_text())))
     for kind in HUGE:
         report = place.folder / f"{kind}.json"
         await _begin(kind, report, place, size.huge)
         what = f"one of {size.huge} begins, {kind}"
-        found.append(steady.blocks(what, json.loads(report.read_text())))
-    return found
+        measured.append(steady.blocks(what, json.loads(report.read_text())))
+    return measured
 
 
 async def _begin(kind: str, report: pathlib.Path, place: contestants.Place, workers: int) -> None:

@@ -212,9 +212,9 @@ def _ratio(
     theirs: Sequence[Sample],
     of: Callable[[Sample], float],
 ) -> results.Result:
-    own, other = ([of(one) for one in side] for side in (ours, theirs))
-    value = statistics.median(own) / statistics.median(other)
-    detail = f"{_middle(own)} against {_middle(other)}"
+    our_seconds, their_seconds = ([of(one) for one in side] for side in (ours, theirs))
+    value = statistics.median(our_seconds) / statistics.median(their_seconds)
+    detail = f"{_middle(our_seconds)} against {_middle(their_seconds)}"
     return results.Result(what, target, results.Bound.AT_MOST, value, " x", detail)
 
 

@@ -41,7 +41,7 @@ class Churn:
         self._work = work
         self._running = running
         self._workers = workers
-        self._made = 0
+        self._created = 0
         self._jobs: collections.deque[str] = collections.deque()
 
     async def fill(self, jobs: int) -> None:
@@ -72,9 +72,9 @@ class Churn:
         await self._work.until_all(self._jobs, "Running")
 
     async def _begin(self) -> None:
-        name = f"job-{self._made}"
-        node = f"gpu-node-{self._made % NODES}"
-        self._made += 1
+        name = f"job-{self._created}"
+        node = f"gpu-node-{self._created % NODES}"
+        self._created += 1
         await self._work.create(
             [name], self._workers, node, cleanPodPolicy="All", ttlSecondsAfterFinished=0
         )
@@ -111,10 +111,10 @@ def quantile(share: float, before: Counts, after: Counts) -> tuple[float, int]:
     Returns:
         These seconds, and the number of writes.
     """
-    found = [(bound, after.delays[bound] - before.delays[bound]) for bound in sorted(after.delays)]
-    total = found[-1][1]
+    delays = [(bound, after.delays[bound] - before.delays[bound]) for bound in sorted(after.delays)]
+    total = delays[-1][1]
     lower, below = 0.0, 0.0
-    for bound, number in found:
+    for bound, number in delays:
         if number >= share * total and number > below:
             within = (share * total - below) / (number - below)
             return (bound if bound == float("inf") else lower + within * (bound - lower)), int(
@@ -126,8 +126,8 @@ def quantile(share: float, before: Counts, after: Counts) -> tuple[float, int]:
 
 def measure(size: results.Size) -> list[results.Result]:
     """Fill a cluster, let jobs end and begin, and start the operator once more beside them."""
-    wanted = settings.Light(controllers=True, nodes=NODES)
-    with arena.cluster("benchmark-steady", wanted) as cluster:
+    control_plane = settings.Light(controllers=True, nodes=NODES)
+    with arena.cluster("benchmark-steady", control_plane) as cluster:
         contestants.OURS.install(cluster)
         with tempfile.TemporaryDirectory() as name:
             place = contestants.Place(cluster, "benchmark", pathlib.Path(name))
@@ -161,7 +161,7 @@ async def rows(place: contestants.Place, size: results.Size) -> list[results.Res
             f"{most:.0f} MB at most since its start, before the jobs",
         ),
         _delay(size, before, after),
-        blocks(f"an operator starts beside {pods} pods", json.loads(report.read_text())),
+        blocks(f"an operator starts next to {pods} pods", json.loads(report.read_text())),
     ]
 
 
@@ -169,7 +169,7 @@ def _delay(size: results.Size, before: Counts, after: Counts) -> results.Result:
     seconds, writes = quantile(QUANTILE, before, after)
     took = after.time - before.time
     server = 100 * (after.api_server - before.api_server) / took
-    own = 100 * (after.operator - before.operator) / took
+    operator = 100 * (after.operator - before.operator) / took
     return results.Result(
         f"99 % of statuses written after their event, {size.many} jobs of {size.replicas} pods",
         DELAY_TARGET,
@@ -177,7 +177,7 @@ def _delay(size: results.Size, before: Counts, after: Counts) -> results.Result:
         seconds,
         " s",
         f"{writes} writes in {took:.0f} s in which a job a second ended and another began; "
-        f"processor: API server {server:.0f} %, operator {own:.0f} % of a core",
+        f"processor: API server {server:.0f} %, operator {operator:.0f} % of a core",
     )
 
 

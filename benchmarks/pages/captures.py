@@ -1,4 +1,4 @@
-"""`python -m benchmarks.pages.captures`: runs the command and writes docs/captures.md.
+"""`python -m benchmarks.pages.captures`: runs the command and writes docs/reference/captures.md.
 
 Each command runs in a terminal of 80 columns. What it prints becomes a block of text, which readers
 can search and copy, and a diff shows what changed; pictures would do neither. The part `cluster`
@@ -22,7 +22,7 @@ from testing import paths, screens
 from testing.cluster import binaries, settings
 from testing.e2e import namespaces, operator, terminal, volumes
 
-PAGE = paths.PAGES / "captures.md"
+PAGE = paths.PAGES / "reference/captures.md"
 JOB = "examples/digits/job.yaml"
 EPOCHS = 200
 """Of the job on the cluster: it has to train while several commands look at it."""
@@ -51,6 +51,7 @@ VARIANTS = {
     "large": (
         Change("job.yaml", "memory: 768Mi", "memory: 512Gi"),
         Change("job.yaml", "memory: 2Gi", "memory: 512Gi"),
+        Change("job.yaml", "    Worker:\n", "    Worker:\n      maxReplicas: 3\n"),
     ),
     "broken": (Change("model.py", "from sklearn", "from sklearm"),),
     "wrong": (Change("job.yaml", "epochs: 10", "epochs: ten"),),
@@ -67,8 +68,16 @@ MACHINE = (
     "convert",
     "completion",
 )
-CLUSTER = ("doctor", "trains", "succeeded", "waits", "failed")
+CLUSTER = ("doctor", "trains", "succeeded", "waits", "failed", "changes")
 """The blocks of the page, by the part that writes them."""
+
+CHANGES = (
+    "scale large --workers 3",
+    "suspend large",
+    "status large",
+    "resume large",
+    "delete large",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +170,7 @@ def machine(desk: Desk) -> Sections:
 
 
 def cluster(desk: Desk, namespace: namespaces.Namespace) -> Sections:
-    """Yield the captures of a cluster: of a job that trains, succeeds, waits and fails."""
+    """Yield the captures of a cluster: a job trains, succeeds, waits, fails and is changed."""
     volumes.provide(namespace)
     yield "doctor", [desk.capture(f"tfparallel {verb}") for verb in ("version", "doctor")]
     line = f"tfparallel submit {JOB} --claim 1Gi --set spec.trainer.epochs={EPOCHS}"
@@ -177,6 +186,7 @@ def cluster(desk: Desk, namespace: namespaces.Namespace) -> Sections:
     yield "waits", [_leave(desk, "tfparallel submit large/job.yaml"), *_look(desk, "large")]
     failed = desk.capture("tfparallel submit broken/job.yaml")
     yield "failed", [failed, *_look(desk, "broken")]
+    yield "changes", [desk.capture(f"tfparallel {change}") for change in CHANGES]
 
 
 def _look_at_curves(desk: Desk, line: str) -> Capture:
@@ -198,7 +208,7 @@ def _look(desk: Desk, job: str) -> Iterator[Capture]:
 def _leave(desk: Desk, line: str) -> Capture:
     """Follow a job that waits, press Ctrl-C, and leave it."""
     with desk.open(line) as recording:
-        recording.wait_for("Insufficient memory", LIMIT_SECONDS)
+        recording.wait_for("Insufficient", LIMIT_SECONDS)
         recording.interrupt()
         recording.wait_for("Leave it running", LIMIT_SECONDS)
         recording.type("leave")
@@ -214,10 +224,10 @@ def _on_machine() -> Iterator[Sections]:
 
 @contextlib.contextmanager
 def _on_cluster() -> Iterator[Sections]:
-    wanted = settings.Full() if os.geteuid() == 0 else settings.Kind()
+    kind = settings.Full() if os.geteuid() == 0 else settings.Kind()
     binaries.ensure(binaries.FULL)
     with contextlib.ExitStack() as stack:
-        running = stack.enter_context(arena.cluster("captures", wanted))
+        running = stack.enter_context(arena.cluster("captures", kind))
         stack.enter_context(operator.running(running))
         make = stack.enter_context(namespaces.maker(running))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="captures-"))

@@ -1,4 +1,6 @@
-"""`python -m benchmarks.pages.comparisons`: compares the examples and writes docs/compare.md.
+"""`python -m benchmarks.pages.comparisons`: compares the examples.
+
+It writes docs/benchmarks/compare.md.
 
 It takes some minutes, on a machine that does nothing else.
 """
@@ -12,7 +14,7 @@ import tempfile
 from tfparallel.compare import command, draw
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "compare.md"
+PAGE = ROOT / "docs" / "benchmarks/compare.md"
 IMAGES = ROOT / "docs" / "images"
 OPTIONS = ("--seeds", "3", "--slow-worker", "5")
 EXAMPLES = ("digits", "mnist")
@@ -32,7 +34,7 @@ def block(page: str, example: str) -> str:
 def with_block(page: str, example: str, content: str) -> str:
     """The page with other words about an example."""
     pattern = rf"(<!-- {example} -->\n).*?(<!-- end -->)"
-    return re.sub(pattern, lambda found: found[1] + content + found[2], page, flags=re.DOTALL)
+    return re.sub(pattern, lambda match: match[1] + content + match[2], page, flags=re.DOTALL)
 
 
 def compare(example: str) -> str:
@@ -47,7 +49,7 @@ def compare(example: str) -> str:
         _, words = (output / command.PAGE).read_text(encoding="utf-8").split("\n\n", 1)
     return re.sub(
         r"\]\((.+?)\)",
-        lambda found: f"]({image(example, found[1]).relative_to(ROOT / 'docs')})",
+        lambda match: f"](../{image(example, match[1]).relative_to(ROOT / 'docs')})",
         words,
     )
 

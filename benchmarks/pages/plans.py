@@ -1,4 +1,4 @@
-"""`python -m benchmarks.pages.plans`: writes the example of docs/planner.md and pictures."""
+"""`python -m benchmarks.pages.plans`: writes the example of docs/how-to/planner.md and pictures."""
 
 import contextlib
 import pathlib
@@ -15,10 +15,10 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "planner.md"
+PAGE = ROOT / "docs" / "how-to/planner.md"
 EXAMPLE = "example"
 """Names the block of that page."""
-SPLIT_PAGE = ROOT / "docs" / "model-split-examples.md"
+SPLIT_PAGE = ROOT / "docs" / "how-to/model-split-examples.md"
 LACKS = "lacks"
 """Names the block of that page that tells what does not fit a device."""
 IMAGES = ROOT / "docs" / "images"
@@ -70,8 +70,8 @@ def planned(file: pathlib.Path, *, whole: bool = False) -> plan.Plan:
 
     asked = question(file)
     if whole:
-        given = {"processes": 1, "devices": 1, "mesh": {}, "microbatches": 1}
-        asked = asked.model_copy(update=given)
+        one_device = {"processes": 1, "devices": 1, "mesh": {}, "microbatches": 1}
+        asked = asked.model_copy(update=one_device)
     replica.forget_names()  # a process may have built models before
     with _alone(file.parent):
         return answer.answer(asked)

@@ -1,8 +1,8 @@
 """`python -m benchmarks.pages.split_costs`: measures what the examples of model split cost.
 
-It writes the tables of docs/model-split-examples.md, in some minutes, and draws a pipeline. Each
-device is a process with one thread for computing, so that what devices send each other goes over
-TCP, where it is counted.
+It writes the tables of docs/how-to/model-split-examples.md, in some minutes, and draws a pipeline.
+Each device is a process with one thread for computing, so that what devices send each other goes
+over TCP, where it is counted.
 CPU time is counted, not time: other work on the machine does not change it much.
 """
 
@@ -75,14 +75,14 @@ def image(folder: str) -> pathlib.Path:
 
 def _command(file: pathlib.Path, changes: Sequence[str]) -> list[str]:
     container = {"name": "tensorflow", "env": [{"name": environment.STEP_LOG, "value": "1"}]}
-    given = (
+    changes = (
         "spec.trainer.epochs=null",
         f"spec.trainer.steps={STEPS}",
         f"spec.tfReplicaSpecs.Worker.template={json.dumps({'spec': {'containers': [container]}})}",
         *changes,
     )
     command = [sys.executable, "-m", "tfparallel", "run", str(file), "--output", "out"]
-    return [*command, *(f"--set={change}" for change in given)]
+    return [*command, *(f"--set={change}" for change in changes)]
 
 
 def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
@@ -126,20 +126,20 @@ def _reached(
     """Wait for a step to be made."""
     while running.poll() is None and _steps(log) < step:
         time.sleep(0.002)
-    found = meter.read()
+    counted = meter.read()
     return _Reached(
-        sent=0 if found is None else found.bytes,
+        sent=0 if counted is None else counted.bytes,
         worked=sum(_worked(pid) for pid in network_usage.descendants(running.pid)) / 1e9,
     )
 
 
 def _worked(pid: int) -> int:
     """Nanoseconds for which the threads of a process have run."""
-    found = 0
+    nanoseconds = 0
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-            found += int((task / "schedstat").read_text().split()[0])
-    return found
+            nanoseconds += int((task / "schedstat").read_text().split()[0])
+    return nanoseconds
 
 
 def _steps(log: pathlib.Path) -> int:
@@ -165,35 +165,35 @@ def table(folder: str) -> str:
     alone = plans.planned(first, whole=True)
     lines = [*HEAD, _row("one device", alone, whole, whole)]
     for file in paths.example_jobs(folder):
-        made = plans.planned(file)
-        found = measure(file, list(_changes(file, made)))
-        lines.append(_row(f"`{file.name}`: {made.mesh}", made, found, whole))
+        planned = plans.planned(file)
+        measured = measure(file, list(_changes(file, planned)))
+        lines.append(_row(f"`{file.name}`: {planned.mesh}", planned, measured, whole))
         print("\n".join(lines), flush=True)
-        if folder == PIPELINE and found.picture is not None:
-            image(folder).write_bytes(found.picture)
+        if folder == PIPELINE and measured.picture is not None:
+            image(folder).write_bytes(measured.picture)
     return "\n".join(lines) + "\n"
 
 
-def _changes(file: pathlib.Path, made: plan.Plan) -> Iterator[str]:
+def _changes(file: pathlib.Path, planned: plan.Plan) -> Iterator[str]:
     """A process for each device; where the planner chooses, what it has chosen for the job."""
-    yield f"spec.tfReplicaSpecs.Worker.replicas={len(made.ranks)}"
+    yield f"spec.tfReplicaSpecs.Worker.replicas={len(planned.ranks)}"
     if plans.question(file).mesh is None:
-        cuts = [stage.nodes[0] for stage in made.stages[1:]]
-        chosen = {**made.mesh.model_dump(), "microbatches": made.microbatches, "cuts": cuts}
+        cuts = [stage.nodes[0] for stage in planned.stages[1:]]
+        chosen = {**planned.mesh.model_dump(), "microbatches": planned.microbatches, "cuts": cuts}
         yield f"spec.mesh={json.dumps(chosen)}"
 
 
-def _row(name: str, made: plan.Plan, found: Measured, whole: Measured) -> str:
+def _row(name: str, planned: plan.Plan, measured: Measured, whole: Measured) -> str:
     """A row of the table: of the fullest device."""
-    holds = [stage.holds for stage in made.stages]
+    holds = [stage.holds for stage in planned.stages]
     weights = max(one.parameters for one in holds)
     busy = "-"
-    if found.placement is not None:
-        weights = max(one.parameter_bytes for one in found.placement.stages)
-        if len(made.stages) > 1:
+    if measured.placement is not None:
+        weights = max(one.parameter_bytes for one in measured.placement.stages)
+        if len(planned.stages) > 1:
             shares = zip(
-                placement.shares([one.busy_seconds for one in found.placement.stages]),
-                _planned(made),
+                placement.shares([one.busy_seconds for one in measured.placement.stages]),
+                _planned(planned),
                 strict=True,
             )
             busy = ", ".join(f"{one} ({planned})" for one, planned in shares)
@@ -202,15 +202,15 @@ def _row(name: str, made: plan.Plan, found: Measured, whole: Measured) -> str:
         placement.amount(weights),
         placement.amount(max(one.parameters + one.gradients + one.slots for one in holds)),
         placement.amount(max(one.activations for one in holds)),
-        placement.amount(round(found.sent)) if found.placement is not None else "-",
+        placement.amount(round(measured.sent)) if measured.placement is not None else "-",
         busy,
-        f"{1000 * found.worked:.3g} ms, {found.worked / whole.worked:.2f} x",
+        f"{1000 * measured.worked:.3g} ms, {measured.worked / whole.worked:.2f} x",
     )
     return f"| {' | '.join(cells)} |"
 
 
-def _planned(made: plan.Plan) -> list[str]:
-    seconds = [one.forward_seconds + one.backward_seconds for one in made.stages]
+def _planned(planned: plan.Plan) -> list[str]:
+    seconds = [one.forward_seconds + one.backward_seconds for one in planned.stages]
     return placement.shares([str(one) for one in seconds])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from benchmarks.scripts import requested, told
+from benchmarks.scripts import events, requested
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import devices as machine
 from tfparallel_trainer.comms import shape
@@ -52,7 +52,7 @@ def peak(order: schedule.Schedule, devices: Sequence[str], microbatches: int, ro
     batch = rows * microbatches
     x = np.random.default_rng(0).normal(size=(batch, _NARROW)).astype(np.float32)
     division = feed.Division(batch, ranks=1, local_ranks=(0,) * len(devices))
-    examples = arrays.ArrayFeed((x, x, None), division, None)
+    examples = arrays.ArraySource((x, x, None), division, None)
     bare = skeleton.build(module, 0)
     mesh = shape.Mesh(stage=len(devices))
     divided = partition.divide(recording.record(bare), mesh, microbatches, order)
@@ -60,12 +60,12 @@ def peak(order: schedule.Schedule, devices: Sequence[str], microbatches: int, ro
     step = steps.TrainStep(
         module, ranks.build(module, bare, divided, places, examples), examples.spec, batch
     )
-    (given,) = examples.epoch(0, 0)
-    step(0, given, frozenset())
-    return requested.most(lambda: step(1, given, frozenset()))
+    (first,) = examples.epoch(0, 0)
+    step(0, first, frozenset())
+    return requested.most(lambda: step(1, first, frozenset()))
 
 
-def held(devices: Sequence[str], microbatches: int, rows: int) -> tuple[float, float]:
+def in_flight(devices: Sequence[str], microbatches: int, rows: int) -> tuple[float, float]:
     """How many microbatches a stage holds on average at most: under 1F1B, and under GPipe.
 
     What a microbatch takes is told by how GPipe grows with their number, and what everything else
@@ -84,8 +84,8 @@ def main(stages: int, microbatches: int, rows: int) -> None:
     """Measure, and tell of it."""
     machine.prepare(stages, alone=True)
     names = [f"/device:CPU:{number}" for number in range(stages)]
-    bounded, unbounded = held(names, microbatches, rows)
-    told.tell("held", bounded=bounded, unbounded=unbounded)
+    bounded, unbounded = in_flight(names, microbatches, rows)
+    events.write("held", bounded=bounded, unbounded=unbounded)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 import tfparallel_trainer
-from benchmarks.scripts import told
+from benchmarks.scripts import events
 
 _WIDTH = 64
 
@@ -63,7 +63,7 @@ def main(layers: int, steps: int, rounds: int) -> None:
     """Train with each kind in turns, and tell the seconds of a step."""
     for _ in range(rounds):
         for kind, callbacks in KINDS.items():
-            told.tell("steps", kind=kind, seconds=_seconds(layers, steps, callbacks()))
+            events.write("steps", kind=kind, seconds=_seconds(layers, steps, callbacks()))
 
 
 def _seconds(layers: int, steps: int, callbacks: list[Any]) -> list[float]:

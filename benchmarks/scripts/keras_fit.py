@@ -6,12 +6,12 @@ import sys
 import keras
 
 from benchmarks.models import cnn
-from benchmarks.scripts import told
+from benchmarks.scripts import events
 
 
 class Teller(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
-        told.tell("epoch", epoch=epoch + 1, loss=logs["loss"])
+        events.write("epoch", epoch=epoch + 1, loss=logs["loss"])
 
 
 def main(epochs, batch):

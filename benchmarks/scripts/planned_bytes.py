@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 from benchmarks.models import layers
-from benchmarks.scripts import told
+from benchmarks.scripts import events
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.model import graph, recording, skeleton
@@ -26,7 +26,7 @@ def main(batch, ranks):
             sizes = shard.layout.local(tuple(divided.model.variables[key].shape), {})
             size = math.prod(one or 0 for one in sizes) * graph.itemsize("float32")
             sent += 2 * (ranks - 1) / ranks * size
-    told.tell("planned", bytes=ranks * sent)
+    events.write("planned", bytes=ranks * sent)
 
 
 if __name__ == "__main__":

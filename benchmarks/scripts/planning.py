@@ -7,7 +7,7 @@ import time
 
 import keras
 
-from benchmarks.scripts import told
+from benchmarks.scripts import events
 from testing.trainer import planned_models
 from tfparallel_trainer import user
 from tfparallel_trainer.engines.split.model import recording, skeleton
@@ -26,7 +26,7 @@ def main(count, repeats, most=None):
             subject = subjects.of(recorded, keras.optimizers.Adam(), cluster)
             choose.plan_for(subject, search_space.Constraints())
             ended = time.perf_counter()
-            told.tell("planned", model=name, recorded=known - began, planned=ended - known)
+            events.write("planned", model=name, recorded=known - began, planned=ended - known)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.models import planned
-from benchmarks.scripts import told
+from benchmarks.scripts import events
 from tfparallel_trainer import user
 from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.engines.split.planning import (
@@ -36,7 +36,7 @@ def main(batch, written):
     recorded = recording.record(model)
     skeleton.compile_model(module, model)
     microbatch = max(1, batch // 2)
-    found = calibrate.measure(recorded, microbatch)
+    times = calibrate.measure(recorded, microbatch)
     device = hardware.Device(update=calibrate.update(model.optimizer, recorded))
     measured = hardware.Cluster(device=device)
     meshes = [json.loads(one) for one in written]
@@ -46,10 +46,10 @@ def main(batch, written):
     for mesh in meshes:
         microbatches = mesh.pop("microbatches", 1)
         cluster = dataclasses.replace(measured, processes=math.prod(mesh.values()))
-        subject = subjects.of(recorded, model.optimizer, cluster, None, found)
-        wanted = search_space.Constraints(mesh=mesh, microbatches=microbatches, batch=batch)
-        made = choose.plan_for(subject, wanted, measured=True)
-        told.tell("planned", seconds=made.step_seconds)
+        subject = subjects.of(recorded, model.optimizer, cluster, None, times)
+        constraints = search_space.Constraints(mesh=mesh, microbatches=microbatches, batch=batch)
+        plan = choose.plan_for(subject, constraints, measured=True)
+        events.write("planned", seconds=plan.step_seconds)
 
 
 if __name__ == "__main__":

@@ -31,12 +31,12 @@ def most(run: Callable[[], object]) -> int:
             run()
         (file,) = pathlib.Path(folder).rglob("*.xplane.pb")
         space = xplane_pb2.XSpace.FromString(file.read_bytes())
-    held: dict[int, int] = {}
+    allocations: dict[int, int] = {}
     total = peak = 0
     for _, address, size in sorted(_changes(space)):
-        total -= held.pop(address, 0)
+        total -= allocations.pop(address, 0)
         if size:
-            held[address] = size
+            allocations[address] = size
             total += size
         peak = max(peak, total)
     return peak
@@ -51,10 +51,10 @@ def _changes(space: xplane_pb2.XSpace) -> Iterator[tuple[int, int, int]]:
                 name = plane.event_metadata[event.metadata_id].name
                 if name not in (_ALLOCATION, _DEALLOCATION):
                     continue
-                told = {names[one.metadata_id]: one for one in event.stats}
-                size = told["requested_bytes"].int64_value if name == _ALLOCATION else 0
+                stats = {names[one.metadata_id]: one for one in event.stats}
+                size = stats["requested_bytes"].int64_value if name == _ALLOCATION else 0
                 moment = line.timestamp_ns * 1000 + event.offset_ps
-                yield moment, _number(told["addr"]), size
+                yield moment, _number(stats["addr"]), size
 
 
 def _number(stat: xplane_pb2.XStat) -> int:

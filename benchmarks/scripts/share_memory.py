@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 import tfparallel_trainer
-from benchmarks.scripts import told
+from benchmarks.scripts import events
 from tfparallel_trainer.objective import replica, state
 
 LAYERS = 12
@@ -36,7 +36,7 @@ def _measured(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> li
     shared = _share(replicas, numbers)
     more = 1024 * (_kilobytes("VmHWM") - before)
     size = sum(variable.value.numpy().nbytes for variable in replicas[0].state())
-    told.tell("shared", bytes=size, more=more)
+    events.write("shared", bytes=size, more=more)
     return shared
 
 

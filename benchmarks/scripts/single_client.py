@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.models import layers
-from benchmarks.scripts import told
+from benchmarks.scripts import events
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
@@ -58,29 +58,29 @@ class Stage:
 
 def work(stages, number, x, y, microbatches):
     """Do a stage's part of a step."""
-    own, total, held = stages[number], None, {}
+    stage, total, in_flight = stages[number], None, {}
     is_first, is_last = number == 0, number == len(stages) - 1
-    with tf.device(own.device):
+    with tf.device(stage.device):
         for turn in schedule.one_forward_one_backward(len(stages), microbatches, number):
             part = turn.microbatch
             if turn.work is schedule.Work.FORWARD:
-                given = x[part] if is_first else own.inbox[0].get()
+                inputs = x[part] if is_first else stage.inbox[0].get()
                 with tf.GradientTape() as tape:
-                    tape.watch(given)
-                    made = own.loss(given, y[part]) if is_last else own.forward(given)
-                held[part] = tape, given, made
+                    tape.watch(inputs)
+                    outputs = stage.loss(inputs, y[part]) if is_last else stage.forward(inputs)
+                in_flight[part] = tape, inputs, outputs
                 if not is_last:
-                    stages[number + 1].inbox[0].put(made)
+                    stages[number + 1].inbox[0].put(outputs)
                 continue
-            tape, given, made = held.pop(part)
-            seed = None if is_last else own.inbox[1].get()
-            sources = own.variables if is_first else [given, *own.variables]
-            found = tape.gradient(made, sources, output_gradients=seed)
+            tape, inputs, outputs = in_flight.pop(part)
+            seed = None if is_last else stage.inbox[1].get()
+            sources = stage.variables if is_first else [inputs, *stage.variables]
+            gradients = tape.gradient(outputs, sources, output_gradients=seed)
             if not is_first:
-                stages[number - 1].inbox[1].put(found.pop(0))
-            total = found if total is None else own.add(total, found)
-        own.update(total, float(microbatches))
-        own.biases[-1].numpy()  # waits until all is done
+                stages[number - 1].inbox[1].put(gradients.pop(0))
+            total = gradients if total is None else stage.add(total, gradients)
+        stage.update(total, float(microbatches))
+        stage.biases[-1].numpy()  # waits until all is done
 
 
 def main(steps, batch, count, microbatches):
@@ -106,7 +106,7 @@ def main(steps, batch, count, microbatches):
             thread.start()
         for thread in threads:
             thread.join()
-        told.tell("step")
+        events.write("step")
 
 
 def serve(spec, task):

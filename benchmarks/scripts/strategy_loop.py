@@ -9,7 +9,7 @@ import sys
 
 import tensorflow as tf
 
-from benchmarks.scripts import told
+from benchmarks.scripts import events
 
 
 def main(kind, epochs, batch):
@@ -45,7 +45,7 @@ def main(kind, epochs, batch):
             losses.append(float(step(images, labels)))
             if not epochs:
                 break
-        told.tell("epoch", epoch=epoch + 1, loss=sum(losses) / len(losses))
+        events.write("epoch", epoch=epoch + 1, loss=sum(losses) / len(losses))
 
 
 def _parts(x, y, batch, at):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfparallel.blocking import TrainerClient
     from tfparallel.client import AsyncTrainerClient
+    from tfparallel.diagnosis.findings import Diagnosis
     from tfparallel.errors import Failure, JobNotFound
     from tfparallel.models import Event, Job, Replica
     from tfparallel.places import Cluster, Local
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncTrainerClient",
     "Cluster",
+    "Diagnosis",
     "Event",
     "Failure",
     "Job",
@@ -40,6 +42,7 @@ __all__ = [
 _MODULES = {
     "AsyncTrainerClient": "tfparallel.client",
     "Cluster": "tfparallel.places",
+    "Diagnosis": "tfparallel.diagnosis.findings",
     "Event": "tfparallel.models",
     "Failure": "tfparallel.errors",
     "Job": "tfparallel.models",

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Seque
 from typing import Any, Self, TypeVar, Unpack
 
 from tfparallel import client, manifest, models, places
+from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status, names
 
 T = TypeVar("T")
@@ -86,6 +87,10 @@ class TrainerClient:
     def get_job_events(self, name: str) -> Sequence[models.Event]:
         """Return what was reported of a job and its replicas, oldest first."""
         return self._loop.call(self._client.get_job_events(name))
+
+    def diagnose_job(self, name: str) -> findings.Diagnosis:
+        """Return why a job is as it is, with evidence and a remedy, as `tfparallel why` says it."""
+        return self._loop.call(self._client.diagnose_job(name))
 
     def watch_job(self, name: str) -> Iterator[models.Job]:
         """Yield a job now and after each change, until it is deleted."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Self, Unpack
 
 from tfparallel import backend, errors, logs, manifest, models, places
+from tfparallel.diagnosis import findings, gather
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core.status import conditions
 
@@ -91,6 +92,10 @@ class AsyncTrainerClient:
     async def get_job_events(self, name: str) -> Sequence[models.Event]:
         """Return what was reported of a job and its replicas, oldest first."""
         return await self._backend.list_events(await self.get_job(name))
+
+    async def diagnose_job(self, name: str) -> findings.Diagnosis:
+        """Return why a job is as it is, with evidence and a remedy, as `tfparallel why` says it."""
+        return await gather.diagnose_job(self._backend, name)
 
     def watch_job(self, name: str) -> AsyncGenerator[models.Job, None]:
         """Yield a job now and after each change, until it is deleted."""

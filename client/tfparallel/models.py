@@ -57,6 +57,10 @@ class Replica:
     """Why it waits or how it ended, in the words of scheduler, kubelet or trainer."""
     exit_code: int | None = None
     created: datetime.datetime | None = None
+    started: datetime.datetime | None = None
+    """When the container that trains started; None: it has not."""
+    ended: datetime.datetime | None = None
+    """When that container ended; None: it has not."""
     memory_limit: str = ""
     """Of the container that trains, such as 2Gi; empty: it has none."""
 

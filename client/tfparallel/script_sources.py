@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from tfparallel_operator.api import names
-from tfparallel_operator.core.pods import sources
+from tfparallel_operator.core.pods import containers, sources
 from tfparallel_trainer.contract import source_code
 
 
@@ -42,7 +42,8 @@ class Script:
             source: as `spec.trainer.source` names them.
         """
         parsed = source_code.Source.model_validate(source)
-        sources.fill(self.pod_spec, self.container, self.mount, parsed)
+        container = containers.Container(self.pod_spec, self.container)
+        sources.fill(container, self.mount, parsed)
 
 
 def find(job: Mapping[str, Any], brought: Collection[str]) -> list[Script]:

@@ -58,10 +58,15 @@ class Cluster:
             when=lambda resource: resource.get("Established") == "True",
         )
 
-    def run_helm(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002
+    def run_helm(
+        self,
+        *arguments: str,
+        input: str | None = None,  # noqa: A002
+        limit: float = TIMEOUT_SECONDS,
+    ) -> str:
         """What helm prints; what it remembers stays in the cluster's folder."""
         command = [str(self.helm), f"--kubeconfig={self.kubeconfig}", *arguments]
-        return _run(command, input, TIMEOUT_SECONDS, HOME=str(self.directory / "helm"))
+        return _run(command, input, limit, HOME=str(self.directory / "helm"))
 
     def load_image(self, archive: Path) -> None:
         """Bring a docker-archive to the node, so that pods find its image without a pull."""

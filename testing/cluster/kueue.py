@@ -49,7 +49,7 @@ def start(
     arguments = [f"--config={configuration}", f"--kubeconfig={path}"]
     ledger.start(MODULE, [str(binaries.path(MODULE)), *arguments])
     ledger.wait_until("Kueue", lambda: _answers(health), START_LIMIT_SECONDS)
-    bundle = base64.b64encode(authority.own.certificate.read_bytes()).decode()
+    bundle = base64.b64encode(authority.ca.certificate.read_bytes()).decode()
     cluster.run_kubectl("create", "-f", "-", input=_webhooks(webhook, bundle))
 
 

@@ -105,7 +105,7 @@ def _start_kubelet(
     resolver.write_text(f"nameserver {netns.NODE_ADDRESS}\n", encoding="ascii")
     branch = cgroups.branch(ledger.directory)
     cgroups.create(branch)
-    content = _kubelet_configuration(authority.own, serving, resolver, branch)
+    content = _kubelet_configuration(authority.ca, serving, resolver, branch)
     configuration = folder / "kubelet.yaml"
     configuration.write_text(yaml.safe_dump(content), encoding="utf-8")
     arguments = [

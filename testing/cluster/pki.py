@@ -37,7 +37,7 @@ class Authority:
         builder = _builder(self._name, self._name, self._key)
         constraint = x509.BasicConstraints(ca=True, path_length=None)
         signed = builder.add_extension(constraint, critical=True).sign(self._key, hashes.SHA256())
-        self.own = _write(folder / "ca", signed, self._key)
+        self.ca = _write(folder / "ca", signed, self._key)
 
     def issue(
         self, name: str, user: str, group: str | None = None, hosts: Sequence[str] = ()
@@ -55,7 +55,7 @@ class Authority:
     def kubeconfig(self, path: Path, server: str, user: str, group: str | None = None) -> Path:
         """Write a kubeconfig for a user; it holds its certificates and can be moved anywhere."""
         pair = self.issue(f"client-{path.stem}", user, group)
-        cluster = {"server": server, "certificate-authority-data": _base64(self.own.certificate)}
+        cluster = {"server": server, "certificate-authority-data": _base64(self.ca.certificate)}
         credentials = {
             "client-certificate-data": _base64(pair.certificate),
             "client-key-data": _base64(pair.key),

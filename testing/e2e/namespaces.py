@@ -43,8 +43,8 @@ class Namespace:
 
     def job(self, name: str) -> Object:
         """A job as the API server has it."""
-        found: Object = json.loads(self.kubectl("get", "tfpj", name, "--output=json"))
-        return found
+        body: Object = json.loads(self.kubectl("get", "tfpj", name, "--output=json"))
+        return body
 
     def pods(self, job: str) -> dict[str, Object]:
         """The pods of a job by name."""
@@ -87,8 +87,8 @@ class Namespace:
 
     def crash(self, pod: str) -> None:
         """Kill the process of a pod from outside; the pod stays."""
-        found = json.loads(self.kubectl("get", "pod", pod, "--output=json"))
-        [container] = found["status"]["containerStatuses"]
+        body = json.loads(self.kubectl("get", "pod", pod, "--output=json"))
+        [container] = body["status"]["containerStatuses"]
         identity = container["containerID"].removeprefix("containerd://")
         kill = ("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", identity)
         subprocess.run(self.cluster.inside(*kill), check=True, capture_output=True)
@@ -238,8 +238,8 @@ def versions(file: Path) -> list[Object]:
     return [json.loads(line)["object"] for line in whole_lines]
 
 
-def _numbers(found: Iterable[Object]) -> set[str]:
-    return {version["metadata"]["resourceVersion"] for version in found}
+def _numbers(versions: Iterable[Object]) -> set[str]:
+    return {version["metadata"]["resourceVersion"] for version in versions}
 
 
 def _of(job: str) -> str:

@@ -38,11 +38,11 @@ def running(cluster: handle.Cluster) -> Iterator[None]:
     cluster.run_kubectl("delete", "namespace", NAMESPACE, "--timeout=120s")
 
 
-def install(cluster: handle.Cluster, *values: str) -> None:
+def install(cluster: handle.Cluster, *values: str, chart: Path = CHART) -> None:
     """Install the chart with these values, or change it to them, and wait until it is ready."""
     flags = (WHERE, "--create-namespace", "--reset-values", "--wait", "--timeout=150s")
     settings = (f"--set={value}" for value in values)
-    cluster.run_helm("upgrade", "--install", RELEASE, str(CHART), *flags, *settings)
+    cluster.run_helm("upgrade", "--install", RELEASE, str(chart), *flags, *settings)
 
 
 def uninstall(cluster: handle.Cluster) -> None:

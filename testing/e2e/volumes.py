@@ -59,8 +59,8 @@ class Volume:
 
     def list(self, folder: str) -> list[str]:
         """The paths below a folder of the volume."""
-        found = self.keeper.run("find", f"{self._root}/{folder}").split()
-        return [path.removeprefix(f"{self._root}/") for path in found]
+        files = self.keeper.run("find", f"{self._root}/{folder}").split()
+        return [path.removeprefix(f"{self._root}/") for path in files]
 
     def fetch(self, file: str, to: Path) -> Path:
         """Copy a file of the volume to this machine."""
@@ -87,13 +87,14 @@ def make(namespace: namespaces.Namespace, claim: str) -> Volume:
     return volume
 
 
-def provide(namespace: namespaces.Namespace) -> Volume:
+def provide(namespace: namespaces.Namespace, name: str = STORAGE_CLASS) -> Volume:
     """Have a volume for the next claim that names no class, by a default class like kind's.
 
     kind's provisioner pulls an image to make a folder; here the folder is made before. The class
-    offers what kind's does: ReadWriteOnce, bound when a pod is scheduled.
+    offers what kind's does: ReadWriteOnce, bound when a pod is scheduled. Each volume of a
+    namespace has a name of its own.
     """
-    volume, folder = _folder(namespace, STORAGE_CLASS)
+    volume, folder = _folder(namespace, name)
     namespace.apply(
         _storage_class(), _persistent_volume(volume.name, folder, STORAGE_CLASS, "ReadWriteOnce")
     )

@@ -125,6 +125,8 @@ class World:
     """Claims of templates; to make one again changes nothing."""
     deleted: bool = False
     created: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
+    members: dict[str, str] = dataclasses.field(default_factory=dict)
+    """The PodGroup of Kubernetes that each pod names, by the pod's uid."""
     events: list[decision.Event] = dataclasses.field(default_factory=list)
     writes: int = 0
     _uids: int = 0
@@ -310,6 +312,8 @@ class World:
                 observation.Phase.PENDING,
             )
             self.created.append((name, attempt, replica_attempt))
+            if group := created["spec"].get("schedulingGroup"):
+                self.members[f"uid-{self._uids}"] = group["podGroupName"]
 
 
 def a_world(**job: object) -> World:

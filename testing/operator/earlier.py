@@ -1,4 +1,4 @@
-"""The operator of an earlier commit, as a cluster that is upgraded has it."""
+"""The operator and the chart of an earlier commit, as a cluster that is upgraded has them."""
 
 import dataclasses
 import datetime
@@ -17,6 +17,9 @@ from testing import paths
 
 OLDEST = "a98b04654ee248e171b031bca417a7738c968d63"
 """The first commit whose operator starts with the requirements of today."""
+
+OLDEST_CHART = "e28aceaf038b15d40143be6b76a12bf5a04f108a"
+"""A commit with a chart whose values and objects are those before the first release."""
 
 AGE = datetime.timedelta(days=7)
 PACKAGES = ("operator", "trainer")
@@ -51,21 +54,32 @@ class Operator:
 
 def unpack(folder: pathlib.Path) -> Operator:
     """The operator of the newest commit that is a week older than this one, else the oldest."""
-    if not _succeeds("cat-file", "-e", f"{OLDEST}^{{commit}}"):
+    return Operator(_unpack(folder, OLDEST, *PACKAGES), folder)
+
+
+def unpack_chart(folder: pathlib.Path) -> pathlib.Path:
+    """The chart of the newest commit that is a week older than this one, else the oldest."""
+    _unpack(folder, OLDEST_CHART, "charts")
+    return folder / "charts/tfparallel-operator"
+
+
+def _unpack(folder: pathlib.Path, oldest: str, *packages: str) -> str:
+    """Unpack folders of the newest commit that is a week old, else the oldest; return it."""
+    if not _succeeds("cat-file", "-e", f"{oldest}^{{commit}}"):
         pytest.skip("An upgrade needs the full history of git: run git fetch --unshallow.")
-    commit = _a_week_ago() or OLDEST
-    with tarfile.open(fileobj=io.BytesIO(_git("archive", commit, *PACKAGES))) as archive:
+    commit = _a_week_ago(oldest) or oldest
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", commit, *packages))) as archive:
         archive.extractall(folder, filter="data")
-    return Operator(commit, folder)
+    return commit
 
 
-def _a_week_ago() -> str:
-    """The newest commit of the main line that is a week older than this one, if it starts."""
+def _a_week_ago(oldest: str) -> str:
+    """The newest commit of the main line that is a week older than this one, if it has oldest."""
     now = datetime.datetime.fromisoformat(_git("log", "-1", "--format=%cI").decode().strip())
     before = f"--before={(now - AGE).isoformat()}"
     commit = _git("rev-list", "--first-parent", "--max-count=1", before, "HEAD").decode().strip()
-    starts = commit and _succeeds("merge-base", "--is-ancestor", OLDEST, commit)
-    return commit if starts else ""
+    is_later = commit and _succeeds("merge-base", "--is-ancestor", oldest, commit)
+    return commit if is_later else ""
 
 
 def _git(*arguments: str) -> bytes:

@@ -19,7 +19,7 @@ _TIMES = (60, 1_000, 4_000)
 
 
 class Effect(enum.StrEnum):
-    """What an edit does, in the words of docs/life.md."""
+    """What an edit does, in the words of docs/explanation/life.md."""
 
     REFUSED = "refused"
     NOTHING = "nothing"
@@ -113,8 +113,8 @@ class Trial:
 
     def pods_made(self) -> list[str]:
         """Return the manifests of the pods that were made since the copy."""
-        made = (one for one in self.world.manifests if one["kind"] == "Pod")
-        return [json.dumps(one, sort_keys=True) for one in made]
+        pods = (one for one in self.world.manifests if one["kind"] == "Pod")
+        return [json.dumps(one, sort_keys=True) for one in pods]
 
 
 Probe = Callable[[Trial], Any]

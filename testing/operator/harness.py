@@ -40,8 +40,8 @@ class Place:
             account = {"metadata": {"name": "default"}}
             await self.api.create(SERVICE_ACCOUNTS, self.namespace, account)
 
-    def kubectl(self, *arguments: str, given: Body | None = None) -> str:
-        text = None if given is None else json.dumps(given)
+    def kubectl(self, *arguments: str, body: Body | None = None) -> str:
+        text = None if body is None else json.dumps(body)
         return self.cluster.run_kubectl("-n", self.namespace, *arguments, input=text)
 
     def settings(self, **more: Any) -> settings.Settings:

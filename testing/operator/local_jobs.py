@@ -37,8 +37,8 @@ def job(roles: Mapping[str, Any], name: str = "job", **spec: Any) -> dict[str, A
         "metadata": {"name": name},
         "spec": {
             "tfReplicaSpecs": {
-                role: given if isinstance(given, dict) else {"template": template(given)}
-                for role, given in roles.items()
+                role: replica if isinstance(replica, dict) else {"template": template(replica)}
+                for role, replica in roles.items()
             },
             **spec,
         },
@@ -117,8 +117,8 @@ async def finish(
 ) -> tuple[run.Outcome, Recorder]:
     """Run a job to its end."""
     recorder = Recorder()
-    given = source.read(write(folder, *documents))
-    return await run.run(given, folder / output, recorder), recorder
+    job_source = source.read(write(folder, *documents))
+    return await run.run(job_source, folder / output, recorder), recorder
 
 
 def new_mark() -> str:
@@ -128,14 +128,14 @@ def new_mark() -> str:
 
 def processes(mark: str) -> list[int]:
     """Ids of the living processes whose environment holds a mark."""
-    found = []
+    pids = []
     for entry in pathlib.Path("/proc").iterdir():
         try:
             if entry.name.isdecimal() and f"{MARK}={mark}".encode() in _environment(entry):
-                found.append(int(entry.name))
+                pids.append(int(entry.name))
         except OSError:
             continue
-    return [pid for pid in found if pid != os.getpid()]
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def _environment(entry: pathlib.Path) -> bytes:

@@ -14,12 +14,10 @@ from tfparallel import models
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import observation
+from tfparallel_operator.engine.write import refusals
 from tfparallel_trainer.contract import progress
 
-NO_GPUS = (
-    "Unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu. no new claims to"
-    " deallocate, preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
-)
+NO_GPUS = "Unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
 NO_CLAIM = (
     'Unschedulable: 0/4 nodes are available: persistentvolumeclaim "digits" not found. not found'
 )
@@ -56,6 +54,11 @@ NO_QUEUE_QUOTA = (
 PREEMPTED = (
     "Preempted to accommodate a workload (UID: 9f54, JobUID: a20d) due to prioritization in the"
     " ClusterQueue"
+)
+NO_METRICS = (
+    "failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics"
+    " from resource metrics API: the server could not find the requested resource (get"
+    " pods.metrics.k8s.io)"
 )
 OPERATOR = models.Operator("tfparallel-system", "tfparallel-operator", 1, 1, ())
 
@@ -284,6 +287,7 @@ def silent() -> findings.Facts:
     seen.advance(5)
     report(seen)
     seen.advance(300)
+    seen.settle()
     return facts(seen, lines=["chief-0: step 120/400  epoch 1  loss 0.31  840 examples/s"])
 
 
@@ -291,6 +295,7 @@ def slow_start() -> findings.Facts:
     """No step has ended."""
     seen = running()
     seen.advance(400)
+    seen.settle()
     return facts(seen, lines=["chief-0: reading data"])
 
 
@@ -299,6 +304,7 @@ def input_bound() -> findings.Facts:
     seen = running()
     seen.advance(5)
     report(seen, input_wait="0.35")
+    seen.settle()
     return facts(seen)
 
 
@@ -320,6 +326,7 @@ def straggling() -> findings.Facts:
         for stage in range(3)
     )
     report(seen, placement=progress.Placement(mesh={"stage": 3}, stages=stages))
+    seen.settle()
     return facts(seen)
 
 
@@ -328,6 +335,29 @@ def training() -> findings.Facts:
     seen = running()
     seen.advance(5)
     report(seen, eta="5m3s", input_wait="0.02")
+    return facts(seen)
+
+
+def not_scaled() -> findings.Facts:
+    """The autoscaler of a job has no metrics."""
+    seen = running()
+    event = models.Event(
+        seen.now,
+        "Warning",
+        "FailedGetResourceMetric",
+        "horizontalpodautoscaler/digits",
+        NO_METRICS,
+    )
+    seen.advance(5)
+    report(seen)
+    return facts(seen, events=[event])
+
+
+def not_installed(manifest: dict[str, Any], *, queue: bool = False) -> findings.Facts:
+    """The cluster does not know an object that the job needs."""
+    seen = world(queue=queue)
+    seen.step(refusal=refusals.not_installed(manifest))
+    seen.advance(180)
     return facts(seen)
 
 
@@ -365,6 +395,17 @@ SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "missing image": lambda: waits(NO_IMAGE, "node-1"),
     "missing ConfigMap": waits_for_config_map,
     "quota": refused,
+    "no Kueue": lambda: not_installed(
+        {
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "kind": "Workload",
+            "spec": {"queueName": "research"},
+        },
+        queue=True,
+    ),
+    "no gang scheduler": lambda: not_installed(
+        {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup"}
+    ),
     "queue": queued,
     "preempted": lambda: queued(PREEMPTED, "Preempted", "Evicted"),
     "suspended": suspended,
@@ -377,6 +418,7 @@ SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "slow start": slow_start,
     "input": input_bound,
     "straggler": straggling,
+    "autoscaler without metrics": not_scaled,
     "partly running": partly_running,
     "training": training,
     "succeeded": succeeded,

@@ -35,7 +35,7 @@ EVERYTHING = (
 )
 """What changes every test."""
 
-RECORDS = ("testing/durations.json", "testing/footprints.json", "docs/long-tier.md")
+RECORDS = ("testing/durations.json", "testing/footprints.json", "docs/benchmarks/long-tier.md")
 """What a run writes about itself, and changes no test."""
 
 RUNS = {
@@ -50,7 +50,8 @@ RUNS = {
     "tests/charts/": ("charts/", "manifests/", "examples/"),
     "tests/e2e/": (*TRAINER, *ENGINE, "charts/", "examples/", "images/"),
     "tests/testing/": ("images/",),
-    "tests/docs/": ("docs/", "examples/", *LOCAL),
+    "tests/docs/": ("docs/", "mkdocs.yml", "examples/", "charts/", *LOCAL),
+    "tests/release/": ("charts/", "manifests/", "release/", "VERSION", "CHANGELOG.md"),
 }
 """What runs in the processes, pods and clusters of a folder's tests."""
 

@@ -4,6 +4,6 @@ __main__       the command line
 parts          runs pytest, and reads what it reports
 verdict        counts, flaky tests, the exit code
 preconditions  what a tier needs of this machine
-long_page      writes docs/long-tier.md
+long_page      writes docs/benchmarks/long-tier.md
 durations      `make test-times`, `make test-durations`
 """

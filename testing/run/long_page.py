@@ -1,4 +1,4 @@
-"""Writes docs/long-tier.md: how the last run of the long tier went."""
+"""Writes docs/benchmarks/long-tier.md: how the last run of the long tier went."""
 
 import dataclasses
 import datetime
@@ -6,7 +6,7 @@ import pathlib
 
 from testing import paths
 
-FILE = paths.ROOT / "docs/long-tier.md"
+FILE = paths.ROOT / "docs/benchmarks/long-tier.md"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,8 +26,8 @@ from tfparallel_trainer import user
 from tfparallel_trainer.comms import devices, rendezvous, shape, tasks
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.data import feed, source
+from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.objective import replica, state
-from tfparallel_trainer.objective import train as training
 
 STEPS = 30
 BATCH = 16
@@ -147,7 +147,7 @@ def train(
         replica.forget_names()
         replicas.append(replica.build(module, mesh, rank, name, SEED, examples.sample()))
     state.share(replicas, [0])
-    step = training.TrainStep(module, replicas, examples.spec)
+    step = steps.TrainStep(module, replicas, examples.spec)
     number = 0
     for epoch in range(STEPS):
         for batch in examples.epoch(epoch, 0):
@@ -212,7 +212,7 @@ def work(output: pathlib.Path, floatx: str, numbers: Sequence[int]) -> None:
             weights |= {f"{number}/{place:03}": array for place, array in enumerate(result)}
     if processes.is_chief:
         np.savez(output, **weights)
-    state.Barrier(replicas)()
+    state.barrier(replicas)()
     del cluster
     os._exit(0)
 

@@ -156,7 +156,7 @@ def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trai
     return results
 
 
-def _feed(module: user.Module, seed: int) -> feed.Feed:
+def _feed(module: user.Module, seed: int) -> feed.Source:
     return source.training(
         module,
         source.Request(

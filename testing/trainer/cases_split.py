@@ -62,7 +62,7 @@ def applies(case: cases.Case, layout: Layout) -> bool:
 
 def prepare(
     case: cases.Case, layout: Layout, generation: int, *, same_dropout: bool = False
-) -> tuple[ranks.Ranks, feed.Feed, steps.TrainStep]:
+) -> tuple[ranks.Ranks, feed.Source, steps.TrainStep]:
     """All ranks of a mesh, their examples and their step."""
     functions = case.functions(synchronized=True)
     mesh = layout.mesh(generation)

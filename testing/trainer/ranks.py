@@ -16,7 +16,9 @@ from testing.trainer import logical_devices
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import arrays, feed
-from tfparallel_trainer.objective import replica, state, train
+from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.objective import replica, state
 
 DEVICES = logical_devices.NAMES
 _used = itertools.count(1000)  # what runs in this process takes those from 0
@@ -60,18 +62,18 @@ def build_apart(module: user.Module, examples: Any, ranks: int) -> list[replica.
     return replicas
 
 
-def feed_of(examples: Any, ranks: int, batch: int, seed: int | None = None) -> arrays.ArrayFeed:
+def feed_of(examples: Any, ranks: int, batch: int, seed: int | None = None) -> arrays.ArraySource:
     """The examples (x, y, sample_weight), in their own order if there is no seed."""
     division = feed.Division(batch_size=batch, ranks=ranks, local_ranks=tuple(range(ranks)))
-    return arrays.ArrayFeed(examples, division, seed)
+    return arrays.ArraySource(examples, division, seed)
 
 
 def run(
     module: user.Module, examples: Any, ranks: int, batch: int, **options: bool
-) -> tuple[list[replica.Replica], list[train.Outcome]]:
+) -> tuple[list[replica.Replica], list[engine.Outcome]]:
     """Train over the examples once; gives the replicas and what the steps gave."""
     replicas = build(module, examples, ranks)
     batches = feed_of(examples, ranks, batch)
-    step = train.TrainStep(module, replicas, batches.spec, **options)
+    step = steps.TrainStep(module, replicas, batches.spec, **options)
     outcomes = [step(number, part, frozenset()) for number, part in enumerate(batches.epoch(0, 0))]
     return replicas, outcomes

@@ -52,8 +52,8 @@ def train(
     """Train a module's model; gives the weights and the loss of each step.
 
     `rows` gives the examples of an epoch in their order; by default those of training_data in the
-    order that docs/model-interface.md promises. `parts` are microbatches that the model sees one
-    after the other, as places in a batch, for a loss that is a mean over examples.
+    order that docs/how-to/model-interface.md promises. `parts` are microbatches that the model sees
+    one after the other, as places in a batch, for a loss that is a mean over examples.
     """
     keras.utils.set_random_seed(seed)
     model = module.build_model()

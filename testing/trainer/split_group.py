@@ -108,7 +108,7 @@ class Source(keras.layers.Layer):
 EXAMPLES = 3
 
 
-class Found(NamedTuple):
+class Result(NamedTuple):
     """What a model gives on one rank; gradients by key."""
 
     outputs: list[Any]
@@ -169,8 +169,8 @@ def _check_gradient(
     plan: assignment.Assignment,
     key: str,
     whole: Any,
-    mine: tuple[Rank, Found],
-    everyone: tuple[list[Rank], list[Found]],
+    mine: tuple[Rank, Result],
+    everyone: tuple[list[Rank], list[Result]],
     tolerance: float,
 ) -> None:
     """Compare the gradient of a part, added up over the ranks that have a summand of it each."""
@@ -197,15 +197,15 @@ def _alike(mine: list[Any], others: list[Any], tolerance: float) -> None:
 
 def _unsplit(
     model_graph: graph.Graph, inputs: dict[int, Any], values: dict[str, Any], training: bool
-) -> Found:
-    def run() -> Found:
-        variables = _held(model_graph, values, {})
+) -> Result:
+    def run() -> Result:
+        variables = _constants(model_graph, values, {})
         with tf.GradientTape() as tape:
             tape.watch(_trained(model_graph, variables))
             part = execution.run_nodes(model_graph, model_graph.nodes, inputs, variables, training)
             outputs = [part.tensors[one] for one in model_graph.output_tensors()]
             target = _target(outputs)
-        return Found(outputs, _gradients(model_graph, tape, target, variables), part.changed)
+        return Result(outputs, _gradients(model_graph, tape, target, variables), part.changed)
 
     return tf.function(run, autograph=False)()  # type: ignore[no-any-return]
 
@@ -216,9 +216,9 @@ def _split(
     inputs: dict[int, Any],
     values: dict[str, Any],
     training: bool,
-) -> Found:
+) -> Result:
     model_graph = plan.model
-    variables = _held(model_graph, values, plan.parts(rank.place))
+    variables = _constants(model_graph, values, plan.parts(rank.place))
     tensors = list(dict.fromkeys(model_graph.output_tensors()))
     with tf.GradientTape() as tape:
         tape.watch(_trained(model_graph, variables))
@@ -237,10 +237,10 @@ def _split(
         }
         outputs = [whole[one] for one in model_graph.output_tensors()]
         target = _target(outputs)
-    return Found(outputs, _gradients(model_graph, tape, target, variables), part.changed)
+    return Result(outputs, _gradients(model_graph, tape, target, variables), part.changed)
 
 
-def _held(
+def _constants(
     model_graph: graph.Graph, values: dict[str, Any], parts: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {

@@ -26,7 +26,7 @@ def prepare(
     batch: int = cases.BATCH,
     *,
     same_dropout: bool = False,
-) -> tuple[ranks.Ranks, feed.Feed, steps.TrainStep]:
+) -> tuple[ranks.Ranks, feed.Source, steps.TrainStep]:
     """The ranks, their examples and their step.
 
     Args:
@@ -62,7 +62,7 @@ def prepare_new(
     microbatches: int,
     order: schedule.Schedule = ONE,
     batch: int = cases.BATCH,
-) -> tuple[ranks.Ranks, feed.Feed, steps.TrainStep]:
+) -> tuple[ranks.Ranks, feed.Source, steps.TrainStep]:
     """Prepare the same mesh in a generation that no other has."""
     degrees = {str(axis): mesh.degree(axis) for axis in shape.Axis}
     renewed = shape.Mesh(**degrees, generation=devices.generation())

@@ -1,8 +1,6 @@
 """What the chart renders, with its defaults and with what people set."""
 
 import json
-import tomllib
-from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +10,6 @@ from testing import pages
 from testing.cluster import binaries
 from testing.operator import rendering
 from tfparallel_operator import main as operator
-from tfparallel_operator.engine.telemetry import metrics
 
 pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
 
@@ -25,20 +22,15 @@ def test_lint_has_nothing_to_say(helm: rendering.Command) -> None:
     assert "[WARNING]" not in done.stdout
 
 
-def test_versions_are_those_of_the_distributions() -> None:
-    chart = yaml.safe_load((rendering.CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    for name in ("operator", "trainer"):
-        text = (rendering.ROOT / name / "pyproject.toml").read_text(encoding="utf-8")
-        assert chart["appVersion"] == tomllib.loads(text)["project"]["version"]
-    assert chart["version"] == chart["appVersion"]
-
-
 def test_supported_kubernetes_is_what_the_tests_run() -> None:
     oldest, newest = (
         binaries.kubernetes_version(module).removeprefix("v").rpartition(".")[0]
         for module in ("older", "tools")
     )
-    assert f"Kubernetes {oldest} to {newest} " in (rendering.ROOT / "docs/install.md").read_text()
+    assert (
+        f"Kubernetes {oldest} to {newest} "
+        in (rendering.ROOT / "docs/operate/install.md").read_text()
+    )
     assert f"of Kubernetes {oldest} to {newest}, " in (rendering.ROOT / "README.md").read_text()
     chart = yaml.safe_load((rendering.CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert chart["kubeVersion"] == f">={oldest}.0-0"
@@ -127,9 +119,7 @@ def test_rights_on_jobs_are_given_in_watched_namespaces_alone(chart: rendering.R
     assert bound == dict.fromkeys(("team-a", "team-b"), "tfparallel-operator-jobs")
 
 
-def test_without_cluster_rights_there_are_only_roles(
-    chart: rendering.Render, helm: rendering.Command
-) -> None:
+def test_without_cluster_rights_there_are_only_roles(chart: rendering.Render) -> None:
     few = ("rbac.clusterRights=false", "watchNamespaces={team-a,team-b}")
     objects = chart(*few)
     assert objects.of_kind("ClusterRole", "ClusterRoleBinding") == []
@@ -144,8 +134,6 @@ def test_without_cluster_rights_there_are_only_roles(
     bound = [m["roleRef"]["kind"] for m in objects.of_kind("RoleBinding")]
     assert set(bound) == {"Role"}
     assert rendering.environment(objects)["TFPARALLEL_PROGRESS_HOST"] == ""
-    refused = helm("template", "x", str(rendering.CHART), "--set", few[0])
-    assert "name the namespaces of jobs in watchNamespaces" in refused.stderr
 
 
 def test_no_rule_is_wider_than_its_list(chart: rendering.Render) -> None:
@@ -173,7 +161,9 @@ def test_the_lease_is_made_empty_and_is_the_one_that_is_held(chart: rendering.Re
 
 def test_the_page_on_availability_lists_its_values() -> None:
     values = yaml.safe_load((rendering.CHART / "values.yaml").read_text(encoding="utf-8"))
-    listed = {row[0]: row[1] for row in pages.rows("availability.md", "# High availability")}
+    listed = {
+        row[0]: row[1] for row in pages.rows("operate/availability.md", "# High availability")
+    }
     assert listed == {name: str(values[name]) for name in ("replicas", "leaseSeconds")}
 
 
@@ -236,39 +226,6 @@ def test_progress_host_is_the_service(chart: rendering.Render) -> None:
     assert service["spec"]["selector"].items() <= pods.items()
 
 
-def test_metrics_are_found_by_the_prometheus_operator(chart: rendering.Render) -> None:
-    assert chart().of_kind("ServiceMonitor") == []
-    objects = chart(
-        "metrics.serviceMonitor.enabled=true",
-        "metrics.serviceMonitor.interval=15s",
-        "metrics.serviceMonitor.labels.release=prometheus",
-        "metrics.serviceMonitor.scrapeTimeout=10s",
-        "metrics.serviceMonitor.namespace=monitoring",
-        "metrics.serviceMonitor.relabelings[0].action=drop",
-    )
-    monitor, service = objects.one("ServiceMonitor"), objects.one("Service")
-    assert monitor["metadata"]["labels"]["release"] == "prometheus"
-    chosen = monitor["spec"]["selector"]["matchLabels"].items()
-    assert chosen <= service["metadata"]["labels"].items()
-    assert monitor["spec"]["endpoints"] == [
-        {
-            "port": "metrics",
-            "path": metrics.PATH,
-            "interval": "15s",
-            "scrapeTimeout": "10s",
-            "relabelings": [{"action": "drop"}],
-        }
-    ]
-    assert monitor["metadata"]["namespace"] == "monitoring"
-    assert monitor["spec"]["namespaceSelector"] == {"matchNames": [rendering.NAMESPACE]}
-    [port] = [one for one in service["spec"]["ports"] if one["name"] == "metrics"]
-    [target] = [
-        one for one in rendering.container(objects)["ports"] if one["name"] == port["targetPort"]
-    ]
-    port_number = rendering.environment(objects)["TFPARALLEL_HEALTH_PORT"]
-    assert str(target["containerPort"]) == str(port["port"]) == port_number
-
-
 def test_two_releases_share_no_cluster_wide_name(chart: rendering.Render) -> None:
     kinds = ("ClusterRole", "ClusterRoleBinding")
     blue = {m["metadata"]["name"] for m in chart(release="blue").of_kind(*kinds)}
@@ -324,6 +281,21 @@ def test_placement_reaches_the_pod(chart: rendering.Render) -> None:
     assert rendering.environment(objects)["X"] == "y"
 
 
+def test_defaults_of_pods_reach_the_operator_as_they_are_written(chart: rendering.Render) -> None:
+    container = "jobs.podDefaults.spec.containers[0]"
+    objects = chart(
+        f"{container}.name=tensorflow",
+        f"{container}.env[0].name=CACHE",
+        f"{container}.env[0].value=$(POD_NAME)/a&b",
+    )
+    text = rendering.environment(objects)["TFPARALLEL_POD_DEFAULTS"]
+    # The kubelet makes $( of $$(, and would put the operator's POD_NAME for $(POD_NAME).
+    template = json.loads(text.replace("$$(", "$("))
+    variables = [{"name": "CACHE", "value": "$(POD_NAME)/a&b"}]
+    assert "$$(POD_NAME)" in text
+    assert template == {"spec": {"containers": [{"name": "tensorflow", "env": variables}]}}
+
+
 def test_the_operator_may_live_in_another_namespace(chart: rendering.Render) -> None:
     objects = chart("namespaceOverride=machines", "metrics.serviceMonitor.enabled=true")
     namespaces = {m["metadata"].get("namespace", "machines") for m in objects}
@@ -339,59 +311,3 @@ def test_the_disruption_budget_can_be_chosen(chart: rendering.Render) -> None:
     assert "maxUnavailable" not in budget
     left_out = chart("replicas=3", "podDisruptionBudget.enabled=false")
     assert left_out.of_kind("PodDisruptionBudget") == []
-
-
-def test_helm_test_asks_the_service_whether_the_operator_is_ready(
-    helm: rendering.Command,
-) -> None:
-    where = ("--namespace", rendering.NAMESPACE)
-    done = helm("template", "blue", str(rendering.CHART), *where)
-    objects = rendering.Objects.parse(done.stdout)
-    pod, service = objects.one("Pod"), objects.one("Service")
-    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
-    [container] = pod["spec"]["containers"]
-    [metrics_port] = [one for one in service["spec"]["ports"] if one["name"] == "metrics"]
-    address = f"http://{service['metadata']['name']}.{rendering.NAMESPACE}.svc"
-    assert f"{address}:{metrics_port['port']}/readyz" in container["args"][0]
-    operator_pod = objects.one("Deployment")["spec"]["template"]["spec"]
-    assert pod["spec"]["securityContext"] == operator_pod["securityContext"]
-    assert container["securityContext"] == operator_pod["containers"][0]["securityContext"]
-    chosen = service["spec"]["selector"].items()
-    assert not chosen <= pod["metadata"]["labels"].items()
-
-
-@pytest.mark.parametrize(
-    ("value", "named"),
-    [
-        ("imagee.tag=1", "imagee"),
-        ("image.tagg=1", "tagg"),
-        ("workers=0", "/workers"),
-        ("replicas=0", "/replicas"),
-        ("leaseSeconds=1", "/leaseSeconds"),
-        ("logFormat=xml", "/logFormat"),
-        ("metrics.serviceMonitor.interval=often", "/metrics/serviceMonitor/interval"),
-        ("watchNamespaces={Team_A}", "/watchNamespaces"),
-        ("image.digest=latest", "/image/digest"),
-        ("global.imageRegistry=https://registry.example", "/global/imageRegistry"),
-        ("podDisruptionBudget.maxUnavailable=few", "/podDisruptionBudget/maxUnavailable"),
-    ],
-)
-def test_wrong_values_are_refused_by_name(helm: rendering.Command, value: str, named: str) -> None:
-    done = helm("template", "x", str(rendering.CHART), "--set", value)
-    assert done.returncode != 0
-    assert named in done.stderr
-
-
-def test_the_schema_has_the_values_and_no_others() -> None:
-    schema = json.loads((rendering.CHART / "values.schema.json").read_text(encoding="utf-8"))
-    values = yaml.safe_load((rendering.CHART / "values.yaml").read_text(encoding="utf-8"))
-
-    def compare(values: Any, schema: Any) -> None:
-        assert set(values) == set(schema["properties"])
-        for name, node in schema["properties"].items():
-            if "properties" in node:
-                compare(values[name], node)
-            else:
-                assert node["description"], name
-
-    compare(values, schema)

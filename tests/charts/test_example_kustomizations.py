@@ -58,6 +58,23 @@ def test_a_kustomization_makes_what_the_jobs_of_its_example_name(
         assert content == (folder / file).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("folder", "kinds"),
+    [
+        ("queue/quota", {"ClusterQueue", "LocalQueue", "ResourceFlavor"}),
+        ("tfrecords/data", {"ConfigMap", "Job", "PersistentVolumeClaim"}),
+    ],
+)
+def test_what_an_example_needs_before_it_is_made_by_one_command(
+    folder: str, kinds: set[str], kustomize: rendering.Render
+) -> None:
+    objects = kustomize(f"examples/{folder}")
+    assert {kind for kind in kinds if len(objects.of_kind(kind)) == 1} == kinds
+    example = folder.partition("/")[0]
+    page = (paths.EXAMPLES / example / "README.md").read_text(encoding="utf-8")
+    assert f"$ kubectl apply -k examples/{folder}\n" in page
+
+
 @of_every_example
 def test_claims_bind_on_any_storage_class(folder: Path, kustomize: rendering.Render) -> None:
     objects = kustomize(str(folder.relative_to(rendering.ROOT)))

@@ -10,7 +10,7 @@ from testing.operator import rendering
 from tfparallel_operator.api import schema, types
 
 CRD = rendering.ROOT / "manifests/base/crd/tfparallel.dev_tfparalleljobs.yaml"
-REFERENCE = rendering.ROOT / "docs/reference.md"
+REFERENCE = rendering.ROOT / "docs/reference/api.md"
 
 
 def _generate(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -134,14 +134,36 @@ def test_crd_is_established_with_its_columns(cluster: handle.Cluster) -> None:
     assert "NonStructuralSchema" not in {c["type"] for c in definition["status"]["conditions"]}
 
 
-@pytest.mark.parametrize("overlay", ["default", "high-availability"])
+@pytest.mark.parametrize("overlay", ["default", "high-availability", "namespaced"])
 def test_kustomization_passes_strict_validation(cluster: handle.Cluster, overlay: str) -> None:
     folder = str(rendering.ROOT / "manifests/overlays" / overlay)
     applied = cluster.run_kubectl(
         "apply", "--dry-run=server", "--validate=strict", "--kustomize", folder
     )
     assert "deployment.apps/tfparallel-operator" in applied
-    assert "customresourcedefinition.apiextensions.k8s.io/tfparalleljobs" in applied
+    definition = "customresourcedefinition.apiextensions.k8s.io/tfparalleljobs"
+    assert (definition in applied) == (overlay != "namespaced")
+
+
+def test_optional_objects_and_those_of_helm_test_pass_strict_validation(
+    cluster: handle.Cluster,
+) -> None:
+    values = ("networkPolicy.enabled=true", "metrics.dashboard.enabled=true", "replicas=2")
+    shown = ("networkpolicy", "dashboard", "poddisruptionbudget", "tests/train")
+    settings = (f"--set={value}" for value in (*values, f"watchNamespaces={{{WATCHED}}}"))
+    templates = (f"--show-only=templates/{name}.yaml" for name in shown)
+    where = ("--namespace", rendering.NAMESPACE)
+    chart = (RELEASE, str(rendering.CHART), *where)
+    text = cluster.run_helm("template", *chart, *settings, *templates)
+    flags = ("--dry-run=server", "--validate=strict", "--output=name", "--filename=-")
+    assert {*cluster.run_kubectl("apply", *flags, input=text).split()} == {
+        f"networkpolicy.networking.k8s.io/{RELEASE}",
+        f"poddisruptionbudget.policy/{RELEASE}",
+        f"configmap/{RELEASE}-dashboard",
+        f"configmap/{RELEASE}-test",
+        f"pod/{RELEASE}-test",
+        f"tfparalleljob.tfparallel.dev/{RELEASE}-test",
+    }
 
 
 @pytest.mark.parametrize("example", sorted({file.parent.name for file in paths.example_jobs()}))
@@ -151,8 +173,9 @@ def test_an_example_passes_strict_validation(cluster: handle.Cluster, example: s
     applied = cluster.run_kubectl("apply", *flags, "--kustomize", str(folder)).split()
     blocks = pages.blocks(folder / "README.md", "console")
     commands = [command for block in blocks for command in pages.commands(block)]
-    [shown] = [command.shown for command in commands if command.line.startswith("kubectl apply -k")]
-    assert [line.removesuffix(" created") for line in shown] == applied
+    apply = f"kubectl apply -k examples/{example}"
+    [shown] = [command.shown for command in commands if command.line == apply]
+    assert [line.rpartition(" ")[0] for line in shown] == applied
     files = [f"--filename={file}" for file in paths.example_jobs(example)]
     assert len(cluster.run_kubectl("apply", *flags, *files).split()) == len(files)
 
@@ -171,7 +194,7 @@ def with_nodes(light_cluster_with_nodes: handle.Cluster) -> Iterator[handle.Clus
 def test_two_operators_are_ready_when_the_command_of_the_page_ends(
     with_nodes: handle.Cluster,
 ) -> None:
-    page = (rendering.ROOT / "docs/availability.md").read_text(encoding="utf-8")
+    page = (rendering.ROOT / "docs/operate/availability.md").read_text(encoding="utf-8")
     block = page.partition("```console\n")[2].partition("```")[0]
     command = block.partition("\n$ kubectl")[0].replace("\\\n", " ").split()
     assert command[:3] == ["$", "helm", "upgrade"]

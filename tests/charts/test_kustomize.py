@@ -77,3 +77,59 @@ def test_the_overlay_chooses_where_both_images_come_from(
 def test_versions_are_those_of_the_distributions(default: rendering.Objects) -> None:
     labels = [manifest["metadata"]["labels"] for manifest in default]
     assert {one["app.kubernetes.io/version"] for one in labels} == {targets.OPERATOR.version}
+
+
+COMPONENTS = {
+    "service-monitor": "metrics.serviceMonitor.enabled=true",
+    "alerts": "metrics.prometheusRule.enabled=true",
+    "dashboard": "metrics.dashboard.enabled=true",
+    "network-policy": "networkPolicy.enabled=true",
+    "without-metrics": "metrics.enabled=false",
+}
+
+
+def with_component(name: str, folder: Path) -> str:
+    """A copy of the default overlay in which a component is no comment."""
+    copy = shutil.copytree(rendering.ROOT / "manifests", folder / "manifests")
+    file = copy / "overlays/default/kustomization.yaml"
+    text = file.read_text(encoding="utf-8").replace("# components:", "components:")
+    line = f"#   - ../../components/{name}\n"
+    assert text.count(line) == 1
+    file.write_text(text.replace(line, line.removeprefix("#")), encoding="utf-8")
+    return str(file.parent)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_a_component_installs_what_a_value_of_the_chart_does(
+    name: str, kustomize: rendering.Render, chart: rendering.Render, tmp_path: Path
+) -> None:
+    from_kustomize = in_order(kustomize(with_component(name, tmp_path))).normalised()
+    from_chart = in_order(chart(COMPONENTS[name])).normalised()
+    del from_kustomize["Namespace", "", rendering.NAMESPACE]
+    assert from_kustomize == from_chart
+
+
+def in_order(objects: rendering.Objects) -> rendering.Objects:
+    """The objects with sorted variables: a patch of kustomize puts those that it has first."""
+    rendering.container(objects)["env"].sort(key=lambda variable: variable["name"])
+    return objects
+
+
+def test_every_component_has_a_value() -> None:
+    folders = (rendering.ROOT / "manifests/components").iterdir()
+    assert {folder.name for folder in folders} == {*COMPONENTS}
+
+
+def test_the_overlay_with_roles_alone_installs_what_the_chart_installs(
+    kustomize: rendering.Render, chart: rendering.Render
+) -> None:
+    from_kustomize = kustomize("manifests/overlays/namespaced")
+    values = ("rbac.clusterRights=false", f"watchNamespaces={{{rendering.NAMESPACE}}}")
+    from_chart = chart(*values, "crds.install=false")
+    variables = rendering.container(from_kustomize)["env"]
+    ordered = [variable["name"] for variable in variables]
+    watched = ordered.index("TFPARALLEL_WATCH_NAMESPACES")
+    assert ordered.index("POD_NAMESPACE") < watched  # the variable refers to it
+    assert variables[watched]["value"] == "$(POD_NAMESPACE)"
+    variables[watched]["value"] = rendering.NAMESPACE
+    assert in_order(from_kustomize).normalised() == in_order(from_chart).normalised()

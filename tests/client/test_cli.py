@@ -83,7 +83,7 @@ def test_success_is_told_in_the_exit_status_and_the_summary(tmp_path: pathlib.Pa
     assert "[chief-0] [1mhi\n" in done.stdout
     [folder] = (tmp_path / "runs/job").iterdir()
     assert "Succeeded: job\n" in done.stdout
-    assert f"  logs  {folder.relative_to(tmp_path)}/logs\n" in done.stdout
+    assert f"\nlogs  {folder.relative_to(tmp_path)}/logs\n" in done.stdout
     assert "ChiefSucceeded: job-chief-0 ended with success\n" in done.stderr
 
 
@@ -252,6 +252,28 @@ def test_a_module_that_cannot_be_imported_is_told_once(tmp_path: pathlib.Path) -
         "error: model.py:1: imports 'no_such_package', and this Python has no package"
         " 'no_such_package': correct the name, or install it\n"
     )
+
+
+def test_it_is_told_before_tensorflow_is_loaded_and_a_replica_starts(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "model.py").write_text(f"import no_such_package\n{jobs.MODULE}")
+    jobs.write(tmp_path, jobs.job({"Chief": {}, "Worker": {"replicas": 2}}, trainer={"epochs": 1}))
+    done = subprocess.run(
+        (sys.executable, "-X", "importtime", *_TFPARALLEL[1:], "run", "job.yaml"),
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+    )
+    lines = done.stderr.splitlines()
+    [complaint] = [line for line in lines if not line.startswith("import time:")]
+    assert complaint.startswith("error: model.py:1: imports 'no_such_package'")
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    assert "tfparallel" in loaded
+    assert not loaded & {"tensorflow", "keras"}
+    assert not (tmp_path / "runs").exists()
 
 
 def test_variables_are_options_of_a_run(tmp_path: pathlib.Path) -> None:

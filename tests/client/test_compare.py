@@ -46,12 +46,12 @@ evaluation_data = training_data
 """
 
 
-def _cells(made: Any, name: str) -> list[list[float]]:
-    rows = [row for group in made["groups"] for row in group["rows"] if row["name"] == name]
+def _cells(figures: Any, name: str) -> list[list[float]]:
+    rows = [row for group in figures["groups"] for row in group["rows"] if row["name"] == name]
     return [cell["values"] for cell in rows[0]["cells"]]
 
 
-def _told(folder: pathlib.Path, variant: str, metric: str) -> list[Any]:
+def _logged(folder: pathlib.Path, variant: str, metric: str) -> list[Any]:
     """What the runs of a variant themselves came to, seed by seed."""
     files = sorted((folder / "out").glob(f"{variant}-seed[0-9]/**/summary.json"))
     summaries = [json.loads(file.read_text()) for file in files]
@@ -99,8 +99,8 @@ def test_sync_and_async_and_both_with_a_slow_worker(comparison: _Comparison) -> 
     assert all(map(len, _cells(report, "until loss ≤ 5")))
     names = ("sync", "async", "sync-slow", "async-slow")
     for name, values in zip(names, _cells(report, "final val_loss"), strict=True):
-        assert values == _told(folder, name, "val_loss")
-    stale = [_told(folder, name, "staleness_mean") for name in ("async", "async-slow")]
+        assert values == _logged(folder, name, "val_loss")
+    stale = [_logged(folder, name, "staleness_mean") for name in ("async", "async-slow")]
     assert _cells(report, "staleness, mean") == [[], stale[0], [], stale[1]]
 
 
@@ -112,7 +112,7 @@ def test_a_slow_worker_is_compared_with_an_equal_one(comparison: _Comparison) ->
         [pytest.approx(s / q) for s, q in zip(slow_mode, quick, strict=True)]
         for quick, slow_mode in zip(speeds[:2], speeds[2:], strict=True)
     ]
-    # Which is more is for docs/compare.md to say: other work on the machine would decide it here.
+    # Other work on the machine would decide which is more: docs/benchmarks/compare.md says it.
     assert _cells(report, "speed kept with a slow worker") == [[], [], *kept]
     equal, slow = report["verdicts"]
     assert equal.startswith("With equal workers, ")
@@ -149,7 +149,7 @@ def test_an_interrupted_comparison_leaves_no_process(tmp_path: pathlib.Path) -> 
             waiting.until(
                 lambda: jobs.processes(mark),
                 "two supervisors and their commands",
-                when=lambda found: len(found) >= 4,
+                when=lambda lines: len(lines) >= 4,
             )
             running.send_signal(signal.SIGINT)
             running.communicate(timeout=60)

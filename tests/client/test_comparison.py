@@ -121,9 +121,9 @@ def test_a_target_is_reached_at_the_first_end_that_is_as_good() -> None:
     point = measure.first(run, measure.Target("val_accuracy", 0.9))
     assert point is not None
     assert point.examples == 60
-    found = measure.first(run, measure.Target("val_loss", 1.5))
-    assert found is not None
-    assert found.examples == 20
+    first = measure.first(run, measure.Target("val_loss", 1.5))
+    assert first is not None
+    assert first.examples == 20
     assert measure.first(run, measure.Target("val_loss", 0.7)) is None
     assert measure.reached_by_all([run]) == measure.Target("val_loss", 0.75)
     plain = by_hand(epoch(0, [2, 4], 1.0))
@@ -172,39 +172,39 @@ def the_report() -> report.Report:
     return report.make(compared(EVEN, runs))
 
 
-def row(made: report.Report, name: str) -> report.Row:
-    return next(row for group in made.groups for row in group.rows if row.name == name)
+def row(figures: report.Report, name: str) -> report.Row:
+    return next(row for group in figures.groups for row in group.rows if row.name == name)
 
 
 def test_the_report_of_real_runs() -> None:
-    made = the_report()
-    assert made.variants == ["sync", "async"]
-    assert [group.name for group in made.groups] == ["performance", "stability", "complexity"]
-    updates = row(made, "updates")
+    figures = the_report()
+    assert figures.variants == ["sync", "async"]
+    assert [group.name for group in figures.groups] == ["performance", "stability", "complexity"]
+    updates = row(figures, "updates")
     assert [cell.values for cell in updates.cells] == [[24, 24], [24, 24]]
-    sync, asynchronous = row(made, "staleness, mean").cells
+    sync, asynchronous = row(figures, "staleness, mean").cells
     assert sync.mean is None
     assert asynchronous.mean == pytest.approx(
         statistics.fmean(recorded("async", seed).metrics["staleness_mean"] for seed in (0, 1))
     )
-    final = row(made, "final val_accuracy").cells[1]
+    final = row(figures, "final val_accuracy").cells[1]
     values = [recorded("async", seed).metrics["val_accuracy"] for seed in (0, 1)]
     assert final.deviation == pytest.approx(statistics.stdev(values))
-    assert made.loss == "val_loss"
-    [sentence] = made.verdicts
+    assert figures.loss == "val_loss"
+    [sentence] = figures.verdicts
     assert sentence.startswith("With equal workers, ")
     assert "val_loss ≤ " in sentence
-    assert [curve.examples for curve in made.curves] == [[1437, 2874, 4311, 5748]] * 2
-    assert sum(made.staleness["async"].values()) == 48
+    assert [curve.examples for curve in figures.curves] == [[1437, 2874, 4311, 5748]] * 2
+    assert sum(figures.staleness["async"].values()) == 48
 
 
 def test_the_speed_that_is_kept_is_told_of_the_slow_runs() -> None:
     quick, slow = by_hand(TWO_EPOCHS), by_hand([*epoch(0, [1], 1), *epoch(9, [1, 1], 1.0)])
     runs = {variant: [slow if variant.slow else quick, quick] for variant in SLOW.variants}
-    made = report.make(compared(SLOW, runs))
-    kept = row(made, "speed kept with a slow worker")
-    assert made.variants[2:] == ["sync, worker 5x slower", "async, worker 5x slower"]
-    assert [sentence.split(",")[0] for sentence in made.verdicts] == [
+    figures = report.make(compared(SLOW, runs))
+    kept = row(figures, "speed kept with a slow worker")
+    assert figures.variants[2:] == ["sync, worker 5x slower", "async, worker 5x slower"]
+    assert [sentence.split(",")[0] for sentence in figures.verdicts] == [
         "With equal workers",
         "With a worker 5 times slower",
     ]
@@ -212,15 +212,15 @@ def test_the_speed_that_is_kept_is_told_of_the_slow_runs() -> None:
 
 
 def test_the_report_as_text() -> None:
-    made = the_report()
-    page = text.page(made, {"loss.svg": "the loss"})
+    figures = the_report()
+    page = text.page(figures, {"loss.svg": "the loss"})
     assert "| | sync | async |\n|---|---|---|\n| **performance** | | |\n" in page
     assert "| updates | 24 | 24 |\n" in page
     assert "| staleness, mean, updates | - | 0.354 ± 0.0295 |" in page
     assert "![the loss](loss.svg)" in page
-    assert f"\n\n{made.verdicts[0]}\n\n![" in page
-    read = json.loads(text.machine(made))
-    assert read["staleness"]["async"] == {str(k): v for k, v in made.staleness["async"].items()}
+    assert f"\n\n{figures.verdicts[0]}\n\n![" in page
+    read = json.loads(text.machine(figures))
+    assert read["staleness"]["async"] == {str(k): v for k, v in figures.staleness["async"].items()}
     few = report.Cell([1.0], asked=3)
     assert text.cell(few) == "1 (1 of 3 seeds)"
 
@@ -236,22 +236,23 @@ def contender(name: str, seconds: Sequence[float], steps: Sequence[float]) -> ve
         ([contender("a", [1], [1])], "only a reaches loss ≤ 1 in every run."),
         (
             [contender("a", [5.0, 5.2], [60, 60]), contender("b", [2.0, 2.1], [40, 50])],
-            "b reaches loss ≤ 1 first, 2.49 times as fast as a (2.05 s against 5.1 s), after 0.75"
-            " times as many steps.",
+            "b reaches loss ≤ 1 first, 2.49 times as fast as a (2.05 s against 5.1 s). It takes"
+            " 0.75 times as many steps.",
         ),
         (
             [contender("a", [4, 6], [60, 60]), contender("b", [5, 6], [60, 60])],
             "the difference between a and b until loss ≤ 1 (5 s against 5.5 s) lies within the"
-            " spread of the seeds; a is there after as many steps.",
+            " spread of the seeds. a takes as many steps.",
         ),
         (
             [contender(name, [seconds], [6]) for name, seconds in (("a", 4), ("b", 2), ("c", 3))],
-            "b reaches loss ≤ 1 first, 1.5 times as fast as c (2 s against 3 s), after as many"
-            " steps. One run of each does not show the spread.",
+            "b reaches loss ≤ 1 first, 1.5 times as fast as c (2 s against 3 s). It takes as"
+            " many steps. One run of each does not show the spread.",
         ),
         (
             [contender("a", [0], [1]), contender("b", [3], [4])],
-            "a reaches loss ≤ 1 first, before b (0 s against 3 s), after 0.25 times as many steps."
+            "a reaches loss ≤ 1 first, before b (0 s against 3 s). It takes 0.25 times as many"
+            " steps."
             " One run of each does not show the spread.",
         ),
     ],
@@ -264,10 +265,10 @@ def test_the_verdict(contenders: list[verdict.Contender], sentence: str) -> None
 def test_a_mode_that_misses_the_target_in_a_seed_does_not_reach_it() -> None:
     good, bad = by_hand(TWO_EPOCHS), by_hand(epoch(0, [9, 9], 1.0, loss=9))
     runs = {variant: [good, bad if variant.mode == "sync" else good] for variant in EVEN.variants}
-    made = report.make(
+    figures = report.make(
         dataclasses.replace(compared(EVEN, runs), target=measure.Target("val_loss", 1.0))
     )
-    assert made.verdicts == ["With equal workers, only async reaches val_loss ≤ 1 in every run."]
+    assert figures.verdicts == ["With equal workers, only async reaches val_loss ≤ 1 in every run."]
 
 
 def train_log(folder: pathlib.Path, losses: Sequence[float], pace: float) -> pathlib.Path:
@@ -311,8 +312,8 @@ def test_existing_runs_are_compared_by_their_logs(
     printed = capsys.readouterr().out
     assert "Until val_loss ≤ 1, s" in printed
     assert printed.endswith(
-        "quick reaches val_loss ≤ 1 first, 2.4 times as fast as slow (5 s against 12 s), after 1.5"
-        " times as many steps. One run of each does not show the spread.\n"
+        "quick reaches val_loss ≤ 1 first, 2.4 times as fast as slow (5 s against 12 s). It takes"
+        " 1.5 times as many steps. One run of each does not show the spread.\n"
     )
     existing.compare({"quick": quick, "slow": slow}, measure.Target("loss", 2.5))
     assert "only quick" not in capsys.readouterr().out
@@ -328,7 +329,9 @@ def test_the_page_shows_what_existing_runs_print(
         log.write_text(log.read_text().replace('{"loss"', '{"accuracy"'))
     monkeypatch.chdir(tmp_path)
     [console] = [
-        block for block in pages.blocks(paths.PAGES / "compare.md", "console") if "--runs" in block
+        block
+        for block in pages.blocks(paths.PAGES / "benchmarks/compare.md", "console")
+        if "--runs" in block
     ]
     [command] = pages.commands(console)
     program, *arguments = shlex.split(command.line)
@@ -400,8 +403,8 @@ def a_source(servers: int = 0, **trainer: object) -> source.Source:
 
 
 def test_runs_alternate_so_that_all_variants_meet_the_same_machine() -> None:
-    made = plan.trials(a_source(seed=7), SLOW)
-    assert [trial.folder for trial in made] == [
+    trials = plan.trials(a_source(seed=7), SLOW)
+    assert [trial.folder for trial in trials] == [
         f"{variant}-seed{seed}"
         for seed in (7, 8)
         for variant in ("sync", "async", "sync-slow", "async-slow")

@@ -109,7 +109,9 @@ async def test_names_are_completed(line: str, expected: list[str], tmp_path: pat
     [
         (words, expected)
         for (words, _), expected in zip(
-            pages.rows("install-command.md", "Tab then completes verbs, options, and names:"),
+            pages.rows(
+                "get-started/install-command.md", "Tab then completes verbs, options, and names:"
+            ),
             (
                 ["digits", "digits-2", "flowers"],
                 ["worker-0", "worker-1"],
@@ -131,7 +133,7 @@ async def test_what_the_page_completes(
 
 
 def test_the_page_has_a_line_for_each_shell() -> None:
-    rows = pages.rows("install-command.md", "## Complete words with Tab")
+    rows = pages.rows("get-started/install-command.md", "## Complete words with Tab")
     for shell, _, line, *_ in rows:
         assert f"tfparallel completion {shell}" in line
     assert [row[0] for row in rows] == ["bash", "zsh", "fish"]

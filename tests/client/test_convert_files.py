@@ -13,6 +13,7 @@ from testing.operator import tfjobs as jobs
 from tfparallel.cli import app
 from tfparallel.convert import rewrite
 from tfparallel_operator.api import load, types
+from tfparallel_trainer.contract import documentation
 
 REFUSED: list[tuple[str, jobs.Change, str]] = [
     (
@@ -195,7 +196,7 @@ def test_every_line_of_the_report_fits_80_columns(tmp_path: pathlib.Path) -> Non
     assert headings == ["BREAKING", "BEHAVIOR", "COSMETIC"]
     rest = " ".join(" ".join(lines).split("Every TFJob also differs by: ")[1].split())
     assert rest.startswith("environment in TF_CONFIG; addresses; ")
-    assert rest.endswith('See "Differences for every TFJob" in the documentation.')
+    assert rest.endswith(f"See {documentation.reference(documentation.Section.EVERY_TFJOB)}.")
 
 
 @pytest.mark.parametrize("kind", ["TFJob", "TrainJob"])

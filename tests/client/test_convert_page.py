@@ -11,7 +11,7 @@ from testing.operator import tfjobs as jobs
 from tfparallel.cli import convert
 from tfparallel.convert import command, conversion, template
 
-PAGES = {"tfjob.md": command.TFJOB, "trainjob.md": command.TRAINJOB}
+PAGES = {"how-to/tfjob.md": command.TFJOB, "how-to/trainjob.md": command.TRAINJOB}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -48,13 +48,13 @@ def test_the_diff_of_the_page_is_what_convert_prints(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = paths.PAGES / "tfjob.md"
+    page = paths.PAGES / "how-to/tfjob.md"
     (tmp_path / "mnist.yaml").write_text(pages.blocks(page, "yaml")[0])
     assert jobs.run("--diff", "mnist.yaml").stdout == pages.blocks(page, "diff")[1]
 
 
 def test_every_option_of_convert_is_listed() -> None:
-    text = (paths.PAGES / "tfjob.md").read_text()
+    text = (paths.PAGES / "how-to/tfjob.md").read_text()
     for option in convert.command.params:
         choices: Sequence[str] = getattr(option.type, "choices", ())
         for choice in choices:
@@ -64,17 +64,17 @@ def test_every_option_of_convert_is_listed() -> None:
 
 
 def test_the_labels_of_the_page_are_those_that_are_renamed() -> None:
-    page = (jobs.ROOT / "docs/tfjob.md").read_text()
+    page = (jobs.ROOT / "docs/how-to/tfjob.md").read_text()
     for old, new in template.LABELS.items():
         if old.startswith(template.OLD_PREFIX):
             assert f"| `{old}` | `{new}` |" in page
 
 
 def test_the_metrics_that_stand_for_those_of_tfjob_exist() -> None:
-    page = (jobs.ROOT / "docs/tfjob.md").read_text()
+    page = (jobs.ROOT / "docs/how-to/tfjob.md").read_text()
     shown = set(re.findall(r"`(tfparallel_[a-z_]+)", page))
     assert shown == {"tfparallel_jobs_started_total", "tfparallel_jobs_ended_total"} | {
         "tfparallel_job_restarts_total"
     }
-    listed = (jobs.ROOT / "docs/metrics.md").read_text()
+    listed = (jobs.ROOT / "docs/operate/metrics.md").read_text()
     assert all(f"| `{name}` |" in listed for name in shown)

@@ -73,15 +73,15 @@ async def test_a_converted_tfjob_runs_with_a_right_tf_config(
     for document in converted((SHAPES / f"{shape}.yaml").read_text()):
         # As convert says: here is no gang scheduler.
         document["spec"].get("runPolicy", {}).pop("schedulingPolicy", None)
-        place.kubectl("apply", "-f", "-", given=document)
-    wanted = {
+        place.kubectl("apply", "-f", "-", body=document)
+    expected_pods = {
         f"{name}-{role}-{index}": expected(shape, role, index)
         for role, count in replicas.items()
         for index in range(count)
     }
     async with place.operator():
-        pods = await place.until_pods(*wanted)
-    assert {pod: tf_config(body) for pod, body in pods.items()} == wanted
+        pods = await place.until_pods(*expected_pods)
+    assert {pod: tf_config(body) for pod, body in pods.items()} == expected_pods
     assert (await place.status(name))["state"] == "Pending"
 
 
@@ -117,16 +117,16 @@ async def test_two_changed_lines_give_the_same_cluster(place: harness.Place) -> 
     text = (SHAPES / "estimator.yaml").read_text()
     text = text.replace("kubeflow.org/v1", names.API_VERSION).replace("TFJob", names.KIND)
     [document] = yaml_documents.parse(text, "estimator")
-    place.kubectl("apply", "-f", "-", given=dict(document))
+    place.kubectl("apply", "-f", "-", body=dict(document))
     name, replicas = CLUSTERS["estimator"]
     pods = [f"{name}-{role}-{index}" for role, n in replicas.items() for index in range(n)]
     async with place.operator():
-        found = await place.until_pods(*pods)
-    assert tf_config(found["estimator-worker-1"]) == expected("estimator", WORKER, 1)
+        running = await place.until_pods(*pods)
+    assert tf_config(running["estimator-worker-1"]) == expected("estimator", WORKER, 1)
 
 
 async def test_a_converted_trainjob_runs_with_a_right_tf_config(place: harness.Place) -> None:
-    [job] = converted(pages.blocks(paths.PAGES / "trainjob.md", "yaml")[0])
+    [job] = converted(pages.blocks(paths.PAGES / "how-to/trainjob.md", "yaml")[0])
     await place.create_job(job)
     workers = [f"mnist-worker-{index}.mnist:{names.DEFAULT_PORT}" for index in range(2)]
     async with place.operator():
@@ -144,7 +144,7 @@ async def test_a_converted_trainjob_runs_with_a_right_tf_config(place: harness.P
 
 async def test_an_exported_suspended_job_waits(place: harness.Place) -> None:
     [listing] = converted((SHAPES / "exported.yaml").read_text())
-    place.kubectl("apply", "-f", "-", given=listing)
+    place.kubectl("apply", "-f", "-", body=listing)
     async with place.operator():
         await place.until_state("Suspended", "exported")
     assert await place.pods() == {}

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -30,6 +31,8 @@ KINDS = {
     "missing image": ("Pending", "ImagePullBackOff", "Push the image"),
     "missing ConfigMap": ("Pending", 'configmap "digits" not found', "kubectl create configmap"),
     "quota": ("Refused", "exceeded quota: team", "kubectl describe quota team"),
+    "no Kueue": ("Refused", "does not know Workloads", "Install Kueue"),
+    "no gang scheduler": ("Refused", "does not know PodGroups", "Install the gang scheduler"),
     "queue": ("Queued", "queue research", "Wait until other jobs of the queue end"),
     "preempted": ("Queued", "Preempted to accommodate a workload", "Raise the priority"),
     "suspended": ("Suspended", "suspended for 5m", "tfparallel resume digits"),
@@ -38,10 +41,11 @@ KINDS = {
     "failed": ("Failed", "digits-chief-0 exited with code 65", "Correct the module"),
     "failed without words": ("Failed", "ended by signal 11", "crashed in native code"),
     "stalled": ("Stalled", "no progress after step 120", "runPolicy.stallDeadlineSeconds"),
-    "silent": ("Slow", "reported nothing for 5m, since step 120", "tfparallel logs digits"),
+    "silent": ("Slow", "reported nothing since step 120", "tfparallel logs digits"),
     "slow start": ("Slow", "no step has ended yet", "See what the coordinator does"),
-    "input": ("Slow", "waits for its input 35% of the time", "num_parallel_calls"),
-    "straggler": ("Slow", "stage 1 on worker-1/CPU:0 computes 0.41 s", "Divide the layers"),
+    "input": ("Slow", "waits for its input more than 10% of the time", "num_parallel_calls"),
+    "straggler": ("Slow", "stage 1 on worker-1/CPU:0 computes for longer", "Divide the layers"),
+    "autoscaler without metrics": ("Training", "pods.metrics.k8s.io", "Install metrics-server"),
     "partly running": ("Pending", "runs with 3/4 replicas", "Lower devices"),
     "training": ("Training", "step 120 of 400", ""),
     "succeeded": ("Succeeded", "succeeded 3h ago", ""),
@@ -64,7 +68,8 @@ def test_what_is_printed_fits_eighty_columns(symptom: str) -> None:
     lines = list(why.render(rules.diagnose(symptoms.SYMPTOMS[symptom]())))
     assert lines
     for line in lines:
-        assert len(line) <= 80 or line.startswith("`"), "only a command is never broken"
+        is_whole = line.startswith(("`", "https://"))  # commands and addresses are never broken
+        assert len(line) <= 80 or is_whole, line
     assert not any("\x1b" in line or "\0" in line for line in lines)
 
 
@@ -75,6 +80,34 @@ def test_the_remedy_stands_once_though_the_condition_has_it_too() -> None:
         remedy = next(filter(None, (remedies.split(message)[1] for message in messages)))
         text = "\n".join(why.render(rules.diagnose(facts)))
         assert " ".join(text.split()).count(remedy) == 1, symptom
+
+
+KINDS_OF_TROUBLE = ("Pending", "Slow", "Stalled", "Restarting", "Failed", "Refused", "Queued")
+"""Of jobs that an operator has looked at, and with which something is the matter."""
+
+ONLY_IN_EVENTS = {
+    "no storage class",
+    "claim that is refused",
+    "untrusted registry",
+    "missing ConfigMap",
+}
+"""Their causes stand in Events and claims, which the operator does not read."""
+
+_LEAD = re.compile(
+    r"\d+/\d+ replicas run or have completed; (?:training is slow: |digits-[a-z]+-\d+: )"
+)
+
+
+@pytest.mark.parametrize("symptom", [s for s in KINDS if KINDS[s][0] in KINDS_OF_TROUBLE])
+def test_a_condition_says_what_why_says(symptom: str) -> None:
+    facts = symptoms.SYMPTOMS[symptom]()
+    diagnosis = rules.diagnose(facts)
+    remedy = diagnosis.remedy.partition(" Then submit the job again")[0]
+    messages = [one.message for one in facts.status.conditions if one.message.endswith(remedy)]
+    causes = [_LEAD.sub("", message.removesuffix(remedy)).rstrip(" .") for message in messages]
+    is_known_to_the_operator = any(cause in diagnosis.sentence for cause in causes)
+    assert is_known_to_the_operator == (symptom not in ONLY_IN_EVENTS)
+    assert bool(facts.events or facts.claims) == (symptom in ONLY_IN_EVENTS)
 
 
 def test_the_words_of_the_failed_replica_are_evidence() -> None:
@@ -448,6 +481,7 @@ def test_json_has_the_parts() -> None:
         "kind": "Suspended",
         "sentence": "digits has been suspended for 5m, by runPolicy.suspend",
         "remedy": "Let it run: `tfparallel resume digits`.",
+        "documentation": "",
         "evidence": [],
     }
 
@@ -485,8 +519,8 @@ async def test_operators_are_looked_for_where_rights_allow(
     monkeypatch.setattr(client.Client, "list", list_deployments)
     server = credentials.Access("https://none", tls=False, token=credentials.Token(str))
     context = access.Context(name="", namespace="team", access=server)
-    found = await backend.ClusterBackend(context).list_operators()
-    assert (None if found is None else [one.name for one in found]) == expected
+    operators = await backend.ClusterBackend(context).list_operators()
+    assert (None if operators is None else [one.name for one in operators]) == expected
 
 
 def test_the_replica_that_failed_first_speaks_as_soon_as_its_container_has_ended() -> None:

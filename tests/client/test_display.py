@@ -124,12 +124,12 @@ def test_an_error_is_shown_once_where_both_streams_go_to_one_file(
             screen.line("chief-0", f"[chief-0] error: {_FAILURE}.")
             screen.event(_EVENT)
         shown.append((tmp_path / names[1]).read_text())
-    together, apart = shown
+    together, last = shown
     assert together == (
         f"[chief-0] error: {_FAILURE}.{os.linesep}"
         f"ReplicaFailed: chief-0 exited with code 65{os.linesep}"
     )
-    assert apart == f"ReplicaFailed: chief-0 exited with code 65: {_FAILURE}{os.linesep}"
+    assert last == f"ReplicaFailed: chief-0 exited with code 65: {_FAILURE}{os.linesep}"
     assert screen.has_shown(_EVENT.message)
 
 
@@ -141,7 +141,70 @@ def test_an_error_is_shown_once_where_both_streams_go_to_one_file(
         ("failed: ab", ["b"], "failed: ab"),
         ("failed: ab", ["a"], "failed: ab"),
         ("failed: a", [], "failed: a"),
+        ("failed: a. Mend it.", ["a"], "failed. Mend it."),
     ],
 )
 def test_only_whole_errors_are_left_out(message: str, errors: list[str], shown: str) -> None:
     assert display.without_errors(message, errors) == shown
+
+
+def test_an_error_that_a_second_replica_has_too_is_not_repeated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    frame, code = '  File "/x/model.py", line 4, in <module>', "    import pandas"
+    with display.Display(()) as screen:
+        screen.line("chief-0", frame)
+        screen.line("worker-0", frame)
+        screen.line("chief-0", code)
+        screen.line("worker-0", code)
+        screen.line("chief-0", f"[chief-0] error: {_FAILURE}")
+        screen.line("worker-0", f"[worker-0] error: {_FAILURE}")
+        screen.line("worker-1", "    a table")
+        screen.line("worker-1", frame)
+        screen.line("worker-1", code)
+    assert capsys.readouterr().out.splitlines() == [
+        f"[chief-0] {frame}",
+        f"[chief-0] {code}",
+        f"[chief-0] error: {_FAILURE}",
+        "[worker-0] error: the same as that of chief-0",
+        "[worker-1]     a table",
+        f"[worker-1] {frame}",
+        f"[worker-1] {code}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("accuracy 0.99  1527.02 examples/s", ["accuracy 0.99  ", "1527.02 examples/s"]),
+        ("model /a/path/of/forty/characters", ["model /a/path/of/forty/characters"]),
+    ],
+)
+def test_on_a_terminal_lines_break_between_words_and_a_path_stays_whole(
+    text: str, lines: list[str]
+) -> None:
+    file = io.StringIO()
+    console = rich_console.Console(width=20, file=file, force_terminal=True, color_system=None)
+    display.print_line(console, text)
+    assert file.getvalue().splitlines() == lines
+
+
+def test_in_a_file_a_line_stays_whole() -> None:
+    file = io.StringIO()
+    display.print_line(rich_console.Console(width=20, file=file), "word " * 9 + "end")
+    assert file.getvalue() == "word " * 9 + "end\n"
+
+
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}], ids=["colors", "NO_COLOR"])
+def test_no_color_is_heeded(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", **variables}.items():
+        monkeypatch.setenv(name, value)
+    with display.Display(()) as screen:
+        screen.line("chief-0", "a line")
+    shown = capsys.readouterr()
+    text = shown.out + shown.err
+    assert "a line" in text
+    assert ("\x1b[36m" in text) == (not variables)

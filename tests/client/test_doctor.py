@@ -21,7 +21,7 @@ from tfparallel.cluster import access, backend, checkup
 from tfparallel_operator.api import schema
 from tfparallel_operator.api_server import credentials, resources
 
-PAGE = paths.PAGES / "install-command.md"
+PAGE = paths.PAGES / "get-started/install-command.md"
 _OPERATOR = "tfparallel-operator"
 _DEPLOYMENTS = resources.DEPLOYMENTS.path(None)
 _DEFINITION = (

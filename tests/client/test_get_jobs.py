@@ -108,7 +108,7 @@ def changed(kind: str, body: dict[str, Any]) -> bytes:
     return orjson.dumps({"type": kind, "object": body}) + b"\n"
 
 
-PAGE = paths.PAGES / "status.md"
+PAGE = paths.PAGES / "reference/status.md"
 
 
 @pytest.mark.parametrize(

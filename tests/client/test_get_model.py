@@ -299,7 +299,7 @@ async def test_ctrl_c_leaves_no_half_file(tmp_path: pathlib.Path) -> None:
         await waiting.until_async(
             lambda: asyncio.to_thread(lambda: list(target.glob("*/model.keras"))),
             "the begin of the download",
-            when=lambda found: found or process.returncode is not None,
+            when=lambda paths: paths or process.returncode is not None,
         )
         process.send_signal(signal.SIGINT)
         _, shown = await process.communicate()

@@ -106,3 +106,18 @@ def test_the_commands_of_the_wheels_start(wheels: pathlib.Path, tmp_path: pathli
     install("tfparallel-operator[engine]", wheels, tmp_path)
     operator = str(programs / "tfparallel-operator")
     assert "--trainer-image" in run(operator, "--help", folder=tmp_path)
+
+
+@pytest.mark.long
+def test_pipx_installs_the_commands(
+    wheels: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipx = pathlib.Path(install("pipx", wheels, tmp_path)).with_name("pipx")
+    programs = tmp_path / "bin"
+    monkeypatch.setenv("PIPX_HOME", str(tmp_path / "pipx"))
+    monkeypatch.setenv("PIPX_BIN_DIR", str(programs))
+    where = f"--pip-args=--find-links {wheels}"
+    with skipped_without_registry():
+        run(str(pipx), "install", where, "tfparallel", folder=tmp_path)
+    for command in ("tfparallel", "kubectl-tfparallel"):
+        assert run(str(programs / command), "version", folder=tmp_path).startswith("tfparallel ")

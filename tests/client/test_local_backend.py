@@ -86,6 +86,9 @@ def test_a_failed_job_says_why(client: tfparallel.TrainerClient) -> None:
     client.train(jobs.job({"Worker": jobs.shell("exit 4")}, runPolicy={"backoffLimit": 0}))
     with pytest.raises(tfparallel.Failure, match="job-worker-0 exited with code 4"):
         client.wait_for_job_status("job")
+    diagnosis = client.diagnose_job("job")
+    assert diagnosis.kind == "Failed"
+    assert "ago: job-worker-0 exited with code 4" in diagnosis.sentence
     with pytest.raises(tfparallel.SpecError, match="job 'job' has failed: train it again"):
         client.resume_job("job")
     client.train(jobs.job({"Worker": ["true"]}))

@@ -43,11 +43,11 @@ def run(
 
 def assert_alike(picture: str, shown: str) -> None:
     """See that a picture in the docs is what would be drawn now (`benchmarks.pages.plans`)."""
-    for found, expected in zip(plans.words(picture), plans.words(shown), strict=True):
+    for actual, expected in zip(plans.words(picture), plans.words(shown), strict=True):
         assert (
-            found == pytest.approx(expected, abs=0.01)
-            if isinstance(found, float)
-            else (found == expected)
+            actual == pytest.approx(expected, abs=0.01)
+            if isinstance(actual, float)
+            else (actual == expected)
         )
 
 
@@ -55,8 +55,8 @@ def test_the_example_shows_what_the_page_says(tmp_path: pathlib.Path) -> None:
     page = plans.PAGE.read_text(encoding="utf-8")
     assert comparisons.block(page, plans.EXAMPLE) == plans.example(tmp_path)
     assert f"$ tfparallel plan {plans.COMMAND}\n" in page
-    made = plan.Plan.model_validate_json((tmp_path / "plan.json").read_bytes())
-    assert [rank.stage for rank in made.ranks] == [0, 1, 2, 3]
+    answer = plan.Plan.model_validate_json((tmp_path / "plan.json").read_bytes())
+    assert [rank.stage for rank in answer.ranks] == [0, 1, 2, 3]
     assert_alike((tmp_path / "plan.svg").read_text(), plans.image("split-deep-cnn").read_text())
 
 
@@ -65,9 +65,9 @@ def test_a_plan_as_data_is_all_that_is_printed(tmp_path: pathlib.Path) -> None:
     module.write_text(_MODULE)
     done = run("--devices", "2", "--batch", "8", "-o", "json", model=module, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    made = plan.Plan.model_validate_json(done.stdout)
-    assert (made.batch, len(made.ranks)) == (8, 2)
-    assert made.bubble == plan.bubble(made.spans, len(made.stages))
+    answer = plan.Plan.model_validate_json(done.stdout)
+    assert (answer.batch, len(answer.ranks)) == (8, 2)
+    assert answer.bubble == plan.bubble(answer.spans, len(answer.stages))
     assert "a model is built" in done.stderr
     assert [file.name for file in tmp_path.iterdir() if file.name != "__pycache__"] == ["model.py"]
 

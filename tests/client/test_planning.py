@@ -11,7 +11,7 @@ from testing import pages, paths
 from testing.operator import local_jobs
 from tfparallel.planning import questions, show
 from tfparallel_operator.api import load
-from tfparallel_trainer.contract import job_file, pipeline, plan, progress
+from tfparallel_trainer.contract import job_file, plan, progress
 
 EXAMPLE = paths.EXAMPLES / "split-deep-cnn/job.yaml"
 
@@ -195,15 +195,15 @@ def test_waiting_is_what_stages_do_not_compute_of_the_schedule() -> None:
 
 def test_the_plan_and_the_pipeline_of_a_run_say_the_same_of_waiting() -> None:
     """A run that goes as planned waits as long as planned."""
-    made = planned()
+    answer = planned()
     mesh = job_file.Mesh(stage=2)
-    run = pipeline.Pipeline(
+    run = plan.Pipeline(
         placement=progress.Placement(mesh=mesh, stages=()),
-        planned=made,
+        planned=answer,
         step_seconds=None,
         spans=tuple(span for span in SPANS if span.work != plan.MESSAGE),
     )
-    assert "· waiting 60%" in show.headline(made)
+    assert "· waiting 60%" in show.headline(answer)
     assert show.waiting(run) == "wait 60% of the schedule (planned 60%)"
 
 
@@ -211,13 +211,13 @@ def test_the_plan_and_the_pipeline_of_a_run_say_the_same_of_waiting() -> None:
 def test_a_plan_fits_a_terminal(width: int) -> None:
     """Lines break between words; only a name that is longer than its column is cut."""
     out = console.Console(width=width, force_terminal=True, color_system=None, record=True)
-    made = planned()
+    answer = planned()
     with out.capture() as capture:
-        show.show(made, out)
+        show.show(answer, out)
     shown = capture.get()
     assert max(map(len, shown.splitlines())) <= width
     words = set(shown.replace("…", " … ").split())
-    for sentence in (show.headline(made), *made.reasons, made.alternatives[0].what):
+    for sentence in (show.headline(answer), *answer.reasons, answer.alternatives[0].what):
         assert set(sentence.split()) <= words
     for name in ("block_0_group_normalization", "block_8_group_normalization"):
         assert shown.count(name) == 2
@@ -232,6 +232,6 @@ def test_the_schedule_is_as_wide_as_asked() -> None:
 
 
 def test_the_page_lists_the_fields_of_a_plan() -> None:
-    listed = [row[0] for row in pages.rows("planner.md", "## Read a plan as data")]
+    listed = [row[0] for row in pages.rows("how-to/planner.md", "## Read a plan as data")]
     fields = plan.Plan.model_json_schema(by_alias=True)["properties"]
     assert sorted(listed) == sorted(fields)

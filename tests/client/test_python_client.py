@@ -28,9 +28,7 @@ def job(state: names.Condition | None = None, step: int | None = None) -> models
     if step is not None:
         status = status.model_copy(update={"progress": job_status.ProgressStatus(step=step)})
     if state is not None:
-        status = conditions.set_condition(
-            status, state, true=True, reason="Why", message="because", now=NOW, generation=1
-        )
+        status = conditions.Stamp(NOW, 1).set(status, state, True, "Why", "because")
     return models.Job("digits", "default", "uid", NOW, status, MANIFEST)
 
 

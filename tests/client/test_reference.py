@@ -1,4 +1,4 @@
-"""docs/cli.md lists every verb with its options, and what the command exits with."""
+"""docs/reference/cli.md lists every verb with its options, and what the command exits with."""
 
 import click
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from testing import pages, paths
 from tfparallel.cli import app, exits
 
-PAGE = (paths.PAGES / "cli.md").read_text(encoding="utf-8")
+PAGE = (paths.PAGES / "reference/cli.md").read_text(encoding="utf-8")
 CONTEXT = click.Context(app.tfparallel)
 VERBS = [(title, verb) for title, verbs in app.SECTIONS.items() for verb in verbs]
 
@@ -41,5 +41,5 @@ def test_every_noun_is_in_the_section_of_its_verb(verb: str, noun: str) -> None:
 
 
 def test_every_exit_code_is_listed() -> None:
-    listed = [int(row[0]) for row in pages.rows("cli.md", "## Exit codes")]
+    listed = [int(row[0]) for row in pages.rows("reference/cli.md", "## Exit codes")]
     assert listed == [0, exits.FAILED, exits.BAD_INPUT, exits.SIGNAL + 2]

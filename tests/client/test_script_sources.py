@@ -144,7 +144,7 @@ def test_a_claim_of_checkpoints_is_refused(folder: pathlib.Path) -> None:
 
 
 def test_the_job_of_the_page_gets_the_files(tmp_path: pathlib.Path) -> None:
-    [text] = pages.blocks(paths.PAGES / "submit.md", "yaml")
+    [text] = pages.blocks(paths.PAGES / "how-to/submit.md", "yaml")
     (tmp_path / "job.yaml").write_text(text)
     (tmp_path / "train.py").write_text("x = 1\n")
     prepared = submission.read(tmp_path / "job.yaml")

@@ -1,12 +1,18 @@
 """`tfparallel status` on a real API server."""
 
+import asyncio
+import json
+import os
 import subprocess
 import sys
+from typing import Any
+
+import yaml
 
 from testing.operator import harness
 from tfparallel_operator.api_server import resources
 
-STATUS = {
+STATUS: dict[str, Any] = {
     "state": "Running",
     "strategy": "ModelSplit",
     "attempt": 2,
@@ -48,13 +54,18 @@ STATUS = {
 }
 
 
-def _status(place: harness.Place, name: str, *, file: str = "") -> tuple[int, str, str]:
+def _status(place: harness.Place, *arguments: str, file: str = "") -> tuple[int, str, str]:
     """Exit status and what is shown."""
-    config = file or str(place.cluster.kubeconfig)
-    command = [sys.executable, "-m", "tfparallel", "status", name]
-    where = ["--namespace", place.namespace, "--kubeconfig", config]
-    done = subprocess.run([*command, *where], capture_output=True, text=True, check=False)
+    command = _command(place, *arguments, file=file)
+    environment = {**os.environ}  # without COLUMNS, which readline sets behind Python's back
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
+
+
+def _command(place: harness.Place, *arguments: str, file: str = "") -> list[str]:
+    where = ["--kubeconfig", file or str(place.cluster.kubeconfig)]
+    where += [] if "-A" in arguments else ["--namespace", place.namespace]
+    return [sys.executable, "-m", "tfparallel", "status", *arguments, *where]
 
 
 async def test_a_job_is_shown_with_its_replicas_and_placement(place: harness.Place) -> None:
@@ -88,3 +99,41 @@ async def test_what_cannot_be_shown_is_told(place: harness.Place) -> None:
     code, _, complaint = _status(place, "digits", file="no-such-file")
     assert code == 1
     assert "no-such-file" in complaint
+
+
+async def test_every_output_is_that_of_kubectl(place: harness.Place) -> None:
+    await place.create_job()
+    name = "tfparalleljob.tfparallel.dev/digits\n"
+    assert _status(place, "digits", "-o", "name") == (0, name, "")
+    for parse, output in ((json.loads, "json"), (yaml.safe_load, "yaml")):
+        _, shown, _ = _status(place, "digits", "-o", output)
+        assert parse(shown)["metadata"]["name"] == "digits"
+        _, shown, _ = _status(place, "-o", output)
+        assert [job["metadata"]["name"] for job in parse(shown)["items"]] == ["digits"]
+    _, shown, _ = _status(place, "-A", "-o", "wide")
+    head, *rows = shown.splitlines()
+    assert (head.split()[:2], head.split()[-1]) == (["NAMESPACE", "NAME"], "MESSAGE")
+    assert [place.namespace, "digits"] in [row.split()[:2] for row in rows]
+
+
+async def test_a_watch_prints_a_line_at_each_change_until_the_job_ends(
+    place: harness.Place,
+) -> None:
+    await place.create_job()
+    path = resources.JOBS.path(place.namespace, "digits", "status")
+    watch = await asyncio.create_subprocess_exec(
+        *_command(place, "digits", "-w"), stdout=asyncio.subprocess.PIPE
+    )
+    assert watch.stdout is not None
+    assert (await watch.stdout.readline()).decode().startswith("digits  ")
+    await place.api.patch(path, {"status": STATUS})
+    line = (await watch.stdout.readline()).decode()
+    assert line == "digits  Running    step 7/10 (70%)  loss 0.5\n"
+    [running, _] = STATUS["conditions"]
+    ended = {**running, "type": "Succeeded", "reason": "ChiefSucceeded"}
+    succeeded = {**STATUS, "state": "Succeeded", "conditions": [ended]}
+    await place.api.patch(path, {"status": succeeded})
+    line = (await watch.stdout.readline()).decode()
+    assert line.startswith("digits  Succeeded")
+    assert await watch.stdout.read() == b""
+    assert await watch.wait() == 0

@@ -10,7 +10,7 @@ from tfparallel.terminal import placement
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import folders, run
-from tfparallel_trainer.contract import job_file, outputs, pipeline, plan
+from tfparallel_trainer.contract import job_file, outputs, plan
 from tfparallel_trainer.contract import progress as contract_progress
 
 _START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -37,9 +37,7 @@ def _outcome(
     )
     status = _STATUS
     if end is not None:
-        status = conditions.set_condition(
-            status, end, true=True, reason="Why", message="so", now=_START, generation=1
-        )
+        status = conditions.Stamp(_START, 1).set(status, end, True, "Why", "so")
     job = job.model_copy(update={"status": status})
     return run.Outcome(job, folders.Folders(folder), folder / "results", stopped_by)
 
@@ -64,7 +62,7 @@ def results(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def _shown(text: str) -> dict[str, str]:
-    return dict(line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  "))
+    return dict(line.split(maxsplit=1) for line in text.splitlines()[1:])
 
 
 def test_success_shows_what_the_trainer_summed_up(
@@ -140,7 +138,7 @@ def test_a_split_model_is_shown_by_stage(
     split = job_status.PlacementStatus(mesh=mesh, stages=(stage,))
     assert placement.headline(split) == "mesh data 3 x stage 2, 4 microbatches (1F1B)"
     cases = [(None, None, []), ("0.25", None, ["0.25", "100%", ""])]
-    for busy, planned, told in (*cases, ("0.25", "0.5", ["0.25", "100%", "100%"])):
+    for busy, planned, words in (*cases, ("0.25", "0.5", ["0.25", "100%", "100%"])):
         timing = {"busy_seconds": busy, "planned_seconds": planned}
         timed = split.model_copy(update={"stages": (stage.model_copy(update=timing),)})
         status = outcome.job.status.model_copy(update={"placement": timed})
@@ -153,7 +151,7 @@ def test_a_split_model_is_shown_by_stage(
             "chief-0/GPU:0, worker-0/GPU:0 and 1 more",
             "conv to dense (12)",
             "1.25 MiB",
-            *told,
+            *words,
         ]
         assert lines[-1].strip() == "and 1 more stages"
 
@@ -193,7 +191,7 @@ def _span(stage: int, work: str, begin: float, end: float) -> plan.Span:
 def test_the_pipeline_of_a_split_model_is_told_and_drawn(
     results: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen = pipeline.Pipeline(
+    seen = plan.Pipeline(
         placement=contract_progress.Placement(
             mesh=job_file.Mesh(stage=2), stages=(_stage(0, "0.02"), _stage(1, "0.01"))
         ),
@@ -210,5 +208,5 @@ def test_the_pipeline_of_a_split_model_is_told_and_drawn(
     assert shown["stages"].strip() == "wait 50% of the schedule · a step 50 ms"
     drawn = results / "results/pipeline.svg"
     assert shown["pipeline"].strip() == str(drawn)
-    assert "measured: a step of one replica" in drawn.read_text()
-    assert "planned: a step" not in drawn.read_text()
+    assert "Measured: a step of one replica" in drawn.read_text()
+    assert "Planned: a step" not in drawn.read_text()

@@ -41,7 +41,7 @@ EVENTS = base64.b64decode(
 FILE = "events.out.tfevents.1.chief.1.0"
 TRAIN = f"{outputs.TENSORBOARD}/train/{FILE}"
 
-PAGE = paths.PAGES / "tensorboard.md"
+PAGE = paths.PAGES / "how-to/tensorboard.md"
 COMMANDS = [c for block in pages.blocks(PAGE, "console") for c in pages.commands(block)]
 SHOWN = {line for command in COMMANDS for line in command.shown}
 

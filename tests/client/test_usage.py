@@ -9,7 +9,7 @@ from tfparallel.cli import app
 
 REFUSED = {
     "sttus": "there is no verb 'sttus': did you mean 'status'?; see `tfparallel --help`",
-    "report": "there is no verb 'report': there are init, run, validate, plan, compare, convert,",
+    "bundle": "there is no verb 'bundle': there are init, run, validate, plan, compare, convert,",
     "run": "missing argument 'JOB.yaml'; see `tfparallel run --help`",
     "status -o yml": "invalid value for '-o' / '--output': 'yml' is not one of 'table', 'wide',",
     "status --contxt a": "no such option '--contxt'",

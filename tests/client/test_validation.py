@@ -39,7 +39,7 @@ def faults(folder: pathlib.Path, spec: str, head: str = HEAD) -> list[str]:
 
 
 def test_every_problem_is_named_with_its_line(tmp_path: pathlib.Path) -> None:
-    found = faults(
+    problems = faults(
         tmp_path,
         """\
         stratgy: Mirrored
@@ -55,7 +55,7 @@ def test_every_problem_is_named_with_its_line(tmp_path: pathlib.Path) -> None:
         """,
         head=f"# a comment\n{HEAD.rstrip()}\n  labls: {{}}\n",
     )
-    assert found == [
+    assert problems == [
         "6 metadata.labls: unknown field; did you mean 'labels'?",
         "8 spec.stratgy: unknown field; did you mean 'strategy'?",
         "9 spec.epochs: unknown field; epochs belongs below spec.trainer: move it there",
@@ -68,7 +68,7 @@ def test_every_problem_is_named_with_its_line(tmp_path: pathlib.Path) -> None:
 
 def test_rules_are_checked_though_fields_are_unknown(tmp_path: pathlib.Path) -> None:
     """A rule has the line of the first field that it names."""
-    found = faults(
+    problems = faults(
         tmp_path,
         """\
         colour: red
@@ -79,14 +79,14 @@ def test_rules_are_checked_though_fields_are_unknown(tmp_path: pathlib.Path) -> 
             replicas: 2
         """,
     )
-    assert found == [
+    assert problems == [
         "6 spec.colour: unknown field; remove it or correct its spelling",
         "11 spec.tfReplicaSpecs: a job has one chief: set Chief.replicas to 1",
     ]
 
 
 def test_rules_and_templates_are_named_at_once(tmp_path: pathlib.Path) -> None:
-    found = faults(
+    problems = faults(
         tmp_path,
         """\
         tfReplicaSpecs:
@@ -100,7 +100,7 @@ def test_rules_and_templates_are_named_at_once(tmp_path: pathlib.Path) -> None:
                   - name: other
         """,
     )
-    assert [line.partition(": ")[0] for line in found] == [
+    assert [line.partition(": ")[0] for line in problems] == [
         "8 spec.tfReplicaSpecs",
         "9 spec.tfReplicaSpecs.Chief.template.spec.containers",
         "13 spec.tfReplicaSpecs.Worker.template.spec.containers",
@@ -129,7 +129,7 @@ def test_the_name_has_the_line_of_the_name(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_field_of_an_anchor_has_the_line_where_it_is_written(tmp_path: pathlib.Path) -> None:
-    found = faults(
+    problems = faults(
         tmp_path,
         """\
         trainer: {epochs: 1}
@@ -141,15 +141,15 @@ def test_a_field_of_an_anchor_has_the_line_where_it_is_written(tmp_path: pathlib
             replicas: 2
         """,
     )
-    assert [line.partition(": ")[0] for line in found] == [
+    assert [line.partition(": ")[0] for line in problems] == [
         "9 spec.tfReplicaSpecs.Chief.restartPolicy",
         "9 spec.tfReplicaSpecs.Worker.restartPolicy",
     ]
-    assert all(line.endswith("did you mean 'Never'?") for line in found)
+    assert all(line.endswith("did you mean 'Never'?") for line in problems)
 
 
 def test_an_alias_has_the_problems_of_its_anchor(tmp_path: pathlib.Path) -> None:
-    found = faults(
+    problems = faults(
         tmp_path,
         """\
         trainer: {epochs: 1}
@@ -159,7 +159,7 @@ def test_an_alias_has_the_problems_of_its_anchor(tmp_path: pathlib.Path) -> None
           Worker: *replica
         """,
     )
-    assert [line.partition(": ")[0] for line in found] == [
+    assert [line.partition(": ")[0] for line in problems] == [
         "9 spec.tfReplicaSpecs.Chief.colour",
         "9 spec.tfReplicaSpecs.Worker.colour",
     ]
@@ -332,8 +332,8 @@ def test_a_policy_refuses_the_job_and_a_missing_right_the_question() -> None:
 
 def test_fields_that_the_api_server_does_not_know_are_told_one_by_one() -> None:
     words = 'strict decoding error: unknown field "spec.colour", unknown field "spec.trainer.x"'
-    found = answers.problems_of(api_errors.Invalid(words))
-    assert [problem.place for problem in found] == [("spec", "colour"), ("spec", "trainer", "x")]
+    problems = answers.problems_of(api_errors.Invalid(words))
+    assert [problem.place for problem in problems] == [("spec", "colour"), ("spec", "trainer", "x")]
 
 
 @pytest.mark.parametrize("verb", ["run", "submit", "plan", "compare"])

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+import tfparallel
 from testing import waiting
 from testing.operator import harness, objects
+from tfparallel import places
 from tfparallel.cluster import access, backend
 from tfparallel.diagnosis import findings, gather, unseen
 from tfparallel_operator.api_server import credentials, resources
@@ -46,6 +48,11 @@ async def test_more_gpus_than_a_node_has(place_with_nodes: harness.Place) -> Non
     assert (diagnosis["kind"], diagnosis["namespace"]) == ("Pending", place.namespace)
     running = await place.condition("Running")
     assert running["message"].endswith(diagnosis["remedy"]), "the condition advises the same"
+    where = places.Cluster(namespace=place.namespace, kubeconfig=str(place.cluster.kubeconfig))
+    async with tfparallel.AsyncTrainerClient(where) as client:
+        in_python = await client.diagnose_job("digits")
+    assert in_python.sentence == diagnosis["sentence"]
+    assert in_python.remedy == diagnosis["remedy"]
 
 
 async def test_a_claim_that_does_not_exist(place_with_nodes: harness.Place) -> None:
@@ -103,8 +110,8 @@ async def test_a_job_that_no_operator_has_seen(
 ) -> None:
     await place.create_job()
     monkeypatch.setattr(unseen, "UNSEEN_AFTER", datetime.timedelta())
-    found = credentials.find(str(place.cluster.kubeconfig))
-    context = access.Context(name="", namespace=place.namespace, access=found)
+    credential = credentials.find(str(place.cluster.kubeconfig))
+    context = access.Context(name="", namespace=place.namespace, access=credential)
     async with backend.ClusterBackend(context) as cluster:
         diagnosis = await gather.diagnose_job(cluster, "digits")
     assert diagnosis.kind is findings.Kind.UNSEEN

@@ -14,11 +14,9 @@ from tfparallel import submission
 from tfparallel.cli import app
 from tfparallel_operator.api import load
 
-INSTALL = paths.PAGES / "install-command.md"
-KIND = paths.PAGES / "kind.md"
-YOUR_CLUSTER = paths.PAGES / "your-cluster.md"
-OTHERS = ("planner.md", "submit.md", "secrets.md", "get-model.md", "buckets.md")
-PAGES = [INSTALL, KIND, YOUR_CLUSTER, *(paths.PAGES / name for name in OTHERS)]
+INSTALL = paths.PAGES / "get-started/install-command.md"
+KIND = paths.PAGES / "get-started/kind.md"
+YOUR_CLUSTER = paths.PAGES / "get-started/your-cluster.md"
 
 
 def _lines(page: pathlib.Path) -> list[str]:
@@ -26,26 +24,27 @@ def _lines(page: pathlib.Path) -> list[str]:
     return [command.line for block in blocks for command in pages.commands(block)]
 
 
-SHOWN = [line for page in PAGES for line in _lines(page)]
-OURS = [line for line in SHOWN if line.removeprefix("kubectl ").startswith("tfparallel ")]
+def _is_ours(line: str) -> bool:
+    return line.removeprefix("kubectl ").startswith("tfparallel ")
 
 
-@pytest.mark.parametrize("line", OURS)
-def test_a_command_is_one_that_the_program_parses(line: str) -> None:
-    _, *arguments = shlex.split(line.removeprefix("kubectl "))
-    if arguments == ["--help"]:
-        return
-    context = click.Context(app.tfparallel)
-    verb = app.tfparallel.get_command(context, arguments[0])
-    assert verb is not None
-    parsed = verb.make_context(arguments[0], arguments[1:], parent=context)
-    for value in parsed.params.values():
-        is_ours = isinstance(value, pathlib.Path) and len(value.parts) > 1
-        assert not is_ours or (paths.ROOT / value).is_file()
+@pytest.mark.parametrize("page", pages.ALL, ids=lambda page: str(page.relative_to(paths.ROOT)))
+def test_a_command_is_one_that_the_program_parses(page: pathlib.Path) -> None:
+    for line in filter(_is_ours, _lines(page)):
+        _, *arguments = shlex.split(re.split(r" [>|#] ", line.removeprefix("kubectl "))[0])
+        if arguments == ["--help"]:
+            continue
+        context = click.Context(app.tfparallel)
+        verb = app.tfparallel.get_command(context, arguments[0])
+        assert verb is not None
+        parsed = verb.make_context(arguments[0], arguments[1:], parent=context)
+        for value in parsed.params.values():
+            is_example = isinstance(value, pathlib.Path) and value.parts[0] == "examples"
+            assert not is_example or (paths.ROOT / value).exists(), line
 
 
 def test_the_wheels_are_built_and_installed_as_the_test_of_the_wheels_does() -> None:
-    others = [line for line in _lines(INSTALL) if line not in OURS]
+    others = [line for line in _lines(INSTALL) if not _is_ours(line)]
     test = (paths.ROOT / "tests/client/test_installation.py").read_text(encoding="utf-8")
     wheel, *installs = [line for line in others if " wheel " in line or " install " in line]
     for word in ("wheel", "--no-deps"):
@@ -72,18 +71,18 @@ def test_a_page_loads_the_images_that_the_chart_runs(page: pathlib.Path) -> None
 
 
 def test_your_cluster_trains_by_commands_that_a_test_runs_on_the_page_on_kind() -> None:
-    ours = {line for line in _lines(YOUR_CLUSTER) if line in OURS}
+    ours = {line for line in _lines(YOUR_CLUSTER) if _is_ours(line)}
     assert ours
     assert ours <= {*_lines(KIND)}
 
 
 def test_the_secret_of_a_registry_is_the_one_that_a_test_pulls_with() -> None:
     first = "kubectl create secret docker-registry"
-    [command] = pages.find_commands(paths.PAGES / "secrets.md", first)
+    [command] = pages.find_commands(paths.PAGES / "how-to/secrets.md", first)
     assert command.line in _lines(YOUR_CLUSTER)
 
 
-@pytest.mark.parametrize("name", ["secrets.md", "buckets.md"])
+@pytest.mark.parametrize("name", ["how-to/secrets.md", "how-to/buckets.md"])
 def test_the_job_of_a_page_takes_what_the_page_adds_to_its_trainer(name: str) -> None:
     job, *additions = map(yaml.safe_load, pages.blocks(paths.PAGES / name, "yaml"))
     assert additions

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import tomllib
 
 import click
 import pytest
@@ -16,16 +17,18 @@ from tfparallel_operator.api import load, names, policies, types
 from tfparallel_operator.core import installation, layout, observation, replicas
 from tfparallel_operator.core.life import failure, policy
 from tfparallel_operator.core.queue import gang
-from tfparallel_trainer.contract import exits, job_file, progress
+from tfparallel_trainer.contract import job_file, progress
 from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.keras_fit import support
 
 
 @pytest.mark.parametrize("page", pages.ALL, ids=lambda page: str(page.relative_to(paths.ROOT)))
-def test_every_link_leads_somewhere(page: pathlib.Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-        if not target.startswith("https://"):
-            assert (page.parent / target).exists(), target
+def test_every_link_leads_to_a_file_and_a_heading(page: pathlib.Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\((?!https:)([^)#]*)#?([^)]*)\)", text):
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        assert not anchor or anchor in pages.anchors(file), f"{target}#{anchor}"
 
 
 @pytest.mark.parametrize("page", pages.ALL, ids=lambda page: str(page.relative_to(paths.ROOT)))
@@ -44,42 +47,45 @@ def test_the_job_in_the_readme_is_the_example_that_the_demo_runs() -> None:
 
 
 def test_the_job_of_the_page_on_servers_is_the_example() -> None:
-    page = (paths.ROOT / "docs/parameter-servers.md").read_text()
+    page = (paths.ROOT / "docs/how-to/parameter-servers.md").read_text()
     [block] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     assert block == (paths.ROOT / "examples/digits-servers/job.yaml").read_text()
 
 
 def test_the_page_on_strategies_shows_its_example_and_every_strategy() -> None:
-    page = (paths.ROOT / "docs/strategies.md").read_text()
+    page = (paths.ROOT / "docs/explanation/strategies.md").read_text()
     [job] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     assert job == (paths.ROOT / "examples/custom-strategy/job.yaml").read_text()
     [function] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert function in (paths.ROOT / "examples/custom-strategy/model.py").read_text()
     listed = [
-        row[0] for row in pages.rows("strategies.md", "# Strategies: how replicas train together")
+        row[0]
+        for row in pages.rows(
+            "explanation/strategies.md", "# Strategies: how replicas train together"
+        )
     ]
     assert listed == list(types.Strategy)
 
 
 def test_the_page_on_model_split_shows_its_examples() -> None:
-    page = (paths.ROOT / "docs/model-split.md").read_text()
+    page = (paths.ROOT / "docs/how-to/model-split.md").read_text()
     first = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)[0]
     assert first == (paths.ROOT / "examples/split-two-models/job.yaml").read_text()
-    shown = pages.rows("model-split.md", "weights, fill the device.")
+    shown = pages.rows("how-to/model-split.md", "weights, fill the device.")
     assert {row[0] for row in shown} == {file.name for file in paths.example_jobs("split-cnn")}
     for file, mesh, places, _ in shown:
         document = yaml.safe_load((paths.ROOT / "examples/split-cnn" / file).read_text())
         job = load.parse_job(document)
         assert yaml.safe_load(mesh) == document["spec"]["mesh"]
         worker = job.spec.tf_replica_specs[types.Role.WORKER]
-        given = [worker.replicas, load.devices_of(worker)]
-        assert [int(number) for number in re.findall(r"\d+", places)] == given
+        numbers = [worker.replicas, load.devices_of(worker)]
+        assert [int(number) for number in re.findall(r"\d+", places)] == numbers
     for folder in paths.ROOT.glob("examples/split-*"):
         assert f"`{folder.name}`" in page or f"`examples/{folder.name}`" in page
 
 
 def test_the_page_on_the_planner_shows_its_example() -> None:
-    page = (paths.ROOT / "docs/planner.md").read_text().partition("<!-- auto -->\n")[2]
+    page = (paths.ROOT / "docs/how-to/planner.md").read_text().partition("<!-- auto -->\n")[2]
     [block] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     assert block == (paths.ROOT / "examples/split-cnn/auto.yaml").read_text()
 
@@ -91,52 +97,50 @@ def test_plan_and_pipeline_of_one_job_tell_the_same_waiting() -> None:
 
 
 def test_the_page_on_model_split_tells_every_axis_and_how_long_stages_wait() -> None:
-    axes = [row[0] for row in pages.rows("model-split.md", "## The mesh")]
+    axes = [row[0] for row in pages.rows("how-to/model-split.md", "## The mesh")]
     assert axes == [*job_file.Mesh().axes]
-    for row in pages.rows("model-split.md", "## Microbatches and the schedule"):
+    for row in pages.rows("how-to/model-split.md", "## Microbatches and the schedule"):
         microbatches, *shares = (int(cell.removesuffix("%")) for cell in row)
         for stages, share in zip((2, 4, 8), shares, strict=True):
             assert abs(100 * schedule.bubble(stages, microbatches) - share) <= 0.5
     listed = pages.rows(
-        "model-split.md", "The schedule is the order in which a stage works on them:"
+        "how-to/model-split.md", "The schedule is the order in which a stage works on them:"
     )
     order = [row[0].split("`")[0] for row in listed]
     assert order == list(job_file.PipelineSchedule)
 
 
 def test_the_placement_in_the_page_on_model_split_is_one_that_is_reported() -> None:
-    page = (paths.ROOT / "docs/model-split.md").read_text()
+    page = (paths.ROOT / "docs/how-to/model-split.md").read_text()
     [block] = re.findall(r"```yaml\n(placement:.*?)```", page, flags=re.DOTALL)
     placement = yaml.safe_load(block)["placement"]
-    given = placement["mesh"].pop("schedule")
-    found = progress.Placement.model_validate(
-        {**placement, "mesh": {**placement["mesh"], "schedule": str(given)}}
+    schedule = placement["mesh"].pop("schedule")
+    parsed = progress.Placement.model_validate(
+        {**placement, "mesh": {**placement["mesh"], "schedule": str(schedule)}}
     )
-    assert [stage.stage for stage in found.stages] == [0, 1]
+    assert [stage.stage for stage in parsed.stages] == [0, 1]
 
 
 def test_the_states_are_listed_in_the_order_in_which_they_are_derived() -> None:
-    listed = [row[0] for row in pages.rows("status.md", "## State")]
+    listed = [row[0] for row in pages.rows("reference/status.md", "## State")]
     assert listed == ["Succeeded", "Failed", "Suspended", "Restarting", "Running", "Pending"]
     assert set(listed) == {state.value for state in names.State}
 
 
-def test_every_condition_and_reason_is_listed() -> None:
-    assert [row[0] for row in pages.rows("status.md", "## Conditions")] == list(names.Condition)
-    assert [row[0] for row in pages.rows("status.md", "## Reasons")] == list(names.Reason)
-
-
-def test_the_exit_codes_are_those_of_the_contract() -> None:
-    listed = pages.rows("exit-codes.md", "# Exit codes of the trainer")
-    expected = [
-        [str(code.value), code.name, code.meaning, "yes" if code.retryable else "no"]
-        for code in exits.Exit
-    ]
-    assert listed == expected
+def test_the_versions_are_those_of_the_requirements() -> None:
+    page = (paths.PAGES / "operate/install.md").read_text(encoding="utf-8")
+    pins = (paths.ROOT / "requirements/trainer.txt").read_text(encoding="utf-8")
+    [tensorflow] = re.findall(r"^tensorflow-cpu==(\d+\.\d+)", pins, re.M)
+    [keras] = re.findall(r"^keras==(\d+\.\d+)", pins, re.M)
+    assert f"TensorFlow {tensorflow}, Keras {keras};" in page
+    for product in ("client", "operator"):
+        text = (paths.ROOT / product / "pyproject.toml").read_text(encoding="utf-8")
+        python = tomllib.loads(text)["project"]["requires-python"].removeprefix(">=")
+        assert f"| Python {python} or newer;" in page
 
 
 def test_the_page_on_fit_shows_what_fit_supports() -> None:
-    page = (paths.ROOT / "docs/fit.md").read_text()
+    page = (paths.ROOT / "docs/how-to/fit.md").read_text()
     assert support.table(support.ARGUMENTS, "argument") in page
     assert support.table(support.CALLBACKS, "callback") in page
 
@@ -149,7 +153,7 @@ SCOPES = {
 
 
 @pytest.mark.parametrize(
-    "row", pages.rows("restarts.md", "## What is restarted"), ids=lambda row: row[0]
+    "row", pages.rows("explanation/restarts.md", "## What is restarted"), ids=lambda row: row[0]
 )
 def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
     strategy, *cells = row
@@ -161,12 +165,12 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
         "TPU": {"chief": 1, "evaluator": 1},
         "ParameterServer": {"chief": 1, "worker": 1, "ps": 1, "evaluator": 1},
     }[strategy]
-    given = builders.manifest(trainer=strategy == "ModelSplit", **roles)
+    manifest = builders.manifest(trainer=strategy == "ModelSplit", **roles)
     if strategy in ("ModelSplit", "Custom", "TPU"):  # which are never inferred
-        given["spec"]["strategy"] = strategy
+        manifest["spec"]["strategy"] = strategy
     if strategy == "ModelSplit":
-        given["spec"]["mesh"] = {"data": -1}
-    job = load.parse_job(given)
+        manifest["spec"]["mesh"] = {"data": -1}
+    job = load.parse_job(manifest)
     plan = layout.build(job)
     assert plan.strategy == strategy
     columns = dict(zip(("worker", "chief", "ps", "evaluator"), cells, strict=True))
@@ -178,7 +182,7 @@ def test_what_is_restarted_is_what_the_table_says(row: list[str]) -> None:
 
 
 def test_every_cause_and_action_is_listed_with_what_it_leads_to() -> None:
-    listed = pages.rows("restarts.md", "## Why a replica was lost")
+    listed = pages.rows("explanation/restarts.md", "## Why a replica was lost")
     assert [row[0] for row in listed] == list(policies.Cause)
     plan = layout.build(builders.a_job(worker=1))
     for name, _, counter, leads_to in listed:
@@ -189,21 +193,22 @@ def test_every_cause_and_action_is_listed_with_what_it_leads_to() -> None:
         fails = policy.find_action(plan, plan.job.status, loss).outcome is policy.Outcome.FAIL
         assert fails == (leads_to == "the job fails")
         assert cause.bounded == counter.startswith("restarts.failure")
-    actions = [row[0] for row in pages.rows("restarts.md", "## Rules of your own")]
+    actions = [row[0] for row in pages.rows("explanation/restarts.md", "## Rules of your own")]
     assert actions == list(policies.Action)
 
 
 def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
     fields = types.RunPolicy.model_json_schema(by_alias=True)["properties"]
-    listed = {row[0].split("`")[0] for row in pages.rows("life.md", "## Deadlines")}
+    listed = {row[0].split("`")[0] for row in pages.rows("explanation/life.md", "## Deadlines")}
     assert listed == {name for name in fields if "Seconds" in name}
-    words = {row[0].split("`")[0] for row in pages.rows("life.md", "## The end")}
+    words = {row[0].split("`")[0] for row in pages.rows("explanation/life.md", "## The end")}
     assert words == set(types.CleanPodPolicy)
     targets = [
-        row[0] for row in pages.rows("life.md", "times, each for the end that `when` names:")
+        row[0]
+        for row in pages.rows("explanation/life.md", "times, each for the end that `when` names:")
     ]
     assert targets == list(policies.CleanupTarget)
-    reasons = [row[1].split("`")[0] for row in pages.rows("life.md", "## Refused pods")]
+    reasons = [row[1].split("`")[0] for row in pages.rows("explanation/life.md", "## Refused pods")]
     assert set(reasons) == {
         names.Reason.QUOTA_EXCEEDED,
         names.Reason.PRIORITY_CLASS_NOT_FOUND,
@@ -217,9 +222,9 @@ def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
 
 
 def test_the_page_on_gangs_lists_every_scheduler_and_what_it_knows() -> None:
-    listed = [row[0] for row in pages.rows("scheduling.md", "how:")]
+    listed = [row[0] for row in pages.rows("how-to/scheduling.md", "how:")]
     assert listed == list(types.GangScheduler)
-    known = {row[0]: row[2] for row in pages.rows("scheduling.md", "in TFJob:")}
+    known = {row[0]: row[2] for row in pages.rows("how-to/scheduling.md", "in TFJob:")}
     assert set(known) == set(types.SchedulingPolicy.model_json_schema(by_alias=True)["properties"])
     values = {"minResources": {"cpu": 1}, "queue": "q", "priorityClass": "high"}
     for field, schedulers in known.items():
@@ -239,12 +244,12 @@ def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -
     assert "| | sync | async | sync, worker 5x slower | async, worker 5x slower |" in part
     for where in ("equal workers", "a worker 5 times slower"):
         assert re.search(rf"^With {where}, .+val_loss ≤ .+\.$", part, flags=re.MULTILINE)
-    listed = [row[0] for row in pages.rows("compare.md", "## What the figures mean")]
+    listed = [row[0] for row in pages.rows("benchmarks/compare.md", "## What the figures mean")]
     for line in re.findall(r"^\| ([^|*]+?) \|", part, flags=re.MULTILINE):
         assert any(line.startswith(name.removesuffix(" …")) for name in listed), line
     for picture in comparisons.PICTURES:
         file = comparisons.image(example, picture)
-        assert f"]({file.relative_to(paths.ROOT / 'docs')})" in part
+        assert f"](../{file.relative_to(paths.PAGES)})" in part
         assert 1000 < file.stat().st_size < 200_000
 
 
@@ -255,20 +260,23 @@ def test_the_page_of_examples_holds_their_figures(folder: str) -> None:
     assert [one.strip() for one in head.split("|")[2:-1]] == [
         row[0]
         for row in pages.rows(
-            plans.SPLIT_PAGE.name, "Read the tables for what grows and what shrinks."
+            str(plans.SPLIT_PAGE.relative_to(paths.PAGES)),
+            "Read the tables for what grows and what shrinks.",
         )
     ]
     assert whole.startswith("| one device |")
     files = [line.split("`")[1] for line in others]
     assert files == [file.name for file in paths.example_jobs(folder)]
-    assert f"](images/{plans.image(folder).name})" in page
+    assert f"](../images/{plans.image(folder).name})" in page
     assert f"$ tfparallel run {plans.DRAWN[folder].relative_to(paths.ROOT)}\n" in page
 
 
 def test_every_option_of_compare_is_listed() -> None:
     listed = {
         row[0]
-        for row in pages.rows("compare.md", "# Sync or async: comparing them with your model")
+        for row in pages.rows(
+            "benchmarks/compare.md", "# Sync or async: comparing them with your model"
+        )
     }
     options = {option for one in compare.command.params for option in one.opts if option != "paths"}
     assert listed == options
@@ -277,17 +285,19 @@ def test_every_option_of_compare_is_listed() -> None:
 def test_every_option_of_plan_is_listed() -> None:
     listed = {
         row[0]
-        for row in pages.rows("planner.md", "# The planner: which device holds and does what")
+        for row in pages.rows(
+            "how-to/planner.md", "# The planner: which device holds and does what"
+        )
     }
     assert listed == {one.opts[-1] for one in plan.command.params if isinstance(one, click.Option)}
 
 
 def test_the_lines_of_the_script_by_hand_are_those_that_the_page_tells() -> None:
-    page = " ".join((paths.ROOT / "docs/compare.md").read_text().split())
+    page = " ".join((paths.ROOT / "docs/benchmarks/compare.md").read_text().split())
     for file, sentence in (
         ("examples/tf-config/train.py", r"`examples/tf-config/train.py`, has (\d+) lines"),
         ("examples/digits/model.py", r"the (\d+) of `examples/digits/model.py`"),
     ):
-        found = re.search(sentence, page)
-        assert found is not None
-        assert int(found[1]) == complexity.lines((paths.ROOT / file).read_text())
+        match = re.search(sentence, page)
+        assert match is not None
+        assert int(match[1]) == complexity.lines((paths.ROOT / file).read_text())

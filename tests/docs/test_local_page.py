@@ -1,4 +1,4 @@
-"""The example of docs/local.md, done as it is written there."""
+"""The example of docs/how-to/local.md, done as it is written there."""
 
 import contextlib
 import pathlib
@@ -13,7 +13,7 @@ from testing import pages, paths
 from testing.operator import local_jobs as jobs
 from tfparallel.cli import app
 
-_PAGE = paths.PAGES / "local.md"
+_PAGE = paths.PAGES / "how-to/local.md"
 
 
 @pytest.mark.usefixtures("processes")

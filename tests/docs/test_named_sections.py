@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from testing import language, paths
-from tfparallel_trainer.contract import documentation
+from testing import language, pages, paths
+from tfparallel_operator.api import names
+from tfparallel_trainer.contract import documentation, exits
 
 PACKAGES = [
     paths.ROOT / folder
@@ -22,12 +23,12 @@ CHART = [
     *sorted((paths.ROOT / "charts/tfparallel-operator/templates").rglob("*.*")),
     paths.ROOT / "charts/tfparallel-operator/values.yaml",
 ]
-SECTION = re.compile(r'"([^"]+)" in the documentation')
-"""What `documentation.reference` writes."""
+ADDRESS = re.compile(rf"{re.escape(documentation.ADDRESS)}/([\w/-]+)\.html(?:#([\w-]+))?")
 
 
-def headings(page: pathlib.Path) -> list[str]:
-    return re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+def leads_to_a_heading(path: str, anchor: str) -> bool:
+    file = paths.PAGES / f"{path}.md"
+    return file.is_file() and (not anchor or anchor in pages.anchors(file))
 
 
 @functools.cache
@@ -39,9 +40,21 @@ def sections_in_code() -> frozenset[str]:
 
 @pytest.mark.parametrize("section", documentation.Section, ids=lambda section: section.name)
 def test_a_section_that_messages_name_is_one_of_its_page(section: documentation.Section) -> None:
-    heading = section.value
-    assert headings(paths.PAGES / heading.file).count(heading.text) == 1
-    assert SECTION.findall(documentation.reference(section)) == [heading.text]
+    [(path, anchor)] = ADDRESS.findall(documentation.reference(section))
+    assert anchor
+    assert leads_to_a_heading(path, anchor)
+
+
+def test_every_reason_condition_and_exit_code_has_a_place_in_the_documentation() -> None:
+    words = {word.lower() for word in (*names.Condition, *names.Reason)}
+    codes = {f"exit-{code.value}" for code in exits.Exit}
+    [(path, _)] = ADDRESS.findall(documentation.REASONS)
+    assert words | codes <= {*pages.anchors(paths.PAGES / f"{path}.md")}
+
+
+def test_the_site_has_the_address_of_messages() -> None:
+    site = (paths.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f"site_url: {documentation.ADDRESS}/\n" in site
 
 
 @pytest.mark.parametrize("section", documentation.Section, ids=lambda section: section.name)
@@ -59,10 +72,9 @@ def test_no_message_names_a_file_that_only_the_repository_has(package: pathlib.P
 def test_a_description_of_a_field_names_sections_that_exist() -> None:
     [file] = (paths.ROOT / "manifests/base/crd").glob("tfparallel.dev_*.yaml")
     text = file.read_text(encoding="utf-8")
-    every = {heading for page in paths.PAGES.glob("*.md") for heading in headings(page)}
-    named = set(SECTION.findall(" ".join(text.split())))
-    assert named
-    assert named <= every
+    addresses = ADDRESS.findall(text)
+    assert addresses
+    assert all(leads_to_a_heading(*address) for address in addresses)
     assert "docs/" not in text
 
 

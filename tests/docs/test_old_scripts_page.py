@@ -12,7 +12,7 @@ from testing import paths
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 ROWS = [
     re.findall("`([^`]+)`", line)
-    for line in (paths.PAGES / "old-scripts.md")
+    for line in (paths.PAGES / "how-to/old-scripts.md")
     .read_text()
     .partition("| Keras 2 | Keras 3 |")[2]
     .partition("\n\n")[0]

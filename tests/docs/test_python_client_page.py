@@ -1,4 +1,4 @@
-"""The blocks of docs/python-client.md, run one after the other; its tables list what is there."""
+"""Runs the blocks of docs/how-to/python-client.md in their order; its tables list what is there."""
 
 import pathlib
 import shutil
@@ -11,7 +11,7 @@ from testing import pages, paths
 from tfparallel import manifest
 from tfparallel_operator.local import folders
 
-_PAGE = paths.PAGES / "python-client.md"
+_PAGE = paths.PAGES / "how-to/python-client.md"
 
 
 @pytest.mark.usefixtures("processes")
@@ -38,11 +38,14 @@ def test_the_code_of_the_page_runs(tmp_path: pathlib.Path) -> None:
 
 def test_the_page_lists_every_option() -> None:
     listed = [
-        row[0] for row in pages.rows("python-client.md", "Each option sets a field of the job:")
+        row[0]
+        for row in pages.rows("how-to/python-client.md", "Each option sets a field of the job:")
     ]
     assert listed == list(manifest.Options.__annotations__)
 
 
 def test_the_page_lists_the_files_of_a_run() -> None:
-    listed = [row[0] for row in pages.rows("python-client.md", "## What a job is on your machine")]
+    listed = [
+        row[0] for row in pages.rows("how-to/python-client.md", "## What a job is on your machine")
+    ]
     assert listed[1:4] == [folders.STATUS_FILE, folders.EVENTS_FILE, folders.PODS_FILE]

@@ -1,10 +1,11 @@
-"""The commands of docs/sources.md that make an archive, done as they are written there."""
+"""The commands of docs/how-to/sources.md that make an archive, done as they are written there."""
 
 import pathlib
 import subprocess
 
 import pytest
 
+from images import targets
 from testing import pages, paths
 from tfparallel_trainer import source
 from tfparallel_trainer.contract import source_code
@@ -15,7 +16,7 @@ def test_the_archive_of_the_page_is_one_that_pods_unpack(tmp_path: pathlib.Path)
     (tmp_path / "flowers/data").mkdir(parents=True)
     (tmp_path / "flowers/model.py").write_text("one")
     (tmp_path / "flowers/data/labels.txt").write_text("two")
-    [console] = pages.blocks(paths.PAGES / "sources.md", "console")
+    [console] = pages.blocks(paths.PAGES / "how-to/sources.md", "console")
     tar, split, digest, create = (command.line for command in pages.commands(console))
     for line in (tar, split):
         subprocess.run(line.split(), cwd=tmp_path, check=True)
@@ -28,3 +29,13 @@ def test_the_archive_of_the_page_is_one_that_pods_unpack(tmp_path: pathlib.Path)
     assert (tmp_path / "source/model.py").read_text() == "one"
     assert (tmp_path / "source/data/labels.txt").read_text() == "two"
     assert create.endswith(f"--from-file={source_code.CHUNK_KEY}=chunk.0000")
+
+
+def test_an_image_of_your_own_is_built_from_what_the_trainers_image_has() -> None:
+    [block] = pages.blocks(paths.PAGES / "how-to/sources.md", "dockerfile")
+    dockerfile = (paths.ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert f"FROM registry.example/team/{targets.TRAINER.reference}\n" in block
+    pip = "/opt/pip/bin/pip --python /opt/tfparallel/bin/python"
+    for words in (pip, "USER 0:0", "USER 65532:65532", "/workspace"):
+        assert words in block
+        assert words in dockerfile

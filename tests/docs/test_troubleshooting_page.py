@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md shows what `tfparallel why` prints."""
+"""docs/how-to/troubleshooting.md shows what `tfparallel why` prints."""
 
 import itertools
 import re
@@ -10,7 +10,7 @@ from testing.operator import symptoms
 from tfparallel.cli import why
 from tfparallel.diagnosis import findings, rules
 
-_PAGE = paths.PAGES / "troubleshooting.md"
+_PAGE = paths.PAGES / "how-to/troubleshooting.md"
 _SHOWN = dict(
     re.findall(r"^<!-- why: (.*?) -->\n```console\n(.*?)```$", _PAGE.read_text(), re.M | re.S)
 )
@@ -31,7 +31,7 @@ def test_the_sentences_of_the_command_are_those_of_its_code() -> None:
     files = itertools.chain.from_iterable((paths.ROOT / one).rglob("*.py") for one in folders)
     code = " ".join(file.read_text(encoding="utf-8") for file in files)
     joined = re.sub(r'"\s+f?"', "", code)
-    rows = pages.rows("troubleshooting.md", "## The command ends with an error")
+    rows = pages.rows("how-to/troubleshooting.md", "## The command ends with an error")
     assert rows
     for sentence, *_ in rows:
         words = sentence.partition("`")[0]
@@ -39,7 +39,7 @@ def test_the_sentences_of_the_command_are_those_of_its_code() -> None:
 
 
 def test_the_page_lists_every_kind_and_its_links_lead_to_headings() -> None:
-    rows = pages.rows("troubleshooting.md", "`kubectl describe tfpj digits` shows it too.")
+    rows = pages.rows("how-to/troubleshooting.md", "`kubectl describe tfpj digits` shows it too.")
     named = {kind for _, kinds in rows for kind in re.findall(r"\w+", kinds)}
     assert named == {kind.value for kind in findings.Kind}
     headings = re.findall(r"^## (.*)$", _PAGE.read_text(), re.M)

@@ -163,7 +163,7 @@ def test_last_report_stays_in_the_status(run: Run) -> None:
 def reader(run: Run, tmp_path: Path) -> terminal.Shell:
     """A terminal of an account with the rights that the page on `get model` names, and no more."""
     namespace = run.namespace
-    [role] = pages.blocks(paths.PAGES / "get-model.md", "yaml")
+    [role] = pages.blocks(paths.PAGES / "how-to/get-model.md", "yaml")
     namespace.kubectl("apply", "--filename=-", input=role)
     namespace.kubectl("create", "serviceaccount", "reader")
     account = f"--serviceaccount={namespace.name}:reader"
@@ -225,8 +225,8 @@ def _has_begun(pods: list[namespaces.Object]) -> bool:
 def _readers(namespace: namespaces.Namespace) -> list[namespaces.Object]:
     """The pods that read claims."""
     listing = namespace.kubectl("get", "pods", f"-l{claim.LABEL_READER}", "--output=json")
-    found: list[namespaces.Object] = json.loads(listing)["items"]
-    return found
+    items: list[namespaces.Object] = json.loads(listing)["items"]
+    return items
 
 
 def _get_model(namespace: namespaces.Namespace, shell: terminal.Shell, folder: Path) -> Path:

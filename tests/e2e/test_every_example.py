@@ -1,33 +1,132 @@
 """Every example trains to its end in pods, by the command that its page shows."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import pytest
 
-from testing import paths
+from testing import paths, waiting
+from testing.cluster import handle
 from testing.e2e import namespaces, volumes
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
-EXAMPLES = sorted({file.parent.name for file in paths.example_jobs()})
+UNREACHABLE = {
+    "bucket",  # no object store: tests/trainer trains with one in processes
+    "requirements",  # no package index: test_sources.py installs from wheels
+}
+UNINSTALLED = {
+    "gang": ("GangSchedulerNotInstalled", "Install the gang scheduler"),
+    "queue": ("KueueNotInstalled", "Install Kueue"),
+}
+"""Examples for which the cluster lacks a controller, the reason and the remedy."""
+GPU_LABEL = "nvidia.com/gpu.product"
+NAMES = sorted({file.parent.name for file in paths.example_jobs()} - UNREACHABLE - {*UNINSTALLED})
 SECONDS = 900.0
 
 
 @pytest.fixture
 def place(example: str, make_namespace: namespaces.Make) -> namespaces.Namespace:
-    """A namespace that enforces the level restricted, and a volume if the example has a claim."""
+    """A namespace that enforces the level restricted, with a volume for each claim."""
     namespace = make_namespace(example)
-    if (paths.EXAMPLES / example / "claim.yaml").exists():
-        volumes.provide(namespace)
+    for claim in (paths.EXAMPLES / example).rglob("claim.yaml"):
+        volumes.provide(namespace, claim.parent.name)
     return namespace
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.fixture
+def classes(example: str, cluster: handle.Cluster) -> Iterator[None]:
+    """Meanwhile nodes have the class of GPUs that the example asks for."""
+    if example != "gpu-class":
+        yield
+        return
+    cluster.run_kubectl("label", "nodes", "--all", f"{GPU_LABEL}=NVIDIA-L4")
+    yield
+    cluster.run_kubectl("label", "nodes", "--all", f"{GPU_LABEL}-")
+
+
+def why(namespace: namespaces.Namespace, job: str) -> str:
+    """Return what `tfparallel why` prints, on one line."""
+    where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
+    command = (sys.executable, "-m", "tfparallel", "why", job, *where)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return " ".join(done.stdout.split())
+
+
+def apply(namespace: namespaces.Namespace, example: str) -> str:
+    """Apply an example as its page does; return the name of its job."""
+    namespace.kubectl("apply", f"--kustomize={paths.EXAMPLES / example}")
+    [job] = json.loads(namespace.kubectl("get", "tfpj", "--output=json"))["items"]
+    return str(job["metadata"]["name"])
+
+
+def assert_succeeds(namespace: namespaces.Namespace, job: str, failures: int = 0) -> None:
+    """Wait for the end of a job."""
+    status = namespace.wait_ended(job, SECONDS)["status"]
+    assert status["state"] == "Succeeded", namespace.describe(job)
+    restarts = {"failure": failures, "disruption": 0}
+    assert status["restarts"] == restarts, namespace.describe(job)
+
+
+@pytest.mark.usefixtures("classes")
+@pytest.mark.parametrize("example", NAMES)
 def test_an_example_trains_in_pods(example: str, place: namespaces.Namespace) -> None:
-    place.kubectl("apply", f"--kustomize={paths.EXAMPLES / example}")
-    [job] = json.loads(place.kubectl("get", "tfpj", "--output=json"))["items"]
-    name = job["metadata"]["name"]
-    status = place.wait_ended(name, SECONDS)["status"]
-    assert status["state"] == "Succeeded", place.describe(name)
-    assert status["restarts"] == {"failure": 0, "disruption": 0}
-    place.kubectl("delete", f"--kustomize={paths.EXAMPLES / example}", "--ignore-not-found")
+    folder = paths.EXAMPLES / example
+    if (folder / "data").exists():
+        place.kubectl("apply", f"--kustomize={folder / 'data'}")
+        written = ("get", f"job/{example}-data", "--output=jsonpath={.status.succeeded}")
+        waiting.until(lambda: place.kubectl(*written), f"the data of {example}", SECONDS)
+    job = apply(place, example)
+    assert_succeeds(place, job, failures=1 if example == "failure-policy" else 0)
+    if example == "fine-tuning":
+        place.kubectl("apply", f"--filename={folder / 'job.yaml'}")
+        assert_succeeds(place, "fine-tuning")
+    place.kubectl("delete", f"--kustomize={folder}", "--ignore-not-found")
+
+
+@pytest.mark.parametrize("example", UNINSTALLED)
+def test_an_example_says_which_controller_it_lacks(
+    example: str, make_namespace: namespaces.Make
+) -> None:
+    namespace = make_namespace(example)
+    reason, remedy = UNINSTALLED[example]
+    job = apply(namespace, example)
+
+    def is_refused(status: namespaces.Object) -> bool:
+        return any(
+            (one["type"], one["status"], one["reason"]) == ("CreationRefused", "True", reason)
+            for one in status.get("conditions", ())
+        )
+
+    namespace.wait(job, is_refused)
+    assert remedy in why(namespace, job)
+
+
+def test_an_example_says_that_no_node_has_its_class(make_namespace: namespaces.Make) -> None:
+    namespace = make_namespace("no-class")
+    volume = volumes.provide(namespace)
+    job = apply(namespace, "gpu-class")
+
+    def waits(status: namespaces.Object) -> bool:
+        return "selector" in status.get("replicas", {}).get("Worker", {}).get("reason", "")
+
+    namespace.wait(job, waits)
+    assert "Correct nodeSelector or nodeAffinity of the role, or label a node" in why(
+        namespace, job
+    )
+    namespace.cluster.run_kubectl("delete", "persistentvolume", volume.name, "--wait=false")
+
+
+def test_an_example_says_that_nothing_provides_its_volume(make_namespace: namespaces.Make) -> None:
+    namespace = make_namespace("no-volume")
+    job = apply(namespace, "mixed-precision")
+
+    def waits(status: namespaces.Object) -> bool:
+        return bool(status.get("replicas", {}).get("Worker", {}).get("reason"))
+
+    namespace.wait(job, waits)
+    answer = why(namespace, job)
+    remedies = ("create it with a storageClassName that", "choose a storage class that provides")
+    assert any(remedy in answer for remedy in remedies), answer

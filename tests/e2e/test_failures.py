@@ -92,17 +92,17 @@ def training_data():
 
 
 def test_full_volume_fails_the_job_with_the_disks_words(namespace: namespaces.Namespace) -> None:
-    wanted = jobs.trained("full", epochs=1, globalBatchSize=8)
+    body = jobs.trained("full", epochs=1, globalBatchSize=8)
     # A volume of 2 MiB in the place of the claim: the kernel says that it is full, as of any disk.
     volume = {"name": "tfparallel-output", "emptyDir": {"medium": "Memory", "sizeLimit": "2Mi"}}
     mount = {"name": "tfparallel-output", "mountPath": paths.OUTPUT_DIR}
     container = {"name": names.CONTAINER, "volumeMounts": [mount]}
     template = {"spec": {"containers": [container], "volumes": [volume]}}
-    wanted["spec"]["tfReplicaSpecs"] = {"Worker": {"template": template}}
-    wanted["spec"]["runPolicy"] = {"backoffLimit": 0}
+    body["spec"]["tfReplicaSpecs"] = {"Worker": {"template": template}}
+    body["spec"]["runPolicy"] = {"backoffLimit": 0}
     source = f"--from-literal=model.py={_LARGE_MODEL}"
     namespace.kubectl("create", "configmap", "full", source)
-    namespace.apply(wanted)
+    namespace.apply(body)
     status = namespace.wait_ended("full")["status"]
     assert status["state"] == "Failed", namespace.describe("full")
     last = status["replicas"]["Worker"]["lastExit"]

@@ -94,14 +94,14 @@ def test_it_runs_as_a_user_without_rights(image: build.Image) -> None:
 
 
 def test_it_holds_what_it_needs_and_no_more(cluster: handle.Cluster, image: build.Image) -> None:
-    held = {
+    packages = {
         targets.OPERATOR.reference: ["kopf", "tfparallel_trainer"],
         targets.TRAINER.reference: ["tensorflow", "sklearn", "tfparallel_trainer"],
     }
-    found = json.loads(_run(cluster, image, LOOK))
-    assert found == {
+    report = json.loads(_run(cluster, image, LOOK))
+    assert report == {
         "user": USER,
-        "held": held[image.reference],
+        "held": packages[image.reference],
         "explained": True,
         "uncompiled": [],
     }

@@ -40,8 +40,8 @@ def _config(namespace: namespaces.Namespace, pod: str) -> dict[str, dict[str, ob
         return namespace.kubectl("logs", pod, "--ignore-errors")
 
     shown = waiting.until(log, f"what {pod} prints", when=lambda text: text.startswith("{"))
-    found: dict[str, dict[str, object]] = json.loads(shown)
-    return found
+    config: dict[str, dict[str, object]] = json.loads(shown)
+    return config
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +154,9 @@ def test_example_of_a_script_that_calls_fit_trains(
     status = free.wait_ended("fit")["status"]
     assert status["state"] == "Succeeded", free.describe("fit")
     assert _accuracy(free, "fit-chief-0") > 0.9
-    found = fit.list("")
-    assert "best.keras" in found
-    assert any(name.startswith("checkpoints/step-") for name in found)
+    files = fit.list("")
+    assert "best.keras" in files
+    assert any(name.startswith("checkpoints/step-") for name in files)
     # fit reports to the operator as the shipped trainer does.
     assert float(status["progress"]["metrics"]["val_accuracy"]) > 0.9
     where = ("-n", free.name, "--kubeconfig", str(free.cluster.kubeconfig))

@@ -49,7 +49,9 @@ def test_the_page_on_kind_leads_to_a_model(
     volumes.provide(namespace)
     for name in ("charts", "examples"):
         (shell.folder / name).symlink_to(paths.ROOT / name)
-    _, *blocks = pages.blocks(paths.PAGES / "kind.md", "console")  # the images are on the node
+    _, *blocks = pages.blocks(
+        paths.PAGES / "get-started/kind.md", "console"
+    )  # the images are on the node
     try:
         operator.uninstall(cluster)
         for block in blocks:
@@ -65,7 +67,7 @@ def test_the_page_on_kind_leads_to_a_model(
 def test_secrets_reach_every_replica_as_the_page_says(
     namespace: namespaces.Namespace, shell: terminal.Shell
 ) -> None:
-    page = paths.PAGES / "secrets.md"
+    page = paths.PAGES / "how-to/secrets.md"
     job, *additions = map(yaml.safe_load, pages.blocks(page, "yaml"))
     for addition in additions:
         job["spec"]["trainer"] |= addition["trainer"]

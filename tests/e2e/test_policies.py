@@ -29,14 +29,15 @@ while True:
 """
 CONNECT = f"""
 import json, socket, sys
-found = {{}}
+reachable = {{}}
 for name, address in json.loads(sys.argv[1]).items():
+    host, _, port = address.partition(":")
     try:
-        socket.create_connection((address, {PORT}), timeout=3).close()
-        found[name] = True
+        socket.create_connection((host, int(port or {PORT})), timeout=3).close()
+        reachable[name] = True
     except (ConnectionRefusedError, TimeoutError):
-        found[name] = False
-print(json.dumps(found))
+        reachable[name] = False
+print(json.dumps(reachable))
 """
 ENFORCED_SECONDS = 60.0
 """What the network takes at most to know a new pod, on a busy machine."""
@@ -70,16 +71,16 @@ class Place:
 
     def reaches(self, pod: str, *others: str, where: str = "here") -> dict[str, bool]:
         """Which of the other pods take a connection from this one."""
-        given = json.dumps({other: self.addresses[other] for other in others})
+        addresses = json.dumps({other: self.addresses[other] for other in others})
         namespace = self.here if where == "here" else self.elsewhere
-        return connections(namespace, pod, given)
+        return connections(namespace, pod, addresses)
 
 
-def connections(namespace: namespaces.Namespace, pod: str, given: str) -> dict[str, bool]:
-    """Which addresses (JSON, by name) take a connection from a pod."""
-    said = namespace.kubectl("exec", pod, "--", "python", "-c", CONNECT, given)
-    found: dict[str, bool] = json.loads(said)
-    return found
+def connections(namespace: namespaces.Namespace, pod: str, addresses: str) -> dict[str, bool]:
+    """Which addresses (JSON, by name), with their ports or ours, take a connection from a pod."""
+    said = namespace.kubectl("exec", pod, "--", "python", "-c", CONNECT, addresses)
+    reachable: dict[str, bool] = json.loads(said)
+    return reachable
 
 
 def settles(look: Callable[[], dict[str, bool]], expected: dict[str, bool]) -> None:
@@ -176,6 +177,30 @@ def test_a_policy_beside_it_lets_a_stranger_in(place: Place) -> None:
     settles(lambda: place.reaches(STRANGER, *expected), expected)
 
 
+def test_pods_of_jobs_alone_report_to_the_operator(cluster: handle.Cluster, place: Place) -> None:
+    """Nobody but the kubelet reaches the port of probes and metrics: the operator stays ready."""
+    selector = "--selector=app.kubernetes.io/component=operator"
+    address = cluster.run_kubectl(
+        "get", "pods", operator.WHERE, selector, "--output=jsonpath={.items[0].status.podIP}"
+    )
+    ports = json.dumps({"progress": f"{address}:8443", "health": f"{address}:8080"})
+    reaches = functools.partial(connections, place.here, addresses=ports)
+    settles(lambda: reaches(STRANGER), {"progress": True, "health": True})
+    try:
+        operator.install(cluster, "networkPolicy.enabled=true")
+        settles(lambda: reaches(STRANGER), {"progress": False, "health": False})
+        settles(lambda: reaches("first-chief-0"), {"progress": True, "health": False})
+        operator.install(
+            cluster,
+            "networkPolicy.enabled=true",
+            "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels."
+            rf"kubernetes\.io/metadata\.name={place.here.name}",
+        )
+        settles(lambda: reaches(STRANGER), {"progress": False, "health": True})
+    finally:
+        operator.install(cluster)
+
+
 @pytest.fixture
 def digits(namespace: namespaces.Namespace) -> namespaces.Namespace:
     """The main example, long enough to be looked at."""
@@ -190,10 +215,10 @@ def digits(namespace: namespaces.Namespace) -> namespaces.Namespace:
 
 def test_a_job_trains_while_nobody_else_reaches_it(digits: namespaces.Namespace) -> None:
     digits.wait("digits", lambda status: "step" in (status.get("progress") or {}))
-    found = digits.pods("digits")["digits-chief-0"]["status"]["podIP"]
-    given = json.dumps({"chief": found})
-    settles(lambda: connections(digits, STRANGER, given), {"chief": False})
-    assert connections(digits, "digits-worker-0", given) == {"chief": True}
+    address = digits.pods("digits")["digits-chief-0"]["status"]["podIP"]
+    addresses = json.dumps({"chief": address})
+    settles(lambda: connections(digits, STRANGER, addresses), {"chief": False})
+    assert connections(digits, "digits-worker-0", addresses) == {"chief": True}
     assert digits.job("digits")["status"]["state"] == "Running"
     status = digits.wait_ended("digits")["status"]
     assert status["state"] == "Succeeded", digits.describe("digits")

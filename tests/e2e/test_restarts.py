@@ -36,7 +36,7 @@ class Training:
 
     def resumed_after(self, attempt: int) -> int:
         """The step that this attempt began after; waits until it has begun."""
-        found: list[str] = []
+        parts: list[str] = []
 
         def resumed(_: namespaces.Object) -> bool:
             chief = self.namespace.pods("slow").get("slow-chief-0")
@@ -44,11 +44,11 @@ class Training:
                 return False
             if chief["metadata"]["labels"]["tfparallel.dev/attempt"] != str(attempt):
                 return False
-            found[:] = self.namespace.kubectl("logs", "slow-chief-0").split("resuming after step ")
-            return len(found) == 2
+            parts[:] = self.namespace.kubectl("logs", "slow-chief-0").split("resuming after step ")
+            return len(parts) == 2
 
         self.namespace.wait("slow", resumed)
-        return int(found[1].split()[0])
+        return int(parts[1].split()[0])
 
 
 @pytest.fixture
@@ -104,9 +104,9 @@ def test_evicted_worker_and_crashed_chief_cost_no_more_than_a_restart(
     log = tmp_path / "log"
     with namespace.following("slow-worker-0", log) as follower:
         namespace.evict("slow-worker-0")
-    told = log.read_text(encoding="utf-8")
-    assert "asked to end: training stopped after step" in told, told + follower.complaints()
-    stopped = int(told.rpartition("after step ")[2].split(",")[0])
+    output = log.read_text(encoding="utf-8")
+    assert "asked to end: training stopped after step" in output, output + follower.complaints()
+    stopped = int(output.rpartition("after step ")[2].split(",")[0])
     assert stopped >= before["status"]["progress"]["step"]
     assert training.resumed_after(attempt=2) == stopped, "an eviction loses no step"
     status = namespace.job("slow")["status"]

@@ -73,11 +73,11 @@ def test_code_packages_settings_and_claims_reach_every_replica(
     namespace: namespaces.Namespace,
 ) -> None:
     volume = volumes.provide(namespace)
-    wanted = job("brought", namespace, "addon")
-    wanted["spec"]["trainer"]["checkpoint"] = {"claim": "results"}
-    wanted["spec"]["volumeClaimTemplates"] = [objects.claim_template("results")]
+    body = job("brought", namespace, "addon")
+    body["spec"]["trainer"]["checkpoint"] = {"claim": "results"}
+    body["spec"]["volumeClaimTemplates"] = [objects.claim_template("results")]
     for _ in range(2):  # the second one finds the claim, and that it has ended
-        namespace.apply(wanted)
+        namespace.apply(body)
         status = namespace.wait_ended("brought")["status"]
         assert status["state"] == "Succeeded", namespace.describe("brought")
         assert status["restarts"] == {"failure": 0, "disruption": 0}

@@ -42,8 +42,8 @@ class Place:
 
 def _job(name: str, pods: int, devices: int, **spec: object) -> namespaces.Object:
     """A job of workers whose CPU stands for several devices."""
-    given = {"name": environment.CPU_DEVICES, "value": str(devices)}
-    template = {"spec": {"containers": [{"name": "tensorflow", "env": [given]}]}}
+    variable = {"name": environment.CPU_DEVICES, "value": str(devices)}
+    template = {"spec": {"containers": [{"name": "tensorflow", "env": [variable]}]}}
     trainer = {
         "source": {"configMap": {"name": "split"}},
         "epochs": EPOCHS,

@@ -181,9 +181,9 @@ def _check_evaluator(namespace: namespaces.Namespace, name: str) -> None:
     """See that what the evaluator found of the last checkpoint has come into the status."""
     status = namespace.wait_ended(name)["status"]
     assert status["state"] == "Succeeded", namespace.describe(name)
-    step, found = status["progress"]["step"], status["progress"]["metrics"]
-    assert float(found["val_accuracy"]) > 0.7
+    step, metrics = status["progress"]["step"], status["progress"]["metrics"]
+    assert float(metrics["val_accuracy"]) > 0.7
     evaluator = namespace.kubectl("logs", f"{name}-evaluator-0")
     [line] = [line for line in evaluator.splitlines() if f"step {step}  evaluation" in line]
-    assert f"val_accuracy {found['val_accuracy']}" in line.replace("accuracy", "val_accuracy")
+    assert f"val_accuracy {metrics['val_accuracy']}" in line.replace("accuracy", "val_accuracy")
     assert "  evaluation  " not in namespace.kubectl("logs", f"{name}-chief-0")

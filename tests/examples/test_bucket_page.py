@@ -14,7 +14,7 @@ import pytest
 from testing import buckets, paths
 from tfparallel_trainer.contract import outputs
 
-PAGE = (paths.ROOT / "docs/buckets.md").read_text()
+PAGE = (paths.ROOT / "docs/how-to/buckets.md").read_text()
 
 
 @pytest.mark.usefixtures("processes")

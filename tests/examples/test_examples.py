@@ -62,25 +62,27 @@ def test_mnist_is_learned_from_images_that_are_shifted(
 ) -> None:
     _run("mnist", tmp_path, "--set", "spec.trainer.epochs=3", file=file)
     written = tmp_path / "out/claims/mnist" / name / outputs.SUMMARY
-    told = outputs.Summary.model_validate_json(written.read_text())
-    assert told.epochs == 3
-    assert float(told.metrics["val_accuracy"]) >= 0.95
+    summary = outputs.Summary.model_validate_json(written.read_text())
+    assert summary.epochs == 3
+    assert float(summary.metrics["val_accuracy"]) >= 0.95
 
 
 @pytest.mark.long
 def test_a_script_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
     shown = _run_together("tf-config", tmp_path)
-    found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M))
-    assert found["chief-0"] == found["worker-0"]
-    assert float(found["chief-0"]) > 0.9
+    accuracies = dict(
+        re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M)
+    )
+    assert accuracies["chief-0"] == accuracies["worker-0"]
+    assert float(accuracies["chief-0"]) > 0.9
 
 
 @pytest.mark.long
 def test_a_script_that_calls_fit_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
     shown = _run_together("fit", tmp_path)
-    found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) after", shown, re.M))
-    assert found["chief-0"] == found["worker-0"]
-    assert float(found["chief-0"]) > 0.9
+    accuracies = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) after", shown, re.M))
+    assert accuracies["chief-0"] == accuracies["worker-0"]
+    assert float(accuracies["chief-0"]) > 0.9
     assert re.search(r"^\[chief-0\] 23/23 .* accuracy: .* val_loss: ", shown, re.M)
     assert re.search(r"^  val_accuracy  0\.9", shown, re.M)  # reported to the runner
     assert keras.saving.load_model(tmp_path / "out/claims/fit/best.keras").count_params() > 0
@@ -91,10 +93,10 @@ def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path)
     shown = _run("digits-servers", tmp_path, "--set", "spec.trainer.epochs=4", *beside)
     assert "[evaluator-0] step 180  evaluation  loss" in shown
     written = tmp_path / "out/claims/digits-servers/digits-servers" / outputs.SUMMARY
-    told = outputs.Summary.model_validate_json(written.read_text())
-    assert told.steps == 4 * 45
-    assert float(told.metrics["val_accuracy"]) > 0.9
-    assert float(told.metrics["staleness_mean"]) >= 0
+    summary = outputs.Summary.model_validate_json(written.read_text())
+    assert summary.steps == 4 * 45
+    assert float(summary.metrics["val_accuracy"]) > 0.9
+    assert float(summary.metrics["staleness_mean"]) >= 0
     for name in ("worker-0", "worker-1", "ps-0"):
         assert f"[{name}] training is done" in shown
 
@@ -103,21 +105,23 @@ def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path)
 def test_a_strategy_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
     shown = _run("custom-strategy", tmp_path, "--set", "spec.trainer.epochs=5")
     written = tmp_path / "out/claims/custom-strategy/custom-strategy" / outputs.SUMMARY
-    told = outputs.Summary.model_validate_json(written.read_text())
-    assert float(told.metrics["val_accuracy"]) > 0.9
+    summary = outputs.Summary.model_validate_json(written.read_text())
+    assert float(summary.metrics["val_accuracy"]) > 0.9
     assert "Custom: CollectiveAllReduceStrategy with 2 replicas in 2 processes" in shown
 
 
 def test_a_coordinator_of_ones_own_ends_its_servers(tmp_path: pathlib.Path) -> None:
     shown = _run("old-coordinator", tmp_path)
     assert "[chief-0] epoch 6 of 6" in shown
-    found = re.search(r"^\[chief-0\] accuracy (\S+) on 360 images", shown, re.M)
-    assert found is not None
-    assert float(found[1]) > 0.85
+    match = re.search(r"^\[chief-0\] accuracy (\S+) on 360 images", shown, re.M)
+    assert match is not None
+    assert float(match[1]) > 0.85
 
 
 def test_a_script_for_keras_fit_trains_with_one_line_changed(tmp_path: pathlib.Path) -> None:
     shown = _run_together("old-fit", tmp_path)
-    found = dict(re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M))
-    assert found["chief-0"] == found["worker-0"]
-    assert float(found["chief-0"]) > 0.85
+    accuracies = dict(
+        re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M)
+    )
+    assert accuracies["chief-0"] == accuracies["worker-0"]
+    assert float(accuracies["chief-0"]) > 0.85

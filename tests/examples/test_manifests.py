@@ -1,6 +1,7 @@
 """The manifests of the examples are valid, ask for CPU and memory, and run without GPUs."""
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import yaml
 from images import targets
 from testing import pages, paths
 from testing.operator import builders
+from tfparallel.convert import command as convert
 from tfparallel_operator.api import load, names, types
-from tfparallel_operator.core import replicas
+from tfparallel_operator.core import layout, replicas
 
 JOBS = paths.example_jobs()
 EXAMPLES = sorted({file.parent for file in JOBS})
@@ -44,14 +46,33 @@ def _containers(file: Path) -> list[dict[str, Any]]:
 
 
 def test_every_folder_is_an_example() -> None:
-    files = (file for file in paths.EXAMPLES.glob("*/*") if file.is_file())
-    folders = {file.parent for file in files if file.suffix != ".ipynb"}
-    assert folders == {*EXAMPLES}
+    folders = {file.parent for file in paths.EXAMPLES.glob("*/*") if file.is_file()}
+    assert folders == {*EXAMPLES, paths.EXAMPLES / "notebook"}
+    assert all((folder / "README.md").exists() for folder in folders)
 
 
 @of_every_job
-def test_no_job_asks_for_gpus(file: Path) -> None:
-    assert {role.devices for role in _job(file).spec.tf_replica_specs.values()} == {None}
+def test_one_job_alone_asks_for_gpus(file: Path) -> None:
+    devices = {role.devices for role in _job(file).spec.tf_replica_specs.values()}
+    assert devices == {1 if file.parent.name == "gpu-class" else None}
+
+
+def test_the_index_lists_every_example_with_its_strategy() -> None:
+    index = (paths.EXAMPLES / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(.+?)\]\((.+?)/README\.md\) \|.*?\| (.*?) \|", index, re.M)
+    assert [name for name, *_ in rows] == [folder for _, folder, _ in rows]
+    listed = {folder: strategy for _, folder, strategy in rows}
+    assert listed.keys() == {folder.name for folder in EXAMPLES} | {"notebook"}
+    for folder in EXAMPLES:
+        jobs = map(_job, paths.example_jobs(folder.name))
+        strategies = {layout.build(job).strategy.value for job in jobs}
+        assert {*re.findall(r"`(\w+)`", listed[folder.name])} == strategies, folder.name
+
+
+def test_the_job_after_a_tfjob_is_what_convert_writes() -> None:
+    folder = paths.EXAMPLES / "from-tfjob"
+    [file] = convert.convert([folder / "tfjob.yaml"], write_defaults=True).files
+    assert file.after == (folder / "job.yaml").read_text(encoding="utf-8")
 
 
 @of_every_job

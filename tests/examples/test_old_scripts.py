@@ -21,7 +21,7 @@ from tfparallel_trainer.contract import exits
 pytestmark = pytest.mark.usefixtures("processes")
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGE = (ROOT / "docs/old-scripts.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/how-to/old-scripts.md").read_text(encoding="utf-8")
 WITH_SERVERS = """
 import keras
 import tensorflow as tf
@@ -46,13 +46,13 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     build = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "wheels"))
     subprocess.run((*pip, *build, str(ROOT / "trainer")), check=True, timeout=200)
     subprocess.run((sys.executable, "-m", "venv", "--without-pip", folder / "venv"), check=True)
-    found = folder / "venv/bin/python"
+    python = folder / "venv/bin/python"
     wheels = map(str, (folder / "wheels").glob("*.whl"))
-    install = ("--python", str(found), "install", "--no-deps", "--no-index")
+    install = ("--python", str(python), "install", "--no-deps", "--no-index")
     subprocess.run((*pip, *install, *wheels), check=True, timeout=200)
     [packages] = (folder / "venv").glob("lib/python*/site-packages")
     (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
-    return found
+    return python
 
 
 def run(
@@ -90,10 +90,12 @@ def test_the_page_says_what_an_unchanged_script_is_told(
     (tmp_path / "job.yaml").write_text((example / "job.yaml").read_text())
     together = jobs.ending_together(tmp_path / "job.yaml", tmp_path)
     shown = run_job(python, tmp_path / "job.yaml", tmp_path / "out", *together)
-    [told] = re.findall(r"```\n\[worker-0\] error: (.*)\n```", PAGE)
-    assert f"[worker-0] error: {told}" in shown
-    assert f"[chief-0] error: {told}" in shown
-    assert shown.index("Attempt to convert a value (PerReplica") < shown.index(told)
+    [sentence] = re.findall(r"```\n\[worker-0\] error: (.*)\n```", PAGE)
+    errors = re.findall(r"^\[(chief-0|worker-0)\] error: (.*)", shown, re.M)
+    first, second = errors[:2]
+    assert {first[0], second[0]} == {"chief-0", "worker-0"}
+    assert (first[1], second[1]) == (sentence, f"the same as that of {first[0]}")
+    assert shown.index("Attempt to convert a value (PerReplica") < shown.index(sentence)
     status = json.loads((tmp_path / "out/status.json").read_text())
     [failed] = [one for one in status["conditions"] if one["type"] == "Failed"]
     assert (failed["reason"], status["attempt"]) == ("ReplicaFailed", 1)

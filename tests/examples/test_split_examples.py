@@ -15,7 +15,7 @@ import yaml
 from benchmarks.pages import plans
 from testing.trainer import reference
 from tfparallel_operator.api import job_status
-from tfparallel_trainer.contract import outputs, pipeline
+from tfparallel_trainer.contract import outputs, plan
 
 pytestmark = [pytest.mark.timeout(900)]
 
@@ -39,7 +39,7 @@ def run(file: pathlib.Path, folder: pathlib.Path, *changes: str) -> tuple[str, p
     return done.stdout, folder / "out/claims" / claim / job["metadata"]["name"]
 
 
-def told(results: pathlib.Path) -> dict[str, float]:
+def last_metrics(results: pathlib.Path) -> dict[str, float]:
     """The metrics at the end."""
     text = (results / outputs.SUMMARY).read_text()
     return {k: float(v) for k, v in outputs.Summary.model_validate_json(text).metrics.items()}
@@ -67,12 +67,12 @@ def placement_of(folder: pathlib.Path) -> job_status.PlacementStatus:
 
 def assert_learned(results: pathlib.Path, folder: str) -> None:
     """See that a run has come to what the whole model comes to, and that Keras reads its file."""
-    found = told(results)
-    assert found.keys() == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    metrics = last_metrics(results)
+    assert metrics.keys() == {"loss", "accuracy", "val_loss", "val_accuracy"}
     for metric, expected in whole(folder).items():
         # Which of two answers that are all but equal is the better one may differ.
         near = 0.005 if metric.endswith("accuracy") else 1e-3 * expected
-        assert found[metric] == pytest.approx(expected, abs=near), metric
+        assert metrics[metric] == pytest.approx(expected, abs=near), metric
     model = keras.saving.load_model(results / outputs.MODEL, compile=False)
     assert model.count_params() > 0
 
@@ -108,7 +108,7 @@ def test_an_example_comes_to_what_the_whole_model_comes_to(
     assert "retracing" not in shown
     assert all(float(stage.busy_seconds or 0) > 0 for stage in placement.stages)
     assert_learned(results, file.parent.name)
-    seen = pipeline.Pipeline.model_validate_json((results / outputs.PIPELINE).read_bytes())
+    seen = plan.Pipeline.model_validate_json((results / outputs.PIPELINE).read_bytes())
     assert seen.planned is not None
     assert seen.planned.stages == plans.planned(file).stages
     works = [(one.stage, one.work, one.microbatch) for one in seen.planned.spans]
@@ -119,8 +119,8 @@ def test_an_example_comes_to_what_the_whole_model_comes_to(
     planned = r"stages +wait \d+% of the schedule \(planned \d+%\) · a step "
     assert re.search(planned, shown)
     drawn = (results / "pipeline.svg").read_text()
-    assert "measured: a step of one replica" in drawn
-    assert "planned: a step of one replica" in drawn
+    assert "Measured: a step of one replica" in drawn
+    assert "Planned: a step of one replica" in drawn
 
 
 @pytest.mark.long
@@ -137,7 +137,7 @@ def test_the_planner_divides_the_example(tmp_path: pathlib.Path) -> None:
 
 
 def test_two_models_go_on_under_another_mesh(tmp_path: pathlib.Path) -> None:
-    page = (EXAMPLES.parent / "docs/model-split.md").read_text()
+    page = (EXAMPLES.parent / "docs/how-to/model-split.md").read_text()
     file = EXAMPLES / "split-two-models/job.yaml"
     [changed] = re.findall(r"job\.yaml --output two --set '(spec\.mesh=.*)'", page)
     _, results = run(file, tmp_path)

@@ -18,7 +18,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiled = shutil.ignore_patterns("__pycache__")  # others write there meanwhile
     for name in ("operator", "trainer", "requirements"):
         shutil.copytree(targets.ROOT / name, folder / name, ignore=compiled)
-    for name in ("Dockerfile", ".dockerignore"):
+    for name in ("Dockerfile", ".dockerignore", "VERSION"):
         shutil.copy(targets.ROOT / name, folder / name)
     return folder
 

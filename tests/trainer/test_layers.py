@@ -135,7 +135,7 @@ def test_a_saved_model_is_loaded(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_example_of_the_page_is_a_model() -> None:
-    page = (launch.REPOSITORY / "docs" / "parameter-servers.md").read_text()
+    page = (launch.REPOSITORY / "docs" / "how-to/parameter-servers.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(code, "parameter-servers.md", "exec"), names)  # noqa: S102

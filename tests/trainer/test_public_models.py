@@ -1,4 +1,4 @@
-"""Models that others wrote train as docs/models.md says."""
+"""Models that others wrote train as docs/benchmarks/models.md says."""
 
 from collections.abc import Sequence
 

@@ -9,7 +9,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.runtime import preflight, settings
-from tfparallel_trainer.runtime.lifecycle import ending
+from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.runtime.reporting import console
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     # Before TensorFlow is imported: it reads this only then. Warnings are shown.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    ending.end(attempt(os.environ, started))
+    termination.end(attempt(os.environ, started))
 
 
 def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
@@ -36,7 +36,7 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
             _tell_cluster(env)
             _attempt(job_settings, out, started)
     except Exception as error:
-        return ending.exit_of(out, error, "trainer")
+        return termination.exit_of(out, error, "trainer")
     return exits.Exit.DONE
 
 
@@ -51,7 +51,7 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
     from tfparallel_trainer import user
     from tfparallel_trainer.comms import devices
-    from tfparallel_trainer.engines import course
+    from tfparallel_trainer.engines import engine
     from tfparallel_trainer.engines.mesh import run as mesh
     from tfparallel_trainer.engines.servers import run as servers
     from tfparallel_trainer.engines.servers import serve
@@ -60,11 +60,11 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     from tfparallel_trainer.evaluator import run as evaluator
     from tfparallel_trainer.keras_fit import callbacks
     from tfparallel_trainer.runtime import context, run
-    from tfparallel_trainer.runtime.lifecycle import failures, stall, termination
+    from tfparallel_trainer.runtime.lifecycle import failures, stall
 
     def give_up(error: errors.TrainerError) -> None:
-        ending.tell(out, error)
-        ending.end(error.exit)
+        termination.tell(out, error)
+        termination.end(error.exit)
 
     late = errors.PreemptedError("Asked to end, at a moment when no step is made.")
     stop = termination.Termination(lambda: give_up(late), settings.grace_seconds)
@@ -75,13 +75,13 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
         if settings.uses_servers and not settings.cluster.is_chief and not settings.evaluates:
             serve.until_done(settings, out, stop)
             return
-        engine: type[course.Course] = mesh.Course
+        course: type[engine.Course] = mesh.Course
         if settings.uses_servers:
-            engine = servers.Course
+            course = servers.Course
         elif settings.divides_model:
-            engine = split.Course
+            course = split.Course
         elif settings.under_strategy:
-            engine = strategy.Course
+            course = strategy.Course
         with stall.watching(stall.limits(settings.job.trainer), give_up) as watch:
             module = user.load(settings.source_dir, settings.job.trainer.module, watch.moved)
             process = context.RunContext(
@@ -98,7 +98,7 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
                 evaluator.until_done(process)
             else:
                 observe = functools.partial(callbacks.of_module, settings, module)
-                run.train_to_end(engine(process), observe)
+                run.train_to_end(course(process), observe)
     except Exception as error:
         raise failures.translate(error, settings.cluster.alone, module) from error
     finally:

@@ -6,7 +6,7 @@
         return inputs.Arrays(images, labels).map(augment)
 
 Both kinds are read in the trainer's own order, exact for any number of replicas. Each replica reads
-only its own examples, several at once. `docs/data.md` is the description for users.
+only its own examples, several at once. `docs/how-to/data.md` is the description for users.
 """
 
 import os

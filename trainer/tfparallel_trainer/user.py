@@ -1,6 +1,6 @@
 """The user's module: how it is found, what it must have, and how its errors are told.
 
-`docs/model-interface.md` is the description for users.
+`docs/how-to/model-interface.md` is the description for users.
 """
 
 import contextlib

@@ -58,3 +58,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   name: {{ include "tfparallel.serviceAccount" . }}
   namespace: {{ include "tfparallel.namespace" . }}
 {{- end -}}
+
+{{/* Where the job of `helm test` runs: a namespace that the operator watches. */}}
+{{- define "tfparallel.testNamespace" -}}
+{{- default (default (include "tfparallel.namespace" .) (first .Values.watchNamespaces)) .Values.test.namespace -}}
+{{- end -}}
+
+{{/* No label of these is in the operator's selector. */}}
+{{- define "tfparallel.testLabels" -}}
+app.kubernetes.io/part-of: tfparallel
+app.kubernetes.io/component: test
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

@@ -9,7 +9,7 @@ from tfparallel.cli import exits
 
 SECTIONS = {
     "On this machine": ("init", "run", "validate", "plan", "compare", "convert"),
-    "On a cluster": ("submit", "status", "why", "logs", "events", "get", "tensorboard"),
+    "On a cluster": ("submit", "status", "why", "logs", "events", "get", "tensorboard", "report"),
     "Change a job on a cluster": ("suspend", "resume", "scale", "delete"),
     "About the command": ("doctor", "completion", "version"),
 }

@@ -8,6 +8,7 @@ import click
 from tfparallel.cli import options
 from tfparallel.convert import command as conversion
 from tfparallel.convert import report
+from tfparallel.terminal import wrapping
 
 
 @click.command("convert")
@@ -29,7 +30,7 @@ def command(files: Sequence[pathlib.Path], diff: bool, defaults: str) -> None:
     """
     result = conversion.convert(files, write_defaults=defaults == "kubeflow")
     for note in result.notes:
-        click.echo(f"note: {note}", err=True)
+        wrapping.say(f"note: {note}")
     for line in report.lines(result.reports):
         click.echo(line, err=True)
     if diff:

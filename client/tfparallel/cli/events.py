@@ -4,7 +4,7 @@ import click
 
 from tfparallel.cli import options
 from tfparallel.cluster import access, backend
-from tfparallel.terminal import display
+from tfparallel.terminal import display, wrapping
 from tfparallel.terminal import status as terminal
 from tfparallel_operator import wall_clock
 
@@ -23,7 +23,7 @@ def command(name: str, *, choice: access.Choice) -> None:
     async def act(cluster: backend.ClusterBackend) -> None:
         events = await cluster.list_events(await cluster.get_job(name))
         if not events:
-            click.echo(f"no events of {name}: Kubernetes keeps them for an hour", err=True)
+            wrapping.say(f"no events of {name}: Kubernetes keeps them for an hour")
             return
         out, _ = display.consoles()
         out.print(terminal.events_table(events, wall_clock.utc_now(), out.width))

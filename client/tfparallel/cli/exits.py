@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 from tfparallel import errors
+from tfparallel.terminal import wrapping
 from tfparallel_operator.api import load
 
 FAILED = 1
@@ -58,5 +59,5 @@ def _end(status: int, sentences: tuple[str, ...], *, verbose: bool) -> NoReturn:
     if verbose:
         traceback.print_exc()
     for sentence in sentences:
-        click.echo(f"error: {sentence}", err=True)
+        wrapping.say(f"error: {sentence}")
     sys.exit(status)

@@ -10,7 +10,7 @@ from tfparallel import errors, models
 from tfparallel.cli import complete, listing, options
 from tfparallel.cluster import access, backend
 from tfparallel.results import download, files, folder, places
-from tfparallel.terminal import transfer
+from tfparallel.terminal import transfer, wrapping
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import outputs
 
@@ -123,7 +123,7 @@ def model(
     async def act(cluster: backend.ClusterBackend) -> None:
         job = await cluster.get_job(name)
         _check_finished(job, part)
-        async with places.opened(cluster, job, places.Choice(image, path), options.say) as place:
+        async with places.opened(cluster, job, places.Choice(image, path), wrapping.say) as place:
             to = target or pathlib.Path(name)
             await _bring(place, part, to, name, is_script=job.is_script)
 

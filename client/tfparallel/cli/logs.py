@@ -1,10 +1,12 @@
 """`tfparallel logs`."""
 
 import click
+from rich import text as rich_text
 
 from tfparallel import logs
 from tfparallel.cli import complete, options
 from tfparallel.cluster import access, backend
+from tfparallel.terminal import display
 
 
 @click.command("logs")
@@ -35,7 +37,12 @@ def command(
     async def act(cluster: backend.ClusterBackend) -> None:
         job = await cluster.get_job(name)
         chosen = None if everyone else (replica or logs.find_coordinator(job))
+        out, _ = display.consoles()
         async for line in logs.read(cluster, job, chosen, follow=follow, tail=tail):
-            click.echo(line.text if chosen else f"[{line.replica}] {line.bare_text}")
+            text = line.text if chosen else f"[{line.replica}] {line.bare_text}"
+            if out.is_terminal:
+                display.print_line(out, rich_text.Text.from_ansi(text))
+            else:
+                click.echo(text)
 
     options.on_cluster(choice, act)

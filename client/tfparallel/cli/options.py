@@ -85,10 +85,6 @@ def variables(verb: Callable[..., None]) -> Callable[..., None]:
     return with_variables
 
 
-say = functools.partial(click.echo, err=True)
-"""Tells the user something that is no result."""
-
-
 def output_folder(meaning: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return the option that names the folder of what a verb writes."""
     return click.option("--output", type=FILE, metavar="DIR", help=meaning)

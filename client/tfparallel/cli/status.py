@@ -61,7 +61,7 @@ async def _follow(cluster: backend.ClusterBackend, name: str, output_format: str
     out, _ = display.consoles()
     async for job in cluster.watch_job(name):
         if output_format in listing.TABLES:
-            out.print(_line(job), soft_wrap=True)
+            display.print_line(out, _line(job))
         else:
             terminal.print_objects([job], output_format, single=True)
         if job.is_finished:

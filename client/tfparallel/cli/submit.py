@@ -12,7 +12,7 @@ import yaml
 from tfparallel import errors, following, models, submission
 from tfparallel.cli import exits, options
 from tfparallel.cluster import access, backend
-from tfparallel.terminal import display
+from tfparallel.terminal import display, wrapping
 from tfparallel_operator.api import names
 
 
@@ -63,7 +63,7 @@ def command(
         created = await cluster.submit(prepared)
         files = sum(map(len, (c["binaryData"]["chunk"] for c in prepared.sources))) * 3 // 4
         sent = f" with {files / 1024:.0f} KiB of files" if prepared.sources else ""
-        click.echo(f"{names.SINGULAR}/{created.name} created{sent}", err=True)
+        wrapping.say(f"{names.SINGULAR}/{created.name} created{sent}")
         return created if detach else await _follow(cluster, created)
 
     finished = options.on_cluster(choice, act)
@@ -86,10 +86,10 @@ async def _follow(cluster: backend.ClusterBackend, job: models.Job) -> models.Jo
     message = next((c.message for c in finished.status.conditions if c.type == finished.state), "")
     console = out if finished.state == names.State.SUCCEEDED else err
     said = "" if screen.has_shown(message) else f": {message}"
-    console.print(f"{finished.state}: {job.name}{said}", soft_wrap=True)
+    display.print_line(console, f"{finished.state}: {job.name}{said}")
     keeps_results = (finished.manifest["spec"].get("trainer") or {}).get("checkpoint")
     if finished.state == names.State.SUCCEEDED and keeps_results:
-        out.print(f"get its model: tfparallel get model {job.name}", soft_wrap=True)
+        display.print_line(out, f"get its model: tfparallel get model {job.name}")
     return finished
 
 
@@ -106,6 +106,6 @@ async def _ask(cluster: backend.ClusterBackend, job: models.Job) -> None:
         )
         if answer == "delete":
             await cluster.delete_job(job.name)
-            click.echo(f"{job.name} deleted", err=True)
+            wrapping.say(f"{job.name} deleted")
             return
-    click.echo(f"{job.name} goes on; {follow}", err=True)
+    wrapping.say(f"{job.name} goes on; {follow}")

@@ -14,7 +14,7 @@ from tfparallel import errors
 from tfparallel.cli import options
 from tfparallel.cluster import access, answers, backend
 from tfparallel.results import events, files, folder, places
-from tfparallel.terminal import tensorboard
+from tfparallel.terminal import tensorboard, wrapping
 from tfparallel_trainer.contract import outputs
 
 
@@ -62,16 +62,16 @@ def command(
 
     async def act(cluster: backend.ClusterBackend) -> None:
         with _kept(target) as to:
-            begin = functools.partial(events.copies, cluster, name, to, place, options.say)
+            begin = functools.partial(events.copies, cluster, name, to, place, wrapping.say)
             first = begin()
             async with contextlib.aclosing(first):
                 with answers.explained(cluster.context):
                     job = await anext(first)
                 if not any(to.rglob(files.EVENTS)):
-                    options.say(
+                    wrapping.say(
                         f"{name} has written no event files yet: TensorBoard shows them later"
                     )
-                copying = events.keep_copying(begin, first, options.say)
+                copying = events.keep_copying(begin, first, wrapping.say)
                 await _show(to if job.is_script else to / outputs.TENSORBOARD, port, copying)
 
     options.on_cluster(choice, act)

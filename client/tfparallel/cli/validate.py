@@ -8,6 +8,7 @@ import click
 from tfparallel import validation
 from tfparallel.cli import options
 from tfparallel.cluster import access, backend
+from tfparallel.terminal import wrapping
 from tfparallel_operator.api import load
 
 
@@ -44,7 +45,7 @@ def command(paths: Sequence[pathlib.Path], *, ask_server: bool, choice: access.C
     for job in valid:
         click.echo(f"{job.title}: valid")
         for warning in validation.find_warnings(job):
-            click.echo(f"warning: {warning}", err=True)
+            wrapping.say(f"warning: {warning}")
     if faults:
         raise load.SpecError(*faults)
 

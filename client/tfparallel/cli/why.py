@@ -1,8 +1,6 @@
 """`tfparallel why`."""
 
 import json
-import re
-import textwrap
 from collections.abc import Iterator
 
 import click
@@ -10,10 +8,9 @@ import click
 from tfparallel.cli import options
 from tfparallel.cluster import access, backend
 from tfparallel.diagnosis import findings, gather
+from tfparallel.terminal import wrapping
 
 _WIDTH = 80
-_GLUE = "\0"
-"""Stands for a space where a line must not break."""
 
 
 @click.command("why")
@@ -48,28 +45,17 @@ def command(name: str, *, output_format: str, choice: access.Choice) -> None:
 
 def render(diagnosis: findings.Diagnosis) -> Iterator[str]:
     """Yield a diagnosis as lines of at most 80 characters."""
-    yield from _wrap(f"{diagnosis.sentence.rstrip('.')}.")
+    yield from wrapping.wrap(f"{diagnosis.sentence.rstrip('.')}.", _WIDTH)
     if diagnosis.remedy:
         yield ""
-        yield from _wrap(f"What to do: {diagnosis.remedy}")
+        yield from wrapping.wrap(f"What to do: {diagnosis.remedy}", _WIDTH)
+    if diagnosis.page:
+        yield f"See {diagnosis.page}"
     if diagnosis.evidence:
         yield ""
         yield "Evidence:"
         for fact in diagnosis.evidence:
-            yield from _wrap(f"  {fact.source:<9}  {fact.text}", indent=13)
-
-
-def _wrap(text: str, indent: int = 0) -> list[str]:
-    """Break text into lines, but never a command, so that you can copy it."""
-    glued = re.sub(r"`[^`]+`", lambda command: command[0].replace(" ", _GLUE), text)
-    lines = textwrap.wrap(
-        glued,
-        _WIDTH,
-        subsequent_indent=" " * indent,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    return [line.replace(_GLUE, " ") for line in lines]
+            yield from wrapping.wrap(f"  {fact.source:<9}  {fact.text}", _WIDTH, indent=13)
 
 
 def to_object(name: str, namespace: str, diagnosis: findings.Diagnosis) -> dict[str, object]:
@@ -80,5 +66,6 @@ def to_object(name: str, namespace: str, diagnosis: findings.Diagnosis) -> dict[
         "kind": diagnosis.kind,
         "sentence": diagnosis.sentence,
         "remedy": diagnosis.remedy,
+        "documentation": diagnosis.page,
         "evidence": [{"source": fact.source, "text": fact.text} for fact in diagnosis.evidence],
     }

@@ -224,8 +224,8 @@ class ClusterBackend:
         """
         with answers.explained(self.context):
             listing = await self._api.list(resources.EVENTS, job.namespace)
-        mine = (body for body in listing.items if _is_about(body.get("regarding", {}), job))
-        return sorted((objects.parse_event(body) for body in mine), key=lambda event: event.time)
+        mine = [body for body in listing.items if _is_about(body.get("regarding", {}), job)]
+        return objects.parse_events(mine)
 
     async def list_claims(self, job: models.Job) -> Sequence[models.Claim]:
         """Return the claims of a job that exist; none without the right to read them."""

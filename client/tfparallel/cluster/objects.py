@@ -1,6 +1,7 @@
 """From the API server's JSON to the client's models."""
 
 import datetime
+from collections.abc import Iterable
 from typing import Any
 
 import pydantic
@@ -8,6 +9,7 @@ import pydantic
 from tfparallel import models
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.api_server import client as api
+from tfparallel_operator.core import remedies
 
 _LABEL_VERSION = "app.kubernetes.io/version"
 _EPOCH = "1970-01-01T00:00:00Z"
@@ -42,7 +44,9 @@ def parse_pod(body: api.Object) -> models.Replica:
     metadata, status = body["metadata"], body.get("status", {})
     labels = metadata.get("labels", {})
     container = _container(status)
-    ended = container.get("state", {}).get("terminated")
+    state = container.get("state", {})
+    ended = state.get("terminated")
+    times = ended or state.get("running") or {}
     phase = "Terminating" if "deletionTimestamp" in metadata else status.get("phase", "Pending")
     return models.Replica(
         name=f"{labels.get(names.LABEL_ROLE)}-{labels.get(names.LABEL_INDEX)}",
@@ -53,6 +57,8 @@ def parse_pod(body: api.Object) -> models.Replica:
         reason=_reason(status, container),
         exit_code=None if ended is None else ended.get("exitCode"),
         created=_time(metadata["creationTimestamp"]),
+        started=_optional_time(times.get("startedAt")),
+        ended=_optional_time(times.get("finishedAt")),
         memory_limit=_memory_limit(body.get("spec", {})),
     )
 
@@ -80,6 +86,16 @@ def claim_names(job: models.Job) -> frozenset[str]:
         listed += [one.get("persistentVolumeClaim", {}).get("claimName") for one in volumes]
     named = {name if name not in templates else f"{job.name}-{name}" for name in listed if name}
     return frozenset(named | {f"{job.name}-{name}" for name in templates})
+
+
+def parse_events(bodies: Iterable[api.Object]) -> list[models.Event]:
+    """Return events, oldest first.
+
+    Some components write fractions of a second and others do not: within a second, the order of the
+    writes counts.
+    """
+    in_order = sorted(bodies, key=lambda body: int(body["metadata"]["resourceVersion"]))
+    return sorted(map(parse_event, in_order), key=lambda event: event.time.replace(microsecond=0))
 
 
 def parse_event(body: api.Object) -> models.Event:
@@ -160,10 +176,15 @@ def _reason(status: api.Object, container: api.Object) -> str:
             return ": ".join(" ".join(word.split()) for word in words if word)
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+            text = f"{condition.get('reason', '')}: {condition.get('message', '')}"
+            return remedies.without_preemption(text)
     words = (status.get("reason", ""), status.get("message", ""))  # such as Evicted
     return ": ".join(" ".join(word.split()) for word in words if word)
 
 
 def _time(text: str) -> datetime.datetime:
     return datetime.datetime.fromisoformat(text)
+
+
+def _optional_time(text: str | None) -> datetime.datetime | None:
+    return _time(text) if text else None

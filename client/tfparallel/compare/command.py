@@ -48,7 +48,7 @@ def compare(
     out, _ = display.consoles()
     out.print(text.table(figures))
     for line in (*(str(folder / file) for file in (PAGE, MACHINE, *pictures)), *figures.verdicts):
-        out.print(line, soft_wrap=True)
+        display.print_line(out, line)
 
 
 def target(written: str) -> measure.Target:

@@ -1,94 +1,136 @@
-"""The report as pictures. Matplotlib is loaded when something is drawn: it takes a second."""
+"""The comparison as pictures."""
 
 import pathlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfparallel.compare import report
+from tfparallel.drawing import palette, svg
 
 LOSS = "loss.svg"
 SPEED = "speed.svg"
 STALENESS = "staleness.svg"
 
-_COLOURS = ("#0072b2", "#d55e00", "#56b4e9", "#e69f00")
-"""Told apart by the colour-blind too; one for each variant."""
-
 _STALENESS_SHOWN = 20
 """Staleness of more than this stands in one bar."""
 
 
-def pictures(figures: report.Report, folder: pathlib.Path) -> dict[str, str]:
-    """Draw into a folder; gives what each file shows."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    # Text as text: small files that can be searched. No date, so that a repeat is equal.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tfparallel"}):
-        drawn = {
-            LOSS: (_loss(pyplot, figures), f"{figures.loss} by examples and by seconds"),
-            SPEED: (_speed(pyplot, figures), "examples a second"),
-        }
-        if figures.staleness:
-            drawn[STALENESS] = (_staleness(pyplot, figures), "staleness of the updates")
-        for file, (figure, _) in drawn.items():
-            figure.savefig(folder / file, metadata={"Date": None})
-            pyplot.close(figure)
-    return {file: shown for file, (_, shown) in drawn.items()}
+def pictures(figures: report.Report, folder: pathlib.Path) -> Mapping[str, str]:
+    """Draw into a folder; return the title of each file."""
+    drawn = {LOSS: loss(figures), SPEED: speed(figures)}
+    if figures.staleness:
+        drawn[STALENESS] = staleness(figures)
+    for file, picture in drawn.items():
+        (folder / file).write_text(picture.document, encoding="utf-8")
+    return {file: picture.title for file, picture in drawn.items()}
 
 
-def _loss(pyplot: Any, figures: report.Report) -> Any:
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-    for axis, label in zip(axes, ("examples", "seconds since the first step"), strict=True):
-        for name, curve, colour in zip(figures.variants, figures.curves, _COLOURS, strict=False):
-            places = curve.examples if label == "examples" else curve.seconds
-            means = [statistics.fmean(losses) for losses in curve.losses]
-            axis.plot(places, means, color=colour, marker=".", label=name)
-            low, high = [min(one) for one in curve.losses], [max(one) for one in curve.losses]
-            axis.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
-        axis.set_xlabel(label)
-        axis.set_yscale("log")
-        axis.grid(visible=True, alpha=0.3)
-    axes[0].set_ylabel(figures.loss)
-    axes[0].legend()
-    return figure
+def loss(figures: report.Report) -> svg.Picture:
+    """Draw the loss over examples and over time."""
+    title = f"{figures.loss} by examples and by seconds"
+    with svg.canvas(title, width=svg.WIDE, height=3.6) as canvas:
+        axes = canvas.figure.subplots(1, 2, sharey=True)
+        for axis, label in zip(axes, ("examples", "seconds since the first step"), strict=True):
+            for number, (name, curve) in enumerate(
+                zip(figures.variants, figures.curves, strict=True)
+            ):
+                places = curve.examples if label == "examples" else curve.seconds
+                means = [statistics.fmean(losses) for losses in curve.losses]
+                color, dashes = _color(number), "--" if _is_slow(number) else "-"
+                axis.plot(places, means, dashes, color=color, marker="os^v"[number % 4], label=name)
+                low, high = [[of(one) for one in curve.losses] for of in (min, max)]
+                axis.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
+            axis.set_xlabel(label)
+            axis.grid(visible=True)
+        axes[0].set_ylabel(figures.loss)
+        every = (value for curve in figures.curves for losses in curve.losses for value in losses)
+        svg.scale(axes[0], every)
+        lines, names = axes[0].get_legend_handles_labels()
+        canvas.figure.legend(lines, names, loc="outside lower left", ncols=len(names))
+        canvas.description = "Last values: " + "; ".join(
+            f"{name} {statistics.fmean(curve.losses[-1]):.3g}"
+            for name, curve in zip(figures.variants, figures.curves, strict=True)
+            if curve.losses
+        )
+    return canvas.picture
 
 
-def _speed(pyplot: Any, figures: report.Report) -> Any:
-    figure, axis = pyplot.subplots(figsize=(6, 3), layout="constrained")
+def speed(figures: report.Report) -> svg.Picture:
+    """Draw how many examples a second each variant trains on."""
     means = [cell.mean or 0.0 for cell in figures.speeds]
-    errors = [cell.deviation or 0.0 for cell in figures.speeds]
-    names = [name.replace(", ", ",\n") for name in figures.variants]
-    bars = axis.bar(names, means, yerr=errors, capsize=4, color=_COLOURS[: len(names)])
-    axis.bar_label(bars, [f"{mean:,.0f}" for mean in means], padding=2)
-    axis.margins(y=0.15)
-    axis.set_ylabel("examples/s")
-    return figure
+    deviations = [cell.deviation or 0.0 for cell in figures.speeds]
+    with svg.canvas("examples a second", width=6, height=0.9 + 0.4 * len(means)) as canvas:
+        axis = canvas.figure.subplots()
+        rows = range(len(means))
+        axis.barh(rows, means, 0.7, **_fills(len(means)))
+        axis.errorbar(means, rows, xerr=deviations, fmt="none", ecolor=palette.INK, capsize=4)
+        ends = [mean + deviation for mean, deviation in zip(means, deviations, strict=True)]
+        for row, end in enumerate(ends):
+            axis.annotate(
+                f"{means[row]:,.0f}", (end, row), (6, 0), textcoords="offset points", va="center"
+            )
+        axis.set_xlim(0, 1.2 * max([*ends, 1e-9]))
+        axis.set_yticks(rows, figures.variants)
+        axis.set_ylim(len(means) - 0.5, -0.5)
+        axis.set_xlabel("examples a second; line: standard deviation over the seeds")
+        canvas.description = "; ".join(
+            f"{name} {mean:,.0f}" for name, mean in zip(figures.variants, means, strict=True)
+        )
+    return canvas.picture
 
 
-def _staleness(pyplot: Any, figures: report.Report) -> Any:
-    figure, axis = pyplot.subplots(figsize=(6, 3), layout="constrained")
-    width = 0.8 / len(figures.staleness)
+def staleness(figures: report.Report) -> svg.Picture:
+    """Draw how stale updates were, in hundredths of all updates of a variant."""
     last = min(_STALENESS_SHOWN, max(max(counts) for counts in figures.staleness.values()))
-    for place, (name, counts) in enumerate(figures.staleness.items()):
-        shares = _shares(counts, last)
-        left = [
-            value + (place - (len(figures.staleness) - 1) / 2) * width for value in range(last + 1)
-        ]
-        axis.bar(left, shares, width, label=name, color=_COLOURS[figures.variants.index(name)])
     beyond = any(max(counts) > last for counts in figures.staleness.values())
-    axis.set_xlabel(f"staleness in updates{f' ({last}: and more)' if beyond else ''}")
-    axis.set_ylabel("share of updates, %")
-    axis.legend()
-    return figure
+    with svg.canvas("staleness of the updates", width=6, height=3.2) as canvas:
+        axis = canvas.figure.subplots()
+        width = 0.8 / len(figures.staleness)
+        for place, (name, counts) in enumerate(figures.staleness.items()):
+            shares = shares_by_staleness(counts, last)
+            shift = (place - (len(figures.staleness) - 1) / 2) * width
+            left = [value + shift for value in range(last + 1)]
+            number = figures.variants.index(name)
+            axis.bar(left, shares, width, label=name, color=_color(number), hatch=_hatch(number))
+        axis.set_xlabel(f"staleness in updates{f' ({last}: and more)' if beyond else ''}")
+        axis.set_ylabel("% of the updates")
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        canvas.figure.legend(loc="outside lower left", ncols=2)
+        canvas.description = "Most frequent: " + "; ".join(
+            f"{name} {max(counts, key=lambda value: counts[value])} updates"
+            for name, counts in figures.staleness.items()
+        )
+    return canvas.picture
 
 
-def _shares(counts: Any, last: int) -> Sequence[float]:
-    """Hundredths of all updates for each staleness; the last takes in what is beyond."""
+def shares_by_staleness(counts: Mapping[int, int], last: int) -> Sequence[float]:
+    """Return hundredths of all updates for each staleness; the last takes in what is beyond."""
     total = sum(counts.values())
     shares = [0.0] * (last + 1)
     for value, count in counts.items():
         shares[min(value, last)] += 100 * count / total
     return shares
+
+
+def _fills(count: int) -> Mapping[str, Any]:
+    numbers = range(count)
+    return {
+        "color": [_color(number) for number in numbers],
+        "hatch": [_hatch(number) for number in numbers],
+        "edgecolor": palette.PAPER,
+        "linewidth": 0,
+    }
+
+
+def _color(number: int) -> str:
+    """Return the color of a mode; variants with a slow worker follow those without."""
+    return palette.VARIANTS[number % len(palette.VARIANTS)]
+
+
+def _hatch(number: int) -> str:
+    return "//" if _is_slow(number) else ""
+
+
+def _is_slow(number: int) -> bool:
+    return number >= len(palette.VARIANTS)

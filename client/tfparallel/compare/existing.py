@@ -76,7 +76,7 @@ def compare(places: Mapping[str, pathlib.Path], target: measure.Target | None) -
     out, _ = display.consoles()
     out.print(table(runs, target))
     if target is not None:
-        out.print(conclusion(runs, target), soft_wrap=True)
+        display.print_line(out, conclusion(runs, target))
 
 
 def read(name: str, folder: pathlib.Path) -> Run:

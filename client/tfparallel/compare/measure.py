@@ -1,4 +1,7 @@
-"""Figures of one run. Pure functions of what it recorded; docs/compare.md says what each means."""
+"""Figures of one run: pure functions of what it recorded.
+
+docs/benchmarks/compare.md says what each means.
+"""
 
 import collections
 import dataclasses

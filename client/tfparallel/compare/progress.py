@@ -92,7 +92,7 @@ class Screen:
         return f"run {self._number} of {self._total}: {self.what}"
 
     def _print(self, text: str) -> None:
-        self._err.print(text, soft_wrap=True)
+        display.print_line(self._err, text)
 
 
 def progress_bar(console: rich_console.Console) -> rich_progress.Progress:

@@ -149,16 +149,16 @@ def _setting(comparison: Comparison) -> str:
     design = comparison.design
     slow = ""
     if design.slow_worker is not None:
-        slow = f", and the same with the last worker {design.slow_worker:g} times slower"
+        slow = f". Each run is repeated with the last worker {design.slow_worker:g} times slower"
     share = {
-        plan.Equal.UPDATE: f"an update has {comparison.batch} examples in both modes",
+        plan.Equal.UPDATE: f"An update has {comparison.batch} examples in both modes",
         plan.Equal.WORKER: (
-            f"a worker's step has {comparison.batch // design.workers} examples in both modes"
+            f"A worker's step has {comparison.batch // design.workers} examples in both modes"
         ),
     }[design.equal]
     return (
         f"{_count(design.workers, 'worker')}, {_count(design.servers, 'server')} for async, "
-        f"{_count(design.seeds, 'seed')}; {share}{slow}"
+        f"{_count(design.seeds, 'seed')}. {share}{slow}"
     )
 
 

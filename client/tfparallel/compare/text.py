@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich import table as rich_table
 from rich import text as rich_text
@@ -47,7 +47,7 @@ def table(figures: report.Report) -> rich_table.Table:
     return grid
 
 
-def page(figures: report.Report, pictures: dict[str, str]) -> str:
+def page(figures: report.Report, pictures: Mapping[str, str]) -> str:
     """The report in Markdown.
 
     Args:

@@ -48,19 +48,19 @@ def sentence(target: str, contenders: Sequence[Contender]) -> str:
         return f"only {first.name} reaches {target} in every run."
     second = others[0]
     times = f"{first.seconds.mean:.4g} s against {second.seconds.mean:.4g} s"
-    steps = f"after {_ratio(first.steps.mean, second.steps.mean)} steps"
+    steps = f"{_ratio(first.steps.mean, second.steps.mean)} steps"
     spreads = [one.seconds.deviation for one in (first, second)]
     spread = sum(one for one in spreads if one is not None)
     if second.seconds.mean - first.seconds.mean <= spread:
         return (
             f"the difference between {first.name} and {second.name} until {target} ({times}) lies"
-            f" within the spread of the seeds; {first.name} is there {steps}."
+            f" within the spread of the seeds. {first.name} takes {steps}."
         )
     factor = "" if first.seconds.mean <= 0 else f"{_factor(second, first)} times as fast as "
     unknown = " One run of each does not show the spread." if None in spreads else ""
     return (
-        f"{first.name} reaches {target} first, {factor or 'before '}{second.name} ({times}),"
-        f" {steps}.{unknown}"
+        f"{first.name} reaches {target} first, {factor or 'before '}{second.name} ({times})."
+        f" It takes {steps}.{unknown}"
     )
 
 

@@ -1,6 +1,6 @@
 """What a converted TFJob does otherwise than the TFJob did: the one place that says so.
 
-`convert` reports those that concern a job, and docs/tfjob.md shows them all.
+`convert` reports those that concern a job, and docs/how-to/tfjob.md shows them all.
 """
 
 import dataclasses
@@ -87,7 +87,7 @@ class TFJobDifference(conversion.Difference):
         conversion.Severity.BEHAVIOR,
         "an evaluator when training has succeeded",
         "`cleanPodPolicy` is applied to it at once",
-        "it may go on for `evaluatorGraceSeconds` (300) first",
+        "it may continue for `evaluatorGraceSeconds` (300) first",
         "leaves it; 0 ends it at once",
     )
     EVALUATOR_ADDRESS = conversion.Row(
@@ -101,7 +101,7 @@ class TFJobDifference(conversion.Difference):
         conversion.Severity.BREAKING,
         "`Master` in `TF_CONFIG`",
         "`master`",
-        "`chief`, for TensorFlow 2 knows no master",
+        "`chief`: TensorFlow 2 has no master",
         "leaves it: change a script that asks for `master`; its pod is still called master",
     )
     SERVERS = conversion.Row(
@@ -116,7 +116,7 @@ class TFJobDifference(conversion.Difference):
         "a job of one replica",
         "no `TF_CONFIG`",
         "a `TF_CONFIG` of one replica",
-        "leaves it; for a script that minds give the container an env `TF_CONFIG` of `{}`",
+        "leaves it; if a script depends on it, set `TF_CONFIG` to `{}` in the container's env",
     )
     TEMPLATE_TF_CONFIG = conversion.Row(
         conversion.Severity.COSMETIC,
@@ -137,7 +137,7 @@ class TFJobDifference(conversion.Difference):
         conversion.Severity.BREAKING,
         "addresses",
         "`job-worker-0.namespace.svc`",
-        "`job-worker-0.job`, for thousands have to fit one variable",
+        "`job-worker-0.job`, so that thousands fit in one variable",
         "leaves it: change what names the old ones",
         is_general=True,
     )
@@ -161,7 +161,7 @@ class TFJobDifference(conversion.Difference):
         conversion.Severity.BEHAVIOR,
         "`hostname`, `subdomain` in a template",
         "kept",
-        "replaced, for addresses are made of them",
+        "replaced: addresses consist of them",
         "removes them",
     )
     POD_RESTART_POLICY = conversion.Row(
@@ -182,7 +182,7 @@ class TFJobDifference(conversion.Difference):
     DEADLINE = conversion.Row(
         conversion.Severity.BEHAVIOR,
         "`activeDeadlineSeconds`",
-        "looked at when something happens: a quiet job goes on",
+        "checked when something happens: a quiet job continues",
         "it ends the job on time",
         "leaves it",
     )
@@ -190,14 +190,14 @@ class TFJobDifference(conversion.Difference):
         conversion.Severity.BREAKING,
         "`schedulingPolicy`",
         "pods start together or not at all, where the operator has a gang scheduler",
-        "so too; without a gang scheduler the job is refused",
+        "the same; without a gang scheduler the job is refused",
         "leaves it: set `scheduling.gang`, or start the operator with `--gang-scheduler`",
     )
     POD_GROUP = conversion.Row(
         conversion.Severity.BREAKING,
         "annotation `scheduling.k8s.io/group-name`",
-        "the operator makes the PodGroup, where it has a gang scheduler",
-        "nobody makes it",
+        "the operator creates the PodGroup, if it has a gang scheduler",
+        "no one creates it",
         "leaves it: make the PodGroup, or remove the annotation",
     )
     MANAGED_BY = conversion.Row(
@@ -217,7 +217,7 @@ class TFJobDifference(conversion.Difference):
     ROLE_KEYS = conversion.Row(
         conversion.Severity.COSMETIC,
         "role keys",
-        "any case; others get pods that nobody looks at",
+        "any case; other words get unmanaged pods",
         "`Chief`, `Master`, `Worker`, `PS`, `Evaluator`",
         "writes them so, and refuses others",
     )
@@ -245,7 +245,7 @@ class TFJobDifference(conversion.Difference):
     MISPLACED = conversion.Row(
         conversion.Severity.BEHAVIOR,
         "fields of `runPolicy` that stand in `spec`",
-        "dropped in silence; the older tf-operator read them",
+        "ignored silently; the older tf-operator read them",
         "refused",
         "moves them to where they count",
     )
@@ -273,7 +273,7 @@ class TFJobDifference(conversion.Difference):
     UNKNOWN = conversion.Row(
         conversion.Severity.COSMETIC,
         "unknown fields",
-        "dropped in silence",
+        "ignored silently",
         "refused by `kubectl`",
         "removes them",
     )

@@ -1,6 +1,6 @@
 """What a converted TrainJob does otherwise than the TrainJob did: the one place that says so.
 
-`convert` reports those that concern a job, and docs/trainjob.md shows them all.
+`convert` reports those that concern a job, and docs/how-to/trainjob.md shows them all.
 """
 
 from tfparallel.convert import conversion

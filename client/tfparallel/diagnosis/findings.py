@@ -9,6 +9,7 @@ from tfparallel import models
 from tfparallel.terminal import status as terminal
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core.status import conditions
+from tfparallel_trainer.contract import documentation
 
 
 class Kind(enum.StrEnum):
@@ -60,6 +61,13 @@ class Diagnosis:
     remedy: str
     """What to do; empty where nothing needs to be done."""
     evidence: tuple[Evidence, ...] = ()
+    reason: str = ""
+    """Of the condition that it follows from, if it is one of `names.Reason`."""
+
+    @property
+    def page(self) -> str:
+        """The address of what the documentation says about the reason; empty without one."""
+        return f"{documentation.REASONS}#{self.reason.lower()}" if self.reason else ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

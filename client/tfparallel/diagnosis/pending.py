@@ -15,9 +15,6 @@ _UNREMARKABLE = re.compile(r"(?:ContainerCreating|PodInitializing|)")
 _NO_CAUSE = re.compile(r'(?:ErrImagePull|ImagePullBackOff)(?:: Back-off pulling image "[^"]*")?')
 """What the kubelet says of an image between two tries: the registry's sentence is in Events."""
 
-_PREEMPTION = re.compile(r"[,.]? ?(?:no new claims to deallocate, )?preemption: .*")
-"""What the scheduler adds about pods that it could displace."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wait:
@@ -30,11 +27,6 @@ class Wait:
     created: datetime.datetime | None
     others: int
     """How many more pods wait."""
-
-    @property
-    def short_words(self) -> str:
-        """The words without what the scheduler says of preemption."""
-        return _PREEMPTION.sub("", remedies.shorten(self.words)).rstrip(".")
 
     @property
     def remedy(self) -> str:
@@ -61,7 +53,7 @@ def describe_wait(wait: Wait) -> str:
     """Return the part of a sentence that says what waits, and why."""
     subject = f"{wait.pod} waits" if not wait.others else f"{wait.pod} and {wait.others} more wait"
     if wait.words:
-        return f"{subject}: {wait.short_words}"
+        return f"{subject}: {remedies.shorten(wait.words).rstrip('.')}"
     if wait.node:
         return f"{subject} for its containers, which {wait.node} creates"
     return f"{subject} for a node"
@@ -74,7 +66,8 @@ def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Eviden
     yield findings.Evidence(findings.Source.POD, f"{wait.pod} is Pending{since}{where}")
     for event in _warnings(wait.pod, facts)[-2:]:
         often = f" {event.count} times, last" if event.count > 1 else ""
-        words = "" if event.message in wait.words else f": {remedies.shorten(event.message)}"
+        message = remedies.without_preemption(event.message)
+        words = "" if message in wait.words else f": {remedies.shorten(message)}"
         text = f"{event.reason}{often} {facts.age(event.time)} ago{words}"
         yield findings.Evidence(findings.Source.EVENT, text)
     yield from unbound_claims.list_evidence(wait.words, facts)

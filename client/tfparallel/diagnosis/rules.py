@@ -57,7 +57,9 @@ def _failed(facts: findings.Facts) -> findings.Diagnosis | None:
     evidence = [findings.describe_condition(condition, facts), *endings.list_exits(facts)]
     evidence += findings.describe_lines(facts)
     remedy = _remedy_of_failure(facts, condition, remedy)
-    return findings.Diagnosis(findings.Kind.FAILED, sentence, remedy, tuple(evidence))
+    return findings.Diagnosis(
+        findings.Kind.FAILED, sentence, remedy, tuple(evidence), condition.reason
+    )
 
 
 def _remedy_of_failure(facts: findings.Facts, condition: job_status.Condition, remedy: str) -> str:
@@ -85,6 +87,19 @@ def _suspended(facts: findings.Facts) -> findings.Diagnosis | None:
     sentence = f"{facts.job.name} has been suspended for {age}, by runPolicy.suspend"
     remedy = f"Let it run: `tfparallel resume {facts.job.name}`."
     return findings.Diagnosis(findings.Kind.SUSPENDED, sentence, remedy)
+
+
+def _refused(facts: findings.Facts) -> findings.Diagnosis | None:
+    condition = facts.find_true(names.Condition.CREATION_REFUSED)
+    if condition is None:
+        return None
+    return _explain(
+        facts,
+        condition,
+        findings.Kind.REFUSED,
+        lead="has waited for {age}:",
+        remedy="Correct what the message names: the operator tries again by itself.",
+    )
 
 
 def _queued(facts: findings.Facts) -> findings.Diagnosis | None:
@@ -118,19 +133,6 @@ def _list_events_of_queue(
             yield findings.Evidence(findings.Source.EVENT, text)
 
 
-def _refused(facts: findings.Facts) -> findings.Diagnosis | None:
-    condition = facts.find_true(names.Condition.CREATION_REFUSED)
-    if condition is None:
-        return None
-    return _explain(
-        facts,
-        condition,
-        findings.Kind.REFUSED,
-        lead="has waited for {age}:",
-        remedy="Correct what the message names: the operator tries again by itself.",
-    )
-
-
 def _stalled(facts: findings.Facts) -> findings.Diagnosis | None:
     condition = facts.find_true(names.Condition.TRAINING_STALLED)
     wait = pending.find_wait(facts)
@@ -161,7 +163,9 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
         evidence[0] = findings.describe_condition(condition, facts, cause)
         evidence += pending.list_evidence(wait, facts)
         sentence = f"{sentence}, and {pending.describe_wait(wait)}"
-        return findings.Diagnosis(findings.Kind.RESTARTING, sentence, wait.remedy, tuple(evidence))
+        return findings.Diagnosis(
+            findings.Kind.RESTARTING, sentence, wait.remedy, tuple(evidence), condition.reason
+        )
     evidence += (
         findings.Evidence(findings.Source.POD, f"{one.pod} is still being deleted on {one.node}")
         for one in facts.replicas
@@ -175,6 +179,7 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
         or _remedy_of_exit(condition.message)
         or "Wait: the operator creates the replicas again.",
         tuple(evidence),
+        condition.reason,
     )
 
 
@@ -240,7 +245,7 @@ def _explain(
     begin = lead.format(age=facts.age(condition.last_transition_time))
     sentence = f"{facts.job.name} {begin} {remedies.shorten(cause)}"
     evidence = (findings.describe_condition(condition, facts), *more)
-    return findings.Diagnosis(kind, sentence, known or remedy, evidence)
+    return findings.Diagnosis(kind, sentence, known or remedy, evidence, condition.reason)
 
 
 _RULES: tuple[Callable[[findings.Facts], findings.Diagnosis | None], ...] = (
@@ -248,8 +253,8 @@ _RULES: tuple[Callable[[findings.Facts], findings.Diagnosis | None], ...] = (
     _failed,
     unseen.diagnose_unseen,
     _suspended,
+    _refused,  # such as the Workload of a job that would wait for Kueue
     _queued,
-    _refused,
     _stalled,
     _restarting,
     _waiting,

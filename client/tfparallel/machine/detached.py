@@ -121,14 +121,13 @@ class DetachedRun:
         """Return the status of a job that has not ended and whose process has."""
         is_suspended = manifest["spec"].get("runPolicy", {}).get("suspend", False)
         message = "resume the job to continue" if is_suspended else self._last_words()
-        return conditions.set_condition(
+        ended_at = datetime.datetime.fromtimestamp(self._manifest.stat().st_mtime, datetime.UTC)
+        return conditions.Stamp(ended_at, generation=0).set(
             conditions.without(status, names.Condition.RUNNING),
             names.Condition.SUSPENDED if is_suspended else names.Condition.FAILED,
-            true=True,
-            reason=names.Reason.JOB_SUSPENDED if is_suspended else "ProcessEnded",
-            message=message,
-            now=datetime.datetime.fromtimestamp(self._manifest.stat().st_mtime, datetime.UTC),
-            generation=0,
+            True,
+            names.Reason.JOB_SUSPENDED if is_suspended else "ProcessEnded",
+            message,
         )
 
     def _last_words(self) -> str:

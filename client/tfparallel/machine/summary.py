@@ -14,7 +14,7 @@ from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import run
-from tfparallel_trainer.contract import outputs, pipeline
+from tfparallel_trainer.contract import outputs, plan
 from tfparallel_trainer.contract import progress as contract_progress
 
 _KEPT = (
@@ -41,17 +41,17 @@ def show(outcome: run.Outcome, has_shown: Callable[[str], bool] = lambda _: Fals
     failed = conditions.find(status, names.Condition.FAILED)
     if outcome.stopped_by is not None:
         headline = f"Stopped by {outcome.stopped_by.name}"
-        err.print(f"stopped; go on with --output {_path(outcome.layout.root)}", soft_wrap=True)
+        display.print_line(err, f"stopped; go on with --output {_path(outcome.layout.root)}")
     else:
         headline = str(status.state)
     if failed is not None and not has_shown(failed.message):
-        err.print(f"error: {failed.reason}: {failed.message}", soft_wrap=True)
+        display.print_line(err, f"error: {failed.reason}: {failed.message}")
     style = "bold green" if status.state is names.State.SUCCEEDED else "bold red"
     out.print(rich_text.Text(f"{headline}: {outcome.job.metadata.name}", style))
     rows = list(_rows(outcome))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        out.print(f"  {name:{width}}  {value}", soft_wrap=True)  # a path can be copied
+        out.print(f"{name:{width}}  {value}", soft_wrap=True)  # a path can be copied
     if status.placement is not None:
         out.print(placement.table(status.placement))
 
@@ -89,7 +89,7 @@ def _results(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
 def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
     """Draw how the stages of a split model worked, where the run has left that."""
     try:
-        stages = pipeline.Pipeline.model_validate_json((folder / outputs.PIPELINE).read_bytes())
+        stages = plan.Pipeline.model_validate_json((folder / outputs.PIPELINE).read_bytes())
     except (OSError, pydantic.ValidationError):
         return
     yield "stages", planning.waiting(stages)

@@ -5,7 +5,7 @@ import pathlib
 import click
 
 from tfparallel.planning import ask, draw, questions, show
-from tfparallel.terminal import display
+from tfparallel.terminal import display, wrapping
 from tfparallel_operator.local import folders
 from tfparallel_trainer.contract import plan
 
@@ -43,7 +43,7 @@ def print_tables(subject: questions.Subject, folder: pathlib.Path) -> None:
 
 def _answer(subject: questions.Subject) -> plan.Plan:
     for note in subject.notes:
-        click.echo(f"note: {note}", err=True)
+        wrapping.say(f"note: {note}")
     return ask.ask(subject.question, subject.files)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from rich import console as rich_console
 from rich import table as rich_table
 
-from tfparallel.terminal import status
-from tfparallel_trainer.contract import pipeline, plan
+from tfparallel.terminal import display, status
+from tfparallel_trainer.contract import plan
 
 _WIDTH = 80
 """Most characters of a line of the schedule."""
@@ -44,7 +44,7 @@ def headline(answer: plan.Plan) -> str:
     )
 
 
-def waiting(run: pipeline.Pipeline) -> str:
+def waiting(run: plan.Pipeline) -> str:
     """How much of the schedule stages wait, messages included, beside what was planned of it."""
     stages = run.placement.mesh.stage
     of_plan = "" if run.planned is None else f" (planned {run.planned.bubble:.0%})"
@@ -57,7 +57,7 @@ def show(answer: plan.Plan, out: rich_console.Console) -> None:
 
     def say(*lines: str) -> None:
         for line in lines:
-            out.print(line, soft_wrap=not out.is_terminal)
+            display.print_line(out, line)
 
     say(headline(answer), "")
     out.print(placement(answer), "", memory(answer), "")

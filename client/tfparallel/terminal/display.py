@@ -1,6 +1,5 @@
 """What a person sees while a job runs: the placement, the replicas' lines, how far it has come."""
 
-import collections
 import itertools
 import os
 import re
@@ -30,8 +29,11 @@ _PLAIN_SECONDS = 1.0
 _ERROR = "error: "
 """Begins the line in which a replica says why it ends."""
 
+_FRAME = '  File "'
+"""Begins the place of a traceback; lines that are indented further belong to it."""
+
 _REMEMBERED_ERRORS = 32
-"""How many of the last errors of replicas an event is compared with."""
+"""How many of the last errors of replicas the next ones and events are compared with."""
 
 
 class _Console(rich_console.Console):
@@ -57,6 +59,15 @@ def consoles() -> tuple[rich_console.Console, rich_console.Console]:
     return streams[0], streams[1]
 
 
+def print_line(console: rich_console.Console, text: str | rich_text.Text) -> None:
+    """Print a line: on a terminal broken between words, in a file whole.
+
+    A line with a longer word, such as a path, is left to the terminal, so that you can copy it.
+    """
+    has_long_word = any(len(word) > console.width for word in str(text).split())
+    console.print(text, soft_wrap=has_long_word or not console.is_terminal)
+
+
 class Display:
     """Shows a run: a bar below the lines on a terminal, else plain lines.
 
@@ -76,7 +87,10 @@ class Display:
         self._next_colour = itertools.cycle(_COLOURS)
         self._notes = notes
         self._messages: set[str] = set()
-        self._errors: collections.deque[str] = collections.deque(maxlen=_REMEMBERED_ERRORS)
+        self._errors: dict[str, str] = {}
+        """The replica that each error was first shown of."""
+        self._tracebacks: dict[str, list[rich_text.Text]] = {}
+        """Lines that wait for the error of their replica."""
 
     def __enter__(self) -> "Display":
         return self
@@ -91,6 +105,8 @@ class Display:
 
     def close(self) -> None:
         """End the bar; lines can still be shown."""
+        for replica in [*self._tracebacks]:
+            self._print_traceback(replica)
         if self._bar is not None:
             self._bar.stop()
 
@@ -105,21 +121,42 @@ class Display:
             )
         self._lines.print(table)
         for note in self._notes:
-            self._err.print(f"note: {note}", soft_wrap=True)
+            print_line(self._err, f"note: {note}")
 
     def line(self, replica: str, text: str) -> None:
         """Show a line that a replica wrote, but not the two that TensorFlow always begins with.
 
-        The shipped trainer has named itself already.
+        The shipped trainer has named itself already. An error that another replica had first is
+        not repeated, nor is its traceback.
         """
-        prefix = f"[{replica}] "
-        words = rich_text.Text.from_ansi(text.removeprefix(prefix))
+        words = rich_text.Text.from_ansi(text.removeprefix(f"[{replica}] "))
         if log_lines.is_start_of_tensorflow(words.plain):
             return
+        is_frame = words.plain.startswith(_FRAME)
+        if is_frame or (replica in self._tracebacks and words.plain.startswith("    ")):
+            self._tracebacks.setdefault(replica, []).append(words)
+            return
         if words.plain.startswith(_ERROR):
-            self._errors.append(words.plain.removeprefix(_ERROR).rstrip("."))
-        colour = self._colour(replica)
-        self._lines.print(rich_text.Text(prefix, colour) + words, soft_wrap=True)
+            first = self._remember(words.plain.removeprefix(_ERROR).rstrip("."), replica)
+            if first != replica:
+                self._tracebacks.pop(replica, None)
+                words = rich_text.Text(f"{_ERROR}the same as that of {first}")
+        self._print_traceback(replica)
+        self._print_line_of(replica, words)
+
+    def _remember(self, error: str, replica: str) -> str:
+        """Return the replica that an error was first shown of."""
+        if len(self._errors) == _REMEMBERED_ERRORS and error not in self._errors:
+            del self._errors[next(iter(self._errors))]
+        return self._errors.setdefault(error, replica)
+
+    def _print_traceback(self, replica: str) -> None:
+        for words in self._tracebacks.pop(replica, ()):
+            self._print_line_of(replica, words)
+
+    def _print_line_of(self, replica: str, words: rich_text.Text) -> None:
+        prefix = rich_text.Text(f"[{replica}] ", self._colour(replica))
+        print_line(self._lines, prefix + words)
 
     def _colour(self, replica: str) -> str:
         if replica not in self._colours:
@@ -132,7 +169,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """Show something that people should know."""
-        self._err.print(rich_text.Text(text, "dim"), soft_wrap=True)
+        print_line(self._err, rich_text.Text(text, "dim"))
 
     def event(self, event: decision.Event) -> None:
         """Show what was decided, without the error that a replica's line has shown already."""
@@ -143,7 +180,7 @@ class Display:
         if self._share_file:
             message = without_errors(message, self._errors)
         text = rich_text.Text.assemble((event.reason, style), f": {message}")
-        self._err.print(text, soft_wrap=True)
+        print_line(self._err, text)
 
     def progress(self, progress: job_status.ProgressStatus) -> None:
         """Show how far training has come; the first report begins the bar."""
@@ -164,7 +201,7 @@ class Display:
         now = self._clock()
         if now >= self._next_line or progress.step == progress.total_steps:
             self._next_line = now + _PLAIN_SECONDS
-            self._err.print(sentence(progress), soft_wrap=True)
+            print_line(self._err, sentence(progress))
 
     def split(self, placement: job_status.PlacementStatus) -> None:
         """Show which device has which part of the model."""
@@ -173,7 +210,7 @@ class Display:
 
     def stopping(self) -> None:
         """Say that the processes are asked to end."""
-        self._err.print("stopping; interrupt again to end every process at once", soft_wrap=True)
+        print_line(self._err, "stopping; interrupt again to end every process at once")
 
 
 def _share_file(out: rich_console.Console, err: rich_console.Console) -> bool:
@@ -187,7 +224,7 @@ def _share_file(out: rich_console.Console, err: rich_console.Console) -> bool:
 def without_errors(message: str, errors: Iterable[str]) -> str:
     """Return a message without the errors that it quotes."""
     quoted = "|".join(map(re.escape, sorted(errors, key=len, reverse=True)))
-    return re.sub(rf": (?:{quoted})\.?(?=$|;)", "", message) if quoted else message
+    return re.sub(rf": (?:{quoted})(?:\.?(?=$|;)|(?=\. ))", "", message) if quoted else message
 
 
 def progress_bar(console: rich_console.Console) -> rich_progress.Progress:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import click
 import yaml
-from rich import box
 from rich import console as rich_console
 from rich import table as rich_table
 from rich import text as rich_text
@@ -135,14 +134,16 @@ def show(
     for field, value in _facts(job):
         rows.add_row(f"  {field}", rich_text.Text(value, overflow="fold"))
     out.print(rows)
-    if job.status.replicas:
-        out.print(_roles(job.status))
-    if replicas:
-        out.print(_replicas(replicas, now))
+    for table in (_roles(job.status), _replicas(replicas, now)):
+        if table.row_count:
+            out.print()
+            out.print(table)
     if job.status.placement is not None:
+        out.print()
         out.print(placement.headline(job.status.placement), soft_wrap=True)
         out.print(placement.table(job.status.placement))
     if events:
+        out.print()
         out.print(events_table(events[-_SHOWN_EVENTS:], now, out.width))
 
 
@@ -171,8 +172,7 @@ def _facts(job: models.Job) -> Iterator[tuple[str, str]]:
 
 
 def _roles(status: job_status.JobStatus) -> rich_table.Table:
-    columns = ("Role", "Desired", "Pending", "Running", "Succeeded", "Failed", "Why")
-    table = rich_table.Table(*columns, box=box.SIMPLE_HEAD)
+    table = plain_table("ROLE", "DESIRED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "WHY")
     for role, counts in status.replicas.items():
         last = counts.last_exit
         exit_words = "" if last is None else f"{last.replica} exited {last.code} {last.reason}"
@@ -182,8 +182,7 @@ def _roles(status: job_status.JobStatus) -> rich_table.Table:
 
 
 def _replicas(replicas: Sequence[models.Replica], now: datetime.datetime) -> rich_table.Table:
-    columns = ("Replica", "Phase", "Attempt", "Node", "Age", "Reason")
-    table = rich_table.Table(*columns, box=box.SIMPLE_HEAD)
+    table = plain_table("REPLICA", "PHASE", "ATTEMPT", "NODE", "AGE", "REASON")
     for replica in replicas:
         ended = "" if replica.exit_code is None else f"exit {replica.exit_code} "
         table.add_row(

@@ -38,10 +38,10 @@ class Condition(_Observed):
     """One condition, as the Kubernetes API conventions define it."""
 
     type: _ConditionType
-    """One of those below "Conditions" in the documentation."""
+    """One of https://tfparallel.dev/reference/reasons.html#conditions."""
     status: Truth
     reason: Annotated[str, pydantic.Field(max_length=1024)]
-    """One CamelCase word, of those below "Reasons" in the documentation."""
+    """One of https://tfparallel.dev/reference/reasons.html#reasons."""
     message: Annotated[str, pydantic.Field(max_length=32_768)] = ""
     """One sentence for people."""
     last_transition_time: datetime.datetime

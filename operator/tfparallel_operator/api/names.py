@@ -93,15 +93,12 @@ reports and decisions never fight over a field."""
 
 
 class Condition(enum.StrEnum):
-    """Types of `status.conditions`."""
+    """Types of `status.conditions`; `reasons` says what each means."""
 
     RESUMABLE = "Resumable"
-    """False: a restart begins at step 0."""
     SPEC_INVALID = "SpecInvalid"
-    """The newest spec cannot be used: the job goes on with the last one that could."""
     SUSPENDED = "Suspended"
     ADMITTED = "Admitted"
-    """Only of jobs in a queue: whether Kueue lets the job run."""
     RUNNING = "Running"
     RESTARTING = "Restarting"
     TRAINING_STALLED = "TrainingStalled"
@@ -122,7 +119,7 @@ class State(enum.StrEnum):
 
 
 class Reason(enum.StrEnum):
-    """Reasons of conditions and Events. Each is listed in docs/status.md."""
+    """Reasons of conditions and Events; `reasons` says what each means."""
 
     JOB_STARTED = "JobStarted"
     REPLICAS_RUNNING = "ReplicasRunning"

@@ -30,6 +30,9 @@ PAGE = 200
 WATCH_SILENCE_SECONDS = 70.0
 """A watch that says nothing for so long is dead: bookmarks come each minute."""
 
+REQUEST_SECONDS = 90.0
+"""How long a request may take that is no stream; the API server ends it after a minute."""
+
 WATCH_SECONDS = (300, 600)
 """Bounds of the time after which a watch is asked to end, drawn so that not all end at once."""
 
@@ -321,9 +324,12 @@ class Client:
         async with self._slots:
             status, begun = 0, time.perf_counter()
             try:
-                async with self._http.request(
-                    method, url, params=query, data=data, headers=headers
-                ) as response:
+                async with (
+                    asyncio.timeout(REQUEST_SECONDS),
+                    self._http.request(
+                        method, url, params=query, data=data, headers=headers
+                    ) as response,
+                ):
                     status = response.status
                     await _raise_for_status(response)
                     answer: Object = orjson.loads(await response.read())

@@ -30,24 +30,10 @@ class DecisionContext:
         """The job with its spec as it was written."""
         return self.layout.job
 
-    def set_condition(
-        self,
-        status: job_status.JobStatus,
-        kind: names.Condition,
-        true: bool,
-        reason: str,
-        message: str,
-    ) -> job_status.JobStatus:
-        """Return the status with a condition, set for the generation that is decided for."""
-        return conditions.set_condition(
-            status,
-            kind,
-            true=true,
-            reason=reason,
-            message=message,
-            now=self.now,
-            generation=self.job.metadata.generation,
-        )
+    @property
+    def stamp(self) -> conditions.Stamp:
+        """What conditions are set with."""
+        return conditions.Stamp(self.now, self.job.metadata.generation)
 
     def observed(self, status: job_status.JobStatus) -> job_status.JobStatus:
         """Return the status with the generation of the spec that it describes."""

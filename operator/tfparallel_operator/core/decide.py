@@ -77,13 +77,13 @@ def decide(
     description = _describe(decision_context)
     decision_context = dataclasses.replace(decision_context, status=description)
     decided = next(filter(None, (phase(decision_context) for phase in PHASES)))
-    overdue = forced.deletions(children.pods, now)
+    overdue, look_again_at = forced.deletions(children.pods, now)
     return dataclasses.replace(
         decided,
         events=(*events, *decided.events),
-        deletions=(*decided.deletions, *overdue.deletions),
+        deletions=(*decided.deletions, *overdue),
         changes=(*config.changes(requested, settings, children.config), *decided.changes),
-        wake_at=deadlines.earliest(decided.wake_at, overdue.look_again_at),
+        wake_at=deadlines.earliest(decided.wake_at, look_again_at),
     )
 
 
@@ -108,4 +108,4 @@ def _describe(context: context.DecisionContext) -> job_status.JobStatus:
         reason = names.Reason.NO_CHECKPOINT
         message = "a restart begins at step 0: set spec.trainer.checkpoint to keep state"
     has_checkpoint = trainer.checkpoint is not None
-    return context.set_condition(status, names.Condition.RESUMABLE, has_checkpoint, reason, message)
+    return context.stamp.set(status, names.Condition.RESUMABLE, has_checkpoint, reason, message)

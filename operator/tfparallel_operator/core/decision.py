@@ -65,6 +65,17 @@ class Deletion:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Steps:
+    """What to write of the object that decides when a job's pods start: its group or Workload."""
+
+    creations: tuple[Manifest, ...] = ()
+    changes: tuple[Change, ...] = ()
+    deletions: tuple[Deletion, ...] = ()
+    pods_wait: bool = False
+    """Whether no pod may be created, because the object that it would name is not the right one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
     """What to write for one job.
 

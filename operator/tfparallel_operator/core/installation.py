@@ -2,6 +2,8 @@
 
 import dataclasses
 import datetime
+from collections.abc import Mapping
+from typing import Any
 
 from tfparallel_operator.api import types
 
@@ -47,3 +49,5 @@ class Settings:
     """Whether jobs with the label of a queue wait for Kueue."""
     trainer_pull_secrets: tuple[str, ...] = ()
     """Secrets that pull the trainer's image, for pods whose template has none."""
+    pod_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """A pod template: what it has, pods have where the template of their job is silent."""

@@ -6,7 +6,7 @@ One is made for each decision, so that nothing in a decision expands or counts t
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tfparallel_operator.api import job_status, load, names, types
@@ -204,12 +204,7 @@ class Layout:
 
 
 def build(job: types.TFParallelJob, *, first_port: int | None = None) -> Layout:
-    """Lay a job out as its spec asks for.
-
-    Args:
-        job: the job.
-        first_port: the first of the ports that are free for it, in case that it lacks some.
-    """
+    """Lay a job out as its spec asks for; if it lacks ports, those from the first on are free."""
     specs = _specs(job)
     counts = {role: specs[role].replicas for role in _ORDER if role in specs}
     layout = Layout(job, specs, counts, job.status.host_ports)
@@ -222,11 +217,6 @@ def build(job: types.TFParallelJob, *, first_port: int | None = None) -> Layout:
 def compact(value: Any) -> str:
     """Return a value as JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))
-
-
-def template_containers(spec: types.ReplicaSpec) -> Sequence[Any]:
-    """Return the containers of a role's template, none when it has no template."""
-    return ((spec.template or {}).get("spec") or {}).get("containers") or ()
 
 
 def _specs(job: types.TFParallelJob) -> Mapping[types.Role, types.ReplicaSpec]:
@@ -244,7 +234,7 @@ def _specs(job: types.TFParallelJob) -> Mapping[types.Role, types.ReplicaSpec]:
 
 
 def _template_port(spec: types.ReplicaSpec) -> int | None:
-    for container in template_containers(spec):
+    for container in ((spec.template or {}).get("spec") or {}).get("containers") or ():
         if container.get("name") == names.CONTAINER:
             for port in container.get("ports") or ():
                 if port.get("name") == names.PORT_NAME:
@@ -253,9 +243,7 @@ def _template_port(spec: types.ReplicaSpec) -> int | None:
 
 
 def _running_sum(
-    roles: Sequence[types.Role] | Mapping[types.Role, int],
-    counts: Mapping[types.Role, int],
-    first: int = 0,
+    roles: Iterable[types.Role], counts: Mapping[types.Role, int], first: int = 0
 ) -> Mapping[types.Role, int]:
     sums = {}
     for role in roles:

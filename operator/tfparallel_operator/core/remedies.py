@@ -33,18 +33,17 @@ def find(words: str) -> str:
 
 
 def find_for_exit(code: int, reason: str, message: str) -> str:
-    """Return what to do about the end of a container.
+    """Return what to do about the end of a container; a code below 0 is no exit.
 
-    Args:
-        code: its exit code; negative when it never ran to an exit.
-        reason: the kubelet's word, such as OOMKilled.
-        message: what it left as its termination message: the trainer's has the remedy already.
+    The message is what it left of its end, and has the remedy already. Only one that quotes the
+    error of the user's module has none.
     """
     if code < 0 or reason in _NO_PROGRAM:
         return find(f"{reason}: {message}")
     if reason == "OOMKilled":
         return OUT_OF_MEMORY
-    return "" if message else BY_EXIT_CODE.get(code, "")
+    has_remedy = message and code != exits.Exit.USER_ERROR
+    return "" if has_remedy else BY_EXIT_CODE.get(code, "")
 
 
 def is_held_by_others(words: str) -> bool:
@@ -71,6 +70,11 @@ def shorten(words: str) -> str:
     return line if len(line) <= LONGEST_WORDS else f"{line[: LONGEST_WORDS - 1]}…"
 
 
+def without_preemption(words: str) -> str:
+    """Return the scheduler's words without those on pods that it could displace."""
+    return _PREEMPTION.sub("", words)
+
+
 OUT_OF_MEMORY = (
     "Raise resources.limits.memory of the role, lower trainer.globalBatchSize, or set"
     " runPolicy.outOfMemory to raise the limit after each loss."
@@ -78,6 +82,8 @@ OUT_OF_MEMORY = (
 
 _NO_PROGRAM = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of containers whose program did not start; the message is the runtime's."""
+
+_PREEMPTION = re.compile(r"[,.]? ?(?:no new claims to deallocate, )?preemption: .*")
 
 _HELD_BY_OTHERS = re.compile(r"optimistic rejection|rejection in Unreserve|enough sibling pods")
 """The scheduler-plugins' words."""
@@ -87,222 +93,232 @@ _NO_IMAGE = r"(?:ErrImagePull|ImagePullBackOff|Failed to pull)"
 _NAMED = r'"?(?P<name>[\w./:@-]+)"?'
 
 
-def _table(rows: Mapping[str, str]) -> tuple[Remedy, ...]:
-    return tuple(Remedy(re.compile(words), sentence) for words, sentence in rows.items())
-
-
-TABLE = _table(
-    {
-        # Claims: the scheduler looks at them before it looks at nodes.
-        rf"{_CLAIM} not found": (
-            "Create the claim {name} in the namespace of the job, or correct its name in the job."
-        ),
-        rf"{_CLAIM} is being deleted": (
-            "Wait until the claim {name} is gone and create it again, or name another claim."
-        ),
-        # The client's words of a claim that has no volume.
-        rf"{_CLAIM} names no StorageClass": (
-            "Delete the claim {name} and create it with a storageClassName that"
-            " `kubectl get storageclass` lists, or have a default one set."
-        ),
-        rf"{_CLAIM} is Lost": (
-            "Delete the claim {name} and create it again: what its volume held is gone."
-        ),
-        rf'{_CLAIM}: .*storageclass\S* "(?P<storage_class>[^"]+)" not found': (
-            "Delete the claim {name} and create it with a storageClassName that"
-            " `kubectl get storageclass` lists: {storage_class} does not exist."
-        ),
-        rf"{_CLAIM}: .*(?i:access ?modes?|MULTI_NODE|multi.?writer)": (
-            "Delete the claim {name} and create it with accessModes that its storage class offers,"
-            " such as ReadWriteOnce, or with another storageClassName."
-        ),
-        rf"{_CLAIM}: .*no storage class is set": (
-            "Create a volume that fits the claim {name}, or create the claim with a"
-            " storageClassName that `kubectl get storageclass` lists."
-        ),
-        rf"{_CLAIM}: ExternalProvisioning": (
-            "Wait a minute: then see that the provisioner of the claim's storage class runs, with"
-            " `kubectl describe pvc {name}`."
-        ),
-        rf"{_CLAIM}: (?:ProvisioningFailed|FailedBinding)": (
-            "See what the provisioner reports, with `kubectl describe pvc {name}`, and correct the"
-            " claim or its storage class."
-        ),
-        r"unbound immediate PersistentVolumeClaims": (
-            "Find out why the claim has no volume with `kubectl describe pvc`: it often names a"
-            " storage class that does not exist."
-        ),
-        r"didn't find available persistent volumes to bind": (
-            "Create a volume that fits the claim, or choose a storage class that provides volumes."
-        ),
-        r"volume node affinity conflict|didn't match PersistentVolume's node affinity": (
-            "The claim's volume is in another zone or on another node: remove the job's selector,"
-            " or use a storage class with ReadWriteMany."
-        ),
-        r"Multi-Attach error": (
-            "The volume is on another node: use a storage class with ReadWriteMany for replicas on"
-            " several nodes."
-        ),
-        # Nodes.
-        r"Insufficient nvidia\.com/gpu": (
-            "Lower devices of the role to what a node has free, wait for other jobs, or add nodes"
-            " with GPUs."
-        ),
-        r"Insufficient (?P<name>cpu|memory|ephemeral-storage)": (
-            "Lower resources.requests.{name} of the role, wait for other jobs, or add nodes."
-        ),
-        r"Insufficient (?P<name>[\w-]+(?:[./][\w-]+)*)": (
-            "Ask for less of {name}, wait for other jobs, or add nodes that have it."
-        ),
-        r"Too many pods": "Wait for other pods to end, or add nodes.",
-        r"didn't match Pod's node affinity/selector": (
-            "Correct nodeSelector or nodeAffinity of the role, or label a node:"
-            " `kubectl get nodes --show-labels` shows the labels."
-        ),
-        r"didn't match pod (?:anti-)?affinity|didn't satisfy existing pods anti-affinity": (
-            "Relax podAffinity or podAntiAffinity of the role, or add nodes."
-        ),
-        r"didn't match pod topology spread": (
-            "Relax topologySpreadConstraints of the role, or add nodes."
-        ),
-        r"didn't have free ports": (
-            "Wait until the job that has the ports ends, or turn hostNetwork off."
-        ),
-        r"untolerated taint": (
-            "Add a toleration for the taint to the role, or remove the taint with"
-            " `kubectl taint nodes`."
-        ),
-        r"node\(s\) were unschedulable": (
-            "Let pods run on the nodes again with `kubectl uncordon NODE`, or add nodes."
-        ),
-        r"no nodes available to schedule pods": "Add nodes to the cluster, or wait for them.",
-        r"same priority as the pod group's priority": (
-            "Give the templates of all roles the same priorityClassName, or set"
-            " runPolicy.schedulingPolicy.priorityClass instead."
-        ),
-        rf"{_HELD_BY_OTHERS.pattern}|\b[Gg]ang\b|[Pp]od ?[Gg]roup": (
-            "The replicas start together: free room for all of them, lower their number, or remove"
-            " scheduling.gang."
-        ),
-        r"SchedulingGated": (
-            "Wait for the controller that set the pod's scheduling gate, or remove the gate from"
-            " the template."
-        ),
-        # Quotas, rights and admission.
-        r"exceeded quota: (?P<name>[\w.-]+)": (
-            "Ask for less, delete jobs that have ended, or have the quota raised:"
-            " `kubectl describe quota {name}` shows its use."
-        ),
-        r"failed quota: (?P<name>[\w.-]+)": (
-            "Set resources of the role, which the quota {name} demands of each container."
-        ),
-        rf"no PriorityClass with name {_NAMED} was found": (
-            "Create the PriorityClass {name}, or correct priorityClassName of the role."
-        ),
-        r'serviceaccount "(?P<name>[^"]+)" not found': (
-            "Create the service account {name}, or correct serviceAccountName of the role."
-        ),
-        r"violates PodSecurity": (
-            "Set the securityContext that the message names, or use a namespace with a lower Pod"
-            " Security level."
-        ),
-        # Kueue.
-        r"LocalQueue (?P<name>\S+) doesn't exist": (
-            "Create the LocalQueue {name} in the namespace, or correct the label"
-            " kueue.x-k8s.io/queue-name."
-        ),
-        r"ClusterQueue (?P<name>\S+) (?:doesn't exist|not found)": (
-            "Ask the administrator for the ClusterQueue {name}, or choose another queue."
-        ),
-        r"namespace doesn't match ClusterQueue selector": (
-            "Ask the administrator to let the namespace use the ClusterQueue, or choose another"
-            " queue."
-        ),
-        r"Exceeded the PodsReady timeout": (
-            "See why its pods did not start in time: their images, claims and nodes. Kueue admits"
-            " the job again by itself."
-        ),
-        r"spec\.active is false|workload is deactivated": (
-            "Set spec.active of the job's Workload to true, or delete the job and create it again."
-        ),
-        r"(?:ClusterQueue|LocalQueue)(?: \S+)? is (?:inactive|stopped)": (
-            "Ask the administrator to start the queue, or choose another queue."
-        ),
-        r"insufficient unused quota": (
-            "Wait until other jobs of the queue end, ask for less, or have its quota raised."
-        ),
-        r"insufficient quota|resource (?P<name>\S+) unavailable in ClusterQueue": (
-            "The queue never has as much: ask for less, or have its quota raised."
-        ),
-        # Images.
-        r"InvalidImageName": "Correct the image's name in the job: REGISTRY/NAME:TAG.",
-        r"ErrImageNeverPull": (
-            "Bring the image to the node, or set imagePullPolicy to IfNotPresent."
-        ),
-        rf"{_NO_IMAGE}.*(?:(?i:authoriz)|denied|forbidden)": (
-            "Correct the image's name, or add a registry's Secret to imagePullSecrets of the role."
-        ),
-        rf"{_NO_IMAGE}.*(?:x509|certificate)": (
-            "Have the nodes trust the registry's certificate, or use a registry that they trust."
-        ),
-        rf"{_NO_IMAGE}.*(?:toomanyrequests|429 Too Many Requests)": (
-            "Wait until the registry answers again, or add a Secret of it to imagePullSecrets of"
-            " the role: it limits how often each user pulls."
-        ),
-        rf"{_NO_IMAGE}.*(?:no such host|dial tcp|i/o timeout)": (
-            "Let the node reach the image's registry, or use a registry that it can reach."
-        ),
-        _NO_IMAGE: (
-            "Push the image to its registry or bring it to the node, or correct its name in the"
-            " job."
-        ),
-        # What a container needs before it starts.
-        r'references non-existent (?:config|secret) key: "?(?P<name>[\w./-]+)': (
-            "Add the key {name} to the ConfigMap or Secret, or correct the key in the job."
-        ),
-        r"couldn't find key (?P<name>\S+) in (?P<kind>ConfigMap|Secret)": (
-            "Add the key {name} to the {kind}, or correct the key in the job."
-        ),
-        r'configmap "(?P<name>[^"]+)" not found': (
-            "Create the ConfigMap: `kubectl create configmap {name} --from-file=FILE`, or correct"
-            " its name in the job."
-        ),
-        r'secret "(?P<name>[^"]+)" not found': (
-            "Create the Secret: `kubectl create secret generic {name} --from-literal=KEY=VALUE`, or"
-            " correct its name in the job."
-        ),
-        r"container has runAsNonRoot and image will run as root": (
-            "Set runAsUser in the role's securityContext, or use an image with another user."
-        ),
-        r"executable file not found|no such file or directory": (
-            "Correct command of the container, or use an image that has the program."
-        ),
-        r"permission denied": "Give the user of the container the right to the file or volume.",
-        r"Argument list too long": "Shorten command, args and env of the container.",
-        r"FailedMount|FailedAttachVolume|timed out waiting for the condition": (
-            "Look at the volume: `kubectl describe pod` shows what its driver reports."
-        ),
-        r"FailedCreatePodSandBox": (
-            "Look at the node's network plugin: `kubectl describe pod` shows what it reports."
-        ),
-        # Ends that no program chose.
-        r"low on resource: (?P<name>[\w-]+)": (
-            "Set resources.requests.{name} of the role to what it uses, so that a node has room."
-        ),
-        r"\bPreempt(?:ed|ing)\b": (
-            "Raise the priority of the job, or wait for the jobs that displaced it."
-        ),
-        # The operator's words of a deadline that passed; what pods waited for comes first.
-        r"runPolicy\.stallDeadlineSeconds": (
-            "Read what the coordinator wrote last, or raise runPolicy.stallDeadlineSeconds if its"
-            " steps take so long."
-        ),
-        r"runPolicy\.activeDeadlineSeconds": (
-            "Raise runPolicy.activeDeadlineSeconds, or train for fewer epochs."
-        ),
-    }
-)
+_ROWS = {
+    # Claims: the scheduler looks at them before it looks at nodes.
+    rf"{_CLAIM} not found": (
+        "Create the claim {name} in the namespace of the job, or correct its name in the job."
+    ),
+    rf"{_CLAIM} is being deleted": (
+        "Wait until the claim {name} is gone and create it again, or name another claim."
+    ),
+    # The client's words of a claim that has no volume.
+    rf"{_CLAIM} names no StorageClass": (
+        "Delete the claim {name} and create it with a storageClassName that"
+        " `kubectl get storageclass` lists, or have a default one set."
+    ),
+    rf"{_CLAIM} is Lost": (
+        "Delete the claim {name} and create it again: what its volume held is gone."
+    ),
+    rf'{_CLAIM}: .*storageclass\S* "(?P<storage_class>[^"]+)" not found': (
+        "Delete the claim {name} and create it with a storageClassName that"
+        " `kubectl get storageclass` lists: {storage_class} does not exist."
+    ),
+    rf"{_CLAIM}: .*(?i:access ?modes?|MULTI_NODE|multi.?writer)": (
+        "Delete the claim {name} and create it with accessModes that its storage class offers,"
+        " such as ReadWriteOnce, or with another storageClassName."
+    ),
+    rf"{_CLAIM}: .*no storage class is set": (
+        "Create a volume that fits the claim {name}, or create the claim with a"
+        " storageClassName that `kubectl get storageclass` lists."
+    ),
+    rf"{_CLAIM}: ExternalProvisioning": (
+        "Wait a minute: then see that the provisioner of the claim's storage class runs, with"
+        " `kubectl describe pvc {name}`."
+    ),
+    rf"{_CLAIM}: (?:ProvisioningFailed|FailedBinding)": (
+        "See what the provisioner reports, with `kubectl describe pvc {name}`, and correct the"
+        " claim or its storage class."
+    ),
+    r"unbound immediate PersistentVolumeClaims": (
+        "Find out why the claim has no volume with `kubectl describe pvc`: it often names a"
+        " storage class that does not exist."
+    ),
+    r"didn't find available persistent volumes to bind": (
+        "Create a volume that fits the claim, or choose a storage class that provides volumes."
+    ),
+    r"volume node affinity conflict|didn't match PersistentVolume's node affinity": (
+        "The claim's volume is in another zone or on another node: remove the job's selector,"
+        " or use a storage class with ReadWriteMany."
+    ),
+    r"Multi-Attach error": (
+        "The volume is on another node: use a storage class with ReadWriteMany for replicas on"
+        " several nodes."
+    ),
+    # Nodes.
+    r"Insufficient nvidia\.com/gpu": (
+        "Lower devices of the role to what a node has free, wait for other jobs, or add nodes"
+        " with GPUs."
+    ),
+    r"Insufficient (?P<name>cpu|memory|ephemeral-storage)": (
+        "Lower resources.requests.{name} of the role, wait for other jobs, or add nodes."
+    ),
+    r"Insufficient (?P<name>[\w-]+(?:[./][\w-]+)*)": (
+        "Ask for less of {name}, wait for other jobs, or add nodes that have it."
+    ),
+    r"Too many pods": "Wait for other pods to end, or add nodes.",
+    r"didn't match Pod's node affinity/selector": (
+        "Correct nodeSelector or nodeAffinity of the role, or label a node:"
+        " `kubectl get nodes --show-labels` shows the labels."
+    ),
+    r"didn't match pod (?:anti-)?affinity|didn't satisfy existing pods anti-affinity": (
+        "Relax podAffinity or podAntiAffinity of the role, or add nodes."
+    ),
+    r"didn't match pod topology spread": (
+        "Relax topologySpreadConstraints of the role, or add nodes."
+    ),
+    r"didn't have free ports": (
+        "Wait until the job that has the ports ends, or turn hostNetwork off."
+    ),
+    r"untolerated taint": (
+        "Add a toleration for the taint to the role, or remove the taint with"
+        " `kubectl taint nodes`."
+    ),
+    r"node\(s\) were unschedulable": (
+        "Let pods run on the nodes again with `kubectl uncordon NODE`, or add nodes."
+    ),
+    r"no nodes available to schedule pods": "Add nodes to the cluster, or wait for them.",
+    r"does not know PodGroups of": (
+        "Install the gang scheduler, or change scheduling.gang: the operator tries again by itself."
+    ),
+    r"same priority as the pod group's priority": (
+        "Give the templates of all roles the same priorityClassName, or set"
+        " runPolicy.schedulingPolicy.priorityClass instead."
+    ),
+    rf"{_HELD_BY_OTHERS.pattern}|\b[Gg]ang\b|[Pp]od ?[Gg]roup": (
+        "The replicas start together: free room for all of them, lower their number, or remove"
+        " scheduling.gang."
+    ),
+    r"SchedulingGated": (
+        "Wait for the controller that set the pod's scheduling gate, or remove the gate from"
+        " the template."
+    ),
+    # Quotas, rights and admission.
+    r"exceeded quota: (?P<name>[\w.-]+)": (
+        "Ask for less, delete jobs that have ended, or have the quota raised:"
+        " `kubectl describe quota {name}` shows its use."
+    ),
+    r"failed quota: (?P<name>[\w.-]+)": (
+        "Set resources of the role, which the quota {name} demands of each container."
+    ),
+    rf"no PriorityClass with name {_NAMED} was found": (
+        "Create the PriorityClass {name}, or correct priorityClassName of the role."
+    ),
+    r'serviceaccount "(?P<name>[^"]+)" not found': (
+        "Create the service account {name}, or correct serviceAccountName of the role."
+    ),
+    r"violates PodSecurity": (
+        "Set the securityContext that the message names, or use a namespace with a lower Pod"
+        " Security level."
+    ),
+    # Kueue.
+    r"does not know Workloads of": (
+        "Install Kueue, or remove the label kueue.x-k8s.io/queue-name: the operator tries again by"
+        " itself."
+    ),
+    r"LocalQueue (?P<name>\S+) doesn't exist": (
+        "Create the LocalQueue {name} in the namespace, or correct the label"
+        " kueue.x-k8s.io/queue-name."
+    ),
+    r"ClusterQueue (?P<name>\S+) (?:doesn't exist|not found)": (
+        "Ask the administrator for the ClusterQueue {name}, or choose another queue."
+    ),
+    r"namespace doesn't match ClusterQueue selector": (
+        "Ask the administrator to let the namespace use the ClusterQueue, or choose another queue."
+    ),
+    r"Exceeded the PodsReady timeout": (
+        "See why its pods did not start in time: their images, claims and nodes. Kueue admits"
+        " the job again by itself."
+    ),
+    r"spec\.active is false|workload is deactivated": (
+        "Set spec.active of the job's Workload to true, or delete the job and create it again."
+    ),
+    r"(?:ClusterQueue|LocalQueue)(?: \S+)? is (?:inactive|stopped)": (
+        "Ask the administrator to start the queue, or choose another queue."
+    ),
+    r"insufficient unused quota": (
+        "Wait until other jobs of the queue end, ask for less, or have its quota raised."
+    ),
+    r"insufficient quota|resource (?P<name>\S+) unavailable in ClusterQueue": (
+        "The queue never has as much: ask for less, or have its quota raised."
+    ),
+    # Autoscalers.
+    r"the server could not find the requested resource \(get pods\.metrics\.k8s\.io\)": (
+        "Install metrics-server, which measures what pods use, or delete the autoscaler."
+    ),
+    r"missing request for (?P<name>cpu|memory)": (
+        "Set resources.requests.{name} of the role: the autoscaler compares the use with it."
+    ),
+    r"no metrics returned from resource metrics API|did not receive metrics": (
+        "Wait a minute: metrics-server has not measured the pods yet. If it stays so, look at its"
+        " log."
+    ),
+    # Images.
+    r"InvalidImageName": "Correct the image's name in the job: REGISTRY/NAME:TAG.",
+    r"ErrImageNeverPull": ("Bring the image to the node, or set imagePullPolicy to IfNotPresent."),
+    rf"{_NO_IMAGE}.*(?:(?i:authoriz)|denied|forbidden)": (
+        "Correct the image's name, or add a registry's Secret to imagePullSecrets of the role."
+    ),
+    rf"{_NO_IMAGE}.*(?:x509|certificate)": (
+        "Have the nodes trust the registry's certificate, or use a registry that they trust."
+    ),
+    rf"{_NO_IMAGE}.*(?:toomanyrequests|429 Too Many Requests)": (
+        "Wait until the registry answers again, or add a Secret of it to imagePullSecrets of"
+        " the role: it limits how often each user pulls."
+    ),
+    rf"{_NO_IMAGE}.*(?:no such host|dial tcp|i/o timeout)": (
+        "Let the node reach the image's registry, or use a registry that it can reach."
+    ),
+    _NO_IMAGE: (
+        "Push the image to its registry or bring it to the node, or correct its name in the job."
+    ),
+    # What a container needs before it starts.
+    r'references non-existent (?:config|secret) key: "?(?P<name>[\w./-]+)': (
+        "Add the key {name} to the ConfigMap or Secret, or correct the key in the job."
+    ),
+    r"couldn't find key (?P<name>\S+) in (?P<kind>ConfigMap|Secret)": (
+        "Add the key {name} to the {kind}, or correct the key in the job."
+    ),
+    r'configmap "(?P<name>[^"]+)" not found': (
+        "Create the ConfigMap: `kubectl create configmap {name} --from-file=FILE`, or correct"
+        " its name in the job."
+    ),
+    r'secret "(?P<name>[^"]+)" not found': (
+        "Create the Secret: `kubectl create secret generic {name} --from-literal=KEY=VALUE`, or"
+        " correct its name in the job."
+    ),
+    r"container has runAsNonRoot and image will run as root": (
+        "Set runAsUser in the role's securityContext, or use an image with another user."
+    ),
+    r"executable file not found|no such file or directory": (
+        "Correct command of the container, or use an image that has the program."
+    ),
+    r"permission denied": "Give the user of the container the right to the file or volume.",
+    r"Argument list too long": "Shorten command, args and env of the container.",
+    r"FailedMount|FailedAttachVolume|timed out waiting for the condition": (
+        "Look at the volume: `kubectl describe pod` shows what its driver reports."
+    ),
+    r"FailedCreatePodSandBox": (
+        "Look at the node's network plugin: `kubectl describe pod` shows what it reports."
+    ),
+    # Ends that no program chose.
+    r"low on resource: (?P<name>[\w-]+)": (
+        "Set resources.requests.{name} of the role to what it uses, so that a node has room."
+    ),
+    r"\bPreempt(?:ed|ing)\b": (
+        "Raise the priority of the job, or wait for the jobs that displaced it."
+    ),
+    # The operator's words of a deadline that passed; what pods waited for comes first.
+    r"runPolicy\.stallDeadlineSeconds": (
+        "Read what the coordinator wrote last, or raise runPolicy.stallDeadlineSeconds if its"
+        " steps take so long."
+    ),
+    r"runPolicy\.activeDeadlineSeconds": (
+        "Raise runPolicy.activeDeadlineSeconds, or train for fewer epochs."
+    ),
+}
 """Rows in the order in which they are tried: a cause comes before its consequences."""
+
+TABLE = tuple(Remedy(re.compile(words), sentence) for words, sentence in _ROWS.items())
 
 BY_EXIT_CODE: Mapping[int, str] = {
     exits.Exit.USER_ERROR: "Correct the module that the log's traceback names, and try it with"

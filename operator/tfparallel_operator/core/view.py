@@ -57,6 +57,15 @@ class View:
             | dict.fromkeys(self.completed, observation.Phase.SUCCEEDED)
         )
 
+    @functools.cached_property
+    def is_waiting_gang(self) -> bool:
+        """Whether pods that start together wait for their places: none of them starts alone."""
+        spec, pods = self.layout.job.spec, self.current.values()
+        is_gang = spec.scheduling is not None and spec.scheduling.gang is not None
+        has_places = any(pod.node or pod.phase is not observation.Phase.PENDING for pod in pods)
+        has_run = has_places or bool(self.completed) or bool(self.ignored)
+        return (is_gang or spec.run_policy.scheduling_policy is not None) and not has_run
+
     def is_up(self, replica: replicas.Replica) -> bool:
         """Whether a replica runs or has completed."""
         return self.phases[replica] in _UP

@@ -186,6 +186,7 @@ class LocalCluster:
             self._end(name, pod, observation.Exit(-1, "StartError", str(error), self._clock()))
             return
         pod.phase = observation.Phase.RUNNING
+        self._record_change(name, pod)
         self.wake()
         self._tasks.create_task(self._follow(name, pod, pod.running))
 
@@ -200,6 +201,7 @@ class LocalCluster:
         pod.running = None
         pod.exit = how
         pod.phase = observation.Phase.FAILED if how.code else observation.Phase.SUCCEEDED
+        self._record_change(name, pod)
         if pod.deleting:
             del self._pods[name]
         self._record_pods()
@@ -207,6 +209,9 @@ class LocalCluster:
 
     def _record_pods(self) -> None:
         record.write_pods(self._layout, self.observe().pods)
+
+    def _record_change(self, name: str, pod: _Pod) -> None:
+        record.add_pod_change(self._layout, _observed(name, pod), self._clock())
 
     def _delete(self, deletion: decision.Deletion) -> None:
         pod = self._pods.get(deletion.name)

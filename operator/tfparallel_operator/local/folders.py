@@ -12,6 +12,8 @@ STATUS_FILE = "status.json"
 LOCK_FILE = "run.lock"
 EVENTS_FILE = "events.jsonl"
 PODS_FILE = "pods.json"
+POD_CHANGES_FILE = "pods.jsonl"
+MANIFEST_FILE = "manifest.yaml"
 
 
 @contextlib.contextmanager
@@ -55,6 +57,16 @@ class Folders:
     def pods(self) -> pathlib.Path:
         """The pods that exist, as JSON."""
         return self.root / PODS_FILE
+
+    @property
+    def manifest(self) -> pathlib.Path:
+        """The job that runs here, with the overrides of the command line."""
+        return self.root / MANIFEST_FILE
+
+    @property
+    def pod_changes(self) -> pathlib.Path:
+        """When each pod's process started and ended, a line of JSON for each."""
+        return self.root / POD_CHANGES_FILE
 
     @property
     def logs(self) -> pathlib.Path:

@@ -13,6 +13,8 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+import yaml
+
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names, problems, types
 from tfparallel_operator.core import decide, installation, layout, replicas
@@ -33,7 +35,7 @@ from tfparallel_operator.local import (
 )
 from tfparallel_operator.local import source as job_source
 
-TRAINER_IMAGE = "tfparallel/trainer:0.1.0"
+TRAINER_IMAGE = "tfparallel-trainer"
 """Named in the manifests of pods without a template; nothing is pulled here."""
 
 _NONE = datetime.timedelta()
@@ -76,6 +78,10 @@ async def run(
     run_folders = folders.Folders(output.resolve())
     with _locked(run_folders):
         job = _going_on(source.job, run_folders)
+        manifest = source.job.model_dump(
+            mode="json", by_alias=True, exclude_unset=True, exclude={"status"}
+        )
+        folders.write_whole(run_folders.manifest, yaml.safe_dump(manifest, sort_keys=False))
         requested = cluster.lay_out(job)
         token = secrets.token_urlsafe(32)
         addresses = _addresses(requested)
@@ -212,14 +218,13 @@ def _going_on(job: types.TFParallelJob, layout: folders.Folders) -> types.TFPara
         raise load.SpecError(
             f"{layout.status}: not the status of a run; give --output another folder"
         ) from error
-    left = conditions.set_condition(
+    ended_at = datetime.datetime.fromtimestamp(layout.status.stat().st_mtime, datetime.UTC)
+    left = conditions.Stamp(ended_at, generation=0).set(
         job_status.JobStatus(attempt=attempt),
         names.Condition.SUSPENDED,
-        true=True,
-        reason=names.Reason.JOB_SUSPENDED,
-        message="an earlier run in this folder has ended",
-        now=datetime.datetime.fromtimestamp(layout.status.stat().st_mtime, datetime.UTC),
-        generation=0,
+        True,
+        names.Reason.JOB_SUSPENDED,
+        "an earlier run in this folder has ended",
     )
     return job.model_copy(update={"status": left})
 

@@ -26,7 +26,7 @@ for name in names:
     history = tfparallel_trainer.fit(
         model, **case.data(), shuffle=False, verbose=0, **case.arguments()
     )
-    own = f"{folder}/{name}-{task['type']}-{task['index']}"
-    np.savez(own, *model.get_weights())
-    told = {"history": history.history, "epoch": history.epoch, "params": history.params}
-    pathlib.Path(f"{own}.json").write_text(json.dumps(told))
+    path = f"{folder}/{name}-{task['type']}-{task['index']}"
+    np.savez(path, *model.get_weights())
+    results = {"history": history.history, "epoch": history.epoch, "params": history.params}
+    pathlib.Path(f"{path}.json").write_text(json.dumps(results))

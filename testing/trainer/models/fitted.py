@@ -90,14 +90,14 @@ def two_ways():
     left, right = keras.Input((4,), name="left"), keras.Input((2,), name="right")
     joined = keras.layers.Concatenate()([left, right])
     hidden = keras.layers.Dense(8, activation="tanh")(joined)
-    made = keras.Model(
+    model = keras.Model(
         {"left": left, "right": right},
         {
             "kind": keras.layers.Dense(3, name="kind")(hidden),
             "size": keras.layers.Dense(1, name="size")(hidden),
         },
     )
-    made.compile(
+    model.compile(
         keras.optimizers.SGD(0.05, momentum=0.9),
         {
             "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -106,7 +106,7 @@ def two_ways():
         loss_weights={"kind": 1.0, "size": 0.3},
         metrics={"kind": ["accuracy"], "size": ["mean_absolute_error"]},
     )
-    return made
+    return model
 
 
 def two_ways_data():
@@ -202,9 +202,11 @@ def spoilt():
     return {"x": x, "y": y}
 
 
-def calls(*made, **more):
+def calls(*factories, **more):
     """Arguments with new callbacks each time."""
-    return lambda: simple(validation_data=validation(), callbacks=[one() for one in made], **more)()
+    return lambda: simple(
+        validation_data=validation(), callbacks=[one() for one in factories], **more
+    )()
 
 
 def place(name=""):

@@ -23,8 +23,8 @@ def training_data(context):
 
 
 def parse(record):
-    found = tf.io.parse_single_example(record, {"x": tf.io.FixedLenFeature((3,), tf.float32)})
-    x = tf.cast(found["x"], tf.float64)
+    features = tf.io.parse_single_example(record, {"x": tf.io.FixedLenFeature((3,), tf.float32)})
+    x = tf.cast(features["x"], tf.float64)
     return x, tf.reduce_sum(x, keepdims=True)
 
 

@@ -16,9 +16,9 @@ class Pace(keras.layers.Layer):
     """Waits in each step, not while the model is built."""
 
     def call(self, x):
-        def wait(given):
+        def wait(tensor):
             time.sleep(SECONDS_IN_A_STEP)
-            return given
+            return tensor
 
         return tf.ensure_shape(tf.grad_pass_through(_waiting(wait))(x), x.shape)
 

@@ -1,4 +1,7 @@
-"""A large table in shards, as docs/parameter-servers.md shows; tells where each shard lies."""
+"""A large table in shards, as docs/how-to/parameter-servers.md shows.
+
+Tells where each shard lies.
+"""
 
 import keras
 import numpy as np

@@ -22,7 +22,7 @@ async def test_an_unknown_field_is_refused_where_strict_validation_is_asked_for(
     with pytest.raises(errors.Invalid, match=r'unknown field "spec\.runPolcy"'):
         await place.create_job(job)
     with pytest.raises(console.ClusterError, match=r'unknown field "spec\.runPolcy"'):
-        place.kubectl("apply", "-f", "-", given=job)
+        place.kubectl("apply", "-f", "-", body=job)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_what_may_not_change_is_refused(
 async def test_an_edit_of_each_field_is_admitted_as_the_table_of_edits_says(
     place: harness.Place, suspended: bool
 ) -> None:
-    """docs/life.md: what is refused there is refused here, and nothing else is."""
+    """docs/explanation/life.md: what is refused there is refused here, and nothing else is."""
     stored_jobs: dict[str, dict[str, Any]] = {}
     for path, node in edits.fields().items():
         for example in edits.examples(path, node):
@@ -109,12 +109,12 @@ async def test_an_edit_of_each_field_is_admitted_as_the_table_of_edits_says(
 
 async def test_what_may_change_is_taken(place: harness.Place) -> None:
     job = objects.job()
-    place.kubectl("apply", "-f", "-", given=job)
+    place.kubectl("apply", "-f", "-", body=job)
     changed = copy.deepcopy(job)
     policy = {"minAvailable": 2, "minResources": {"cpu": 4, "nvidia.com/gpu": "8"}}
     changed["spec"]["runPolicy"] = {"suspend": True, "schedulingPolicy": policy, "backoffLimit": 7}
     changed["spec"]["scheduling"] = {"gang": "Coscheduling"}
-    place.kubectl("apply", "-f", "-", given=changed)
+    place.kubectl("apply", "-f", "-", body=changed)
     stored_job = await place.job()
     assert stored_job["spec"]["runPolicy"]["backoffLimit"] == 7
     assert stored_job["spec"]["runPolicy"]["schedulingPolicy"] == policy

@@ -66,6 +66,14 @@ async def test_a_silent_watch_is_given_up() -> None:
             await _watch(api)
 
 
+async def test_a_request_that_comes_to_no_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "REQUEST_SECONDS", 0.1)
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [scripted_server.stream(then="silence")]
+        with pytest.raises(errors.Unavailable, match="no answer from the API server to GET"):
+            await api.get("/version")
+
+
 @pytest.mark.parametrize("inside", [True, False])
 async def test_a_version_that_is_too_old_is_told_apart(inside: bool) -> None:
     status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
@@ -214,7 +222,7 @@ async def test_a_service_account_is_used_inside_a_cluster(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = pki.Authority(tmp_path / "keys")
-    (tmp_path / "ca.crt").write_bytes(authority.own.certificate.read_bytes())
+    (tmp_path / "ca.crt").write_bytes(authority.ca.certificate.read_bytes())
     (tmp_path / "token").write_text("first\n")
     (tmp_path / "namespace").write_text("training")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")

@@ -23,6 +23,7 @@ RULES = [
 ]
 CLEANUP = [{"delete": "Job"}]
 GANG = {"scheduling": {"gang": "Coscheduling"}}
+FIXED_GANG = {"scheduling": {"gang": "Kubernetes"}}
 MEMORY = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
 CONTAINER = {"name": names.CONTAINER, "image": "i", "resources": MEMORY}
 GROWING = {
@@ -42,6 +43,8 @@ SHAPES: tuple[dict[str, Any], ...] = (
     {"worker": 2, "run_policy": {"cleanPodPolicy": "All", "backoffLimit": 1}},
     {"worker": 2, "evaluator": 1, "elastic": True},
     {"chief": 1, "worker": 2, "ps": 1, "elastic": True},
+    {"worker": 2, "evaluator": 1, "elastic": True, "spec": FIXED_GANG},
+    {"chief": 1, "worker": 2, "ps": 1, "spec": FIXED_GANG},
     {"worker": 2, "evaluator": 1, "queue": "research"},
     {"chief": 1, "worker": 2, "ps": 1, "elastic": True, "queue": "research"},
     {"worker": 2, "elastic": True, "queue": "research", "spec": GANG},
@@ -304,6 +307,18 @@ class JobMachine(stateful.RuleBasedStateMachine):
             done = sum(counts.succeeded for counts in status.replicas.values())
             done += sum(len(indices.parse(counts.ignored)) for counts in status.replicas.values())
             assert len(self.world.pods) >= len(pod_names) - done
+            self._check_gang()
+
+    def _check_gang(self) -> None:
+        """See that Kubernetes, if it has placed no pod, finds as many as it is to place."""
+        pods = self.world.pods.values()
+        if any(pod.phase is not observation.Phase.PENDING for pod in pods):
+            return
+        for (version, name), group in self.world.groups.items():
+            if version.startswith("scheduling.k8s.io/"):
+                members = [pod for pod in pods if self.world.members.get(pod.uid) == name]
+                least = group.spec["schedulingPolicy"]["gang"]["minCount"]
+                assert not members or len(members) >= least
 
     def _end_well(self) -> None:
         """Let nothing trouble the job from now on."""

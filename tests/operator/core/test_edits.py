@@ -1,4 +1,4 @@
-"""What an edit of each field does to a job in each state: the table in docs/life.md."""
+"""What an edit of each field does to a job in each state: the table in docs/explanation/life.md."""
 
 import copy
 import re
@@ -43,7 +43,7 @@ def running() -> tuple[builders.World, dict[str, Any]]:
 
 @pytest.mark.usefixtures("long_computation")
 def test_the_page_says_what_an_edit_of_each_field_does() -> None:
-    page = (paths.PAGES / "life.md").read_text(encoding="utf-8")
+    page = (paths.PAGES / "explanation/life.md").read_text(encoding="utf-8")
     assert edit_effects.table() in page, "run make manifests"
 
 
@@ -72,7 +72,7 @@ def test_no_field_of_the_resource_definition_lacks_a_row() -> None:
     definition = yaml.safe_load((paths.ROOT / DEFINITION).read_text(encoding="utf-8"))
     [version] = definition["spec"]["versions"]
     fields = set(_leaves(version["schema"]["openAPIV3Schema"]["properties"]["spec"]))
-    rows = pages.rows("life.md", "## Edits")
+    rows = pages.rows("explanation/life.md", "## Edits")
     named = {name for first, *_ in rows for name in re.findall(r"[\w.<>]+", first)}
     assert len(fields) > 60
     assert not {

@@ -128,6 +128,24 @@ WORDS = {
         "The queue never has as much",
     ),
     "no queue": ("Inadmissible: LocalQueue research doesn't exist", "Create the LocalQueue"),
+    "no gang scheduler": (
+        "the API server does not know PodGroups of scheduling.x-k8s.io (see",
+        "Install the gang scheduler",
+    ),
+    "no Kueue": (
+        "the API server does not know Workloads of kueue.x-k8s.io, which the label",
+        "Install Kueue",
+    ),
+    "autoscaler without requests": (
+        "failed to get cpu utilization: missing request for cpu in container tensorflow of Pod"
+        " digits-worker-0",
+        "Set resources.requests.cpu",
+    ),
+    "autoscaler that has just begun": (
+        "failed to get cpu utilization: unable to get metrics for resource cpu: no metrics returned"
+        " from resource metrics API",
+        "Wait a minute",
+    ),
     "program": (
         'StartError: failed to create containerd task: exec: "pythn": executable file not found in'
         " $PATH",
@@ -171,7 +189,8 @@ def test_every_name_in_a_remedy_is_a_group_of_its_pattern() -> None:
     [
         (137, "OOMKilled", "", remedies.OUT_OF_MEMORY),
         (65, "Error", "", remedies.BY_EXIT_CODE[65]),
-        (65, "Error", "model.py: line 3 is wrong. Correct it", ""),
+        (65, "Error", "model.py: KeyError: 1", remedies.BY_EXIT_CODE[65]),
+        (78, "Error", "Set trainer.epochs to 1 or more", ""),
         (3, "Error", "", ""),
         (-1, "Evicted", "The node was low on resource: memory. ", "resources.requests.memory"),
         (128, "StartError", 'exec: "pythn": executable file not found in $PATH', "Correct command"),

@@ -5,11 +5,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import yaml
 
-from testing import waiting
+from testing import paths, waiting
 from testing.operator import harness, objects
+from tfparallel.cluster import objects as cluster_objects
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
+from tfparallel_operator.core import remedies
 
 pytestmark = [pytest.mark.timeout(900)]
 
@@ -51,7 +54,7 @@ METRICS_DEFINITION: dict[str, Any] = {
 @contextlib.asynccontextmanager
 async def _metrics(place: harness.Place) -> AsyncIterator[None]:
     """Serve what a metrics server would, from objects."""
-    place.kubectl("apply", "-f", "-", given=METRICS_DEFINITION)
+    place.kubectl("apply", "-f", "-", body=METRICS_DEFINITION)
     name = METRICS_DEFINITION["metadata"]["name"]
     try:
         place.cluster.wait_established(name)
@@ -113,4 +116,32 @@ async def test_an_autoscaler_adds_workers(place_with_nodes: harness.Place) -> No
         await place.until_pods("digits-chief-0", *workers, attempt=2)
         await place.run_all()
         await place.until_state("Running")
+    place.kubectl("delete", "hpa", "digits")
+
+
+async def test_the_words_of_an_autoscaler_without_metrics_have_a_remedy(
+    place_with_nodes: harness.Place,
+) -> None:
+    place = place_with_nodes
+    job = objects.job()
+    job["spec"]["tfReplicaSpecs"]["Worker"].update(minReplicas=1, maxReplicas=8)
+    autoscaler = yaml.safe_load((paths.EXAMPLES / "elastic/autoscaler.yaml").read_text())
+    autoscaler["metadata"]["name"] = autoscaler["spec"]["scaleTargetRef"]["name"] = "digits"
+    async with place.operator():
+        await place.create_job(job)
+        await place.until_state("Running")
+        place.kubectl("create", "-f", "-", body=autoscaler)
+
+        async def warnings() -> list[str]:
+            events = (await place.api.list(resources.EVENTS, place.namespace)).items
+            parsed = map(cluster_objects.parse_event, events)
+            return [
+                event.message
+                for event in parsed
+                if event.object == "horizontalpodautoscaler/digits"
+                and event.reason == "FailedGetResourceMetric"
+            ]
+
+        words = await waiting.until_async(warnings, "a warning of the autoscaler", LIMIT_SECONDS)
+    assert {remedies.find(word).partition(",")[0] for word in words} == {"Install metrics-server"}
     place.kubectl("delete", "hpa", "digits")

@@ -26,9 +26,10 @@ async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_inst
         await place.create_job(job)
         refused = await place.until_refused(names.Reason.GANG_SCHEDULER_NOT_INSTALLED)
         message = refused["message"]
-        assert f"does not know PodGroups of {volcano.POD_GROUPS.group}: install" in message
+        assert f"does not know PodGroups of {volcano.POD_GROUPS.group} (see" in message
+        assert "Install the gang scheduler, or change scheduling.gang" in message
         assert await place.pods() == {}
-        place.kubectl("apply", "-f", "-", given=volcano.definition())
+        place.kubectl("apply", "-f", "-", body=volcano.definition())
         try:
             await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
             group = await place.api.get(path)
@@ -89,6 +90,25 @@ async def test_a_gang_of_kubernetes_with_a_priority_class_is_bound(
         await place.create_job(job)
         await place.until_state("Running", "urgent")
         assert {pod["spec"]["priority"] for pod in (await place.pods()).values()} == {1000}
+
+
+@pytest.mark.parametrize(
+    "cluster", ["gang_scheduling_cluster", "alpha_gangs_cluster"], indirect=True, scope="session"
+)
+async def test_a_gang_of_kubernetes_that_waits_starts_after_one_of_its_pods_was_deleted(
+    cluster: handle.Cluster,
+) -> None:
+    job = _of_workers("gang", 2)
+    job["spec"]["tfReplicaSpecs"]["PS"] = {"replicas": 1, "template": objects.template()}
+    async with places.on(cluster) as place, place.operator():
+        await place.create_job(_of_workers("first", 1))
+        await place.until_state("Running", "first")
+        await place.create_job(job)
+        await place.until_reason("Worker", "Unschedulable", "gang")
+        place.kubectl("delete", "pod", "gang-worker-1")
+        await place.until_status("all run again", lambda status: status.get("attempt") == 2, "gang")
+        place.kubectl("delete", "tfpj", "first")
+        await place.until_state("Running", "gang")
 
 
 def _of_workers(name: str, count: int) -> harness.Body:

@@ -11,7 +11,7 @@ from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api_server import errors, resources
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs/isolation.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs/operate/isolation.md"
 
 
 def _blocks() -> list[Any]:

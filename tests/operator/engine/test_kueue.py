@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from testing import waiting
+from testing import paths, waiting
 from testing.cluster import handle
 from testing.operator import harness, objects, places
 from tfparallel_operator.api import names
@@ -80,7 +80,7 @@ async def place(cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
             "metadata": {"name": QUEUE, "namespace": place.namespace},
             "spec": {"clusterQueue": "gpus"},
         }
-        place.kubectl("create", "-f", "-", given=queue)
+        place.kubectl("create", "-f", "-", body=queue)
         yield place
     place.kubectl("delete", "workloads", "--all")  # Else they hold their quota for a while.
 
@@ -126,6 +126,17 @@ async def until_admission(
 async def pods_of(place: harness.Place, name: str) -> set[str]:
     """Return the names of a job's pods."""
     return {pod for pod in await place.pods() if pod.startswith(f"{name}-")}
+
+
+async def test_the_example_is_admitted_by_its_own_queue(cluster: handle.Cluster) -> None:
+    async with places.on(cluster) as place, place.operator():
+        place.kubectl("apply", f"--kustomize={paths.EXAMPLES / 'queue/quota'}")
+        place.kubectl("apply", f"--kustomize={paths.EXAMPLES / 'queue'}")
+        await until_admission(place, "True", "admitted by ClusterQueue research", "queue")
+        await place.until_pods("queue-worker-0", "queue-worker-1")
+        place.kubectl("delete", f"--kustomize={paths.EXAMPLES / 'queue'}")
+        place.kubectl("delete", "workloads", "--all")
+        place.kubectl("delete", f"--kustomize={paths.EXAMPLES / 'queue/quota'}")
 
 
 async def test_it_is_admitted_and_its_pods_run_where_the_quota_is(place: harness.Place) -> None:

@@ -15,7 +15,7 @@ from tfparallel_operator.api_server import resources
 
 pytestmark = [pytest.mark.timeout(600)]
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs/large-jobs.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs/operate/large-jobs.md"
 LIMIT_SECONDS = 240.0
 """Over a thousand pods are created and started; with a quiet machine this takes seconds."""
 

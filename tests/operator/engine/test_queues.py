@@ -14,8 +14,9 @@ async def test_without_kueue_a_job_says_so_and_goes_on_without_the_label(
     async with place.operator():
         await place.create_job(job)
         message = (await place.until_refused(names.Reason.KUEUE_NOT_INSTALLED))["message"]
-        assert "does not know Workloads of kueue.x-k8s.io: install Kueue" in message
-        assert "remove the label kueue.x-k8s.io/queue-name=research" in message
+        assert "does not know Workloads of kueue.x-k8s.io" in message
+        assert "the label kueue.x-k8s.io/queue-name=research needs" in message
+        assert "Install Kueue, or remove the label" in message
         assert await place.pods() == {}
         unlabelled = {"metadata": {"labels": {names.LABEL_QUEUE: None}}}
         place.kubectl("patch", "tfpj", "digits", "--type=merge", "-p", json.dumps(unlabelled))

@@ -108,7 +108,7 @@ async def test_roles_in_its_namespaces_are_enough_for_the_operator(
     documents = [one for one in yaml.safe_load_all(rendered) if one]
     rights = [one for one in documents if one["kind"] in RIGHTS]
     assert not [one for one in rights if one["kind"].startswith("Cluster")]
-    place.kubectl("apply", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": rights})
+    place.kubectl("apply", "-f", "-", body={"apiVersion": "v1", "kind": "List", "items": rights})
     await other.create_job()
     async with place.operator(kubeconfig=await _kubeconfig(place, tmp_path)):
         await place.create_job()
@@ -127,7 +127,7 @@ async def test_the_rights_are_enough_for_gangs(
     place: harness.Place, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     _install(place, tmp_path)
-    place.kubectl("apply", "-f", "-", given=volcano.definition())
+    place.kubectl("apply", "-f", "-", body=volcano.definition())
     path = volcano.POD_GROUPS.path(place.namespace, "digits")
     job = objects.job(scheduling={"gang": "Volcano"}, runPolicy={"scaleCooldownSeconds": 0})
     job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
@@ -161,7 +161,7 @@ async def test_whoever_may_edit_jobs_may_scale_them(
     [edit] = [one for one in roles if label in one["metadata"].get("labels", {})]
     # The light cluster aggregates no roles: the user has this one alone.
     role = {**edit, "kind": "Role", "metadata": {"name": "edit", "namespace": place.namespace}}
-    place.kubectl("apply", "-f", "-", given=role)
+    place.kubectl("apply", "-f", "-", body=role)
     place.kubectl("create", "rolebinding", "jane", "--role=edit", "--user=jane")
     job = objects.job()
     job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 4

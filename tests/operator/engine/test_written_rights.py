@@ -68,6 +68,6 @@ async def test_the_role_grants_the_writes_of_all_lives_and_no_other() -> None:
 
 
 def test_the_page_lists_each_right_to_write() -> None:
-    rows = pages.rows("isolation.md", "## What the operator may do")
+    rows = pages.rows("operate/isolation.md", "## What the operator may do")
     listed = {(verb, resource) for resource, verbs in rows for verb in verbs.split(", ")}
     assert listed == granted(ROLE)

@@ -161,8 +161,8 @@ async def test_the_deadline_fires_without_any_event(tmp_path: pathlib.Path) -> N
 
 async def test_the_given_clock_is_the_only_one(tmp_path: pathlib.Path) -> None:
     moment = datetime.datetime(2031, 5, 4, 3, 2, 1, 900_000, tzinfo=datetime.UTC)
-    given = source.read(jobs.write(tmp_path, jobs.job({"Worker": ["true"]})))
-    outcome = await run.run(given, tmp_path / "out", jobs.Recorder(), lambda: moment)
+    job_source = source.read(jobs.write(tmp_path, jobs.job({"Worker": ["true"]})))
+    outcome = await run.run(job_source, tmp_path / "out", jobs.Recorder(), lambda: moment)
     status = outcome.job.status
     assert status.start_time == status.completion_time == moment.replace(microsecond=0)
 
@@ -316,8 +316,8 @@ async def test_the_coordinator_reports_with_its_token(tmp_path: pathlib.Path) ->
     worker = jobs.shell("echo none$TFPARALLEL_PROGRESS_URL; sleep 60")
     document = jobs.job({"Chief": chief, "Worker": worker})
     recorder = jobs.Recorder()
-    given = source.read(jobs.write(tmp_path, document))
-    running = asyncio.create_task(run.run(given, tmp_path / "out", recorder))
+    job_source = source.read(jobs.write(tmp_path, document))
+    running = asyncio.create_task(run.run(job_source, tmp_path / "out", recorder))
     await until(lambda: len(recorder.lines) >= 3, "what both replicas print")
     url, token = recorder.of("chief-0")
     assert recorder.of("worker-0") == ["none"]

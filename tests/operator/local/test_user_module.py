@@ -20,10 +20,10 @@ def _problems(folder: pathlib.Path, text: str, **files: str) -> list[str]:
         path = folder / name.replace("__", "/", 1)
         path.parent.mkdir(exist_ok=True)
         path.with_suffix(".py").write_text(content)
-    return _found(folder)
+    return _folder_problems(folder)
 
 
-def _found(folder: pathlib.Path) -> list[str]:
+def _folder_problems(folder: pathlib.Path) -> list[str]:
     files = user_module.files_of_folder(folder)
     return user_module.find_problems("model.py", files, interface.REQUIRED, has_packages=True)
 
@@ -101,20 +101,20 @@ def test_what_is_not_python_is_named_with_its_line(
     tmp_path: pathlib.Path, content: bytes, sentence: str
 ) -> None:
     (tmp_path / "model.py").write_bytes(content)
-    assert _found(tmp_path) == [sentence]
+    assert _folder_problems(tmp_path) == [sentence]
 
 
 @pytest.mark.parametrize("content", [b"x = '\xff'\n", b"x = 1\x00\n"])
 def test_bytes_that_are_no_text_are_refused(tmp_path: pathlib.Path, content: bytes) -> None:
     (tmp_path / "model.py").write_bytes(content)
-    [problem] = _found(tmp_path)
+    [problem] = _folder_problems(tmp_path)
     assert problem.startswith("model.py")
     assert problem.endswith("correct the file") or problem.endswith("correct the line")
 
 
 def test_a_function_that_is_missing_is_named_with_a_near_name(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text("def build_modle(): ...\n# training_data\n")
-    assert _found(tmp_path) == [
+    assert _folder_problems(tmp_path) == [
         "model.py: the function build_model is missing; rename build_modle, or define it: it"
         " returns the keras.Model",
         "model.py: the function training_data is missing; define it: it returns the examples to"
@@ -141,7 +141,7 @@ def test_a_function_that_is_missing_is_named_with_a_near_name(tmp_path: pathlib.
 def test_functions_may_be_bound_in_any_way(tmp_path: pathlib.Path, text: str) -> None:
     (tmp_path / "model.py").write_text(text)
     (tmp_path / "helper.py").touch()
-    assert _found(tmp_path) == []
+    assert _folder_problems(tmp_path) == []
 
 
 def _job(**fields: Any) -> dict[str, Any]:

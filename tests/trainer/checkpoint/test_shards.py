@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from testing.trainer import checkpoints
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, owner, peers, shard, store, values
+from tfparallel_trainer.checkpoint import files, owner, shard, store
+from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.storage import folder as folders
 
 Division = tuple[tuple[int, ...], ...]
@@ -32,7 +33,7 @@ class Processes:
         self.said: list[str] = []
         self._count = count
         self._folders = folders
-        self._given = [0] * count
+        self._gathered = [0] * count
         self._barrier = threading.Barrier(count)
 
     def run(self, work: Callable[[int, store.Store], Any]) -> list[Any]:
@@ -55,14 +56,14 @@ class Processes:
 
     def _open(self, me: int) -> store.Store:
         def gather(number: int) -> Sequence[int]:
-            self._given[me] = number
+            self._gathered[me] = number
             self._barrier.wait(30)
-            numbers = list(self._given)
+            numbers = list(self._gathered)
             self._barrier.wait(30)
             return numbers
 
         names = tuple(f"worker-{number}" for number in range(self._count))
-        together = peers.Peers(me=me, names=names, gather=gather)
+        together = agreement.Peers(me=me, names=names, gather=gather)
         folder = self._folders[me % len(self._folders)]
         return store.Store(folders.Folder(folder), 3, "a", 1, self.said.append, together)
 
@@ -132,7 +133,7 @@ def test_what_is_saved_divided_is_restored_divided_otherwise(
     before, writers, after, readers = case
     folder = tmp_path_factory.mktemp("checkpoints")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(values, "BLOCK_BYTES", block)
+        patched.setattr(shard, "BLOCK_BYTES", block)
         given_states = states(before, writers, add=0.5)
         saved = Processes(writers, folder).run(
             lambda me, writer: writer.save(given_states[me], at(7))
@@ -261,7 +262,7 @@ def test_variables_of_a_strategy_are_saved_and_restored(tmp_path: pathlib.Path) 
         saved = {"kernel": keras.Variable(content((9, 2))), "count": keras.Variable(3)}
         variables = {"kernel": keras.Variable(np.zeros((9, 2))), "count": keras.Variable(0)}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(values, "BLOCK_BYTES", 16)
+        patched.setattr(shard, "BLOCK_BYTES", 16)
         checkpoints.opened(tmp_path).save(shard.undivided(saved), at(1))
         assert checkpoints.opened(tmp_path).restore(shard.undivided(variables)) == at(1)
     for copy in variables["kernel"].value.values:

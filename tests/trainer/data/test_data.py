@@ -42,20 +42,20 @@ def division(batch: int, count: int) -> feed.Division:
     return feed.Division(batch_size=batch, ranks=count, local_ranks=tuple(range(count)))
 
 
-def array_feed(x: Any, cut: feed.Division) -> feed.Feed:
-    return arrays.ArrayFeed((x, x * 2, None), cut, seed=7)
+def array_feed(x: Any, cut: feed.Division) -> feed.Source:
+    return arrays.ArraySource((x, x * 2, None), cut, seed=7)
 
 
-def stream_feed(x: Any, cut: feed.Division) -> feed.Feed:
+def stream_feed(x: Any, cut: feed.Division) -> feed.Source:
     whole = tf.data.Dataset.from_tensor_slices((x, x * 2))
-    return stream.StreamFeed(whole, lambda _: whole, cut, "training_data")
+    return stream.StreamSource(whole, lambda _: whole, cut, "training_data")
 
 
 @pytest.mark.parametrize("make", [array_feed, stream_feed])
 @settings(deadline=None, max_examples=25)
 @given(counts, sizes, ranks)
 def test_ranks_share_batches_that_do_not_depend_on_them(
-    make: Callable[[Any, feed.Division], feed.Feed], examples: int, batch: int, count: int
+    make: Callable[[Any, feed.Division], feed.Source], examples: int, batch: int, count: int
 ) -> None:
     x = np.arange(examples)
     alone = list(make(x, division(batch, 1)).epoch(3, 0))
@@ -75,7 +75,7 @@ def test_ranks_share_batches_that_do_not_depend_on_them(
 
 @pytest.mark.parametrize("make", [array_feed, stream_feed])
 def test_an_epoch_goes_on_where_it_stopped(
-    make: Callable[[Any, feed.Division], feed.Feed],
+    make: Callable[[Any, feed.Division], feed.Source],
 ) -> None:
     source = make(np.arange(23), division(5, 2))
     whole = [np.asarray(nest.leaves(one.parts)[0]) for one in source.epoch(2, 0)]
@@ -86,7 +86,7 @@ def test_an_epoch_goes_on_where_it_stopped(
 
 def test_specs_and_samples_have_the_structure_of_parts() -> None:
     x = {"image": np.zeros((4, 2, 2), np.float32), "size": np.zeros((4,), np.int64)}
-    source = arrays.ArrayFeed((x, np.zeros(4), None), division(2, 1), None)
+    source = arrays.ArraySource((x, np.zeros(4), None), division(2, 1), None)
     assert source.spec[0]["image"] == tf.TensorSpec((None, 2, 2), tf.float32)
     assert source.spec[2] is None
     assert source.sample()[0]["size"].shape == (1,)
@@ -120,7 +120,7 @@ def test_wrong_arrays_are_refused(given_data: Any, said: str) -> None:
 def test_wrong_data_sets_are_refused(dataset: Callable[[], Any], said: str) -> None:
     whole = dataset()
     with pytest.raises(errors.UserCodeError, match=said):
-        stream.StreamFeed(whole, lambda _: whole, division(2, 1), "training_data")
+        stream.StreamSource(whole, lambda _: whole, division(2, 1), "training_data")
 
 
 def bucketed(epoch: int) -> tf.data.Dataset:
@@ -137,7 +137,7 @@ def bucketed(epoch: int) -> tf.data.Dataset:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_batches_of_a_data_set_stay_as_they_are(count: int) -> None:
-    source = stream.StreamFeed(bucketed(0), bucketed, division(99, count), "training_data")
+    source = stream.StreamSource(bucketed(0), bucketed, division(99, count), "training_data")
     assert source.examples is None
     assert source.spec == (
         tf.TensorSpec((None, None), tf.int32),
@@ -160,7 +160,7 @@ def test_x_alone_has_no_targets() -> None:
     x = np.arange(5)
     for data in (x, (x,), {"a": x}):
         assert arrays.checked(data, "training_data")[1:] == (None, None)
-    source = stream.StreamFeed(
+    source = stream.StreamSource(
         tf.data.Dataset.from_tensor_slices(x),
         lambda _: tf.data.Dataset.from_tensor_slices(x),
         division(4, 2),

@@ -15,9 +15,41 @@ from testing import clock, waiting
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
-from tfparallel_trainer.data import feed, input_wait, prefetch
+from tfparallel_trainer.data import feed
 
 Batches = Generator[feed.Batch, None, None]
+
+
+class Numbers:
+    """Epochs of ten batches of three examples each; the number of a batch is its only part."""
+
+    examples = 30
+    spec = None
+
+    def sample(self) -> None:
+        return None
+
+    def epoch(self, number: int, start: int) -> Batches:
+        return (feed.Batch(3, [(number, place)]) for place in range(start, 30, 3))
+
+
+@given(epoch=st.integers(0, 3), count=st.integers(0, 10))
+def test_a_feed_goes_on_where_the_state_of_another_says(epoch: int, count: int) -> None:
+    first, second = feed.Feed(Numbers()), feed.Feed(Numbers())
+    first.restore(feed.State(epoch))
+    batches = first.rest()
+    passed = [next(batches).parts for _ in range(count)]
+    state = first.state  # of what is given; more is prepared
+    batches.close()
+    assert state == feed.State(epoch, 3 * count)
+    second.restore(state)
+    rest = [one.parts for one in second.rest()]
+    assert passed + rest == [[(epoch, place)] for place in range(0, 30, 3)]
+    second.end_epoch()
+    assert second.state == feed.State(epoch + 1)
+    batches = second.rest()
+    assert next(batches).parts == [(epoch + 1, 0)]
+    batches.close()
 
 
 def batch(number: int) -> feed.Batch:
@@ -30,7 +62,7 @@ def input_threads() -> list[threading.Thread]:
 
 @given(st.integers(0, 30))
 def test_the_order_stays(count: int) -> None:
-    batches = prefetch.prefetched(batch(number) for number in range(count))
+    batches = feed.prefetched(batch(number) for number in range(count))
     assert [one.examples for one in batches] == list(range(count))
     assert input_threads() == []
 
@@ -43,11 +75,11 @@ def test_only_so_many_are_ready() -> None:
             numbers_drawn.append(number)
             yield batch(number)
 
-    batches = prefetch.prefetched(numbers())
+    batches = feed.prefetched(numbers())
     next(batches)
-    waiting.until(lambda: len(numbers_drawn) == 1 + prefetch.BATCHES, "the batches ahead")
+    waiting.until(lambda: len(numbers_drawn) == 1 + feed.BATCHES, "the batches ahead")
     time.sleep(0.05)
-    assert len(numbers_drawn) == 1 + prefetch.BATCHES
+    assert len(numbers_drawn) == 1 + feed.BATCHES
     batches.close()
     assert input_threads() == []
 
@@ -58,7 +90,7 @@ def failing() -> Batches:
 
 
 def test_an_error_comes_in_its_place_with_its_frames() -> None:
-    batches = prefetch.prefetched(failing())
+    batches = feed.prefetched(failing())
     assert next(batches).examples == 0
     with pytest.raises(ValueError, match="no such picture") as caught:
         next(batches)
@@ -76,13 +108,13 @@ def test_what_is_not_wanted_any_more_is_closed() -> None:
         finally:
             closed.set()
 
-    batches = prefetch.prefetched(endless())
+    batches = feed.prefetched(endless())
     next(batches)
     batches.close()
     assert closed.is_set()
 
 
-def timed(virtual: clock.Clock, wait: input_wait.Wait, waits: list[float], step: float) -> None:
+def timed(virtual: clock.Clock, wait: feed.Wait, waits: list[float], step: float) -> None:
     def batches() -> Batches:
         for seconds in waits:
             virtual.advance(seconds)
@@ -94,7 +126,7 @@ def timed(virtual: clock.Clock, wait: input_wait.Wait, waits: list[float], step:
 
 def test_the_share_of_waiting_leaves_the_first_step_out() -> None:
     virtual = clock.Clock()
-    wait = input_wait.Wait(virtual)
+    wait = feed.Wait(virtual)
     timed(virtual, wait, [50.0, 1.0, 1.0], step=3.0)
     share = wait.recent()
     assert (share.waited, share.total, share.steps) == (2.0, 8.0, 2)
@@ -104,7 +136,7 @@ def test_the_share_of_waiting_leaves_the_first_step_out() -> None:
 
 def test_a_warning_comes_once_an_epoch_and_names_the_share() -> None:
     virtual = clock.Clock()
-    wait = input_wait.Wait(virtual)
+    wait = feed.Wait(virtual)
     timed(virtual, wait, [0.0, 1.0, 1.0], step=3.0)
     said = wait.warning()
     assert said is not None
@@ -116,7 +148,7 @@ def test_a_warning_comes_once_an_epoch_and_names_the_share() -> None:
 
 def test_short_epochs_are_looked_at_together() -> None:
     virtual = clock.Clock()
-    wait = input_wait.Wait(virtual)
+    wait = feed.Wait(virtual)
     shares = []
     for _ in range(4):
         timed(virtual, wait, [0.4], step=0.4)
@@ -127,7 +159,7 @@ def test_short_epochs_are_looked_at_together() -> None:
 @pytest.mark.parametrize("waits", [[0.0, 0.3, 0.3], [0.0, 1.0, *[0.0] * 20]])
 def test_short_or_rare_waiting_is_no_warning(waits: list[float]) -> None:
     virtual = clock.Clock()
-    wait = input_wait.Wait(virtual)
+    wait = feed.Wait(virtual)
     timed(virtual, wait, waits, step=1.0)
     assert wait.warning() is None
 

@@ -34,7 +34,7 @@ def opened(
     seed: int = 7,
     *,
     evaluation: bool = False,
-) -> feed.Feed:
+) -> feed.Source:
     user_module = user.Module(
         pathlib.Path(__file__), {"training_data": function, "evaluation_data": function}
     )
@@ -117,8 +117,8 @@ def test_each_example_once_whatever_the_ranks(
 ) -> None:
     function = MAKERS[name](examples, folder)
     alone = [joined(one.parts) for one in opened(function, division(batch, 1)).epoch(3, 0)]
-    apart = [opened(function, division(batch, count, (rank,))) for rank in range(count)]
-    shared = [list(one.epoch(3, 0)) for one in apart]
+    parts = [opened(function, division(batch, count, (rank,))) for rank in range(count)]
+    shared = [list(one.epoch(3, 0)) for one in parts]
     assert [
         [row for step in steps for row in joined(step.parts)] for steps in zip(*shared, strict=True)
     ] == alone
@@ -309,7 +309,10 @@ def test_a_py_dataset_gives_its_batches_in_an_order_of_the_seed() -> None:
         assert places == [0, 1, 2]
 
 
-PAGES = [(launch.REPOSITORY / "docs" / page).read_text() for page in ("data.md", "sources.md")]
+PAGES = [
+    (launch.REPOSITORY / "docs" / page).read_text()
+    for page in ("how-to/data.md", "how-to/sources.md")
+]
 BLOCKS = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page, re.S)]
 OF_BUCKETS = [block for block in BLOCKS if "my-bucket" in block]
 OF_FILES = [block for block in BLOCKS if block not in OF_BUCKETS]
@@ -407,7 +410,7 @@ def write_features(path: pathlib.Path, columns: dict[str, Any]) -> None:
 
 
 def noisy_rows(values: Any, epoch: int) -> tuple[Any, Any]:
-    """The examples of an epoch as docs/data.md says that they come."""
+    """The examples of an epoch as docs/how-to/data.md says that they come."""
     rows, targets = [], []
     for number in order.shuffled(range(len(values)), len(values), SEED, epoch):
         row = values[number].astype(np.float64)

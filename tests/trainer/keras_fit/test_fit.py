@@ -231,7 +231,7 @@ def test_batches_that_do_not_fit_the_first_two_are_told(data: Any, said: str) ->
     opened = batches.opened(data, "x", None)
     assert opened is not None
     with pytest.raises(errors.UserCodeError, match=re.escape(said)):
-        list(batches.Source(opened, None, None).epoch(0))
+        list(batches.Whole(opened, None, None).epoch(0))
 
 
 def test_batches_take_the_types_of_the_first_one() -> None:
@@ -239,7 +239,7 @@ def test_batches_take_the_types_of_the_first_one() -> None:
         itertools.chain(columns((4, 6)), columns((4, 6), (2, 6), dtype="int8")), "x", None
     )
     assert opened is not None
-    arrays = list(batches.Source(opened, None, None).epoch(0))
+    arrays = list(batches.Whole(opened, None, None).epoch(0))
     assert [(x.dtype, x.shape, y.dtype) for x, y, _ in arrays] == [
         ("float64", (4, 6), "float64"),
         ("float64", (4, 6), "float64"),

@@ -18,7 +18,7 @@ import tfparallel_trainer
 from testing import paths
 from testing.trainer import ranks
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.keras_fit import callbacks, decisions
+from tfparallel_trainer.keras_fit import callbacks, reach
 from tfparallel_trainer.objective import evaluate, replica
 
 # Keras' own callbacks read variables in a way that NumPy deprecates.
@@ -140,13 +140,13 @@ def test_batches_have_the_metrics_that_keras_gives() -> None:
 def acts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An entry for each time that processes talk about what callbacks have decided."""
     counts: list[int] = []
-    after = decisions.Decisions.after
+    after = reach.Whole.after
 
-    def counted(shared_decisions: decisions.Decisions, call: Callable[[], bytes]) -> bytes:
+    def counted(shared_decisions: reach.Whole, call: Callable[[], bytes]) -> bytes:
         counts.append(1)
         return after(shared_decisions, call)
 
-    monkeypatch.setattr(decisions.Decisions, "after", counted)
+    monkeypatch.setattr(reach.Whole, "after", counted)
     return counts
 
 
@@ -171,13 +171,13 @@ def sums(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[str]:
     """How often replicas talk to each other about a decision, by what they tell."""
     counts = collections.Counter[str]()
     for name in ("_exchange", "_share"):
-        talk = getattr(decisions.Decisions, name)
+        talk = getattr(reach.Whole, name)
 
         def counted(one: Any, *arguments: Any, name: str = name, talk: Any = talk) -> Any:
             counts[name] += 1
             return talk(one, *arguments)
 
-        monkeypatch.setattr(decisions.Decisions, name, counted)
+        monkeypatch.setattr(reach.Whole, name, counted)
     return counts
 
 
@@ -211,9 +211,9 @@ def test_a_batch_without_a_decision_is_one_sum_at_most(
     assert sums == ({} if is_local else {"_exchange": 6})
 
 
-def decisions_of(replicas: Sequence[replica.Replica], *, is_local: bool) -> decisions.Decisions:
+def decisions_of(replicas: Sequence[replica.Replica], *, is_local: bool) -> reach.Whole:
     """Decisions that take the way of one process, or that of several."""
-    shared_decisions = decisions.Decisions(replicas)
+    shared_decisions = reach.Whole(replicas)
     shared_decisions._is_local = is_local
     return shared_decisions
 
@@ -282,7 +282,7 @@ def assert_alike(replicas: Sequence[replica.Replica]) -> None:
 
 def test_only_what_a_callback_changes_is_shared(shared: list[int]) -> None:
     replicas = replicas_of(2)
-    shared_decisions = decisions.Decisions(replicas)
+    shared_decisions = reach.Whole(replicas)
     optimizer = replicas[0].optimizer
     for rate in (0.5, 0.25):
 
@@ -299,7 +299,7 @@ def test_only_what_a_callback_changes_is_shared(shared: list[int]) -> None:
 def test_any_sets_of_variables_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "MAX_VARIANTS", 4)
     replicas = replicas_of(3)
-    shared_decisions = decisions.Decisions(replicas)
+    shared_decisions = reach.Whole(replicas)
     weights = replicas[0].model.weights
     for place in (0, 1, 2, 3, 4, 1, 5):
 
@@ -375,7 +375,7 @@ def test_a_process_without_the_chiefs_callbacks_goes_by_them() -> None:
 
 
 def test_the_profile_of_the_page_has_the_steps_of_its_window(tmp_path: pathlib.Path) -> None:
-    page = (paths.ROOT / "docs/tensorboard.md").read_text()
+    page = (paths.ROOT / "docs/how-to/tensorboard.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(block, "tensorboard.md", "exec"), names)  # noqa: S102

@@ -106,13 +106,13 @@ ENDLESS: dict[str, Callable[[], Any]] = {
 }
 
 
-def source(data: Any, steps: int | None = None, first: int = 0) -> batches.Source:
+def source(data: Any, steps: int | None = None, first: int = 0) -> batches.Whole:
     opened = batches.opened(data, "x", 1)
     assert opened is not None
-    return batches.Source(opened, steps, None, first_epoch=first)
+    return batches.Whole(opened, steps, None, first_epoch=first)
 
 
-def epoch(of: batches.Source, number: int) -> list[list[int]]:
+def epoch(of: batches.Whole, number: int) -> list[list[int]]:
     return [np.asarray(batch[1]).tolist() for batch in of.epoch(number)]
 
 

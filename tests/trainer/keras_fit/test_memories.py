@@ -42,7 +42,9 @@ def of_page() -> Any:
     return names["Counter"]
 
 
-PAGE_BLOCKS = re.findall(r"```python\n(.*?)```", (paths.ROOT / "docs/fit.md").read_text(), re.S)
+PAGE_BLOCKS = re.findall(
+    r"```python\n(.*?)```", (paths.ROOT / "docs/how-to/fit.md").read_text(), re.S
+)
 Counter = of_page()
 LOSSES = [4.0, 5.0, 3.0, 6.0, 6.0, 6.0, 6.0, 6.0]
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from testing.trainer import normalised, ranks
-from tfparallel_trainer.checkpoint import files, schedule
+from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.loop import observer, training
-from tfparallel_trainer.objective import train
 from tfparallel_trainer.runtime.lifecycle import stall, termination
 from tfparallel_trainer.runtime.reporting import console, progress, reports
 
@@ -29,7 +30,7 @@ def test_steps_and_minutes_stand_beside_each_other(
 ) -> None:
     spec = job_file.Checkpoint.model_validate({"claim": "c", **fields})
     now = iter([0.0, 119.0, 120.0, 130.0, 131.0])
-    checkpoint_schedule = schedule.Schedule(spec, True, lambda: next(now))
+    checkpoint_schedule = training.Schedule(spec, True, lambda: next(now))
     assert [step for step in range(1, 201) if checkpoint_schedule.due_after(step)] == [
         step for step in range(1, 201) if steps is not None and step % steps == 0
     ]
@@ -39,7 +40,7 @@ def test_steps_and_minutes_stand_beside_each_other(
     assert [checkpoint_schedule.due_by_clock, checkpoint_schedule.due_by_clock] == [False, True]
     checkpoint_schedule.saved()
     assert not checkpoint_schedule.due_by_clock
-    assert not schedule.Schedule(spec, False, itertools.count(0, 1000).__next__).due_by_clock
+    assert not training.Schedule(spec, False, itertools.count(0, 1000).__next__).due_by_clock
 
 
 def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
@@ -50,21 +51,21 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
     spec = job_file.TrainerSpec.model_validate(
         {"epochs": 1, "globalBatchSize": 3, "checkpoint": {"claim": "c", "everyMinutes": 1}}
     )
-    feed = ranks.feed_of(data, 2, 3)
+    examples = feed.Feed(ranks.feed_of(data, 2, 3))
     # 25 s pass from one look to the next; the clock is looked at once a step and after a save.
     clock: Iterator[int] = itertools.count(0, 25)
     out = console.Console("test")
     training.Training(
         training.Parts(
             spec=spec,
-            training=feed,
+            training=examples,
             engine=engine.Synchronous(
-                replicas, train.TrainStep(user_module, replicas, feed.spec), None, None
+                replicas, steps.TrainStep(user_module, replicas, examples.spec), None, None
             ),
             reporter=reports.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
             termination=termination.Termination(lambda: None, 30),
             watch=stall.Watch(stall.Limits(work=600, wait=600)),
-            schedule=schedule.Schedule(spec.checkpoint, True, lambda: float(next(clock))),
+            schedule=training.Schedule(spec.checkpoint, True, lambda: float(next(clock))),
             save=lambda at: saved.append(at.step),
             observer=observer.Observer(),
         ),

@@ -9,7 +9,8 @@ import pytest
 
 from testing import repeats
 from testing.trainer import ranks, weights
-from tfparallel_trainer.objective import averages, evaluate, replica
+from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.objective import evaluate, replica
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 
@@ -71,7 +72,7 @@ def test_added_losses_are_those_of_one_process(count: int) -> None:
     assert all(outcome.terms == {} for outcome in outcomes)
     x, y, _ = examples()
     spec = ranks.feed_of(examples(), count, 7)
-    results = evaluate.Evaluation(module, replicas, spec.spec).run(
+    results = steps.Evaluation(module, replicas, spec.spec).run(
         ranks.feed_of((x[:28], y[:28], None), count, 7).epoch(0, 0)
     )
     evaluated = expected.evaluate(x[:28], y[:28], batch_size=7, verbose=0)
@@ -93,7 +94,7 @@ def test_averages_are_evaluated_and_training_keeps_its_weights() -> None:
     replicas, _ = ranks.run(module, examples(), 2, 7)
     before = [rank_replica.model.get_weights() for rank_replica in replicas]
     batches = ranks.feed_of(examples(), 2, 31)
-    results = evaluate.Evaluation(module, replicas, batches.spec).run(batches.epoch(0, 0))
+    results = steps.Evaluation(module, replicas, batches.spec).run(batches.epoch(0, 0))
     for rank_replica, values in zip(replicas, before, strict=True):
         for a, b in zip(rank_replica.model.get_weights(), values, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -103,7 +104,7 @@ def test_averages_are_evaluated_and_training_keeps_its_weights() -> None:
     assert results["loss"] == pytest.approx(
         expected.evaluate(x, y, batch_size=31, verbose=0), rel=1e-9
     )
-    assert averages.adopt(replicas[0].model)
+    assert evaluate.adopt_averages(replicas[0].model)
     assert difference(replicas[0], expected) <= weights.TOLERANCE
 
 
@@ -111,7 +112,7 @@ def test_weights_without_a_step_have_no_averages() -> None:
     module = ranks.module(regularised, compile_with(use_ema=True))
     (rank_replica,) = ranks.build(module, examples(), 1)
     before = rank_replica.model.get_weights()
-    assert not averages.adopt(rank_replica.model)
+    assert not evaluate.adopt_averages(rank_replica.model)
     for a, b in zip(rank_replica.model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(a, b)
 

@@ -10,7 +10,7 @@ import pytest
 from testing.trainer import launch, normalised, ranks, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits
-from tfparallel_trainer.objective import finite
+from tfparallel_trainer.objective import state
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -44,7 +44,7 @@ def test_a_gradient_alone_can_be_at_fault() -> None:
     )
     (first, _), outcomes = ranks.run(user_module, normalised.examples(), 2, 30)
     assert [(outcome.loss, outcome.finite) for outcome in outcomes] == [(0.0, False)]
-    assert not finite.Weights(first).finite()
+    assert not state.finiteness(first)()
 
 
 def test_loss_scaling_leaves_a_step_out_on_all_ranks() -> None:

@@ -14,7 +14,8 @@ from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import exits
-from tfparallel_trainer.objective import evaluate, metric_sums
+from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.objective import metric_sums
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 
@@ -381,7 +382,7 @@ def test_variables_made_without_add_variable_are_added_up() -> None:
     for count in (1, 3):
         replicas = ranks.build(module, (INPUTS, TARGETS, None), count)
         batches = ranks.feed_of((INPUTS, TARGETS, None), count, len(INPUTS))
-        evaluation = evaluate.Evaluation(module, replicas, batches.spec)
+        evaluation = steps.Evaluation(module, replicas, batches.spec)
         results.append(evaluation.run(batches.epoch(0, 0)))
     assert results[0] == pytest.approx(results[1], rel=1e-5)
 

@@ -16,16 +16,17 @@ from testing.trainer import launch, ranks, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.strategy import steps as strategy_steps
-from tfparallel_trainer.objective import checks, evaluate, replica, train
+from tfparallel_trainer.objective import checks, replica
 
 BATCH = 7
 
 
 def page() -> str:
     """The example of the documentation."""
-    text = (launch.REPOSITORY / "docs" / "model-interface.md").read_text()
+    text = (launch.REPOSITORY / "docs" / "how-to/model-interface.md").read_text()
     section = text[text.index("## Training steps of your own") :]
     blocks: list[str] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     return blocks[0]
@@ -146,7 +147,7 @@ def test_each_loss_is_evaluated_over_all_examples() -> None:
     module = ranks.module(build, compile_model)
     replicas = ranks.build(module, data(), 3)
     batches = ranks.feed_of(data(), 3, BATCH)
-    results = evaluate.Evaluation(module, replicas, batches.spec).run(batches.epoch(0, 0))
+    results = steps.Evaluation(module, replicas, batches.spec).run(batches.epoch(0, 0))
     losses = replicas[0].model.losses_of(data(), training=False)
     means = {name: float(np.mean(values)) for name, values in losses.items()}
     expected = {**means, "loss": sum(means.values()), "distance": means["distillation"] / 0.3}
@@ -207,7 +208,7 @@ def test_a_step_cannot_leave_out_a_part_of_itself() -> None:
     replicas = ranks.build_apart(module, weighted(), 1)
     spec = ranks.feed_of(weighted(), 1, BATCH).spec
     with pytest.raises(errors.UserCodeError, match="onNonFiniteLoss is Continue"):
-        train.TrainStep(module, replicas, spec, leaves_out=True)
+        steps.TrainStep(module, replicas, spec, leaves_out=True)
 
 
 def test_strategies_that_train_by_the_compiled_loss_refuse() -> None:
@@ -218,13 +219,13 @@ def test_strategies_that_train_by_the_compiled_loss_refuse() -> None:
 
 
 def test_a_step_of_keras_is_refused_with_the_name_of_the_hook() -> None:
-    class Own(keras.Sequential):
+    class Stepping(keras.Sequential):
         def train_step(self, data: Any) -> Any:
             return data
 
-    model = Own([keras.Input((3,)), keras.layers.Dense(1)])
+    model = Stepping([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(errors.UserCodeError, match=r'training_phases \(see "Training steps of'):
+    with pytest.raises(errors.UserCodeError, match=r"training_phases \(see https://"):
         checks.check(model, 2)
 
 

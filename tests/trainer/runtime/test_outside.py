@@ -22,7 +22,7 @@ from tfparallel_trainer import __main__, errors, user
 from tfparallel_trainer.contract import environment, exits, job_file
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.runtime import preflight, settings
-from tfparallel_trainer.runtime.lifecycle import ending
+from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.runtime.reporting import progress
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -414,7 +414,7 @@ def test_the_digits_example_learns(tmp_path: pathlib.Path, runs: trainings.Runs)
 
 
 def test_the_example_of_the_documentation_runs(tmp_path: pathlib.Path) -> None:
-    page = (launch.REPOSITORY / "docs" / "model-interface.md").read_text()
+    page = (launch.REPOSITORY / "docs" / "how-to/model-interface.md").read_text()
     (text, *_) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     ended = run(tmp_path, text, globalBatchSize=16)
     assert ended.code == 0, ended
@@ -430,6 +430,6 @@ def test_warnings_of_tensorflow_are_shown(monkeypatch: pytest.MonkeyPatch) -> No
     for variables, level in (({}, "1"), ({"TF_CPP_MIN_LOG_LEVEL": "3"}, "3")):
         monkeypatch.setattr(os, "environ", variables)
         monkeypatch.setattr(__main__, "attempt", lambda *_: exits.Exit.DONE)
-        monkeypatch.setattr(ending, "end", lambda _: None)
+        monkeypatch.setattr(termination, "end", lambda _: None)
         __main__.main()
         assert variables["TF_CPP_MIN_LOG_LEVEL"] == level

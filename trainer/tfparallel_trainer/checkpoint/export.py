@@ -14,7 +14,7 @@ import keras
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.objective import averages
+from tfparallel_trainer.objective import evaluate
 
 
 def check(model: Any, module: pathlib.Path) -> None:
@@ -70,7 +70,7 @@ def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
         StorageError: the disk does not take it.
         UserCodeError: Keras cannot serialise a part of the model.
     """
-    averages.adopt(model)
+    evaluate.adopt_averages(model)
     draft = path.with_name(f".{os.getpid()}.{path.name}")
     with storing(path, module):
         try:

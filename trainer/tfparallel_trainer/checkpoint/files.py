@@ -18,7 +18,7 @@ import pydantic
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import shard, values
+from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.storage import directory
 
 FORMAT = 2
@@ -220,12 +220,12 @@ def blocks(
 def _write(data: directory.Writer, one: shard.Shard, part: int, offset: int) -> tuple[Piece, int]:
     """Append a shard to a file at an offset; gives where the file ends then, too."""
     sums, box, end = [], one.box, offset
-    for block in values.blocks(one.variable):
+    for block in shard.blocks(one.variable):
         content = block.tobytes()
         sums.append(zlib.crc32(content))
         data.write(content)
         end += len(content)
-    rows = values.rows_of(box.shape, tf.as_dtype(one.variable.dtype).size)
+    rows = shard.rows_of(box.shape, tf.as_dtype(one.variable.dtype).size)
     piece = Piece(
         start=box.start, shape=box.shape, offset=offset, rows=rows, crc32s=tuple(sums), part=part
     )

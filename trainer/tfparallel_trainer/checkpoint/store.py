@@ -10,7 +10,8 @@ import zlib
 from collections.abc import Callable, Mapping
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, keys, owner, peers, shard, values
+from tfparallel_trainer.checkpoint import files, keys, owner, shard
+from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.runtime.lifecycle import faults
 from tfparallel_trainer.storage import directory
 
@@ -28,7 +29,7 @@ class Store:
         job: str,
         attempt: int | None,
         say: Callable[[str], None],
-        together: peers.Peers | None = None,
+        together: agreement.Peers | None = None,
     ) -> None:
         """Take the folder for an attempt at the job of this uid; None takes the next number.
 
@@ -48,7 +49,7 @@ class Store:
         self._folder = folder
         self._keep = keep
         self._say = say
-        self._peers = together or peers.Peers()
+        self._peers = together or agreement.Peers()
         self._saves = 0
         if self._peers.is_chief:
             self._owner = self._take(job, attempt)
@@ -315,4 +316,4 @@ def _is_intact(folder: directory.Directory) -> bool:
 def _assign(folder: directory.Directory, index: files.Index, key: str, one: shard.Shard) -> None:
     whole = one.box
     parts = files.blocks(folder, index, key, whole)
-    values.assign(one.variable, ((box.within(whole), block) for box, block in parts))
+    shard.assign(one.variable, ((box.within(whole), block) for box, block in parts))

@@ -1,13 +1,15 @@
-"""What all processes must have in common, compared before they train."""
+"""How all processes agree: on facts before they train, and on a number that each of them gives."""
 
 import contextlib
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives, tasks
+from tfparallel_trainer.runtime.lifecycle import stall
 
 
 def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
@@ -51,6 +53,10 @@ def _difference(
     return None
 
 
+def _show(value: int) -> str:
+    return str(value) if value < 1 << 20 else f"digest {value:x}"
+
+
 class Numbers:
     """Tells each process a number of every other one, any number of times."""
 
@@ -77,5 +83,55 @@ class Numbers:
             return self._everyone.gather(number)
 
 
-def _show(value: int) -> str:
-    return str(value) if value < 1 << 20 else f"digest {value:x}"
+def _alone(number: int) -> Sequence[int]:
+    return [number]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """This process among those that hold the variables; absent arguments: it holds all."""
+
+    me: int = 0
+    """Number of this process; the chief is 0."""
+    names: tuple[str, ...] = ("chief-0",)
+    gather: Callable[[int], Sequence[int]] = _alone
+    """Gives the numbers (63 bits) that all processes give, in their order; all call it alike."""
+
+    @property
+    def count(self) -> int:
+        """Number of processes."""
+        return len(self.names)
+
+    @property
+    def alone(self) -> bool:
+        """Whether one process holds everything."""
+        return self.count == 1
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process removes and names checkpoints."""
+        return self.me == 0
+
+    def failed(self, well: bool) -> str | None:
+        """Tell which process, if any, says that something did not go well; all get the same."""
+        for name, answer in zip(self.names, self.gather(int(well)), strict=True):
+            if not answer:
+                return name
+        return None
+
+
+def peers(cluster: tasks.Cluster, device: str, watch: stall.Watch) -> Peers:
+    """The processes of a cluster that has started; they talk through a device of this one."""
+    if cluster.alone:
+        return Peers()
+    numbers = Numbers(cluster, device)
+
+    def gather(number: int) -> Sequence[int]:
+        with watch.waiting():
+            return numbers(number)
+
+    return Peers(
+        me=cluster.me,
+        names=tuple(task.name for task in cluster.tasks),
+        gather=gather,
+    )

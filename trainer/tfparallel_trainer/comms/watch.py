@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.comms import tasks
+from tfparallel_trainer.comms import cluster, tasks
 
 _INTERVAL_SECONDS = 1.0
 _PROBE_SECONDS = 2.0
@@ -66,9 +66,8 @@ def watched(cluster: tasks.Cluster) -> list[tasks.Task]:
 
 def refuses(peer: tasks.Task) -> bool:
     """Whether nobody listens at a peer's port; a node that does not answer is not taken for it."""
-    host, _, port = peer.address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
+        socket.create_connection(cluster.endpoint(peer), _PROBE_SECONDS).close()
     except ConnectionRefusedError:
         return True
     except OSError:

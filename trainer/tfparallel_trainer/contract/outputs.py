@@ -21,10 +21,11 @@ SUMMARY = "summary.json"
 """A `Summary`; its presence with `done: true` says that this job has finished."""
 
 PIPELINE = "pipeline.json"
-"""With strategy ModelSplit how the stages of the last steps worked: a `pipeline.Pipeline`."""
+"""With strategy ModelSplit how the stages of the last steps worked: a `plan.Pipeline`."""
 
 TRAIN_LOG = "logs/train.jsonl"
-"""One JSON object a line: what happened during training."""
+"""One JSON object a line: what happened during training. `time` is in UTC, `event` as in
+`TrainEvent`, `step` the steps made. Its other fields follow from the event."""
 
 STEP_LOG = "logs/steps.jsonl"
 """One JSON object a line for each step, if `environment.STEP_LOG` asks for it. `time` is in seconds
@@ -38,6 +39,24 @@ EVALUATION = "evaluation.json"
 
 TENSORBOARD = "logs/tensorboard"
 """Folder of TensorBoard's event files: `train` and `evaluation`."""
+
+
+class TrainEvent(enum.StrEnum):
+    """What a line of the train log tells."""
+
+    FIRST_STEP = "firstStep"
+    """The first step of a process is made: its `attempt`, `seconds` since its start, `versions`."""
+    TRAIN = "train"
+    """Training goes on: `epoch`, `metrics`, `examplesPerSecond`, `memoryBytes` of the coordinator,
+    and with parameter servers how many updates had which `staleness`."""
+    EVALUATION = "evaluation"
+    """An evaluation has ended: `metrics`."""
+    CHECKPOINT = "checkpoint"
+    """A checkpoint is saved, which took `seconds`."""
+    LEFT_OUT = "leftOut"
+    """The update of a step is left out: `reason`."""
+    DONE = "done"
+    """All is trained, and the results are written."""
 
 
 class StepEvent(enum.StrEnum):

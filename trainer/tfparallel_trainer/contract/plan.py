@@ -1,6 +1,7 @@
 """The plan of a split model: what `tfparallel plan` asks the trainer for, and what it gets.
 
-Bytes are whole numbers, times are seconds. Equal questions give equal bytes of JSON.
+And how the pipeline of a run went: `outputs.PIPELINE`. Bytes are whole numbers, times are seconds.
+Equal questions give equal bytes of JSON.
 """
 
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from typing import Annotated
 
 import pydantic
 
-from tfparallel_trainer.contract import base, job_file
+from tfparallel_trainer.contract import base, job_file, progress
 
 MODULE = "tfparallel_trainer.engines.split.planning"
 """Run with `python -m`: reads a question as JSON from its input and writes a plan to its output."""
@@ -216,3 +217,17 @@ def _stage_seconds(spans: Sequence[Span], stages: int) -> float:
     """Return the time of all stages together from the first work to the last."""
     works = [span for span in spans if span.work != MESSAGE]
     return stages * (max(span.end for span in works) - min(span.begin for span in works))
+
+
+class Pipeline(base.Model):
+    """What the chief of a split model has seen of the last steps."""
+
+    placement: progress.Placement
+    """Where the stages are, and how long each computes in a step."""
+    planned: Plan | None
+    """What the planner expected; absent where mesh.cuts says where stages begin."""
+    step_seconds: float | None
+    """From the begin of a step to that of the next, the median; absent after one step."""
+    spans: tuple[Span, ...]
+    """When each stage of the first replica worked on what, in the step of median length. Messages
+    are not told apart from waiting. Clocks of several machines may differ by milliseconds."""

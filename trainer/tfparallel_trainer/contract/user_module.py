@@ -1,4 +1,4 @@
-"""The functions of the user's module, which docs/model-interface.md describes."""
+"""The functions of the user's module, which docs/how-to/model-interface.md describes."""
 
 BUILD_STRATEGY = "build_strategy"
 """Required with strategy `Custom`."""

@@ -12,7 +12,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.data import feed, fingerprints, nest, order
 
 
-class ArrayFeed:
+class ArraySource:
     """Batches from arrays (x, y, sample_weight) that all have the same length.
 
     `seed` shuffles them for each epoch; None keeps their order.
@@ -22,18 +22,9 @@ class ArrayFeed:
         self._arrays = examples
         self._division = division
         self._seed = seed
-        self._length = feed.count(examples)
-        self._fingerprint = fingerprints.spread(examples, self._length)
-
-    @property
-    def examples(self) -> int | None:
-        """Examples in an epoch."""
-        return self._length
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part, as tf.TensorSpec [None, …]."""
-        return feed.spec(self._arrays)
+        self.examples = feed.count(examples)
+        self.spec = feed.spec(examples)
+        self._fingerprint = fingerprints.spread(examples, self.examples)
 
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""
@@ -41,7 +32,7 @@ class ArrayFeed:
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
-        for positions in order.batches(self._length, self._division.batch_size, start):
+        for positions in order.batches(self.examples, self._division.batch_size, start):
             ranges = self._division.parts(len(positions))
             yield feed.Batch(
                 examples=len(positions),
@@ -55,7 +46,7 @@ class ArrayFeed:
         chosen = positions[part.start : part.stop]
         if self._seed is None:
             return self._take(np.arange(chosen.start, chosen.stop))
-        return self._take(order.shuffled(chosen, self._length, self._seed, epoch))
+        return self._take(order.shuffled(chosen, self.examples, self._seed, epoch))
 
     def _take(self, indices: Any) -> Any:
         return nest.convert(lambda array: array[indices], self._arrays)

@@ -93,8 +93,8 @@ def of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
     return Batches(name, begin, skip, count, None, endless=count is None)
 
 
-class Source:
-    """Batches as a `feed.Source`.
+class Whole:
+    """Whole batches, a `feed.Undivided`.
 
     Args:
         batches: where they come from.
@@ -137,7 +137,7 @@ class Source:
         if batches.once or not restarts:  # two passes at a time could change each other's order
             self._begun = itertools.chain(read, begun)
         self._first = self._triple(first)
-        self._spec = self._described([self._triple(batch) for batch in read])
+        self.spec = self._described([self._triple(batch) for batch in read])
 
     @property
     def batch_size(self) -> int:
@@ -160,14 +160,9 @@ class Source:
             checksum = zlib.crc32(np.ascontiguousarray(content).tobytes(), checksum)
         return checksum
 
-    def divided(self, division: feed.Division) -> feed.Feed:
+    def divided(self, division: feed.Division) -> feed.Source:
         """Cut each batch over the ranks."""
-        return _Feed(self, division)
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part, as tf.TensorSpec [None, …]."""
-        return self._spec
+        return _Source(self, division)
 
     def sample(self) -> Any:
         """The first example."""
@@ -263,8 +258,8 @@ class Source:
         Raises:
             UserCodeError: it has another structure, or other sizes where the first two agree.
         """
-        leaves = self._leaves_like(batch, self._spec)
-        specs = nest.leaves(self._spec)
+        leaves = self._leaves_like(batch, self.spec)
+        specs = nest.leaves(self.spec)
         pairs = zip(leaves, specs, strict=True)
         return nest.packed(batch, [_cast(self._batches.name, *pair) for pair in pairs])
 
@@ -302,32 +297,22 @@ class Source:
         return x, y, weight
 
 
-class _Feed:
+class _Source:
     """Each batch, cut over the ranks."""
 
-    def __init__(self, source: Source, division: feed.Division) -> None:
-        self._source = source
+    def __init__(self, whole: Whole, division: feed.Division) -> None:
+        self._whole = whole
         self._division = division
-
-    @property
-    def examples(self) -> int | None:
+        steps = whole.steps
+        self.examples = None if steps is None else steps * division.batch_size
         """As many as full batches have, where their number is known."""
-        steps = self._source.steps
-        return None if steps is None else steps * self._division.batch_size
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part."""
-        return self._source.spec
-
-    def sample(self) -> Any:
-        """The first example."""
-        return self._source.sample()
+        self.spec = whole.spec
+        self.sample = whole.sample
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch; those of the first `start` examples are read and left out."""
         passed = 0
-        for whole in self._source.epoch(number):
+        for whole in self._whole.epoch(number):
             passed += feed.count(whole)
             if passed > start:
                 yield self._division.cut(whole)

@@ -3,17 +3,34 @@
 The order is that of arrays, and a process prepares only the examples of its own ranks. What is
 random about an example follows from the seed, the epoch and its number, so it does not depend on
 who prepares it or when.
+
+A record of a TFRecord file is 8 bytes of length, 4 of the length's checksum, the content, and 4 of
+its checksum. One small read a record finds where all of them begin; then any can be read without
+the others.
 """
 
+import array
+import concurrent.futures
 import dataclasses
 import inspect
+import os
+import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import feed, fingerprints, nest, order
+from tfparallel_trainer.storage import address, fetch
+
+_HEAD = struct.Struct("<QI")
+_TAIL = 4
+_GZIP = b"\x1f\x8b"
+_DOWNLOADS = 8
+"""Files that are copied from a bucket at the same time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +52,7 @@ class Rows:
     """Name of the user's data function, for the messages."""
 
 
-class RowsFeed:
+class RowsSource:
     """Batches of such examples.
 
     Raises:
@@ -52,20 +69,11 @@ class RowsFeed:
                 tf.TensorSpec((), tf.int64),
                 tf.TensorSpec((len(self._functions),), tf.int64),
             )
-        self._spec = nest.convert(
+        self.examples = rows.length
+        self.spec = nest.convert(
             lambda tensor: tf.TensorSpec((None, *tensor.shape), tensor.dtype),
             nest.triple(self._prepare.structured_outputs),
         )
-
-    @property
-    def examples(self) -> int | None:
-        """Examples in an epoch."""
-        return self._rows.length
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part, as tf.TensorSpec [None, …]."""
-        return self._spec
 
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""
@@ -81,7 +89,7 @@ class RowsFeed:
         return self._cut(iter(examples), start)
 
     def _cut(self, waiting: Iterator[Any], start: int) -> Generator[feed.Batch, None, None]:
-        for positions in order.batches(self._rows.length, self._division.batch_size, start):
+        for positions in order.batches(self.examples, self._division.batch_size, start):
             ranges = self._local_ranges(positions)
             whole = nest.triple(next(waiting)) if any(ranges) else None
             parts: list[Any] = []
@@ -97,7 +105,7 @@ class RowsFeed:
         return [positions[part.start : part.stop] for part in ranges]
 
     def _examples(self, epoch: int, start: int) -> tf.data.Dataset:
-        batches = order.batches(self._rows.length, self._division.batch_size, start)
+        batches = order.batches(self.examples, self._division.batch_size, start)
         spans = [part for positions in batches for part in self._local_ranges(positions) if part]
         bounds = tf.constant([(part.start, part.stop) for part in spans], tf.int64, (len(spans), 2))
         options = tf.data.Options()
@@ -117,7 +125,7 @@ class RowsFeed:
         positions = tf.range(bound[0], bound[1])
         if not self._rows.shuffled:
             return positions
-        return order.numbers(positions, self._rows.length, self._rows.seed, epoch)
+        return order.numbers(positions, self.examples, self._rows.seed, epoch)
 
     def _seeds(self, epoch: int) -> tf.Tensor:
         """The first half of the seed of each function in an epoch; an example has the other."""
@@ -154,3 +162,70 @@ def _checked(example: Any, function: str) -> tuple[Any, ...]:
             f"{type(example).__name__}{size}: return x, (x, y) or (x, y, sample_weight)."
         )
     return nest.example(nest.triple(parts))
+
+
+class RecordIndex:
+    """Where each record of some files stands.
+
+    Raises:
+        UserCodeError: there is no record, or a file is none of TFRecords.
+        OSError: a file cannot be read.
+    """
+
+    def __init__(self, paths: Sequence[str], function: str) -> None:
+        with concurrent.futures.ThreadPoolExecutor(_DOWNLOADS) as pool:
+            self._paths = list(pool.map(_local, paths))
+        file_places = [_records(path, function) for path in self._paths]
+        count = sum(len(places) for places in file_places)
+        if not count:
+            raise errors.UserCodeError(
+                f"{function} returns inputs.Records of {len(paths)} files without a record: name "
+                "files that have some."
+            )
+        self._places = np.concatenate(file_places)
+        self._files = np.repeat(np.arange(len(paths)), [len(places) for places in file_places])
+        self.fingerprint = fingerprints.spread(self._places, count)
+        """The same in every process whose files have records of the same lengths."""
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def fetch(self, number: tf.Tensor) -> tuple[tf.Tensor]:
+        """The content of the record of a number, as a scalar string; it is traced."""
+        content = tf.numpy_function(self._read, [number], tf.string, stateful=False)
+        return (tf.ensure_shape(content, ()),)
+
+    def _read(self, number: np.int64) -> bytes:
+        path = self._paths[self._files[number]]
+        offset, length = (int(value) for value in self._places[number])
+        with open(path, "rb") as file:
+            content = os.pread(file.fileno(), length, offset)
+        if len(content) != length:
+            raise OSError(f"{path} has become shorter while it is read")
+        return content
+
+
+def _local(path: str) -> str:
+    """The file itself: of an address, a copy on the local disk."""
+    return str(fetch.fetch(path)) if address.is_address(path) else path
+
+
+def _records(path: str, function: str) -> npt.NDArray[np.int64]:
+    """Offset and length of each record's content."""
+    places = array.array("q")  # a list of tuples takes ten times the memory
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        offset = 0
+        while offset < size:
+            head = os.pread(file.fileno(), _HEAD.size, offset)
+            length = _HEAD.unpack(head)[0] if len(head) == _HEAD.size else size
+            end = offset + _HEAD.size + length + _TAIL
+            if end > size:
+                packed = " It is compressed: unpack it." if head.startswith(_GZIP) else ""
+                raise errors.UserCodeError(
+                    f"{function} returns inputs.Records of {path}, which is no TFRecord file or is "
+                    f"cut short (at byte {offset} of {size}).{packed}"
+                )
+            places.extend((offset + _HEAD.size, length))
+            offset = end
+    return np.array(places, np.int64).reshape(-1, 2)

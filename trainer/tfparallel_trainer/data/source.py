@@ -9,17 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, inputs, user
-from tfparallel_trainer.data import (
-    arrays,
-    batches,
-    feed,
-    fingerprints,
-    generated,
-    prefetch,
-    records,
-    rows,
-    stream,
-)
+from tfparallel_trainer.data import arrays, batches, feed, fingerprints, rows, stream
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +43,7 @@ def training(module: user.Module, request: Request) -> feed.Feed:
     Raises:
         UserCodeError: the function raises, or returns what the interface does not know.
     """
-    return prefetch.PrefetchFeed(_Source(module, "training_data", request, shuffled=True).opened())
+    return feed.Feed(_Function(module, "training_data", request, shuffled=True).opened())
 
 
 def evaluation(module: user.Module, request: Request) -> feed.Feed:
@@ -62,12 +52,10 @@ def evaluation(module: user.Module, request: Request) -> feed.Feed:
     Raises:
         UserCodeError: as `training`.
     """
-    return prefetch.PrefetchFeed(
-        _Source(module, "evaluation_data", request, shuffled=False).opened()
-    )
+    return feed.Feed(_Function(module, "evaluation_data", request, shuffled=False).opened())
 
 
-class _Source:
+class _Function:
     """A data function of the user's."""
 
     def __init__(self, module: user.Module, name: str, request: Request, *, shuffled: bool) -> None:
@@ -76,22 +64,22 @@ class _Source:
         self._request = request
         self._shuffled = shuffled
 
-    def opened(self) -> feed.Feed:
+    def opened(self) -> feed.Source:
         """Make a feed of what it returns for epoch 0."""
         data = self._call(0)
         division = self._request.division
         if isinstance(data, keras.utils.PyDataset):
             seed = self._request.seed if self._shuffled else None
             py_batches = batches.of_py_dataset(data, self._name, seed)
-            data = batches.Source(py_batches, None, None, restarts=not self._shuffled)
-        if isinstance(data, feed.Source):
+            data = batches.Whole(py_batches, None, None, restarts=not self._shuffled)
+        if isinstance(data, feed.Undivided):
             return data.divided(division)
         if isinstance(data, tf.data.Dataset):
             return self._stream(data)
         if isinstance(data, Iterator):
-            return generated.GeneratedFeed(self._generator, division, self._name)
+            return stream.GeneratedSource(self._generator, division, self._name)
         if isinstance(data, inputs.Records):
-            index = records.Index(data.paths, self._name)
+            index = rows.RecordIndex(data.paths, self._name)
             return self._rows(len(index), index.fetch, data.functions, index.fingerprint)
         if isinstance(data, inputs.Arrays):
             examples = arrays.checked(data.arrays, self._name)
@@ -101,7 +89,9 @@ class _Source:
                 return self._rows(length, arrays.fetch(examples), data.functions, fingerprint)
         else:
             examples = arrays.checked(data, self._name)
-        return arrays.ArrayFeed(examples, division, self._request.seed if self._shuffled else None)
+        return arrays.ArraySource(
+            examples, division, self._request.seed if self._shuffled else None
+        )
 
     def _rows(
         self,
@@ -109,7 +99,7 @@ class _Source:
         fetch: Callable[[tf.Tensor], tuple[Any, ...]],
         functions: tuple[inputs.Function, ...],
         fingerprint: fingerprints.Fingerprint,
-    ) -> feed.Feed:
+    ) -> feed.Source:
         examples = rows.Rows(
             length=length,
             fetch=fetch,
@@ -120,10 +110,10 @@ class _Source:
             function=self._name,
         )
         with user.guard(self._module.path, f"what examples of {self._name} go through raised"):
-            return rows.RowsFeed(examples, self._request.division)
+            return rows.RowsSource(examples, self._request.division)
 
-    def _stream(self, data_set: tf.data.Dataset) -> feed.Feed:
-        stream_feed = stream.StreamFeed(data_set, self._call, self._request.division, self._name)
+    def _stream(self, data_set: tf.data.Dataset) -> feed.Source:
+        stream_feed = stream.StreamSource(data_set, self._call, self._request.division, self._name)
         if stream_feed.endless and not (self._request.endless_allowed and self._shuffled):
             raise errors.UserCodeError(
                 f"{self._name} returns a data set that never ends: remove .repeat()"

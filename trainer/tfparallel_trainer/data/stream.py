@@ -1,20 +1,25 @@
-"""Examples from a tf.data.Dataset: every process reads all of them and keeps its own part.
+"""Examples that come one after the other: every process reads all of them and keeps its own part.
 
-A data set of batches stays as it is: each of its batches is one of all ranks together. That costs
-each process the reading of the whole data set, and it is exact. Each example is used once an epoch,
-whatever the number of ranks. A restart finds its place by skipping.
+They come from a tf.data.Dataset or a Python generator, which each epoch begins again, and must be
+the same in every process. A data set of batches stays as it is: each of its batches is one of all
+ranks together. That costs each process the reading of the whole data set, and it is exact. Each
+example is used once an epoch, whatever the number of ranks. A restart reads up to its place.
 """
 
-from collections.abc import Callable, Generator
+import contextlib
+import itertools
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, fingerprints, nest
+from tfparallel_trainer.data import arrays, feed, fingerprints, nest
 
 
-class StreamFeed:
+class StreamSource:
     """Batches from data sets of single examples, or of batches.
 
     Args:
@@ -34,27 +39,18 @@ class StreamFeed:
         self._make = make
         self._division = division
         self._function = function
-        self._spec = _checked(data_set.element_spec, function)
-        leaves = nest.leaves(self._spec)
+        spec = _checked(data_set.element_spec, function)
+        leaves = nest.leaves(spec)
         self._is_batched = all(leaf.shape.rank and leaf.shape[0] is None for leaf in leaves)
+        if not self._is_batched:
+            spec = nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape), leaf.dtype), spec)
+        self.spec = spec
         cardinality = int(data_set.cardinality().numpy())
         self.endless = cardinality == tf.data.INFINITE_CARDINALITY
         """Whether an epoch never ends."""
-        self._length = cardinality if cardinality >= 0 and not self._is_batched else None
+        self.examples = cardinality if cardinality >= 0 and not self._is_batched else None
         if cardinality == 0:
             raise errors.UserCodeError(f"{function} returns an empty data set: return examples.")
-
-    @property
-    def examples(self) -> int | None:
-        """Examples in an epoch, where the data set knows; one of batches does not."""
-        return self._length
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part, as tf.TensorSpec [None, …]."""
-        if self._is_batched:
-            return self._spec
-        return nest.convert(lambda spec: tf.TensorSpec((None, *spec.shape), spec.dtype), self._spec)
 
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""
@@ -97,3 +93,69 @@ def _checked(spec: Any, function: str) -> Any:
             "(x, y, sample_weight), of one example or of a batch."
         )
     return nest.triple(spec)
+
+
+class GeneratedSource:
+    """Batches from generators of single examples.
+
+    Args:
+        make: gives a new generator of an epoch.
+        division: how batches are cut.
+        function: name of the user's data function, for the messages.
+    """
+
+    def __init__(
+        self, make: Callable[[int], Iterator[Any]], division: feed.Division, function: str
+    ) -> None:
+        self._make = make
+        self._division = division
+        self._function = function
+        self._sample = self._joined(list(itertools.islice(make(0), 1)))
+        self.examples = None
+        self.spec = feed.spec(self._sample)
+
+    def sample(self) -> Any:
+        """The first example, with a leading axis of 1."""
+        return self._sample
+
+    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
+        """The batches of an epoch from position `start` on."""
+        return self._cut(self._make(number), start)
+
+    def _cut(self, examples: Iterator[Any], start: int) -> Generator[feed.Batch, None, None]:
+        with contextlib.ExitStack() as stack:
+            close = getattr(examples, "close", None)
+            if close is not None:
+                stack.callback(close)
+            rest = itertools.islice(examples, start, None)
+            while whole := list(itertools.islice(rest, self._division.batch_size)):
+                yield feed.Batch(
+                    examples=len(whole),
+                    parts=[
+                        self._joined(whole[part.start : part.stop]) if part else None
+                        for part in self._division.parts(len(whole))
+                    ],
+                    fingerprint=fingerprints.of(
+                        whole[:: max(len(whole) // fingerprints.EXAMPLES, 1)]
+                    ),
+                )
+
+    def _joined(self, examples: Sequence[Any]) -> Any:
+        """Stack examples, as (x, y, sample_weight)."""
+        if not examples:
+            raise errors.UserCodeError(f"{self._function} yields no examples: yield some.")
+        for example in examples:
+            is_tuple = isinstance(example, tuple) and len(example) in (1, 2, 3)
+            if not is_tuple and not isinstance(example, np.ndarray | dict):
+                raise errors.UserCodeError(
+                    f"{self._function} yields {type(example).__name__}: yield x, (x, y) or "
+                    "(x, y, sample_weight) of one example."
+                )
+        try:
+            stacked = keras.tree.map_structure(lambda *rows: np.stack(rows), *examples)
+        except ValueError as error:
+            raise errors.UserCodeError(
+                f"{self._function} yields examples of different shapes or structures ({error}): "
+                "make them alike."
+            ) from error
+        return arrays.checked(stacked, self._function)

@@ -1,11 +1,19 @@
-"""What the outer loop asks of an engine, whether its steps are made together or one by one."""
+"""What the run and its outer loop ask of an engine, whether ranks make steps together or alone."""
 
+import abc
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+import enum
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-from tfparallel_trainer.data import feed
-from tfparallel_trainer.objective import evaluate, finite, replica, state, train
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.comms import watch
+from tfparallel_trainer.contract import progress
+from tfparallel_trainer.data import feed, fingerprints
+from tfparallel_trainer.objective import evaluate, replica, state
+from tfparallel_trainer.runtime import context, setup
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,8 +30,38 @@ class StepResult:
     where all make each step together."""
 
 
-Step = Callable[[int, feed.Batch, frozenset[train.Flag]], train.Outcome]
+class Flag(enum.IntEnum):
+    """What any process may ask for in a step; all learn of it in the same step."""
+
+    STOP = 0
+    """A process was asked to end."""
+    REPORT = 1
+    """The chief wants to report."""
+    SAVE = 2
+    """By the chief's clock it is time for a checkpoint."""
+    METRICS = 3
+    """Observers take the metrics of each step; all processes ask for them, or none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step gives on every process alike."""
+
+    loss: float
+    terms: dict[str, float]
+    """The loss of each output; empty when there is only one."""
+    flags: frozenset[Flag]
+    finite: bool
+    """Whether the loss and, without loss scaling, all gradients are finite numbers."""
+    metrics: dict[str, float] | None = None
+    """Over all ranks; None where the step adds none up."""
+
+
+Step = Callable[[int, feed.Batch, frozenset[Flag]], Outcome]
 """Makes a step, of which it takes the number (from 0), the batch and what this process asks for."""
+
+REQUESTS = len(Flag) + fingerprints.SUMMANDS
+"""How many numbers `requests` gives."""
 
 Watched = Callable[[Iterator[feed.Batch]], Iterator[feed.Batch]]
 """Goes through batches and says of each that it is done."""
@@ -40,8 +78,8 @@ class Engine(Protocol):
         """Forget what the metrics have seen."""
 
     def give(
-        self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[StepResult], frozenset[train.Flag]]:
+        self, step: int, batch: feed.Batch, asked: frozenset[Flag]
+    ) -> tuple[Sequence[StepResult], frozenset[Flag]]:
         """Give the batch of a step: which steps are made since the last call, and all flags."""
 
     def settle(self) -> Sequence[StepResult]:
@@ -70,7 +108,7 @@ class Synchronous:
         replicas: Sequence[replica.Replica],
         step: Step,
         evaluator: evaluate.Evaluator | None,
-        examples: feed.Feed | None,
+        examples: feed.Source | None,
         report: Callable[[], dict[str, float]] | None = None,
         are_weights_finite: Callable[[], bool] | None = None,
         barrier: Callable[[], None] | None = None,
@@ -89,8 +127,8 @@ class Synchronous:
         self._evaluator = evaluator
         self._examples = examples
         self._report = report or evaluate.Report(replicas).metrics
-        self._are_weights_finite = are_weights_finite or finite.Weights(replicas[0]).finite
-        self._barrier = barrier or state.Barrier(replicas)
+        self._are_weights_finite = are_weights_finite or state.finiteness(replicas[0])
+        self._barrier = barrier or state.barrier(replicas)
         self._latest: dict[str, float] | None = None
 
     def reset(self) -> None:
@@ -99,8 +137,8 @@ class Synchronous:
         evaluate.reset_metrics(self._replicas)
 
     def give(
-        self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[StepResult], frozenset[train.Flag]]:
+        self, step: int, batch: feed.Batch, asked: frozenset[Flag]
+    ) -> tuple[Sequence[StepResult], frozenset[Flag]]:
         """Make the step."""
         outcome = self._step(step, batch, asked)
         self._latest = outcome.metrics
@@ -129,3 +167,75 @@ class Synchronous:
     def barrier(self) -> None:
         """Wait for all ranks."""
         self._barrier()
+
+
+def requests(batch: feed.Batch, asked: frozenset[Flag]) -> list[float]:
+    """What a process adds to a step's sum over all: its flags, and the batch's fingerprint."""
+    return [*(float(flag in asked) for flag in Flag), *fingerprints.summands(batch.fingerprint)]
+
+
+def outcome_of(replica: replica.Replica, step: int, values: Sequence[Any]) -> Outcome:
+    """What a step gave.
+
+    Args:
+        replica: any replica.
+        step: number of the step.
+        values: the loss, that of each output, the sum of `requests`, and whether all are finite, as
+            arrays.
+
+    Raises:
+        UserCodeError: processes were given different examples.
+    """
+    total, terms, sums, is_finite = values
+    if not fingerprints.alike(sums[len(Flag) :]):
+        raise errors.UserCodeError(
+            f"Some replicas get other examples than others, which shows in step {step + 1}: give "
+            "the same in the same order everywhere. Sort lists of files, and let what is random "
+            "follow from a seed: in training_data from context.seed and context.epoch."
+        ).on_every_process()
+    return Outcome(
+        loss=float(total),
+        terms=replica.by_output(terms),
+        flags=frozenset(flag for flag in Flag if sums[flag] > 0),
+        finite=bool(is_finite),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What a run trains with."""
+
+    ready: setup.Ready
+    engine: Engine
+    announce: Callable[[int | None], Iterable[str]]
+    """Gives lines for people, from the number of steps where that is known."""
+    export: Callable[[files.Position], None] | None = None
+    """Leaves the trained model, on all processes; absent: the first replica has all of it."""
+    build_reach: Callable[[Sequence[Any]], Any] | None = None
+    """Gives how far callbacks reach; absent: over replicas of the whole model."""
+    placement: Callable[[], progress.Placement | None] = lambda: None
+    steps_by_worker: dict[str, int] | None = None
+
+
+class Course(abc.ABC):
+    """The course of a run with one engine, in the order of its methods."""
+
+    def __init__(self, context: context.RunContext) -> None:
+        self.context = context
+
+    @abc.abstractmethod
+    def connected(self) -> AbstractContextManager[None]:
+        """Reach the other processes, until the body ends."""
+
+    def watched(self) -> AbstractContextManager[None]:
+        """End this process when one that it needs is lost, until the body ends."""
+        return watch.peers(self.context.settings.cluster, self.context.give_up)
+
+    @abc.abstractmethod
+    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> Prepared:
+        """Build what is trained, load the data and restore the newest checkpoint.
+
+        Args:
+            leave: takes a barrier, as soon as there is one: nobody leaves before all have come
+                to it, if all end alike.
+        """

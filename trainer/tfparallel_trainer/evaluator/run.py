@@ -13,8 +13,9 @@ from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed, source
+from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.evaluator import results
-from tfparallel_trainer.objective import evaluate, replica
+from tfparallel_trainer.objective import replica
 from tfparallel_trainer.runtime import context, preflight, settings, setup
 from tfparallel_trainer.runtime.reporting import console, records
 from tfparallel_trainer.storage import directory, mirror
@@ -82,7 +83,7 @@ class Evaluator:
         model_replica = replica.build(context.module, shape.Mesh(), 0, "", seed, sample)
         self._variables = keys.of(model_replica.model, model_replica.optimizer)
         self._wholes = shard.undivided(self._variables).wholes
-        self._evaluation = evaluate.Evaluation(context.module, [model_replica], self._examples.spec)
+        self._evaluation = steps.Evaluation(context.module, [model_replica], self._examples.spec)
         self.evaluated = 0
         """The step of the checkpoint that was evaluated last."""
 

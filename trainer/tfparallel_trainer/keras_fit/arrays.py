@@ -72,7 +72,7 @@ def split(data: Any, share: float) -> tuple[Any, Any]:
 
 
 class Training:
-    """The examples to train on; a `feed.Source`.
+    """The examples to train on; a `feed.Undivided`.
 
     Args:
         data: what `examples` gave.
@@ -87,16 +87,16 @@ class Training:
         self._steps = steps
         self._first = first_epoch
 
-    def divided(self, division: feed.Division) -> feed.Feed:
+    def divided(self, division: feed.Division) -> feed.Source:
         """Cut batches in this way."""
-        whole = arrays.ArrayFeed(self._data, division, self._seed)
+        whole = arrays.ArraySource(self._data, division, self._seed)
         if self._steps is None:
             return whole
         return Windows(whole, division.batch_size, self._steps, self._first)
 
 
 class Validation:
-    """The examples to validate on, in their own order; a `feed.Source`.
+    """The examples to validate on, in their own order; a `feed.Undivided`.
 
     Args:
         data: what `examples` gave.
@@ -109,14 +109,14 @@ class Validation:
         self._batch_size = batch_size
         self._steps = steps
 
-    def divided(self, division: feed.Division) -> feed.Feed:
+    def divided(self, division: feed.Division) -> feed.Source:
         """Cut batches for the same ranks."""
         used = self._data
         if self._steps is not None:
             kept = self._steps * self._batch_size
             used = nest.convert(lambda array: array[:kept], used)
         batch_division = feed.Division(self._batch_size, division.ranks, division.local_ranks)
-        return arrays.ArrayFeed(used, batch_division, None)
+        return arrays.ArraySource(used, batch_division, None)
 
 
 class Windows:
@@ -126,8 +126,12 @@ class Windows:
     examples do, and the next one begins with the first of them.
     """
 
-    def __init__(self, whole: feed.Feed, batch_size: int, steps: int, first_epoch: int) -> None:
+    def __init__(self, whole: feed.Source, batch_size: int, steps: int, first_epoch: int) -> None:
         self._whole = whole
+        self.examples = min(steps * batch_size, whole.examples or 0)
+        """Examples in an epoch of full batches."""
+        self.spec = whole.spec
+        self.sample = whole.sample
         self._batch_size = batch_size
         self._steps = steps
         self._first = first_epoch
@@ -139,20 +143,6 @@ class Windows:
                 "epoch ends with them.",
                 stacklevel=2,
             )
-
-    @property
-    def examples(self) -> int | None:
-        """Examples in an epoch of full batches."""
-        return min(self._steps * self._batch_size, self._whole.examples or 0)
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part."""
-        return self._whole.spec
-
-    def sample(self) -> Any:
-        """The first example."""
-        return self._whole.sample()
 
     def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
         """The batches of an epoch from its example `start` on."""

@@ -1,12 +1,18 @@
 """`fit` and `start`: what a script calls."""
 
+import functools
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
+
+from tfparallel_trainer import errors
 from tfparallel_trainer.comms import tasks
-from tfparallel_trainer.keras_fit import arguments, refusal, session, signals, surroundings
+from tfparallel_trainer.keras_fit import arguments, session, surroundings
 from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.scripts import explanation
 
 _WAIT_SECONDS = 600
 _STEP_SECONDS = 1800
@@ -22,11 +28,11 @@ def start(start_timeout_seconds: int = _WAIT_SECONDS) -> None:
         TrainerError: the peers do not come, or TensorFlow was used before.
     """
     if surroundings.in_job():
-        signals.exit_by_contract()
+        surroundings.exit_by_contract()
     cluster = surroundings.described()
     if cluster.alone:
         return
-    refusal.refuse()
+    _refuse()
     if cluster.of(tasks.SERVER):
         return
     surroundings.join(cluster, start_timeout_seconds, console.Console(cluster.task.name).say)
@@ -84,3 +90,20 @@ def fit(
         TrainerError: training could not begin or ended early; knows its exit code.
     """
     return session.Session(arguments.Arguments(**locals())).to_end()
+
+
+def _refuse() -> None:
+    """Let Keras' fit raise from now on, and say what to change.
+
+    In a script of several processes each would train a model of its own, and all would seem well.
+    Under a strategy of the script's it fails.
+    """
+    keras.Model.fit = _refused
+
+
+@functools.wraps(keras.Model.fit)
+def _refused(model: Any, *_: Any, **__: Any) -> Any:
+    caller = sys._getframe(1)
+    strategy = explanation.strategy_of(model)
+    call = explanation.Call("fit", strategy, caller.f_code.co_filename, caller.f_lineno)
+    raise errors.UserCodeError(explanation.explain(call))

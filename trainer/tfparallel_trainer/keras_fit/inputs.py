@@ -16,8 +16,8 @@ from tfparallel_trainer.keras_fit import arguments, arrays
 class Inputs:
     """The data of a run."""
 
-    training: feed.Source
-    validation: feed.Source | None
+    training: feed.Undivided
+    validation: feed.Undivided | None
     batch_size: int
     """Examples in a step over all replicas."""
     steps: int | None
@@ -51,7 +51,7 @@ def _of_batches(arguments: arguments.Arguments, x_batches: batches.Batches) -> I
             )
     if arguments.output_dir is not None:
         _check_order(arguments)
-    source = batches.Source(
+    source = batches.Whole(
         x_batches,
         arguments.steps_per_epoch,
         arguments.class_weight,
@@ -112,13 +112,13 @@ def _of_arrays(arguments: arguments.Arguments, seed: int | None) -> Inputs:
     )
 
 
-def _validation(arguments: arguments.Arguments) -> feed.Source | None:
+def _validation(arguments: arguments.Arguments) -> feed.Undivided | None:
     data = arguments.validation_data
     if data is None:
         return None
     validation_batches = batches.opened(data, "validation_data", None)
     if validation_batches is not None:
-        return batches.Source(validation_batches, arguments.validation_steps, None, restarts=True)
+        return batches.Whole(validation_batches, arguments.validation_steps, None, restarts=True)
     is_tuple = isinstance(data, (tuple, list)) and len(data) in (1, 2, 3)
     if not is_tuple and not isinstance(data, np.ndarray | tf.Tensor | dict):
         raise errors.UserCodeError(
@@ -128,7 +128,7 @@ def _validation(arguments: arguments.Arguments) -> feed.Source | None:
     return _held_out(arguments, arrays.examples(x, y, weight, "validation_data"))
 
 
-def _held_out(arguments: arguments.Arguments, examples: Any) -> feed.Source:
+def _held_out(arguments: arguments.Arguments, examples: Any) -> feed.Undivided:
     size = arguments.validation_batch_size or arguments.batch_size
     count = len(nest.leaves(examples)[0])
     return arrays.Validation(

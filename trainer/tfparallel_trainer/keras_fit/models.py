@@ -91,8 +91,7 @@ def twin(model: Any) -> Any:
         UserCodeError: Keras cannot make it from the model's own description.
     """
     twin_model = _described(lambda: keras.models.clone_model(model), "architecture")
-    if model.built and not twin_model.built:
-        twin_model.build_from_config(model.get_build_config())
+    _build_like(model, twin_model)
     _described(lambda: twin_model.compile_from_config(model.get_compile_config()), "compilation")
     if model.built:
         copy(model, twin_model)
@@ -101,6 +100,7 @@ def twin(model: Any) -> Any:
 
 def copy(source: Any, target: Any) -> None:
     """Give a model the weights and the optimizer's state of another one."""
+    _build_like(source, target)
     target.set_weights(source.get_weights())
     if source.optimizer.built:
         if not target.optimizer.built:
@@ -109,6 +109,12 @@ def copy(source: Any, target: Any) -> None:
         pairs = zip(source.optimizer.variables, target.optimizer.variables, strict=True)
         for variable, other in pairs:
             other.assign(tf.convert_to_tensor(variable).numpy())
+
+
+def _build_like(source: Any, target: Any) -> None:
+    """Build a model that waits for its first input as another one was built by its own."""
+    if source.built and not target.built:
+        target.build_from_config(source.get_build_config())
 
 
 def _described(make: Callable[[], Any], what: str) -> Any:

@@ -1,10 +1,22 @@
-"""How far callbacks reach: what they are given as the model, and who hears what they decide."""
+"""How far callbacks reach: what they are given as the model, and who hears what they decide.
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+Callbacks run on the process of the first replica alone. What they say, and what they change in its
+model or optimizer, reaches all other replicas before anything else happens. TensorFlow reports the
+operations that a callback runs, so one that only reads costs no look at the variables.
+"""
 
-from tfparallel_trainer.keras_fit import decisions
-from tfparallel_trainer.objective import averages, replica, state
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import op_callbacks  # not in the public API
+
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.objective import evaluate, replica, state
+
+_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
 
 
 class Reach(Protocol):
@@ -40,13 +52,32 @@ class Whole:
         replicas: those of this process.
         """
         self._replicas = replicas
-        self._decisions = decisions.Decisions(replicas)
         self._statistics = state.Statistics(replicas)
+        self._is_local = len(replicas) == replicas[0].data.size
+        self._answer = b""
+        self._sharings: dict[tuple[int, ...], Callable[[], Any]] = {}
+        carried = _carried(replicas[0])
+        self._places: dict[int, int] = {}
+        if not self.is_alone:  # variables on servers have no handle here
+            self._places = {id(one.value.handle): place for place, one in enumerate(carried)}
+        self._announced = tf.function(
+            self._announce,
+            autograph=False,
+            input_signature=[tf.TensorSpec((1 + len(carried),), tf.float32)],
+        )
+        self._tell_all = tf.function(
+            self._tell, autograph=False, input_signature=[tf.TensorSpec((None,), tf.int32)]
+        )
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one replica only."""
+        return self._replicas[0].data.size == 1
 
     @property
     def leads(self) -> bool:
         """Whether this process has the first replica."""
-        return self._decisions.leads
+        return self._replicas[0].data.index == 0
 
     @property
     def model(self) -> Any:
@@ -58,12 +89,104 @@ class Whole:
         return self.model
 
     def after(self, call: Callable[[], bytes]) -> bytes:
-        """Variables that the call changes are changed on all replicas."""
-        return self._decisions.after(call)
+        """Let the leading process make a call; all get what it gives and what it changes.
+
+        The call may change variables of the first replica, which the others then get. If it changes
+        none, and gives what the last one gave, other processes learn so by one small sum; where
+        this process has all replicas, nothing is computed.
+        """
+        if self.is_alone:
+            return call()
+        answer, changed = self._answer, frozenset[int]()
+        if self.leads:
+            with _Writes(self._places) as writes:
+                answer = call()
+            changed = frozenset(writes.places)
+        if self._is_local:
+            self._answer = answer
+        else:
+            changed = self._exchange(answer, changed)
+        if changed:
+            self._share(tuple(sorted(changed)))
+        return self._answer
 
     def finish(self, *, trained: bool) -> None:
         """Let the first replica's statistics, and averages of the weights, be everyone's."""
         self._statistics.share()
         if trained:
             for replica in self._replicas:
-                averages.adopt(replica.model)
+                evaluate.adopt_averages(replica.model)
+
+    def _exchange(self, answer: bytes, changed: frozenset[int]) -> frozenset[int]:
+        """Let all processes have the leading one's answer; return what it has changed."""
+        news = np.zeros(1 + len(self._places), np.float32)
+        news[[1 + place for place in changed]] = 1
+        news[0] = answer != self._answer
+        is_new, *differs = self._announced(tf.constant(news)).numpy() > 0
+        if is_new:
+            numbers = np.frombuffer(answer, np.uint8).astype(np.int32)
+            self._answer = bytes(self._tell_all(tf.constant(numbers)).numpy().astype(np.uint8))
+        return frozenset(np.flatnonzero(differs).tolist())
+
+    def _announce(self, news: tf.Tensor) -> tf.Tensor:
+        """Whether there is an answer, and of each variable whether it has changed: above 0."""
+        program = collectives.Program.ANNOUNCE
+        return state.on_each(
+            self._replicas, program, lambda one: one.data.sum(one.data.of_first(news))
+        )[0]
+
+    def _tell(self, content: tf.Tensor) -> tf.Tensor:
+        """Give what the leading process gives to all."""
+
+        def gather(one: replica.Replica) -> tf.Tensor:
+            return one.data.gather_rows([content if one.data.index == 0 else content[:0]])[0]
+
+        return state.on_each(self._replicas, collectives.Program.TELL, gather)[0]
+
+    def _share(self, places: tuple[int, ...]) -> None:
+        """Give all replicas the variables at these places; all of them, if too many sets were."""
+        if places not in self._sharings and len(self._sharings) >= collectives.MAX_VARIANTS - 1:
+            places = tuple(range(len(_carried(self._replicas[0]))))
+        if places not in self._sharings:
+            self._sharings[places] = state.sharing(
+                self._replicas,
+                part=lambda replica: [_carried(replica)[place] for place in places],
+                variant=len(self._sharings),
+            )
+        self._sharings[places]()
+
+
+def _carried(replica: replica.Replica) -> list[Any]:
+    """The variables that replicas share."""
+    return [variable for variable in replica.state() if variable.dtype != "string"]
+
+
+class _Writes:
+    """Notes which variables operations of this thread may write in the body.
+
+    An operation that takes a variable and is none of those that only read may write it. So may a
+    traced function, which writes none but those that it takes.
+    """
+
+    def __init__(self, places: Mapping[int, int]) -> None:
+        """Args: places: of each variable, by the identity of its handle."""
+        self._places = places
+        self.places: set[int] = set()
+
+    def __enter__(self) -> Self:
+        op_callbacks.add_op_callback(self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        op_callbacks.remove_op_callback(self._note)
+
+    def _note(self, operation: str, inputs: Sequence[Any], *_: Any, **__: Any) -> None:
+        if operation not in _READS:
+            self.places.update(
+                self._places[id(tensor)] for tensor in inputs if id(tensor) in self._places
+            )

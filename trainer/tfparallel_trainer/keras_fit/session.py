@@ -20,19 +20,11 @@ from tfparallel_trainer.contract import environment, job_file
 from tfparallel_trainer.engines.mesh import run as mesh
 from tfparallel_trainer.engines.servers import run as servers
 from tfparallel_trainer.engines.servers import serve
-from tfparallel_trainer.keras_fit import (
-    arguments,
-    bar,
-    inputs,
-    models,
-    reach,
-    signals,
-    surroundings,
-)
+from tfparallel_trainer.keras_fit import arguments, bar, inputs, models, reach, surroundings
 from tfparallel_trainer.keras_fit import callbacks as callbacks_of
 from tfparallel_trainer.loop import observer
 from tfparallel_trainer.runtime import context, preflight, run, settings, setup
-from tfparallel_trainer.runtime.lifecycle import ending, failures, stall, termination
+from tfparallel_trainer.runtime.lifecycle import failures, stall, termination
 from tfparallel_trainer.runtime.reporting import console
 
 
@@ -44,7 +36,7 @@ class Session:
         self._started = time.monotonic()
         self._in_job = surroundings.in_job()
         if self._in_job:
-            signals.exit_by_contract()
+            surroundings.exit_by_contract()
         self._cluster = surroundings.described()
         alone = self._cluster.alone
         self._out = console.Console(
@@ -70,7 +62,7 @@ class Session:
             preflight.check(settings)
             _check_role(settings)
             listens = self._in_job or self._arguments.output_dir is not None
-            with signals.listening(listens, self._late, settings.grace_seconds) as stop:
+            with surroundings.listening(listens, self._late, settings.grace_seconds) as stop:
                 self._train(settings, data, stop)
         return None if self._training_callbacks is None else self._training_callbacks.history
 
@@ -104,7 +96,7 @@ class Session:
                 surroundings.before_servers()
             if settings.uses_servers and not settings.cluster.is_chief:
                 serve.until_done(settings, self._out, stop)
-                ending.end(0)
+                termination.end(0)
             with stall.watching(stall.limits(settings.job.trainer), self._give_up) as watch:
                 module = self._module(data, watch)
                 self._train_to_end(self._context(settings, module, data, stop, watch), data)
@@ -172,8 +164,8 @@ class Session:
 
     def _give_up(self, error: errors.TrainerError) -> None:
         """End the process from a thread that must not wait for the main one."""
-        ending.tell(self._out, error)
-        ending.end(error.exit)
+        termination.tell(self._out, error)
+        termination.end(error.exit)
 
 
 def _check_surroundings() -> None:

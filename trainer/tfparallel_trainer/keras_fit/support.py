@@ -1,6 +1,6 @@
 """What of Keras' fit holds under which strategy: the one place that says so.
 
-`fit` refuses by it, docs/fit.md shows it, and the tests run what it claims.
+`fit` refuses by it, docs/how-to/fit.md shows it, and the tests run what it claims.
 """
 
 import dataclasses
@@ -145,7 +145,7 @@ CALLBACKS: Sequence[Row] = (
 
 
 def table(rows: Sequence[Row], heading: str) -> str:
-    """Write rows as a table for docs/fit.md."""
+    """Write rows as a table for docs/how-to/fit.md."""
     strategies = list(rows[0].verdicts)
     lines = [
         f"| {heading} | {' | '.join(strategies)} | |",

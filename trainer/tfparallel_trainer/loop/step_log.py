@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.objective import replica, train
+from tfparallel_trainer.objective import replica
 
 
 class Recorded:
@@ -42,8 +42,8 @@ class Recorded:
         self._write(outputs.StepEvent.EPOCH)
 
     def give(
-        self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[engine.StepResult], frozenset[train.Flag]]:
+        self, step: int, batch: feed.Batch, asked: frozenset[engine.Flag]
+    ) -> tuple[Sequence[engine.StepResult], frozenset[engine.Flag]]:
         """Give the batch, and record the steps that are made."""
         results, flags = self._inner.give(step, batch, asked)
         self._record(results)

@@ -1,24 +1,61 @@
 """The outer loop: epochs and steps, checkpoints, evaluation and reports, in one order everywhere.
 
 Every process runs the same loop and decides alike: from counts, and from flags that are added up in
-each step. Nothing here reads a clock or a signal and acts on it alone. An engine may have steps
+each step. No process acts on its clock or a signal alone. An engine may have steps
 pending; counts are of steps that are given, and nothing is saved or evaluated before they are made.
 """
 
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, schedule
+from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import feed, order
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.loop import observer
-from tfparallel_trainer.objective import train
 from tfparallel_trainer.runtime.lifecycle import stall, termination
 from tfparallel_trainer.runtime.reporting import reports
+
+
+class Schedule:
+    """When a checkpoint is due: after so many steps, so many minutes, or whichever comes first.
+
+    Steps are counted by every process; only the chief looks at a clock.
+
+    Args:
+        spec: the job's checkpoints; None is never due.
+        is_chief: whether this process's clock counts.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        spec: job_file.Checkpoint | None,
+        is_chief: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._steps = None if spec is None else spec.steps_between
+        minutes = spec.every_minutes if spec is not None and is_chief else None
+        self._seconds = None if minutes is None else 60.0 * minutes
+        self._clock = clock
+        self._last = clock()
+
+    @property
+    def due_by_clock(self) -> bool:
+        """Whether the chief asks for a checkpoint; others learn of it with the next step."""
+        return self._seconds is not None and self._clock() - self._last >= self._seconds
+
+    def due_after(self, step: int) -> bool:
+        """Whether the number of a step asks for a checkpoint; the same on every process."""
+        return self._steps is not None and step % self._steps == 0
+
+    def saved(self) -> None:
+        """A checkpoint was saved, for whatever reason: minutes count from now."""
+        self._last = self._clock()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +68,7 @@ class Parts:
     reporter: reports.Reporter
     termination: termination.Termination
     watch: stall.Watch
-    schedule: schedule.Schedule
+    schedule: Schedule
     save: Callable[[files.Position], None]
     """Saves a checkpoint, where one is configured and this process writes it."""
     observer: observer.Observer
@@ -43,9 +80,7 @@ class Training:
     def __init__(self, parts: Parts, start: files.Position) -> None:
         self._parts = parts
         self._step = start.step
-        self._epoch = start.epoch
-        self._example = start.example
-        self._length = parts.training.examples
+        parts.training.restore(feed.State(start.epoch, start.example))
         self._ended_epoch = False
         self._saved_at = start.step
         self._tally = reports.Tally()
@@ -55,24 +90,25 @@ class Training:
     @property
     def position(self) -> files.Position:
         """Where training stands once no step is pending."""
+        place = self._place
         return files.Position(
             step=self._step,
-            epoch=self._epoch,
-            example=self._example,
+            epoch=place.epoch,
+            example=place.example,
             observer=self._parts.observer.memory,
         )
 
     @property
     def total_steps(self) -> int | None:
         """Steps to make in all, where that is known."""
-        spec = self._parts.spec
-        if spec.steps is not None or spec.epochs is None or self._length is None:
+        spec, place, length = self._parts.spec, self._place, self._parts.training.examples
+        if spec.steps is not None or spec.epochs is None or length is None:
             return spec.steps
-        if self._example == 0 and self._epoch == spec.epochs:
+        if place.example == 0 and place.epoch == spec.epochs:
             return self._step
-        done = order.steps(self._example, spec.global_batch_size)
-        per_epoch = order.steps(self._length, spec.global_batch_size)
-        return self._step - done + per_epoch * (spec.epochs - self._epoch)
+        done = order.steps(place.example, spec.global_batch_size)
+        per_epoch = order.steps(length, spec.global_batch_size)
+        return self._step - done + per_epoch * (spec.epochs - place.epoch)
 
     def run(self) -> None:
         """Train to the end.
@@ -86,9 +122,14 @@ class Training:
         observer.training_begins()
         while not self._finished():
             self._run_epoch()
-        if not self._ended_epoch and observer.evaluates_after(self._epoch - 1):
+        if not self._ended_epoch and observer.evaluates_after(self._place.epoch - 1):
             self._evaluate()
         observer.training_ends()
+
+    @property
+    def _place(self) -> feed.State:
+        """Where the data stands."""
+        return self._parts.training.state
 
     def _finished(self) -> bool:
         spec = self._parts.spec
@@ -96,18 +137,17 @@ class Training:
             return True
         if spec.steps is not None:
             return self._step >= spec.steps
-        return spec.epochs is not None and self._epoch >= spec.epochs
+        return spec.epochs is not None and self._place.epoch >= spec.epochs
 
     def _run_epoch(self) -> None:
         self._parts.engine.reset()
         self._tally = reports.Tally()
-        self._batches = order.steps(self._example, self._parts.spec.global_batch_size)
+        self._batches = order.steps(self._place.example, self._parts.spec.global_batch_size)
         self._left_out = False
         self._ended_epoch = False
         parts = self._parts
-        parts.observer.epoch_begins(self._epoch)
-        examples = parts.training.epoch(self._epoch, self._example)
-        with contextlib.closing(parts.reporter.wait.timed(examples)) as batches:
+        parts.observer.epoch_begins(self._place.epoch)
+        with contextlib.closing(parts.training.rest()) as batches:
             whole = self._go_through(batches)
         if whole:
             self._end_epoch()
@@ -117,21 +157,21 @@ class Training:
         parts = self._parts
         for batch in batches:
             flags = self._observed_step(batch)
-            if train.Flag.STOP in flags:
+            if engine.Flag.STOP in flags:
                 self._stop()
             if parts.observer.stop:
                 break
-            if self._finished() and self._example != self._length:
+            if self._finished() and self._place.example != parts.training.examples:
                 self._save()
                 self._report()
                 return False
-            if train.Flag.SAVE in flags or parts.schedule.due_after(self._step):
+            if engine.Flag.SAVE in flags or parts.schedule.due_after(self._step):
                 self._save()
-            if train.Flag.REPORT in flags:
+            if engine.Flag.REPORT in flags:
                 self._report()
         return True
 
-    def _observed_step(self, batch: feed.Batch) -> frozenset[train.Flag]:
+    def _observed_step(self, batch: feed.Batch) -> frozenset[engine.Flag]:
         observer = self._parts.observer
         if not observer.each_batch:
             return self._make_step(batch)
@@ -142,20 +182,19 @@ class Training:
         observer.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
         return flags
 
-    def _make_step(self, batch: feed.Batch) -> frozenset[train.Flag]:
+    def _make_step(self, batch: feed.Batch) -> frozenset[engine.Flag]:
         parts = self._parts
         asked = {
-            train.Flag.STOP: parts.termination.asked,
-            train.Flag.REPORT: parts.reporter.due,
-            train.Flag.SAVE: parts.schedule.due_by_clock,
-            train.Flag.METRICS: parts.observer.each_batch,
+            engine.Flag.STOP: parts.termination.asked,
+            engine.Flag.REPORT: parts.reporter.due,
+            engine.Flag.SAVE: parts.schedule.due_by_clock,
+            engine.Flag.METRICS: parts.observer.each_batch,
         }
         results, flags = parts.engine.give(
             self._step, batch, frozenset(flag for flag, is_set in asked.items() if is_set)
         )
         self._step += 1
         self._batches += 1
-        self._example += batch.examples
         self._count(results)
         return flags
 
@@ -169,8 +208,9 @@ class Training:
                 self._tally.add(one.losses, one.examples)
             else:
                 self._leave_out(one.losses["loss"])
-            parts.reporter.stepped(one.examples)
-            parts.watch.moved(f"step {self._step - parts.engine.pending}")
+            step = self._step - parts.engine.pending
+            parts.reporter.stepped(step, one.examples, one.staleness)
+            parts.watch.moved(f"step {step}")
 
     def _leave_out(self, loss: float) -> None:
         """Count a step that was not finite, or end training because of it."""
@@ -190,15 +230,13 @@ class Training:
         return f"and the last good checkpoint is that of step {self._saved_at}."
 
     def _end_epoch(self) -> None:
-        if self._example == 0:
+        ended = self._place.epoch
+        if self._place.example == 0:
             raise errors.UserCodeError(
-                f"training_data gives no examples in epoch {self._epoch}: let it give some in each."
+                f"training_data gives no examples in epoch {ended}: let it give some in each."
             )
         self._settle()
-        if self._length is None:
-            self._length = self._example
-        ended = self._epoch
-        self._epoch, self._example = self._epoch + 1, 0
+        self._parts.training.end_epoch()
         self._ended_epoch = True
         observer = self._parts.observer
         if not observer.acts:
@@ -236,7 +274,7 @@ class Training:
         parts = self._parts
         completed_steps = self._step - parts.engine.pending
         values = self._values()
-        parts.reporter.train(values, completed_steps, self.total_steps, self._epoch)
+        parts.reporter.train(values, completed_steps, self.total_steps, self._place.epoch)
         parts.observer.reported(self._batches, values)
         return values
 
@@ -246,7 +284,7 @@ class Training:
         values = parts.engine.evaluate(self._watched)
         if values is None:
             return {}
-        parts.reporter.evaluation(values, self._step, self.total_steps, self._epoch)
+        parts.reporter.evaluation(values, self._step, self.total_steps, self._place.epoch)
         parts.observer.evaluation_ends(values)
         return values
 

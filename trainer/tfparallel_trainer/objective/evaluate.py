@@ -1,21 +1,23 @@
 """Evaluation on all ranks: each goes through its part of the examples, then one sum.
 
 The loss is Σ N / Σ D over all examples (see `objective.loss`), so it does not depend on batch size.
+Where an optimizer keeps averages of the weights (use_ema), those are evaluated and exported.
 """
 
 import abc
+import contextlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.data import feed, nest
-from tfparallel_trainer.objective import averages, loss, metrics, replica, state
+from tfparallel_trainer.data import feed
+from tfparallel_trainer.objective import loss, metrics, replica, state
 
 
 class Evaluator(abc.ABC):
@@ -57,68 +59,6 @@ class Evaluator(abc.ABC):
         """Loss and metrics, from the sums over all batches."""
 
 
-class Evaluation(Evaluator):
-    """Each rank goes through its part of the examples."""
-
-    def __init__(
-        self,
-        module: user.Module,
-        replicas: Sequence[replica.Replica],
-        spec: Any,
-        *,
-        averaged: bool = True,
-    ) -> None:
-        """Args:
-        module: the user's module, for the messages.
-        replicas: those of this process.
-        spec: structure of a part of a batch.
-        averaged: whether averages of the weights are evaluated, where the optimizer keeps them.
-        """
-        super().__init__(replicas)
-        self._module = module
-        self._averaged = averaged
-        self._spec = spec
-        self._traced: dict[int, Any] = {}
-        self._report = Report(replicas)
-        self._statistics = state.Statistics(replicas)
-
-    def share_statistics(self) -> None:
-        """Those of BatchNormalization, for example."""
-        self._statistics.share()
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """Unless callbacks say so."""
-        return averages.used(self._replicas if self._averaged else ())
-
-    def sums(self, batch: feed.Batch) -> Any:
-        """Over the parts of this process."""
-        sums = np.zeros((2, len(self._replicas[0].terms)))
-        for place, part in enumerate(batch.parts):
-            if part is not None:
-                tensors = nest.convert(tf.convert_to_tensor, part)
-                sums += self._function(place)(tensors).numpy()
-        return sums
-
-    def results(self, sums: Any) -> dict[str, float]:
-        """Over all processes."""
-        values, totals = self._report(sums)
-        return {**losses(self._replicas[0], totals), **values}
-
-    def _function(self, place: int) -> Any:
-        if place not in self._traced:
-            replica = self._replicas[place]
-
-            def run(part: Any) -> tf.Tensor:
-                with tf.device(replica.device):
-                    return sums_of(replica, part)
-
-            with user.guard(self._module.path, "tracing the evaluation raised"):
-                self._traced[place] = tf.function(run, autograph=False).get_concrete_function(
-                    self._spec
-                )
-        return self._traced[place]
-
-
 def _value(term: loss.Term, above: float, below: float) -> float:
     """A term over all examples."""
     if term.divided and below == 0:
@@ -156,14 +96,11 @@ class Report:
         return values
 
     def _run(self, numbers: tf.Tensor) -> list[tf.Tensor]:
-        outcomes = []
-        for local_replica in self._replicas:
-            with tf.device(local_replica.device):
-                local_replica.data.begin(collectives.Program.REPORT)
-                mine = numbers if local_replica is self._replicas[0] else tf.zeros_like(numbers)
-                states = metrics.contributions(local_replica)
-                outcomes.append(local_replica.data.sum_all([mine, *states]))
-        return outcomes[0]
+        def add_up(one: replica.Replica) -> list[tf.Tensor]:
+            mine = numbers if one is self._replicas[0] else tf.zeros_like(numbers)
+            return one.data.sum_all([mine, *metrics.contributions(one)])
+
+        return state.on_each(self._replicas, collectives.Program.REPORT, add_up)[0]
 
 
 def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
@@ -213,3 +150,41 @@ def sums_of(replica: replica.Replica, part: Any) -> tf.Tensor:
         (fraction.denominator for fraction in fractions),
     )
     return tf.reshape(tf.stack(list(rows)), (2, len(fractions)))
+
+
+def adopt_averages(model: Any) -> bool:
+    """Overwrite the weights by their averages; gives whether there are any."""
+    return _overwrite(model.optimizer, model.trainable_variables)
+
+
+@contextlib.contextmanager
+def averaged(replicas: Sequence[replica.Replica]) -> Iterator[None]:
+    """Let the models of the body have the averages, where they are kept."""
+    with contextlib.ExitStack() as stack:
+        for local_replica in replicas:
+            weights = local_replica.model.trainable_variables
+            stack.enter_context(
+                averaged_weights(local_replica.optimizer, weights, local_replica.device)
+            )
+        yield
+
+
+@contextlib.contextmanager
+def averaged_weights(optimizer: Any, weights: Sequence[Any], device: str) -> Iterator[None]:
+    """Let these weights in the body be the averages that their optimizer keeps of them."""
+    with tf.device(device):
+        before = [(weight, tf.identity(weight.value)) for weight in weights]
+        kept = before if _overwrite(optimizer, weights) else []
+    try:
+        yield
+    finally:
+        for weight, value in kept:
+            weight.assign(value)
+
+
+def _overwrite(optimizer: Any, weights: Sequence[Any]) -> bool:
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # that of a loss scale
+    if not inner.use_ema or int(tf.convert_to_tensor(inner.iterations)) == 0:
+        return False
+    optimizer.finalize_variable_values(weights)
+    return True

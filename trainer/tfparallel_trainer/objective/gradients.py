@@ -1,4 +1,4 @@
-"""Adds gradients up over ranks without changing their kind.
+"""Adds gradients up over ranks without changing their kind, and looks whether they are finite.
 
 A sparse gradient (tf.IndexedSlices, from an embedding) names some rows several times. Keras
 optimizers do not treat it as the dense gradient of the same sum: Adam squares each mention of a row
@@ -14,6 +14,7 @@ import enum
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
@@ -64,8 +65,8 @@ def nothing_if(empty: tf.Tensor, gradients: Sequence[Any], variables: Sequence[A
     cleared = []
     for gradient, variable in zip(gradients, variables, strict=True):
         if isinstance(gradient, tf.IndexedSlices):
-            values = unless_empty(gradient.values)
-            cleared.append(tf.IndexedSlices(values, gradient.indices, gradient.dense_shape))
+            kept = unless_empty(gradient.values)
+            cleared.append(tf.IndexedSlices(kept, gradient.indices, gradient.dense_shape))
         elif gradient is None:
             cleared.append(None)
         else:
@@ -117,6 +118,29 @@ def add_up(
         ]
         totals[place] = lookups.join(joined, gradients[place].dense_shape)
     return [*totals, *lookup_sums]
+
+
+def are_finite(optimizer: Any, loss: tf.Tensor, gradients: Sequence[Any]) -> tf.Tensor:
+    """Whether the loss and the gradients, both over all ranks, are finite: a scalar bool.
+
+    With loss scaling gradients do not count: the scale is the largest that overflows rarely, and
+    its optimizer leaves such a step out by itself.
+    """
+    looked_at = [loss]
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        looked_at += [values(gradient) for gradient in gradients if gradient is not None]
+    return all_finite(looked_at)
+
+
+def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Whether all floats of some tensors are finite: a scalar bool."""
+    are_finite = [tf.reduce_all(tf.math.is_finite(t)) for t in tensors if t.dtype.is_floating]
+    return tf.reduce_all(tf.stack(are_finite))
+
+
+def values(gradient: Any) -> tf.Tensor:
+    """Those of a gradient, without the rows that they belong to."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _zero(kind: Kind, variable: Any) -> Any:

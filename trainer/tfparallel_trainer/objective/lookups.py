@@ -164,12 +164,6 @@ def _of_batch(tensor: tf.Tensor) -> bool:
     )
 
 
-def depends(tensor: tf.Tensor, starts: Collection[tf.Tensor]) -> bool:
-    """Whether one of some tensors leads to another one, by more than its size."""
-    known = {one.ref() for one in starts}
-    return any(one.ref() in known for one in _sources(tensor))
-
-
 def _sources(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
     """A tensor, and all that lead to it."""
     waiting, seen = [tensor], set()

@@ -1,20 +1,36 @@
-"""Makes all replicas equal, and waits for all of them."""
+"""The state of replicas: made equal on all, looked at, and put back where a step is left out."""
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import replica
+from tfparallel_trainer.objective import gradients, replica
 
 BUCKET_BYTES = 64 * 2**20
 """What replicas add up at once: the state of training in one piece would be copied as a whole."""
 
+_Result = TypeVar("_Result")
 _CARRIED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
+
+
+def on_each(
+    replicas: Sequence[replica.Replica],
+    program: collectives.Program,
+    run: Callable[[replica.Replica], _Result],
+    variant: int = 0,
+) -> list[_Result]:
+    """Trace a program of all ranks: what each replica of this process does, on its device."""
+    results = []
+    for local_replica in replicas:
+        with tf.device(local_replica.device):
+            local_replica.data.begin(program, variant)
+            results.append(run(local_replica))
+    return results
 
 
 def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[int]:
@@ -30,49 +46,40 @@ def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[i
     if replicas[0].data.size == 1:
         return list(numbers)
 
-    def run(shared_numbers: tf.Tensor) -> tf.Tensor:
-        outcomes = []
-        for local_replica in replicas:
-            with tf.device(local_replica.device):
-                local_replica.data.begin(collectives.Program.SHARE_STATE)
-                outcomes.append(spread(local_replica, local_replica.state(), shared_numbers))
-        return outcomes[0]
+    def run(first: tf.Tensor) -> tf.Tensor:
+        return on_each(
+            replicas,
+            collectives.Program.SHARE_STATE,
+            lambda one: spread(one, one.state(), first),
+        )[0]
 
     shared = tf.function(run, autograph=False)(tf.constant(list(numbers), tf.int64))
     return [int(number) for number in np.atleast_1d(shared.numpy())]
 
 
-class Sharing:
-    """Gives every replica the state of the first one, or a part of it, any number of times."""
+def sharing(
+    replicas: Sequence[replica.Replica],
+    program: collectives.Program = collectives.Program.SHARE_CHANGES,
+    part: Callable[[replica.Replica], list[Any]] = replica.Replica.state,
+    variant: int = 0,
+) -> Callable[[], Any]:
+    """What gives every replica the state of the first one, or a part of it, at each call.
 
-    def __init__(
-        self,
-        replicas: Sequence[replica.Replica],
-        program: collectives.Program = collectives.Program.SHARE_CHANGES,
-        part: Callable[[replica.Replica], list[Any]] = replica.Replica.state,
-        variant: int = 0,
-    ) -> None:
-        """Args:
+    Args:
         replicas: those of this process.
         program: what the ranks then run together.
         part: the variables of a replica that are shared.
         variant: another one for each part that the program shares.
-        """
-        self._replicas = replicas
-        self._program = program
-        self._part = part
-        self._variant = variant
-        self._traced: Any = tf.function(self._run, autograph=False)
+    """
 
-    def __call__(self) -> None:
-        """Do it now."""
-        self._traced()
+    def run() -> None:
+        on_each(replicas, program, give, variant)
 
-    def _run(self) -> None:
-        for local_replica in self._replicas:
-            with tf.device(local_replica.device):
-                local_replica.data.begin(self._program, self._variant)
-                spread(local_replica, self._part(local_replica), tf.zeros((1,), tf.int64))
+    def give(one: replica.Replica) -> tf.Tensor:
+        return spread(one, part(one), tf.zeros((1,), tf.int64))
+
+    traced: Callable[[], Any] = tf.function(run, autograph=False)
+    return traced
 
 
 class Statistics:
@@ -84,7 +91,7 @@ class Statistics:
 
     def __init__(self, replicas: Sequence[replica.Replica]) -> None:
         self._first = replicas[0]
-        self._sharing = Sharing(
+        self._sharing = sharing(
             replicas, collectives.Program.SHARE_STATISTICS, replica.Replica.statistics
         )
 
@@ -94,24 +101,31 @@ class Statistics:
             self._sharing()
 
 
-class Barrier:
-    """Where ranks wait for each other."""
+def barrier(replicas: Sequence[replica.Replica]) -> Callable[[], Any]:
+    """What returns when every rank has called it."""
 
-    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
-        self._replicas = replicas
-        self._traced = tf.function(self._run, autograph=False)
+    def run() -> list[tf.Tensor]:
+        return on_each(
+            replicas, collectives.Program.BARRIER, lambda one: one.data.sum(tf.ones((1,)))
+        )
 
-    def __call__(self) -> None:
-        """Return when every rank has come here."""
-        self._traced()
+    traced: Callable[[], Any] = tf.function(run, autograph=False)
+    return traced
 
-    def _run(self) -> list[tf.Tensor]:
-        arrivals = []
-        for local_replica in self._replicas:
-            with tf.device(local_replica.device):
-                local_replica.data.begin(collectives.Program.BARRIER)
-                arrivals.append(local_replica.data.sum(tf.ones((1,))))
-        return arrivals
+
+def finiteness(replica: replica.Replica) -> Callable[[], bool]:
+    """What tells whether the weights that are trained are finite.
+
+    It is the same on every process, because all replicas have the same weights.
+    """
+
+    def run() -> tf.Tensor:
+        with tf.device(replica.device):
+            weights = replica.model.trainable_variables
+            return gradients.all_finite([tf.convert_to_tensor(weight) for weight in weights])
+
+    traced = tf.function(run, autograph=False)
+    return lambda: bool(traced().numpy())
 
 
 def spread(replica: replica.Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
@@ -171,3 +185,27 @@ def _buckets(variables: Sequence[Any]) -> Iterator[list[_Piece]]:
             bucket, room, start = [], BUCKET_BYTES, stop
     if bucket:
         yield bucket
+
+
+class Memory:
+    """What the forward pass changes (statistics and metrics), as it was before; for one trace."""
+
+    def __init__(self, replica: replica.Replica) -> None:
+        self._replica = replica
+        changed = [*replica.statistics(), *replica.model.metrics_variables]
+        self._before = [(variable, tf.identity(variable.value)) for variable in changed]
+
+    def apply_if(self, condition: tf.Tensor, gradients: Sequence[Any], variables: Any) -> None:
+        """Apply the gradients if the condition holds, else put everything back."""
+        self.put_back_unless(condition)
+
+        def apply() -> tf.Tensor:
+            self._replica.optimizer.apply(gradients, variables)
+            return tf.constant(True)
+
+        tf.cond(condition, apply, lambda: tf.constant(False))
+
+    def put_back_unless(self, condition: tf.Tensor) -> None:
+        """Put everything back unless the condition holds."""
+        for variable, value in self._before:
+            variable.assign(tf.where(condition, variable.value, value))

@@ -1,20 +1,22 @@
 """Every run from start to end: connect, prepare, train, finish.
 
-What differs between engines is in `engines.course.Course`.
+What differs between engines is in `engines.engine.Course`.
 """
 
 import contextlib
+import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import export, files, schedule
+from tfparallel_trainer.checkpoint import export, files
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.contract import progress as protocol
-from tfparallel_trainer.engines import course
+from tfparallel_trainer.engines import engine
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.loop import observer, step_log, training
 from tfparallel_trainer.runtime import context, setup
@@ -26,7 +28,7 @@ Observe = Callable[[setup.Ready, Callable[[Sequence[Any]], Any] | None], observe
 """Gives who observes a run, from what is prepared and from how far callbacks reach."""
 
 
-def train_to_end(course: course.Course, observe: Observe) -> None:
+def train_to_end(course: engine.Course, observe: Observe) -> None:
     """Train the user's model and leave the results in the output directory.
 
     Raises:
@@ -46,6 +48,8 @@ def train_to_end(course: course.Course, observe: Observe) -> None:
 
         prepared = course.prepared(leave)
         reporter.placement = prepared.placement
+        reporter.wait = prepared.ready.training.wait
+        reporter.start = lambda: _start(context, prepared)
         outer = _loop(context, prepared, reporter, observe)
         if chief:
             _announce(context, prepared, outer.total_steps)
@@ -91,37 +95,51 @@ def _reporter(context: context.RunContext) -> Iterator[reports.Reporter]:
 
 def _loop(
     context: context.RunContext,
-    prepared: course.Prepared,
+    prepared: engine.Prepared,
     reporter: reports.Reporter,
     observe: Observe,
 ) -> training.Training:
     """Put together the outer loop around an engine."""
-    settings, ready, engine = context.settings, prepared.ready, prepared.engine
+    settings, ready, loop_engine = context.settings, prepared.ready, prepared.engine
 
     def save(at: files.Position) -> None:
         began = time.monotonic()
         if ready.save(at):
-            reporter.event("checkpoint", at.step, seconds=round(time.monotonic() - began, 3))
+            seconds = round(time.monotonic() - began, 3)
+            reporter.event(outputs.TrainEvent.CHECKPOINT, at.step, seconds=seconds)
             reporter.flush()
 
     if settings.logs_steps and settings.cluster.is_chief:
-        engine = step_log.Recorded(engine, ready.replicas[0], settings.output_dir)
+        loop_engine = step_log.Recorded(loop_engine, ready.replicas[0], settings.output_dir)
     spec = settings.job.trainer
     parts = training.Parts(
         spec=spec,
         training=ready.training,
-        engine=engine,
+        engine=loop_engine,
         reporter=reporter,
         termination=context.stop,
         watch=context.watch,
-        schedule=schedule.Schedule(spec.checkpoint, settings.cluster.is_chief),
+        schedule=training.Schedule(spec.checkpoint, settings.cluster.is_chief),
         save=save,
         observer=observe(ready, prepared.build_reach),
     )
     return training.Training(parts, ready.start)
 
 
-def _announce(context: context.RunContext, prepared: course.Prepared, steps: int | None) -> None:
+def _start(context: context.RunContext, prepared: engine.Prepared) -> Mapping[str, Any]:
+    """What the record of the first step says of this process."""
+    return {
+        "attempt": prepared.ready.attempt,
+        "seconds": round(time.monotonic() - context.started, 3),
+        "versions": {
+            "TensorFlow": tf.__version__,
+            "Keras": keras.__version__,
+            "Python": platform.python_version(),
+        },
+    }
+
+
+def _announce(context: context.RunContext, prepared: engine.Prepared, steps: int | None) -> None:
     """Say what is trained where, and what may surprise people about it."""
     for sentence in prepared.announce(steps):
         context.out.say(sentence)
@@ -131,7 +149,7 @@ def _announce(context: context.RunContext, prepared: course.Prepared, steps: int
         context.out.say("warning: without trainer.checkpoint a restart begins at step 0")
 
 
-def _export(context: context.RunContext, prepared: course.Prepared, at: files.Position) -> None:
+def _export(context: context.RunContext, prepared: engine.Prepared, at: files.Position) -> None:
     """Leave the trained model in the output directory."""
     settings, path = context.settings, context.module.path
     if prepared.export is None and not settings.cluster.is_chief:
@@ -149,7 +167,7 @@ def _export(context: context.RunContext, prepared: course.Prepared, at: files.Po
 
 def _write_summary(
     context: context.RunContext,
-    prepared: course.Prepared,
+    prepared: engine.Prepared,
     reporter: reports.Reporter,
     position: files.Position,
 ) -> None:
@@ -172,7 +190,7 @@ def _write_summary(
         metrics={name: outputs.number(value) for name, value in reporter.metrics.items()},
         steps_by_worker=prepared.steps_by_worker,
     )
-    reporter.event("done", position.step)
+    reporter.event(outputs.TrainEvent.DONE, position.step)
     reporter.flush()
     content = summary.model_dump_json(by_alias=True, exclude_none=True)
     folder.Folder(settings.output_dir).write(outputs.SUMMARY, content.encode())

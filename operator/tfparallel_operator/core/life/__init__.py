@@ -7,5 +7,5 @@
 - `training`: a job that may: it begins, goes on, and gets the pods that are missing.
 - `recovery`: what is done about lost replicas.
 - `failure` says why one was lost, `policy` what follows, `restarts` writes a restart ahead.
-- `deadlines`, `completion`, `scaling`, `counts`: the questions that these ask.
+- `deadlines`, `completion`, `scaling`, `counts`, `pace`: the questions that these ask.
 """

@@ -7,7 +7,7 @@ of the job's own keep the admission. An eviction counts as a disruption: the clu
 
 import datetime
 
-from tfparallel_operator.api import job_status, names
+from tfparallel_operator.api import names, policies
 from tfparallel_operator.core import context, decision, remedies
 from tfparallel_operator.core.life import counts, deadlines, ending, restarts, spec_validity
 from tfparallel_operator.core.queue import gang, kueue, workload
@@ -60,7 +60,7 @@ def wait_for_creation(context: context.DecisionContext) -> decision.Decision | N
         return decision.Decision(status, wake_at=wake_at)
     message = f"the API server refuses to create pods, trying again: {refusal.message}"
     message = remedies.append(message, remedies.find(refusal.message))
-    status = context.set_condition(status, _REFUSED, True, refusal.reason, message)
+    status = context.stamp.set(status, _REFUSED, True, refusal.reason, message)
     return decision.Decision(
         context.observed(status),
         events=(context.warning(refusal.reason, message),),
@@ -84,21 +84,26 @@ def wait_for_quota(context: context.DecisionContext) -> decision.Decision | None
     evicted = existing is not None and workload.evicted(existing)
     reason = names.Reason.JOB_EVICTED if evicted else names.Reason.JOB_QUEUED
     message = kueue.waiting_message(context)
+    message = remedies.append(message, remedies.find(message))
     was_admitted = conditions.holds(status, _ADMITTED)
     is_news = was_admitted or conditions.find(status, _ADMITTED) is None
     if conditions.begun(status) and was_admitted and not kueue.is_resized(context):
-        status = restarts.disrupted(status)
-    status = _resting(context, status, reason, message)
-    if existing is not None and conditions.holds(status, _REFUSED):
+        status = restarts.count(status, policies.Cause.DISRUPTION)
+    status = conditions.without(status, names.Condition.FAILED)
+    status = context.stamp.clear(status, _OVER_WHILE_WAITING, reason, message)
+    resumed, why = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
+    status = context.stamp.clear(status, [names.Condition.SUSPENDED], resumed, why)
+    status = context.stamp.set(status, _ADMITTED, False, reason, message)
+    if existing is not None:
         created = names.Reason.REPLICAS_CREATED
-        status = context.set_condition(status, _REFUSED, False, created, "the Workload was created")
-    status = counts.count(status, context.view_of(status))
+        status = context.stamp.clear(status, [_REFUSED], created, "the Workload was created")
+    status, steps = counts.count(status, context.view_of(status)), kueue.requeue(context)
     return decision.Decision(
         context.observed(status),
         events=(context.normal(reason, message),) if is_news else (),
-        deletions=(*ending.delete_all_children(context), *kueue.resized(context)),
-        changes=kueue.returns(context),
-        creations=kueue.creations(context),
+        deletions=(*ending.delete_all_children(context), *steps.deletions),
+        changes=steps.changes,
+        creations=steps.creations,
     )
 
 
@@ -112,27 +117,9 @@ def wait_for_ports(context: context.DecisionContext) -> decision.Decision | None
         " their nodes' network have to end first"
     )
     is_news = not conditions.holds(context.status, _REFUSED)
-    status = context.set_condition(context.status, _REFUSED, True, reason, message)
+    status = context.stamp.set(context.status, _REFUSED, True, reason, message)
     return decision.Decision(
         context.observed(status),
         events=(context.warning(reason, message),) if is_news else (),
         wake_at=context.now + _LOOK_FOR_PORTS,
     )
-
-
-def _resting(
-    context: context.DecisionContext,
-    status: job_status.JobStatus,
-    reason: names.Reason,
-    message: str,
-) -> job_status.JobStatus:
-    """Return the status of a job that waits: whatever it did before is over."""
-    status = conditions.without(status, names.Condition.FAILED)
-    for kind in _OVER_WHILE_WAITING:
-        if conditions.holds(status, kind):
-            status = context.set_condition(status, kind, False, reason, message)
-    suspended = names.Condition.SUSPENDED
-    if conditions.holds(status, suspended):
-        resumed, why = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
-        status = context.set_condition(status, suspended, False, resumed, why)
-    return context.set_condition(status, _ADMITTED, False, reason, message)

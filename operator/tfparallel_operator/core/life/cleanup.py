@@ -1,6 +1,5 @@
 """What is left of a job that has ended, and for how long."""
 
-import dataclasses
 import datetime
 
 from tfparallel_operator.api import job_status, names, policies, types
@@ -11,62 +10,42 @@ from tfparallel_operator.core.status import conditions
 
 Pods = tuple[observation.Pod, ...]
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Cleanup:
-    """What to remove now, and when to look again."""
-
-    pods: Pods
-    delete_job: bool
-    look_again_at: datetime.datetime | None
+_BY_POLICY = {
+    types.CleanPodPolicy.RUNNING: policies.CleanupTarget.RUNNING_PODS,
+    types.CleanPodPolicy.ALL: policies.CleanupTarget.PODS,
+}
 
 
 def clean_up(context: context.DecisionContext) -> decision.Decision | None:
-    """Clean up after a job that has ended, unless a correction of its spec starts it after all."""
-    status = context.status
+    """Clean up after a job that has ended, unless a correction of its spec starts it after all.
+
+    cleanPodPolicy says what goes at the end, each stage of `cleanup` what goes at its time. Both
+    count, but cleanPodPolicy gives an evaluator its grace first.
+    """
+    status, now, pods = context.status, context.now, context.children.pods
     corrected = conditions.corrected(status, context.job.metadata.generation)
     if not conditions.finished(status) or corrected:
         return None
     status = counts.count(status, context.view, ended=True)
-    leftovers = after_end(context.job, status, context.children.pods, context.now)
-    groups = gang.removals(context.children.groups)
+    grace_ends = grace_until(context.job, status, pods, now)
+    spared = set() if grace_ends is None else {pod.uid for pod in evaluators(pods)}
+    by_policy = _BY_POLICY.get(context.job.spec.run_policy.clean_pod_policy)
+    stages = _stages(context.job, status, status.completion_time or now)
+    due = [target for target, at in stages if at <= now]
+    removed = {pod.uid for pod in _of_target(by_policy, pods)} - spared
+    removed |= {pod.uid for target in due for pod in _of_target(target, pods)}
+    later = (at for _, at in stages if at > now)
+    delete_job = policies.CleanupTarget.JOB in due
     return decision.Decision(
         context.observed(status),
-        deletions=(*ending.delete_pods(leftovers.pods), *groups),
+        deletions=(
+            *ending.delete_pods(tuple(pod for pod in pods if pod.uid in removed)),
+            *gang.removals(context.children.groups),
+        ),
         changes=kueue.finish(context, status),
-        delete_job=leftovers.delete_job,
-        wake_at=leftovers.look_again_at,
+        delete_job=delete_job,
+        wake_at=None if delete_job else deadlines.earliest(grace_ends, *later),
     )
-
-
-def after_end(
-    job: types.TFParallelJob,
-    status: job_status.JobStatus,
-    pods: Pods,
-    now: datetime.datetime,
-) -> Cleanup:
-    """Say what to remove of a job that has ended.
-
-    cleanPodPolicy speaks at the end, each stage of `cleanup` at its time; what any of them removes
-    is removed. An evaluator gets its grace first.
-    """
-    policy = job.spec.run_policy
-    ended_at = status.completion_time or now
-    grace_ends = grace_until(job, status, pods, now)
-    removed = {pod.uid for pod in _by_policy(policy.clean_pod_policy, pods)}
-    if grace_ends is not None:
-        removed -= {pod.uid for pod in evaluators(pods)}
-    later = [grace_ends]
-    delete_job = False
-    for target, at in _stages(job, status, ended_at):
-        if at > now:
-            later.append(at)
-        elif target is policies.CleanupTarget.JOB:
-            delete_job = True
-        else:
-            removed |= {pod.uid for pod in _of_target(target, pods)}
-    leftovers = tuple(pod for pod in pods if pod.uid in removed)
-    return Cleanup(leftovers, delete_job, None if delete_job else deadlines.earliest(*later))
 
 
 def grace_until(
@@ -113,17 +92,11 @@ def _stages(
     return stages
 
 
-def _by_policy(policy: types.CleanPodPolicy, pods: Pods) -> Pods:
-    match policy:
-        case types.CleanPodPolicy.NONE:
-            return ()
-        case types.CleanPodPolicy.RUNNING:
-            return _of_target(policies.CleanupTarget.RUNNING_PODS, pods)
-        case types.CleanPodPolicy.ALL:
+def _of_target(target: policies.CleanupTarget | None, pods: Pods) -> Pods:
+    match target:
+        case policies.CleanupTarget.PODS:
             return pods
-
-
-def _of_target(target: policies.CleanupTarget, pods: Pods) -> Pods:
-    if target is policies.CleanupTarget.PODS:
-        return pods
-    return tuple(pod for pod in pods if pod.lingers or not pod.phase.ended)
+        case policies.CleanupTarget.RUNNING_PODS:
+            return tuple(pod for pod in pods if pod.lingers or not pod.phase.ended)
+        case _:
+            return ()

@@ -4,7 +4,7 @@ import datetime
 
 from tfparallel_operator.api import job_status, policies, types
 from tfparallel_operator.core import layout, observation, replicas, view
-from tfparallel_operator.core.life import completion, failure
+from tfparallel_operator.core.life import completion, failure, pace
 
 
 def earliest(*times: datetime.datetime | None) -> datetime.datetime | None:
@@ -32,9 +32,8 @@ def stall(
     Only a job that has reported since its latest start can stall, and only while its pods run. Time
     in which nobody listened does not count: an operator that was away misses reports.
     """
-    reported_at = None if status.progress is None else status.progress.last_update_time
-    began = status.attempt_time or status.start_time
-    if reported_at is None or began is None or reported_at <= began or not completion.running(view):
+    reported_at = pace.find_report_time(status)
+    if reported_at is None or not completion.running(view):
         return None
     silent_since = reported_at if listening_since is None else max(reported_at, listening_since)
     return _after(silent_since, view.layout.job.spec.run_policy.stall_deadline_seconds)
@@ -43,12 +42,13 @@ def stall(
 def pending_loss(view: view.View) -> failure.Loss:
     """Return the loss that pods which wait for too long are: the first that says why, if any."""
     waiting = _waiting(view)
-    reasons = {replica: _waiting_reason(view, replica) for replica in waiting}
-    first = next((replica for replica in waiting if reasons[replica]), waiting[0])
+    pods = (view.current[replica] for replica in waiting if replica in view.current)
+    reasons = ((pod.replica, f": {pod.waiting}") for pod in pods if pod.waiting)
+    first, why = next(reasons, (waiting[0], ""))
     seconds = view.layout.job.spec.run_policy.pending_deadline_seconds
-    why = f": {reasons[first]}" if reasons[first] else ""
     sentence = f"does not run {seconds} s after it should (runPolicy.pendingDeadlineSeconds){why}"
-    return failure.Loss(first, policies.Cause.PENDING_TOO_LONG, None, sentence)
+    cause, waits = policies.Cause.PENDING_TOO_LONG, view.is_waiting_gang
+    return failure.Loss(first, cause, None, sentence, of_waiting_gang=waits)
 
 
 def stall_loss(status: job_status.JobStatus, layout: layout.Layout) -> failure.Loss:
@@ -69,11 +69,6 @@ def _waiting(view: view.View) -> list[replicas.Replica]:
         for replica in view.layout.training
         if view.phases[replica] is observation.Phase.PENDING
     ]
-
-
-def _waiting_reason(view: view.View, replica: replicas.Replica) -> str:
-    pod = view.current.get(replica)
-    return "" if pod is None else pod.waiting
 
 
 def _after(time: datetime.datetime | None, seconds: int | None) -> datetime.datetime | None:

@@ -23,8 +23,8 @@ def suspend(context: context.DecisionContext) -> decision.Decision | None:
     reason, message = names.Reason.JOB_SUSPENDED, "spec.runPolicy.suspend is true"
     was_suspended = conditions.holds(context.status, names.Condition.SUSPENDED)
     status = conditions.without(context.status, names.Condition.FAILED)
-    status = clear_conditions(context, status, reason, message)
-    status = context.set_condition(status, names.Condition.SUSPENDED, True, reason, message)
+    status = context.stamp.clear(status, conditions.PASSING, reason, message)
+    status = context.stamp.set(status, names.Condition.SUSPENDED, True, reason, message)
     status = counts.count(status, context.view)
     return decision.Decision(
         context.observed(status),
@@ -49,8 +49,8 @@ def end(
 ) -> decision.Decision:
     """End a job; the next decision cleans its pods up, when the end is on record."""
     finished = names.Reason.JOB_FINISHED
-    status = clear_conditions(context, status, finished, "the job has ended")
-    status = context.set_condition(status, kind, True, reason, message)
+    status = context.stamp.clear(status, conditions.PASSING, finished, "the job has ended")
+    status = context.stamp.set(status, kind, True, reason, message)
     status = status.model_copy(update={"completion_time": context.now})
     status = counts.count(status, context.view_of(status))
     succeeded = kind is names.Condition.SUCCEEDED
@@ -59,19 +59,6 @@ def end(
         context.observed(status),
         events=(decision.Event(event_type, reason, message),),
         wake_at=context.now,
-    )
-
-
-def clear_conditions(
-    context: context.DecisionContext, status: job_status.JobStatus, reason: str, message: str
-) -> job_status.JobStatus:
-    """Return the status without the conditions that only a job in motion can be in."""
-    return conditions.clear_passing(
-        status,
-        reason=reason,
-        message=message,
-        now=context.now,
-        generation=context.job.metadata.generation,
     )
 
 

@@ -10,6 +10,9 @@ from tfparallel_trainer.contract import exits
 
 _FIRST_SIGNAL_CODE = 128
 _CONTRACT = frozenset(exits.Exit)
+_FINAL = frozenset(code for code in exits.Exit if not code.retryable)
+"""Codes that would come again, of people's own commands too: their scripts may call the trainer's
+`fit`. Codes outside the contract, such as those of signals, may be retried."""
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
 OOM_KILLED = "OOMKilled"
@@ -47,6 +50,8 @@ class Loss:
     exit: observation.Exit | None
     fate: str = "vanished"
     """What became of it, when it has no exit."""
+    of_waiting_gang: bool = False
+    """Whether it was lost before any pod of its gang had a place."""
 
     def describe(self, job_name: str) -> str:
         """Say which replica was lost, and how, with what it said itself of its end."""
@@ -84,7 +89,11 @@ def losses(view: view.View) -> tuple[Loss, ...]:
         for pod in view.current.values()
         if pod.phase is observation.Phase.FAILED and pod.replica not in view.ignored
     ]
-    losses += [Loss(replica, policies.Cause.DISRUPTION, None) for replica in view.vanished]
+    waits = view.is_waiting_gang
+    losses += [
+        Loss(replica, policies.Cause.DISRUPTION, None, of_waiting_gang=waits)
+        for replica in view.vanished
+    ]
     if view.layout.is_gang and any(_trains(loss.replica) for loss in losses):
         losses += [
             Loss(pod.replica, policies.Cause.DISRUPTION, None, "is being deleted or evicted")
@@ -115,16 +124,8 @@ def settles_at(
     """Return until when a loss may turn out to be the consequence of one that is not seen yet.
 
     A lost peer waits for the peer's own exit. An answer that ends a job whose replicas need each
-    other waits for signs that the cluster took one of them, unless the trainer says what it was.
-
-    Args:
-        loss: the loss that would be answered.
-        view: the replicas and their pods.
-        settling: how long an answer that ends the job waits.
-        final: whether the answer would end the job.
-
-    Returns:
-        The time; None: it counts at once.
+    other is `final`, and waits so long for signs that the cluster took one of them, unless the
+    trainer says what it was. None: the loss counts at once.
     """
     if loss.exit is None or loss.exit.finished_at is None or not loss.cause.bounded:
         return None
@@ -132,7 +133,7 @@ def settles_at(
         all_ended = all(phase.ended for phase in view.phases.values())
         waits = None if all_ended else installation.SETTLING
     else:
-        known = final_by_contract(loss.exit.code) or len(view.layout.all_replicas) == 1
+        known = loss.exit.code in _FINAL or len(view.layout.all_replicas) == 1
         waits = settling if final and view.layout.is_gang and not known else None
     return None if waits is None else loss.exit.finished_at + waits
 
@@ -168,21 +169,9 @@ def permits_restart(layout: layout.Layout, role: types.Role, code: int) -> bool:
             return False
         case types.RestartPolicy.EXIT_CODE:
             if layout.job.spec.trainer is not None and code in _CONTRACT:
-                return not final_by_contract(code)
+                return code not in _FINAL
             return code < 0 or code >= _FIRST_SIGNAL_CODE
         case types.RestartPolicy.ALWAYS | types.RestartPolicy.ON_FAILURE:
             return True
         case None:
-            return not final_by_contract(code)
-
-
-def final_by_contract(code: int) -> bool:
-    """Whether the trainer's exit contract says that a code would come again.
-
-    Codes outside it (signals, crashes) may be retried. It holds for commands of people's own too:
-    their scripts may call the trainer's `fit`.
-    """
-    try:
-        return not exits.Exit(code).retryable
-    except ValueError:
-        return False
+            return code not in _FINAL

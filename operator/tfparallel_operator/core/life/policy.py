@@ -138,7 +138,9 @@ def grows(job: types.TFParallelJob, loss: failure.Loss) -> bool:
 
 
 def scope(layout: layout.Layout, loss: failure.Loss) -> Scope:
-    """Return what has to run again: as a rule says, else as the strategy needs it."""
+    """Return what has to run again: a gang that waits, else as a rule says, or the strategy."""
+    if loss.of_waiting_gang:
+        return Scope.GANG
     rule = _rule(layout.job, loss)
     if rule is not None and rule.action is policies.Action.RESTART_GANG:
         return Scope.GANG

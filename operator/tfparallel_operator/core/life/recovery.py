@@ -87,7 +87,7 @@ def _stalled(
         return status
     kind = names.Condition.TRAINING_STALLED
     message = remedies.append(action.message, action.remedy)
-    return context.set_condition(status, kind, True, action.reason, message)
+    return context.stamp.set(status, kind, True, action.reason, message)
 
 
 def _restart(
@@ -107,9 +107,9 @@ def _restart(
     status = restarts.restart(context.layout, status, loss, losses, context.now + pause)
     view = context.view_of(status)
     status = counts.count(status, view)
-    status = context.set_condition(status, names.Condition.RESTARTING, True, reason, message)
+    status = context.stamp.set(status, names.Condition.RESTARTING, True, reason, message)
     if not completion.running(view):
-        status = context.set_condition(status, names.Condition.RUNNING, False, reason, message)
+        status = context.stamp.set(status, names.Condition.RUNNING, False, reason, message)
     return decision.Decision(
         context.observed(status),
         events=(context.warning(reason, message),),

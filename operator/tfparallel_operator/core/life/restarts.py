@@ -25,16 +25,12 @@ def restart(
 ) -> job_status.JobStatus:
     """Return the status that writes a restart ahead: its attempt is counted before any deletion.
 
-    Replicas that were taken at the same time run again with it, in attempts of their own.
-
-    Args:
-        layout: the job and its replicas.
-        status: its status before.
-        loss: the root cause.
-        others: the losses that were seen with it.
-        begins_at: when the new pods may be created.
+    Of the other losses, replicas that were taken at the same time run again with the root cause, in
+    attempts of their own. The new pods may be created when it begins.
     """
-    changed = _counted(layout, status, loss)
+    # Failures of the evaluator are counted by its own attempts alone.
+    is_counted = not (loss.cause.bounded and policy.has_own_budget(layout, loss))
+    changed = count(status, loss.cause) if is_counted else status
     if policy.grows(layout.job, loss):
         changed = replica_records.grow_memory(changed, loss.replica.role)
     if policy.scope(layout, loss) is policy.Scope.GANG:
@@ -56,12 +52,6 @@ def restart_alone(
         attempts[replica.name] = attempts.get(replica.name, 0) + 1
     changed = replica_records.forget_seen(status, again)
     return changed.model_copy(update={"replica_attempts": attempts, "attempt_time": begins_at})
-
-
-def disrupted(status: job_status.JobStatus) -> job_status.JobStatus:
-    """Return the status of a job whose pods the cluster takes, all of them; when the next attempt
-    begins is not known yet."""
-    return _with_count(status, policies.Cause.DISRUPTION)
 
 
 def next_attempt(
@@ -116,38 +106,21 @@ def reclassify_as_disruption(status: job_status.JobStatus, view: view.View) -> j
     )
     if not taken or status.last_cause not in _BOUNDED:
         return status
-    causes = dict(status.restart_causes)
-    causes[status.last_cause] = causes.get(status.last_cause, 1) - 1
-    disruption = policies.Cause.DISRUPTION.value
-    causes[disruption] = causes.get(disruption, 0) + 1
-    moved = {
-        "failure": status.restarts.failure - 1,
-        "disruption": status.restarts.disruption + 1,
-    }
-    counts = status.restarts.model_copy(update=moved)
+    return count(count(status, policies.Cause(status.last_cause), -1), policies.Cause.DISRUPTION)
+
+
+def count(
+    status: job_status.JobStatus, cause: policies.Cause, number: int = 1
+) -> job_status.JobStatus:
+    """Return the status with more, or fewer, restarts of a cause on record, which is the latest."""
+    field = "failure" if cause.bounded else "disruption"
+    total = status.restarts.model_copy(update={field: getattr(status.restarts, field) + number})
+    of_cause = max(0, status.restart_causes.get(cause.value, 0) + number)
+    causes = {**status.restart_causes, cause.value: of_cause}
     return status.model_copy(
         update={
-            "restarts": counts,
-            "restart_causes": {cause: count for cause, count in causes.items() if count},
-            "last_cause": disruption,
+            "restarts": total,
+            "restart_causes": {word: times for word, times in causes.items() if times},
+            "last_cause": cause.value,
         }
-    )
-
-
-def _counted(
-    layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss
-) -> job_status.JobStatus:
-    """Count a restart; failures of the evaluator are counted by its own attempts alone."""
-    if loss.cause.bounded and policy.has_own_budget(layout, loss):
-        return status
-    return _with_count(status, loss.cause)
-
-
-def _with_count(status: job_status.JobStatus, cause: policies.Cause) -> job_status.JobStatus:
-    field = "failure" if cause.bounded else "disruption"
-    counts = status.restarts.model_copy(update={field: getattr(status.restarts, field) + 1})
-    word = cause.value
-    causes = {**status.restart_causes, word: status.restart_causes.get(word, 0) + 1}
-    return status.model_copy(
-        update={"restarts": counts, "restart_causes": causes, "last_cause": word}
     )

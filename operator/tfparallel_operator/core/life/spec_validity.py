@@ -55,36 +55,23 @@ def set_spec_condition(
 ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
     """Say in a condition whether the newest spec can be used, where it once could not be.
 
-    Args:
-        status: the job's status so far.
-        problem: why the newest spec cannot be used, if so.
-        now: the time.
-        in_force: the generation that the job has; None: no spec that can be used is known.
+    In force is the generation that the job goes on with; None: no spec that can be used is known.
     """
-    kind = names.Condition.SPEC_INVALID
+    kind, reason = names.Condition.SPEC_INVALID, names.Reason.INVALID_SPEC
     if problem is None:
         if not conditions.holds(status, kind):
             return status, ()
         reason, message = names.Reason.SPEC_CORRECTED, "the spec is valid and in force"
     elif in_force is None:
-        reason = names.Reason.INVALID_SPEC
         message = (
             f"{problem.message}; correct the spec: the operator leaves the job alone until then,"
             " because no valid one is on record"
         )
     else:
-        reason = names.Reason.INVALID_SPEC
         message = f"{problem.message}; the job goes on with generation {in_force} of its spec"
     before = conditions.find(status, kind)
-    changed = conditions.set_condition(
-        status,
-        kind,
-        true=problem is not None,
-        reason=reason,
-        message=message,
-        now=now,
-        generation=(in_force or 0) if problem is None else problem.generation,
-    )
+    stamp = conditions.Stamp(now, (in_force or 0) if problem is None else problem.generation)
+    changed = stamp.set(status, kind, problem is not None, reason, message)
     if before is not None and conditions.find(changed, kind) == before:
         return status, ()
     event_type = decision.EventType.NORMAL if problem is None else decision.EventType.WARNING
@@ -98,24 +85,14 @@ def _reject(
     status, problem = invalid.status, invalid.problem
     if conditions.finished(status) and not conditions.corrected(status, problem.generation):
         return decision.Decision(status)
+    stamp = conditions.Stamp(now, problem.generation)
+    reason, finished = names.Reason.INVALID_SPEC, names.Reason.JOB_FINISHED
     status = conditions.without(status, names.Condition.SUSPENDED)
-    status = conditions.clear_passing(
-        status,
-        reason=names.Reason.JOB_FINISHED,
-        message="the spec is invalid",
-        now=now,
-        generation=problem.generation,
+    status = stamp.clear(status, conditions.PASSING, finished, "the spec is invalid")
+    status = stamp.set(status, names.Condition.FAILED, True, reason, problem.message)
+    end = {"observed_generation": problem.generation, "completion_time": now}
+    return decision.Decision(
+        status.model_copy(update=end),
+        events=(decision.Event(decision.EventType.WARNING, reason, problem.message),),
+        deletions=workload.deletions(children.workloads),
     )
-    status = conditions.set_condition(
-        status,
-        names.Condition.FAILED,
-        true=True,
-        reason=names.Reason.INVALID_SPEC,
-        message=problem.message,
-        now=now,
-        generation=problem.generation,
-    ).model_copy(update={"observed_generation": problem.generation, "completion_time": now})
-    reason = names.Reason.INVALID_SPEC
-    event = decision.Event(decision.EventType.WARNING, reason, problem.message)
-    removals = tuple(workload.deletion(one) for one in children.workloads if not one.deleting)
-    return decision.Decision(status, events=(event,), deletions=removals)

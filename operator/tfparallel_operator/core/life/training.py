@@ -9,6 +9,7 @@ from tfparallel_operator.core.life import (
     counts,
     deadlines,
     ending,
+    pace,
     recovery,
     restarts,
     scaling,
@@ -41,7 +42,7 @@ def _begin(
     reason = names.Reason.JOB_ADMITTED if waited else names.Reason.JOB_STARTED
     if conditions.holds(status, names.Condition.SUSPENDED):
         reason, message = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
-        status = context.set_condition(status, names.Condition.SUSPENDED, False, reason, message)
+        status = context.stamp.set(status, names.Condition.SUSPENDED, False, reason, message)
     status = conditions.without(status, names.Condition.FAILED)
     status = restarts.next_attempt(status, context.now)
     times = {"start_time": context.now, "completion_time": None, "last_cause": ""}
@@ -72,17 +73,23 @@ def _go_on(context: context.DecisionContext, course: recovery.Course) -> decisio
     was_running = conditions.holds(status, names.Condition.RUNNING)
     runs = completion.running(view)
     reason = names.Reason.REPLICAS_RUNNING if runs else names.Reason.REPLICAS_PENDING
-    message = "; ".join(filter(None, (_ready_sentence(status), course.settling)))
-    status = context.set_condition(status, names.Condition.RUNNING, runs, reason, message)
-    for kind in (names.Condition.RESTARTING, names.Condition.TRAINING_STALLED):
-        if runs and conditions.holds(status, kind):
-            status = context.set_condition(status, kind, False, reason, message)
-    if not view.missing and conditions.holds(status, _REFUSED):
+    progress = pace.Pace(
+        status, context.now, context.job.spec.trainer is not None, context.settings.listening_since
+    )
+    slowness = None
+    if runs and not course.settling:
+        slowness = progress.find_slowness(context.job.metadata.name)
+        wake_at = deadlines.earliest(wake_at, progress.silent_at)
+    message = "; ".join(filter(None, (_ready_sentence(status, slowness), course.settling)))
+    status = context.stamp.set(status, names.Condition.RUNNING, runs, reason, message)
+    if runs:
+        over = (names.Condition.RESTARTING, names.Condition.TRAINING_STALLED)
+        status = context.stamp.clear(status, over, reason, message)
+    if not view.missing:
         created = names.Reason.REPLICAS_CREATED
-        status = context.set_condition(status, _REFUSED, False, created, "every pod was created")
+        status = context.stamp.clear(status, [_REFUSED], created, "every pod was created")
     news = (context.normal(reason, message),) if runs and not was_running else ()
-    groups, gangs = context.children.groups, context.settings.gangs
-    group = gang.steps(view, groups, gangs, status.attempt)
+    group = gang.steps(context, view, status.attempt)
     return decision.Decision(
         context.observed(status),
         events=(*course.events, *news),
@@ -106,7 +113,7 @@ def _scale(context: context.DecisionContext, status: job_status.JobStatus) -> de
     view = dataclasses.replace(context, layout=context.requested).view_of(status)
     status = counts.count(status, view)
     for kind, true in ((names.Condition.RESTARTING, True), (names.Condition.RUNNING, False)):
-        status = context.set_condition(status, kind, true, reason, message)
+        status = context.stamp.set(status, kind, true, reason, message)
     return decision.Decision(
         context.observed(status),
         events=(context.normal(reason, message),),
@@ -119,7 +126,7 @@ def _creations(
     context: context.DecisionContext,
     status: job_status.JobStatus,
     view: view.View,
-    group: gang.Steps,
+    group: decision.Steps,
 ) -> tuple[decision.Manifest, ...]:
     """Build what is missing; a gang begins only when every pod of the one before is gone."""
     children, job = context.children, context.job
@@ -133,8 +140,8 @@ def _creations(
     if network.is_isolated(job) and not children.has_policy:
         manifests.append(network.policy(job))
     manifests += group.creations
-    paused = restarts.pauses_until(status, context.now) is not None
-    if paused or any(old.attempt != status.attempt for old in view.stale):
+    waits = group.pods_wait or restarts.pauses_until(status, context.now) is not None
+    if waits or any(old.attempt != status.attempt for old in view.stale):
         return tuple(manifests)
     pods = _pods(context, status, view)
     return (*manifests, *(claims.manifests(job) if pods else ()), *pods)
@@ -166,12 +173,14 @@ def _pods(
     return pods
 
 
-def _ready_sentence(status: job_status.JobStatus) -> str:
+def _ready_sentence(status: job_status.JobStatus, slowness: pace.Slowness | None) -> str:
     sentence = f"{status.ready} replicas run or have completed"
     refused = conditions.find(status, _REFUSED)
     if refused is not None and refused.status is job_status.Truth.TRUE:
         return f"{sentence}; {refused.message}"
     waiting = next((c.reason for c in status.replicas.values() if c.reason), "")
-    if not waiting:
-        return sentence
-    return remedies.append(f"{sentence}; {waiting}", remedies.find(waiting))
+    if waiting:
+        return remedies.append(f"{sentence}; {waiting}", remedies.find(waiting))
+    if slowness is not None:
+        return remedies.append(f"{sentence}; training is slow: {slowness.cause}", slowness.remedy)
+    return sentence

@@ -7,7 +7,6 @@ annotation would double what `kubectl get -o yaml` shows and every watch carries
 
 import hashlib
 import json
-from typing import Any
 
 from tfparallel_operator.api import names, paths, types
 from tfparallel_operator.core import decision, installation, layout, observation
@@ -82,10 +81,10 @@ def changes(
     return (decision.Change(decision.CONFIG_MAP, name, config_map.uid, fields),)
 
 
-def mount(pod_spec: dict[str, Any], container: dict[str, Any], job: types.TFParallelJob) -> None:
+def mount(container: containers.Container, job: types.TFParallelJob) -> None:
     """Mount the ConfigMap of a job into a container of its pods, in place."""
     volume = containers.config_map(name(job.metadata.name))
-    containers.mount(pod_spec, container, "tfparallel-job", paths.CONFIG_DIR, volume)
+    container.mount("tfparallel-job", paths.CONFIG_DIR, volume)
 
 
 def _record(job: types.TFParallelJob) -> str:

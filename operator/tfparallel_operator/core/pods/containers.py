@@ -1,5 +1,6 @@
-"""Additions to a pod template, in place; what a user writes wins."""
+"""A container and the spec of its pod, and additions to both, in place; what a user writes wins."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,31 +18,33 @@ def claim(name: str) -> dict[str, Any]:
     return {"persistentVolumeClaim": {"claimName": name}}
 
 
-def mount(
-    pod_spec: dict[str, Any],
-    container: dict[str, Any],
-    name: str,
-    path: str,
-    volume: Mapping[str, Any],
-    *,
-    read_only: bool = True,
-) -> None:
-    """Mount a volume, unless the pod has one of this name."""
-    volumes = pod_spec.setdefault("volumes", [])
-    if any(present.get("name") == name for present in volumes):
-        return
-    volumes.append({"name": name, **volume})
-    mounts = container.setdefault("volumeMounts", [])
-    mounts.append({"name": name, "mountPath": path, "readOnly": read_only})
+@dataclasses.dataclass(frozen=True, slots=True)
+class Container:
+    """A container of a pod, as JSON."""
 
+    pod_spec: dict[str, Any]
+    spec: dict[str, Any]
 
-def set_env(container: dict[str, Any], name: str, value: str) -> None:
-    """Set a variable unless the template does."""
-    add_env(container, {"name": name, "value": value})
+    def mount(
+        self, name: str, path: str, volume: Mapping[str, Any], *, read_only: bool = True
+    ) -> None:
+        """Add a volume to the pod and mount it, unless the pod has one of this name."""
+        volumes = self.pod_spec.setdefault("volumes", [])
+        if not any(present.get("name") == name for present in volumes):
+            volumes.append({"name": name, **volume})
+            self.mount_volume(name, path, read_only=read_only)
 
+    def mount_volume(self, name: str, path: str, *, read_only: bool) -> None:
+        """Mount a volume that the pod has."""
+        mount = {"name": name, "mountPath": path, "readOnly": read_only}
+        self.spec.setdefault("volumeMounts", []).append(mount)
 
-def add_env(container: dict[str, Any], variable: Mapping[str, Any]) -> None:
-    """Add a variable as a pod has it, unless the template sets it."""
-    variables = container.setdefault("env", [])
-    if not any(present.get("name") == variable["name"] for present in variables):
-        variables.append(dict(variable))
+    def set_env(self, name: str, value: str) -> None:
+        """Set a variable unless the template does."""
+        self.add_env({"name": name, "value": value})
+
+    def add_env(self, variable: Mapping[str, Any]) -> None:
+        """Add a variable as a pod has it, unless the template sets it."""
+        variables = self.spec.setdefault("env", [])
+        if not any(present.get("name") == variable["name"] for present in variables):
+            variables.append(dict(variable))

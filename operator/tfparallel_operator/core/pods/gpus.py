@@ -21,19 +21,18 @@ SETTINGS = {
 """Variables of every container with GPUs."""
 
 
-def prepare(pod_spec: dict[str, Any], container: dict[str, Any]) -> None:
+def prepare(container: containers.Container) -> None:
     """Give a container with GPUs shared memory and settings, in place, where it has none."""
-    count = gpus(container)
+    count = gpus(container.spec)
     if not count:
         return
-    mounts = container.get("volumeMounts") or ()
+    mounts = container.spec.get("volumeMounts") or ()
     if not any(str(mount.get("mountPath", "")).rstrip("/") == SHM_DIR for mount in mounts):
-        size = {"medium": "Memory", "sizeLimit": f"{_shared_mebibytes(container, count)}Mi"}
-        containers.mount(
-            pod_spec, container, SHM_VOLUME, SHM_DIR, {"emptyDir": size}, read_only=False
-        )
+        mebibytes = _shared_mebibytes(container.spec, count)
+        volume = {"emptyDir": {"medium": "Memory", "sizeLimit": f"{mebibytes}Mi"}}
+        container.mount(SHM_VOLUME, SHM_DIR, volume, read_only=False)
     for name, value in SETTINGS.items():
-        containers.set_env(container, name, value)
+        container.set_env(name, value)
 
 
 def gpus(container: dict[str, Any]) -> int:

@@ -1,7 +1,5 @@
 """Jobs on the network of their nodes: a port for each replica, so that any two may share a node."""
 
-from typing import Any
-
 from tfparallel_operator.core.pods import containers
 
 FIRST_PORT = 10_000
@@ -15,8 +13,8 @@ _OF_PODS = "^lo,docker,veth,cni,cali,cilium,flannel"
 """Interfaces of a node that lead to other pods of the node alone, or to none."""
 
 
-def prepare(pod_spec: dict[str, Any], container: dict[str, Any]) -> None:
+def prepare(container: containers.Container) -> None:
     """Put a pod on its node's network, in place; the names of peers are resolved as in any pod."""
-    pod_spec["hostNetwork"] = True
-    pod_spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
-    containers.set_env(container, INTERFACES, _OF_PODS)
+    container.pod_spec["hostNetwork"] = True
+    container.pod_spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
+    container.set_env(INTERFACES, _OF_PODS)

@@ -14,6 +14,7 @@ from tfparallel_operator.core.pods import (
     host_network,
     memory,
     ownership,
+    pod_defaults,
     progress_report,
     topology,
     trainer_container,
@@ -42,12 +43,9 @@ class PodBuilder:
     def build(
         self, replica: replicas.Replica, *, replica_attempt: int = 0, memory_growths: int = 0
     ) -> decision.Manifest:
-        """Build the pod of one replica.
+        """Build the pod of a replica that has run again so often within the attempt.
 
-        Args:
-            replica: which of the job's replicas.
-            replica_attempt: the replica's restarts within the attempt.
-            memory_growths: how often the memory of its role has grown.
+        The memory of its role has grown so often, over all attempts.
         """
         key = replica.role, replica == self._layout.coordinator, memory_growths
         if key not in self._shared:
@@ -61,22 +59,17 @@ class PodBuilder:
             names.LABEL_REPLICA_ATTEMPT: str(replica_attempt),
             **neighbours,
         }
-        annotations = dict(shared["metadata"]["annotations"])
-        metadata = {
-            **shared["metadata"],
-            "name": name,
-            "labels": labels,
-            "annotations": annotations,
-        }
+        metadata = {**shared["metadata"], "name": name, "labels": labels}
+        metadata["annotations"] = dict(shared["metadata"]["annotations"])
         spec = {**shared["spec"], "hostname": name}
         affinity = self._affinity(replica.role, neighbours)
         if affinity is not None:
             spec["affinity"] = {"podAffinity": affinity, **(spec.get("affinity") or {})}
         spec["containers"] = [
-            self._for_replica(container, replica)
-            if container.get("name") == names.CONTAINER
-            else container
-            for container in spec["containers"]
+            self._for_replica(containers.Container(spec, one), replica)
+            if one.get("name") == names.CONTAINER
+            else one
+            for one in spec["containers"]
         ]
         return {**shared, "metadata": metadata, "spec": spec}
 
@@ -86,32 +79,32 @@ class PodBuilder:
             self._affinities[key] = topology.affinity(self._layout, role, neighbours)
         return self._affinities[key]
 
-    def _for_replica(self, container: dict[str, Any], replica: replicas.Replica) -> dict[str, Any]:
+    def _for_replica(
+        self, shared: containers.Container, replica: replicas.Replica
+    ) -> dict[str, Any]:
         """Return the container that trains with the replica's port and its place in the cluster."""
-        ports = container.get("ports") or []
+        ports = shared.spec.get("ports") or []
         if not any(port.get("name") == names.PORT_NAME for port in ports):
             port = {"name": names.PORT_NAME, "containerPort": self._layout.port(replica)}
             ports = [*ports, port]
-        changed = {**container, "ports": ports, "env": list(container["env"])}
+        spec = {**shared.spec, "ports": ports, "env": list(shared.spec["env"])}
         if self._shares_cluster:
             tf_config = cluster_spec.task(replica)
         else:
             tf_config = cluster_spec.tf_config(self._layout, replica)
-        containers.set_env(changed, environment.TF_CONFIG, tf_config)
-        return changed
+        containers.Container(shared.pod_spec, spec).set_env(environment.TF_CONFIG, tf_config)
+        return spec
 
     def _build_shared(
         self, role: types.Role, coordinates: bool, memory_growths: int
     ) -> decision.Manifest:
-        """Build what the pods of a role have in common.
-
-        Args:
-            role: the role.
-            coordinates: whether it is the pod of the coordinator alone.
-            memory_growths: how often the memory of the role has grown.
-        """
+        """Build what the pods of a role have in common, or what the coordinator alone has."""
         job, settings, spec = self._job, self._settings, self._layout.specs[role]
         template = copy.deepcopy(spec.template) or {}
+        template["spec"] = template.get("spec") or {}
+        if job.spec.trainer is not None:
+            trainer_container.add_user_fields(_container(template["spec"]), job, job.spec.trainer)
+        template = pod_defaults.merge(copy.deepcopy(settings.pod_defaults), template)
         template_metadata = template.get("metadata") or {}
         metadata = ownership.metadata(job, "")
         metadata["annotations"] = dict(template_metadata.get("annotations") or {})
@@ -121,47 +114,44 @@ class PodBuilder:
             names.LABEL_ROLE: role.label,
             names.LABEL_ATTEMPT: str(self._attempt),
         }
-        pod_spec = template.get("spec") or {}
+        pod_spec = template["spec"]
         pod_spec["subdomain"] = self._layout.service_name
         pod_spec["restartPolicy"] = "Never"
         container = _container(pod_spec)
         if job.spec.trainer is not None:
-            image = settings.trainer_image
-            trainer_container.fill(pod_spec, container, job, job.spec.trainer, image)
-            if container["image"] == image:
+            trainer_container.fill(container, job, job.spec.trainer, settings.trainer_image)
+            if container.spec["image"] == settings.trainer_image:
                 _add_pull_secrets(pod_spec, settings)
-            config.mount(pod_spec, container, job)
+            config.mount(container, job)
             job_file = f"{paths.CONFIG_DIR}/{config.JOB_FILE_KEY}"
-            containers.set_env(container, environment.JOB_FILE, job_file)
+            container.set_env(environment.JOB_FILE, job_file)
         self._fill_container(container, spec)
-        grace = pod_spec.get("terminationGracePeriodSeconds")
-        if grace is not None:
-            containers.set_env(container, environment.GRACE_SECONDS, str(grace))
-        if self._shares_cluster:
-            self._name_cluster_file(container)
-        gpus.prepare(pod_spec, container)
+        gpus.prepare(container)
         if job.spec.host_network:
-            host_network.prepare(pod_spec, container)
+            host_network.prepare(container)
         if memory_growths and job.spec.run_policy.out_of_memory is not None:
-            memory.grow(container, job.spec.run_policy.out_of_memory, memory_growths)
+            memory.grow(container.spec, job.spec.run_policy.out_of_memory, memory_growths)
         if coordinates and settings.progress_url:
-            progress_report.prepare(pod_spec, container, job, settings)
+            progress_report.prepare(container, job, settings)
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
 
-    def _fill_container(self, container: dict[str, Any], spec: types.ReplicaSpec) -> None:
+    def _fill_container(self, container: containers.Container, spec: types.ReplicaSpec) -> None:
+        """Add the devices and the variables that any command gets."""
         if spec.devices is not None:
-            request_devices(container.setdefault("resources", {}), spec)
-        containers.set_env(container, environment.JOB_UID, self._job.metadata.uid)
-        containers.set_env(container, environment.ATTEMPT, str(self._attempt))
-        path = container.get("terminationMessagePath", containers.FAILURE_FILE)
-        containers.set_env(container, environment.FAILURE_FILE, path)
-
-    def _name_cluster_file(self, container: dict[str, Any]) -> None:
-        """Say where the file is that lists every worker there may be, and how many there are."""
-        path = f"{paths.CONFIG_DIR}/{config.CLUSTER_FILE_KEY}"
-        containers.set_env(container, environment.CLUSTER_FILE, path)
-        if self._layout.workers is not None:
-            containers.set_env(container, environment.WORKERS, str(self._layout.workers))
+            request_devices(container.spec.setdefault("resources", {}), spec)
+        container.set_env(environment.JOB_UID, self._job.metadata.uid)
+        container.set_env(environment.ATTEMPT, str(self._attempt))
+        path = container.spec.get("terminationMessagePath", containers.FAILURE_FILE)
+        container.set_env(environment.FAILURE_FILE, path)
+        grace = container.pod_spec.get("terminationGracePeriodSeconds")
+        if grace is not None:
+            container.set_env(environment.GRACE_SECONDS, str(grace))
+        if self._shares_cluster:
+            # The file lists every worker there may be, and not how many there are.
+            path = f"{paths.CONFIG_DIR}/{config.CLUSTER_FILE_KEY}"
+            container.set_env(environment.CLUSTER_FILE, path)
+            if self._layout.workers is not None:
+                container.set_env(environment.WORKERS, str(self._layout.workers))
 
 
 def request_devices(resources: dict[str, Any], spec: types.ReplicaSpec) -> None:
@@ -171,14 +161,13 @@ def request_devices(resources: dict[str, Any], spec: types.ReplicaSpec) -> None:
         limits.setdefault(names.GPU_RESOURCE, str(spec.devices))
 
 
-def _container(pod_spec: dict[str, Any]) -> dict[str, Any]:
+def _container(pod_spec: dict[str, Any]) -> containers.Container:
     """Return the container that trains, added to the pod where the template has none."""
     listed: list[dict[str, Any]] = pod_spec.setdefault("containers", [])
-    for container in listed:
-        if container.get("name") == names.CONTAINER:
-            return container
-    listed.append({"name": names.CONTAINER})
-    return listed[-1]
+    if not any(container.get("name") == names.CONTAINER for container in listed):
+        listed.append({"name": names.CONTAINER})
+    trains = next(one for one in listed if one.get("name") == names.CONTAINER)
+    return containers.Container(pod_spec, trains)
 
 
 def _add_pull_secrets(pod_spec: dict[str, Any], settings: installation.Settings) -> None:

@@ -1,7 +1,5 @@
 """How the coordinator's pod reaches the progress endpoint: its address, a token, certificates."""
 
-from typing import Any
-
 from tfparallel_operator.api import names, paths, types
 from tfparallel_operator.core import installation
 from tfparallel_operator.core.pods import config, containers
@@ -22,14 +20,11 @@ def audience(uid: str) -> str:
 
 
 def prepare(
-    pod_spec: dict[str, Any],
-    container: dict[str, Any],
-    job: types.TFParallelJob,
-    settings: installation.Settings,
+    container: containers.Container, job: types.TFParallelJob, settings: installation.Settings
 ) -> None:
-    """Have a pod report the job's progress, in place."""
+    """Have a container report the job's progress, in place."""
     url = f"{settings.progress_url}{path(job.metadata.namespace, job.metadata.name)}"
-    containers.set_env(container, environment.PROGRESS_URL, url)
+    container.set_env(environment.PROGRESS_URL, url)
     token = {
         "serviceAccountToken": {
             "path": TOKEN_FILE,
@@ -38,10 +33,8 @@ def prepare(
         }
     }
     volume = {"projected": {"sources": [token]}}
-    containers.mount(pod_spec, container, "tfparallel-token", paths.TOKEN_DIR, volume)
-    token_file = f"{paths.TOKEN_DIR}/{TOKEN_FILE}"
-    containers.set_env(container, environment.PROGRESS_TOKEN_FILE, token_file)
+    container.mount("tfparallel-token", paths.TOKEN_DIR, volume)
+    container.set_env(environment.PROGRESS_TOKEN_FILE, f"{paths.TOKEN_DIR}/{TOKEN_FILE}")
     if settings.progress_ca is not None:
-        config.mount(pod_spec, container, job)
-        ca_file = f"{paths.CONFIG_DIR}/{config.CA_FILE_KEY}"
-        containers.set_env(container, environment.PROGRESS_CA_FILE, ca_file)
+        config.mount(container, job)
+        container.set_env(environment.PROGRESS_CA_FILE, f"{paths.CONFIG_DIR}/{config.CA_FILE_KEY}")

@@ -23,122 +23,99 @@ _RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _PYTHON_PATH = "PYTHONPATH"
 
 
-def add(
-    pod_spec: dict[str, Any], container: dict[str, Any], source: source_code.Source | None
-) -> None:
-    """Give a pod the job's code and packages, in place, before anything else of the operator's.
+def add(container: containers.Container, source: source_code.Source | None) -> None:
+    """Give the container that trains the job's code and packages, all that the user asks for first.
 
-    Args:
-        pod_spec: the pod's.
-        container: the one that trains, with all that the user asks for.
-        source: where the code comes from; None: from the image.
+    Without a source the code is the image's.
     """
     folder = paths.WORKSPACE_DIR if source is None else paths.SOURCE_DIR
     if source is not None:
-        _add_source(pod_spec, container, source)
-    containers.set_env(container, environment.SOURCE_DIR, folder)
+        _add_source(container, source)
+    container.set_env(environment.SOURCE_DIR, folder)
 
 
 def fill(
-    pod_spec: dict[str, Any],
-    container: dict[str, Any],
-    mount: Mapping[str, Any],
-    source: source_code.Source,
+    container: containers.Container, mount: Mapping[str, Any], source: source_code.Source
 ) -> None:
     """Have an archive and packages in a volume that a template mounts itself, in place.
 
     Args:
-        pod_spec: the template's.
         container: the one that trains.
         mount: where it sees the volume, whose own content is left out.
         source: an archive, and what pip installs.
     """
+    pod_spec, name = container.pod_spec, mount["name"]
     fetching = _init_container(container, mount["mountPath"])
-    name = mount["name"]
     others = [volume for volume in pod_spec["volumes"] if volume["name"] != name]
     pod_spec["volumes"] = [{"name": name, "emptyDir": {}}, *others]
-    for copied in fetching["volumeMounts"]:
+    for copied in fetching.spec["volumeMounts"]:
         if copied["name"] == name:
             copied["readOnly"] = False
-    if source.archive is not None:
-        _add_chunks(pod_spec, fetching, source.archive)
-    if source.requirements is not None:
-        _add_packages(pod_spec, container, fetching, source.requirements)
-    _begin_with(pod_spec, fetching)
+    _fetch(container, fetching, source)
 
 
-def _add_source(
-    pod_spec: dict[str, Any], container: dict[str, Any], source: source_code.Source
-) -> None:
+def _add_source(container: containers.Container, source: source_code.Source) -> None:
     fetching = _init_container(container, paths.SOURCE_DIR)
     if source.archive is not None:
-        containers.mount(pod_spec, container, _SOURCE, paths.SOURCE_DIR, {"emptyDir": {}})
-        _mount_in(fetching, _SOURCE, paths.SOURCE_DIR, read_only=False)
-        _add_chunks(pod_spec, fetching, source.archive)
+        container.mount(_SOURCE, paths.SOURCE_DIR, {"emptyDir": {}})
+        fetching.mount_volume(_SOURCE, paths.SOURCE_DIR, read_only=False)
     elif source.config_map is not None:
         volume = containers.config_map(source.config_map.name)
-        containers.mount(pod_spec, container, _SOURCE, paths.SOURCE_DIR, volume)
-        _mount_in(fetching, _SOURCE, paths.SOURCE_DIR, read_only=True)
-    if source.requirements is not None:
-        _add_packages(pod_spec, container, fetching, source.requirements)
+        container.mount(_SOURCE, paths.SOURCE_DIR, volume)
+        fetching.mount_volume(_SOURCE, paths.SOURCE_DIR, read_only=True)
     if source.archive is not None or source.requirements is not None:
-        _begin_with(pod_spec, fetching)
+        _fetch(container, fetching, source)
 
 
-def _begin_with(pod_spec: dict[str, Any], fetching: dict[str, Any]) -> None:
-    pod_spec["initContainers"] = [*(pod_spec.get("initContainers") or ()), fetching]
-
-
-def _init_container(container: dict[str, Any], folder: str) -> dict[str, Any]:
+def _init_container(container: containers.Container, folder: str) -> containers.Container:
     """Build the init container that fills a folder, without what it fetches."""
-    fetching: dict[str, Any] = {"name": names.SOURCE_CONTAINER, "command": list(_COMMAND)}
-    fetching |= {field: copy.deepcopy(container[field]) for field in _COPIED if field in container}
+    spec = {key: copy.deepcopy(container.spec[key]) for key in _COPIED if key in container.spec}
     asked = {
         kind: {name: value for name, value in amounts.items() if name in _RESOURCES}
-        for kind, amounts in (container.get("resources") or {}).items()
+        for kind, amounts in (container.spec.get("resources") or {}).items()
         if kind in ("requests", "limits")
     }
     if any(asked.values()):
-        fetching["resources"] = asked
-    _do(fetching, "--source", folder)
-    containers.set_env(fetching, environment.FAILURE_FILE, containers.FAILURE_FILE)
+        spec["resources"] = asked
+    command = [*_COMMAND, "--source", folder]
+    spec = {"name": names.SOURCE_CONTAINER, "command": command, **spec}
+    fetching = containers.Container(container.pod_spec, spec)
+    fetching.set_env(environment.FAILURE_FILE, containers.FAILURE_FILE)
     return fetching
 
 
-def _add_chunks(
-    pod_spec: dict[str, Any], fetching: dict[str, Any], archive: source_code.Archive
+def _fetch(
+    container: containers.Container, fetching: containers.Container, source: source_code.Source
 ) -> None:
+    """Add the init container to the pod, with what it fetches."""
+    if source.archive is not None:
+        _add_chunks(fetching, source.archive)
+    if source.requirements is not None:
+        _add_packages(container, fetching, source.requirements)
+    pod_spec = container.pod_spec
+    pod_spec["initContainers"] = [*(pod_spec.get("initContainers") or ()), fetching.spec]
+
+
+def _add_chunks(fetching: containers.Container, archive: source_code.Archive) -> None:
     """Show the init container the chunks as files in their order."""
-    sources = []
+    chunks = []
     for number, name in enumerate(archive.config_maps):
         item = {"key": source_code.CHUNK_KEY, "path": source_code.chunk_file(number)}
-        sources.append({"configMap": {"name": name, "items": [item]}})
-    volume = {"projected": {"sources": sources}}
-    containers.mount(pod_spec, fetching, _CHUNKS, paths.CHUNKS_DIR, volume)
-    _do(fetching, "--chunks", paths.CHUNKS_DIR, "--sha256", archive.sha256)
+        chunks.append({"configMap": {"name": name, "items": [item]}})
+    fetching.mount(_CHUNKS, paths.CHUNKS_DIR, {"projected": {"sources": chunks}})
+    fetching.spec["command"] += ["--chunks", paths.CHUNKS_DIR, "--sha256", archive.sha256]
 
 
 def _add_packages(
-    pod_spec: dict[str, Any],
-    container: dict[str, Any],
-    fetching: dict[str, Any],
-    requirements: str,
+    container: containers.Container, fetching: containers.Container, requirements: str
 ) -> None:
     """Have packages installed into a folder that Python looks into before all others."""
-    containers.mount(pod_spec, container, _PACKAGES, paths.PACKAGES_DIR, {"emptyDir": {}})
-    _mount_in(fetching, _PACKAGES, paths.PACKAGES_DIR, read_only=False)
-    _do(fetching, "--requirements", requirements, "--packages", paths.PACKAGES_DIR)
-    containers.set_env(container, _PYTHON_PATH, paths.PACKAGES_DIR)
-    for variable in container["env"]:
+    folder = paths.PACKAGES_DIR
+    container.mount(_PACKAGES, folder, {"emptyDir": {}})
+    fetching.mount_volume(_PACKAGES, folder, read_only=False)
+    fetching.spec["command"] += ["--requirements", requirements, "--packages", folder]
+    container.set_env(_PYTHON_PATH, folder)
+    for variable in container.spec["env"]:
         value = variable.get("value") or ""
-        if variable["name"] == _PYTHON_PATH and paths.PACKAGES_DIR not in value.split(":"):
-            variable["value"] = ":".join(filter(None, (paths.PACKAGES_DIR, value)))
-
-
-def _mount_in(container: dict[str, Any], name: str, path: str, *, read_only: bool) -> None:
-    mount = {"name": name, "mountPath": path, "readOnly": read_only}
-    container.setdefault("volumeMounts", []).append(mount)
-
-
-def _do(container: dict[str, Any], *arguments: str) -> None:
-    container["command"] += arguments
+        if variable["name"] == _PYTHON_PATH and folder not in value.split(":"):
+            variable["value"] = ":".join(filter(None, (folder, value)))

@@ -13,75 +13,50 @@ _USER_ID = 65532
 
 
 def fill(
-    pod_spec: dict[str, Any],
-    container: dict[str, Any],
+    container: containers.Container,
     job: types.TFParallelJob,
     trainer: trainer_spec.Trainer,
     image: str,
 ) -> None:
-    """Fill in what the shipped trainer needs, in place, where the template is silent.
-
-    Args:
-        pod_spec: the pod's.
-        container: the one that trains.
-        job: the job.
-        trainer: what it runs.
-        image: of the shipped trainer.
-    """
-    container.setdefault("image", image)
-    if "command" not in container and "args" not in container:
-        container["command"] = list(_COMMAND)
-    container.setdefault("workingDir", paths.WORKSPACE_DIR)
-    if container["image"] == image:
-        _restrict(pod_spec, container)
-    pod_spec.setdefault("automountServiceAccountToken", False)
-    _add_user_fields(pod_spec, container, job, trainer)
-    sources.add(pod_spec, container, trainer.source)
+    """Fill in what the shipped trainer needs, in place, where the template is silent."""
+    spec = container.spec
+    spec.setdefault("image", image)
+    if "command" not in spec and "args" not in spec:
+        spec["command"] = list(_COMMAND)
+    spec.setdefault("workingDir", paths.WORKSPACE_DIR)
+    if spec["image"] == image:
+        _restrict(container)
+    container.pod_spec.setdefault("automountServiceAccountToken", False)
+    sources.add(container, trainer.source)
     volume: dict[str, Any] = {"emptyDir": {}}
     if trainer.checkpoint is not None and trainer.checkpoint.claim is not None:
         volume = containers.claim(claims.name(job, trainer.checkpoint.claim))
-    containers.mount(
-        pod_spec, container, "tfparallel-output", paths.OUTPUT_DIR, volume, read_only=False
-    )
-    containers.set_env(container, environment.OUTPUT_DIR, f"{paths.OUTPUT_DIR}/{job.metadata.name}")
+    container.mount("tfparallel-output", paths.OUTPUT_DIR, volume, read_only=False)
+    container.set_env(environment.OUTPUT_DIR, f"{paths.OUTPUT_DIR}/{job.metadata.name}")
 
 
-def _restrict(pod_spec: dict[str, Any], container: dict[str, Any]) -> None:
+def _restrict(container: containers.Container) -> None:
     """Meet the Pod Security level restricted: the shipped image needs no more."""
-    pod_spec.setdefault(
-        "securityContext",
-        {
-            "runAsNonRoot": True,
-            "runAsUser": _USER_ID,
-            "runAsGroup": _USER_ID,
-            "fsGroup": _USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-    )
-    container.setdefault(
-        "securityContext",
-        {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    )
+    ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), _USER_ID)
+    of_pod = {"runAsNonRoot": True, **ids, "seccompProfile": {"type": "RuntimeDefault"}}
+    container.pod_spec.setdefault("securityContext", of_pod)
+    none = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    container.spec.setdefault("securityContext", none)
 
 
-def _add_user_fields(
-    pod_spec: dict[str, Any],
-    container: dict[str, Any],
-    job: types.TFParallelJob,
-    trainer: trainer_spec.Trainer,
+def add_user_fields(
+    container: containers.Container, job: types.TFParallelJob, trainer: trainer_spec.Trainer
 ) -> None:
-    """Add the variables, the volumes and the pull Secrets of a job to a pod, in place."""
+    """Add the variables, the volumes and the pull Secrets of a job, in place."""
+    pod_spec, spec = container.pod_spec, container.spec
     for variable in trainer.env:
-        containers.add_env(container, _fields(variable))
+        container.add_env(_fields(variable))
     if trainer.env_from:
         # The last of two sources of one name wins, and that is the template's.
-        container["envFrom"] = [*map(_fields, trainer.env_from), *(container.get("envFrom") or ())]
+        spec["envFrom"] = [*map(_fields, trainer.env_from), *(spec.get("envFrom") or ())]
     for volume in trainer.volumes:
         read_only = volume.read_only or volume.claim is None
-        source = _source(job, volume)
-        containers.mount(
-            pod_spec, container, volume.name, volume.mount_path, source, read_only=read_only
-        )
+        container.mount(volume.name, volume.mount_path, _source(job, volume), read_only=read_only)
     secrets = pod_spec.get("imagePullSecrets") or []
     names = [name for name in trainer.image_pull_secrets if {"name": name} not in secrets]
     if names:

@@ -2,17 +2,18 @@
 
 A PodGroup says how many pods belong together; each pod names its group. The group of Coscheduling
 and of Volcano is the job's, lives as long as the job trains, and follows the number of its members:
-those that have completed, or that training goes on without, are not waited for. Groups of
-Kubernetes 1.36 cannot change, so each attempt has its own, and a replica that is run again alone is
-not part of it: the others run already.
+those that have completed, or that training goes on without, are not waited for.
+
+A group of Kubernetes is fixed, so each attempt has its own. If an edit asks for another one before
+the attempt has a pod, the group is made again. A replica that runs again alone is not part of it:
+the others have their places already, or else all of them run again.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import decision, installation, layout, observation, view
+from tfparallel_operator.core import context, decision, installation, layout, observation, view
 from tfparallel_operator.core.pods import ownership
 
 _TYPES: Mapping[types.GangScheduler, decision.ObjectType] = {
@@ -87,7 +88,7 @@ def join(
     job: types.TFParallelJob,
     gangs: installation.Gangs | None,
     attempt: int,
-    replica_attempt: int,
+    replica_attempt: int = 0,
 ) -> None:
     """Make a pod's manifest part of the job's gang, in place; what its template says wins."""
     chosen = scheduler(job, gangs)
@@ -110,28 +111,14 @@ def join(
         spec.setdefault("priorityClassName", policy.priority_class)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Steps:
-    """What to write so that the job has the group that it needs, and no other."""
-
-    creations: tuple[decision.Manifest, ...] = ()
-    changes: tuple[decision.Change, ...] = ()
-    deletions: tuple[decision.Deletion, ...] = ()
-
-
-def steps(
-    view: view.View,
-    groups: tuple[observation.Group, ...],
-    gangs: installation.Gangs | None,
-    attempt: int,
-) -> Steps:
-    """Say what to write of a job's group, given the groups that it has."""
-    job = view.layout.job
-    chosen = scheduler(job, gangs)
+def steps(context: context.DecisionContext, view: view.View, attempt: int) -> decision.Steps:
+    """Say what to write of a job's group, so that it has the one that it needs, and no other."""
+    job, groups = context.job, context.children.groups
+    chosen = scheduler(job, context.settings.gangs)
     if chosen is None:
         # If the job trains, the installation no longer has a scheduler: pods that wait still name
         # their group.
-        return Steps()
+        return decision.Steps()
     api_version, kind = _TYPES[chosen]
     name = _name(job, chosen, attempt)
     spec = _spec(view, chosen)
@@ -144,12 +131,17 @@ def steps(
             "metadata": ownership.metadata(job, name),
             "spec": spec,
         }
-        return Steps((manifest,), deletions=others)
+        return decision.Steps((manifest,), deletions=others)
+    if chosen is types.GangScheduler.KUBERNETES:
+        has_pods = any(pod.attempt == attempt for pod in (*view.current.values(), *view.stale))
+        if has_pods or _is_right(group, spec):
+            return decision.Steps(deletions=others)
+        return decision.Steps(deletions=removals(groups), pods_wait=True)
     fields = {key: spec.get(key) for key in _FIELDS[chosen] if group.spec.get(key) != spec.get(key)}
     if not fields:
-        return Steps(deletions=others)
+        return decision.Steps(deletions=others)
     change = decision.Change(_TYPES[chosen], name, group.uid, {"spec": fields})
-    return Steps(changes=(change,), deletions=others)
+    return decision.Steps(changes=(change,), deletions=others)
 
 
 def removals(groups: tuple[observation.Group, ...]) -> tuple[decision.Deletion, ...]:
@@ -163,9 +155,9 @@ def removals(groups: tuple[observation.Group, ...]) -> tuple[decision.Deletion, 
 _FIELDS: Mapping[types.GangScheduler, tuple[str, ...]] = {
     types.GangScheduler.COSCHEDULING: ("minMember", "minResources", "scheduleTimeoutSeconds"),
     types.GangScheduler.VOLCANO: ("minMember", "minResources", "priorityClassName", "queue"),
-    types.GangScheduler.KUBERNETES: (),
 }
-"""What of a group's spec follows the job; groups of Kubernetes 1.36 cannot change."""
+"""What of a group's spec follows the job. Kubernetes changes no group of 1.36, and of a group of
+1.37 the minCount alone."""
 
 
 def _spec(view: view.View, chosen: types.GangScheduler) -> dict[str, Any]:
@@ -187,6 +179,14 @@ def _spec(view: view.View, chosen: types.GangScheduler) -> dict[str, Any]:
         spec["queue"] = policy.queue or _NO_QUEUE_GIVEN
         spec["priorityClassName"] = policy.priority_class
     return {key: value for key, value in spec.items() if value is not None}
+
+
+def _is_right(group: observation.Group, spec: Mapping[str, Any]) -> bool:
+    """Whether a group of Kubernetes asks for this; its API server fills in a priority class."""
+    policies = [one.get("schedulingPolicy") or {} for one in (group.spec, spec)]
+    before, after = ((policy.get("gang") or {}).get("minCount") for policy in policies)
+    name = spec.get("priorityClassName")
+    return before == after and name in (None, group.spec.get("priorityClassName"))
 
 
 def _priority_class(layout: layout.Layout, policy: types.SchedulingPolicy) -> str | None:

@@ -11,7 +11,8 @@ from tfparallel_operator.core.status import conditions
 
 def find(context: context.DecisionContext) -> observation.Workload | None:
     """Return the Workload of the job, if there is one."""
-    return workload.find(context.job, context.children.workloads)
+    name = workload.name(context.job)
+    return next((one for one in context.children.workloads if one.name == name), None)
 
 
 def is_queued(context: context.DecisionContext) -> bool:
@@ -29,7 +30,13 @@ def is_queued(context: context.DecisionContext) -> bool:
 
 def is_admitted(context: context.DecisionContext) -> bool:
     """Whether a job that is in a queue may run."""
-    return workload.admits(context.layout, find(context))
+    existing = find(context)
+    return (
+        existing is not None
+        and workload.fits(context.layout, existing)
+        and not workload.evicted(existing)
+        and workload.holds(existing, "Admitted")
+    )
 
 
 def is_resized(context: context.DecisionContext) -> bool:
@@ -62,50 +69,31 @@ def with_admission(
         return conditions.without(status, names.Condition.ADMITTED)
     reason = names.Reason.JOB_ADMITTED
     message = f"admitted by ClusterQueue {existing.cluster_queue}"
-    return context.set_condition(status, names.Condition.ADMITTED, True, reason, message)
+    return context.stamp.set(status, names.Condition.ADMITTED, True, reason, message)
 
 
-def creations(context: context.DecisionContext) -> tuple[decision.Manifest, ...]:
-    """Build the Workload of a job that waits, once nothing of the job runs."""
-    if find(context) is not None or context.children.pods:
-        return ()
-    return (workload.manifest(context.layout, context.settings),)
-
-
-def returns(context: context.DecisionContext) -> tuple[decision.Change, ...]:
-    """Give the quota of an evicted Workload back, once no pod uses it."""
+def requeue(context: context.DecisionContext) -> decision.Steps:
+    """Have a job that waits queue for what it asks for, once none of its pods uses quota."""
     existing = find(context)
-    if existing is None or existing.deleting or context.children.pods or is_resized(context):
-        return ()
-    if not workload.holds(existing, "Evicted") or not workload.holds(existing, "QuotaReserved"):
-        return ()
-    return (workload.give_back(existing, context.now),)
-
-
-def resized(context: context.DecisionContext) -> tuple[decision.Deletion, ...]:
-    """Delete a Workload that no longer is what the job asks for, once no pod uses its quota."""
-    existing = find(context)
-    if existing is None or not is_resized(context) or context.children.pods:
-        return ()
-    return (workload.deletion(existing),)
+    if context.children.pods or (existing is not None and existing.deleting):
+        return decision.Steps()
+    if existing is None:
+        return decision.Steps((workload.manifest(context.layout, context.settings),))
+    if not workload.fits(context.layout, existing):
+        return decision.Steps(deletions=workload.deletions((existing,)))
+    if workload.holds(existing, "Evicted") and workload.holds(existing, "QuotaReserved"):
+        return decision.Steps(changes=(workload.give_back(existing, context.now),))
+    return decision.Steps()
 
 
 def leftovers(context: context.DecisionContext) -> tuple[decision.Deletion, ...]:
     """Delete the Workload of a job that has left its queue."""
-    if is_queued(context):
-        return ()
-    return tuple(map(workload.deletion, context.children.workloads))
+    return () if is_queued(context) else workload.deletions(context.children.workloads)
 
 
 def removals(context: context.DecisionContext) -> tuple[decision.Deletion, ...]:
     """Delete the Workload of a job that its user has suspended, once no pod uses its quota."""
-    if context.children.pods:
-        return ()
-    return tuple(
-        workload.deletion(existing)
-        for existing in context.children.workloads
-        if not existing.deleting
-    )
+    return () if context.children.pods else workload.deletions(context.children.workloads)
 
 
 def finish(

@@ -42,13 +42,6 @@ def name(job: types.TFParallelJob) -> str:
     return f"{names.SINGULAR}-{job.metadata.name}"
 
 
-def find(
-    job: types.TFParallelJob, workloads: Iterable[observation.Workload]
-) -> observation.Workload | None:
-    """Return the job's Workload, if there is one."""
-    return next((one for one in workloads if one.name == name(job)), None)
-
-
 def holds(workload: observation.Workload, kind: str) -> bool:
     """Whether a condition of a Workload is set and true."""
     condition = _condition(workload, kind)
@@ -71,16 +64,6 @@ def fits(layout: layout.Layout, workload: observation.Workload) -> bool:
         place == _place(layout)
         and workload.queue == labels.get(names.LABEL_QUEUE)
         and workload.priority_class == labels.get(names.LABEL_WORKLOAD_PRIORITY, "")
-    )
-
-
-def admits(layout: layout.Layout, workload: observation.Workload | None) -> bool:
-    """Whether the job's pods may run."""
-    return (
-        workload is not None
-        and fits(layout, workload)
-        and not evicted(workload)
-        and holds(workload, "Admitted")
     )
 
 
@@ -189,16 +172,10 @@ def finished(
 def progress(
     workload: observation.Workload, ready: bool, ended: Mapping[str, int], now: datetime.datetime
 ) -> decision.Change | None:
-    """Say whether all pods run or have ended well, and which need their quota no longer.
+    """Say whether all pods run or have ended well, and how many of each pod set use nothing.
 
     None when that is said already. Quota that was given back cannot be taken again. Kueue's
     field manager writes other fields of the status, so it leaves this one alone.
-
-    Args:
-        workload: the Workload.
-        ready: whether all pods run or have ended well.
-        ended: the pods that use nothing, by pod set.
-        now: the time.
     """
     counts = {
         name: max(count, workload.reclaimable.get(name, 0))
@@ -230,9 +207,13 @@ def _pods_ready(workload: observation.Workload, ready: bool) -> list[tuple[str, 
     return [("PodsReady", ready, reason, message)]
 
 
-def deletion(workload: observation.Workload) -> decision.Deletion:
-    """Delete a Workload that stands for nothing."""
-    return decision.Deletion(workload.name, workload.uid, decision.WORKLOAD)
+def deletions(workloads: Iterable[observation.Workload]) -> tuple[decision.Deletion, ...]:
+    """Delete Workloads that stand for nothing."""
+    return tuple(
+        decision.Deletion(workload.name, workload.uid, decision.WORKLOAD)
+        for workload in workloads
+        if not workload.deleting
+    )
 
 
 def _counts(layout: layout.Layout) -> dict[str, int]:
@@ -330,7 +311,7 @@ def _pod_set(
     """Return how many pods of which kind a role has: what decides about place and quota."""
     growths = replica_records.read(layout.job.status, role).memory_growths
     of_role = pods.build(replicas.Replica(role, 0), memory_growths=growths)
-    gang.join(of_role, layout.job, settings.gangs, 1, 0)
+    gang.join(of_role, layout.job, settings.gangs, attempt=1)
     spec = {key: value for key, value in of_role["spec"].items() if key not in _POD_FIELDS}
     for kind in ("initContainers", "containers"):
         if kind in spec:

@@ -1,5 +1,6 @@
 """Conditions: how they change, and the one word that is derived from them."""
 
+import dataclasses
 import datetime
 from collections.abc import Iterable
 
@@ -12,7 +13,7 @@ _NEVER_RAN = (
 )
 """Failures before anything trained: the next generation of the spec starts the job after all."""
 
-_PASSING = (
+PASSING = (
     names.Condition.ADMITTED,
     names.Condition.RUNNING,
     names.Condition.RESTARTING,
@@ -22,6 +23,16 @@ _PASSING = (
 """Conditions that a job which has ended, or is suspended, cannot be in."""
 
 
+_STATES = (
+    names.Condition.SUCCEEDED,
+    names.Condition.FAILED,
+    names.Condition.SUSPENDED,
+    names.Condition.RESTARTING,
+    names.Condition.RUNNING,
+)
+"""Conditions that are the state of a job while they hold, the weightiest first."""
+
+
 def find(status: job_status.JobStatus, kind: names.Condition) -> job_status.Condition | None:
     """Return a condition, or None when it was never set."""
     return next((condition for condition in status.conditions if condition.type == kind), None)
@@ -29,14 +40,12 @@ def find(status: job_status.JobStatus, kind: names.Condition) -> job_status.Cond
 
 def holds(status: job_status.JobStatus, kind: names.Condition) -> bool:
     """Whether a condition is set and true."""
-    condition = find(status, kind)
-    return condition is not None and condition.status is job_status.Truth.TRUE
+    return _truth(status, kind) is job_status.Truth.TRUE
 
 
 def denied(status: job_status.JobStatus, kind: names.Condition) -> bool:
     """Whether a condition is set and false."""
-    condition = find(status, kind)
-    return condition is not None and condition.status is job_status.Truth.FALSE
+    return _truth(status, kind) is job_status.Truth.FALSE
 
 
 def finished(status: job_status.JobStatus) -> bool:
@@ -44,53 +53,48 @@ def finished(status: job_status.JobStatus) -> bool:
     return holds(status, names.Condition.SUCCEEDED) or holds(status, names.Condition.FAILED)
 
 
-def set_condition(
-    status: job_status.JobStatus,
-    kind: names.Condition,
-    *,
-    true: bool,
-    reason: str,
-    message: str,
-    now: datetime.datetime,
-    generation: int,
-) -> job_status.JobStatus:
-    """Return the status with a condition set; its transition time moves only with its status."""
-    truth = job_status.Truth.TRUE if true else job_status.Truth.FALSE
-    before = find(status, kind)
-    moved = before is None or before.status is not truth
-    condition = job_status.Condition(
-        type=kind,
-        status=truth,
-        reason=reason,
-        message=message,
-        last_transition_time=now if before is None or moved else before.last_transition_time,
-        observed_generation=generation,
-    )
-    others = (other for other in status.conditions if other.type != kind)
-    return with_conditions(status, (*others, condition))
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stamp:
+    """The time and the generation of the spec that conditions are set with."""
 
+    now: datetime.datetime
+    generation: int
 
-def clear_passing(
-    status: job_status.JobStatus,
-    *,
-    reason: str,
-    message: str,
-    now: datetime.datetime,
-    generation: int,
-) -> job_status.JobStatus:
-    """Return the status without the conditions that only a job in motion can be in."""
-    for kind in _PASSING:
-        if holds(status, kind):
-            status = set_condition(
-                status,
-                kind,
-                true=False,
-                reason=reason,
-                message=message,
-                now=now,
-                generation=generation,
-            )
-    return status
+    def set(
+        self,
+        status: job_status.JobStatus,
+        kind: names.Condition,
+        true: bool,
+        reason: str,
+        message: str,
+    ) -> job_status.JobStatus:
+        """Return the status with a condition; its transition time moves only with its truth."""
+        truth = job_status.Truth.TRUE if true else job_status.Truth.FALSE
+        before = find(status, kind)
+        stays = before is not None and before.status is truth
+        condition = job_status.Condition(
+            type=kind,
+            status=truth,
+            reason=reason,
+            message=message,
+            last_transition_time=before.last_transition_time if before and stays else self.now,
+            observed_generation=self.generation,
+        )
+        others = (other for other in status.conditions if other.type != kind)
+        return with_conditions(status, (*others, condition))
+
+    def clear(
+        self,
+        status: job_status.JobStatus,
+        kinds: Iterable[names.Condition],
+        reason: str,
+        message: str,
+    ) -> job_status.JobStatus:
+        """Return the status in which none of these conditions holds."""
+        for kind in kinds:
+            if holds(status, kind):
+                status = self.set(status, kind, False, reason, message)
+        return status
 
 
 def with_conditions(
@@ -113,16 +117,8 @@ def without(status: job_status.JobStatus, kind: names.Condition) -> job_status.J
 
 def state(status: job_status.JobStatus) -> names.State:
     """Derive the one word from the conditions: an end outweighs what went before it."""
-    for kind, word in (
-        (names.Condition.SUCCEEDED, names.State.SUCCEEDED),
-        (names.Condition.FAILED, names.State.FAILED),
-        (names.Condition.SUSPENDED, names.State.SUSPENDED),
-        (names.Condition.RESTARTING, names.State.RESTARTING),
-        (names.Condition.RUNNING, names.State.RUNNING),
-    ):
-        if holds(status, kind):
-            return word
-    return names.State.PENDING
+    words = (names.State(kind.value) for kind in _STATES if holds(status, kind))
+    return next(words, names.State.PENDING)
 
 
 def rests(status: job_status.JobStatus) -> bool:
@@ -146,3 +142,8 @@ def corrected(status: job_status.JobStatus, generation: int) -> bool:
         and failed.reason in _NEVER_RAN
         and failed.observed_generation < generation
     )
+
+
+def _truth(status: job_status.JobStatus, kind: names.Condition) -> job_status.Truth | None:
+    condition = find(status, kind)
+    return None if condition is None else condition.status

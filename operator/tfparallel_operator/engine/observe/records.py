@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import observation, replicas
+from tfparallel_operator.core import observation, remedies, replicas
 
 Raw = Mapping[str, Any]
 
@@ -254,7 +254,7 @@ def _waiting(status: Raw) -> str:
                 return _words(waiting)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _words(condition)
+            return remedies.without_preemption(_words(condition))
     return ""
 
 

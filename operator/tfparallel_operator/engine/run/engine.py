@@ -199,7 +199,8 @@ class Engine:
                 bundle.load_into(context)
 
     async def _serve_probes(self) -> None:
-        application = probes.application(self.problem, self.missing, self.metrics.route())
+        routes = [self.metrics.route()] if self.settings.metrics else []
+        application = probes.application(self.problem, self.missing, *routes)
         await serving.serve(application, self.settings.health_port)
 
     def _changed(self, owner: records.Owner) -> None:
@@ -209,6 +210,7 @@ class Engine:
         plain = installation.Settings(
             trainer_image=self.settings.trainer_image,
             trainer_pull_secrets=self.settings.trainer_pull_secrets,
+            pod_defaults=self.settings.pod_defaults,
             gangs=self.settings.gangs,
             queues=True,
         )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import json
 import platform
 import secrets
 from collections.abc import Mapping
@@ -36,6 +37,24 @@ class _Names(click.ParamType[tuple[str, ...]]):
         return tuple(name for name in map(str.strip, parts) if name)
 
 
+class _PodTemplate(click.ParamType[dict[str, Any]]):
+    """A pod template as JSON."""
+
+    name = "pod template"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> dict[str, Any]:
+        """Parse the text; a mapping is there already."""
+        try:
+            template: Any = json.loads(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(f"{value!r} is no JSON: {error}", parameter, context)
+        if not isinstance(template, dict) or template.keys() - {"metadata", "spec"}:
+            self.fail(f"{value!r}: write an object with metadata and spec", parameter, context)
+        return template
+
+
 _NAMES = _Names()
 
 
@@ -66,6 +85,11 @@ class Settings:
         (),
         kind=_NAMES,
     )
+    pod_defaults: Mapping[str, Any] = _field(
+        "Pod template (JSON) that fills in what the templates of jobs leave out.",
+        factory=dict,
+        kind=_PodTemplate(),
+    )
     watch_namespaces: tuple[str, ...] = _field(
         "Comma-separated namespaces whose jobs the operator runs; empty: all.", (), kind=_NAMES
     )
@@ -92,6 +116,9 @@ class Settings:
     )
     progress_port: int = _field("Port of the progress endpoint.", 8443, kind=click.INT)
     health_port: int = _field("Port of probes and metrics; 0: a free one.", 8080, kind=click.INT)
+    metrics: bool = _field(
+        "Whether the operator serves /metrics, over plain HTTP.", True, kind=click.BOOL
+    )
     tls_secret: str = _field(
         "Secret that keeps the progress endpoint's certificates.", "tfparallel-operator-tls"
     )

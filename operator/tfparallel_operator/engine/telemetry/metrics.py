@@ -58,8 +58,9 @@ class Metrics:
         self._restarts = prometheus_client.Counter(
             "job_restarts", "Restarts of replicas, alone or together.", ["cause"], **options
         )
+        # From 0 on: `increase` of Prometheus misses the first count of a new series.
         for cause in policies.Cause:
-            self._restarts.labels(cause.value)  # shown as 0 from the start
+            self._restarts.labels(cause.value)
         self._duration = prometheus_client.Histogram(
             "job_duration_seconds",
             "From the start of a job to its end.",
@@ -80,6 +81,8 @@ class Metrics:
             buckets=_SHORT,
             **options,
         )
+        for outcome in Outcome:
+            self._reconciled.labels(outcome.value)
         self._delay = prometheus_client.Histogram(
             "status_delay_seconds",
             "From an event about a job until its status was written.",

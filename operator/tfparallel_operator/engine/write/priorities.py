@@ -1,4 +1,9 @@
-"""The priority of a Workload, which Kueue wants as a number: it is looked up by its class."""
+"""The priority of a Workload, which Kueue wants as a number: it is looked up by its class.
+
+A decision names the class alone. As an observation, its number would be read before every look at a
+job that waits, of one of two kinds, or from a list of all classes if the job names none. Here it is
+read once, for the one write that needs it, and a class that is missing is a refusal like any other.
+"""
 
 from collections.abc import Mapping
 

@@ -21,16 +21,13 @@ def not_installed(manifest: decision.Manifest) -> observation.Refusal:
         section = documentation.reference(documentation.Section.QUEUES)
         queue = manifest["spec"]["queueName"]
         message = (
-            f"the API server does not know Workloads of {group}: install Kueue"
-            f" (see {section}), or remove the label {names.LABEL_QUEUE}={queue}"
+            f"the API server does not know Workloads of {group}, which the label"
+            f" {names.LABEL_QUEUE}={queue} needs (see {section})"
         )
         reason = names.Reason.KUEUE_NOT_INSTALLED
         return observation.Refusal(reason, message, final=False)
     section = documentation.reference(documentation.Section.GANG_SCHEDULER)
-    message = (
-        f"the API server does not know PodGroups of {group}: install their gang"
-        f" scheduler (see {section}), or change scheduling.gang"
-    )
+    message = f"the API server does not know PodGroups of {group} (see {section})"
     reason = names.Reason.GANG_SCHEDULER_NOT_INSTALLED
     return observation.Refusal(reason, message, final=False)
 

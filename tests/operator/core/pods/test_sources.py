@@ -8,7 +8,7 @@ import pytest
 from testing.operator import builders
 from tfparallel_operator.api import load, names, paths, types
 from tfparallel_operator.core import layout, replicas
-from tfparallel_operator.core.pods import config, sources
+from tfparallel_operator.core.pods import config, containers, sources
 from tfparallel_trainer.contract import source_code
 
 WORKER = replicas.Replica(types.Role.WORKER, 0)
@@ -228,7 +228,8 @@ def test_a_volume_of_a_template_is_filled_where_it_is_mounted() -> None:
         ],
     }
     mount = container["volumeMounts"][0]
-    sources.fill(pod, container, mount, source_code.Source.model_validate(ARCHIVE))
+    source = source_code.Source.model_validate(ARCHIVE)
+    sources.fill(containers.Container(pod, container), mount, source)
     first, fetching = pod["initContainers"]
     assert first == {"name": "first"}
     assert fetching["command"][3:5] == ["--source", "/code"]

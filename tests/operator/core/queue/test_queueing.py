@@ -58,7 +58,10 @@ def test_why_it_waits_is_said_in_kueues_words() -> None:
     queues.set_conditions(
         world, ("QuotaReserved", "False", "Pending", "insufficient unused quota for cpu")
     )
-    assert queues.message_of(world) == "queue research: Pending: insufficient unused quota for cpu"
+    assert queues.message_of(world) == (
+        "queue research: Pending: insufficient unused quota for cpu. Wait until other jobs of the"
+        " queue end, ask for less, or have its quota raised."
+    )
     told_before = len(world.events)
     queues.set_conditions(
         world,

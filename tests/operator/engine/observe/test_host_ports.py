@@ -82,8 +82,8 @@ async def test_jobs_on_their_nodes_network_get_ports_of_their_own(place: harness
     pods = await place.pods()
     ports_by_job = {name: _listens_on(pods, name) for name in ("one", "two", "three")}
     for name, ports in ports_by_job.items():
-        told = (await place.status(name))["hostPorts"]
-        assert ports == list(range(told["first"], told["first"] + told["count"]))
+        block = (await place.status(name))["hostPorts"]
+        assert ports == list(range(block["first"], block["first"] + block["count"]))
     assert sorted(port for ports in ports_by_job.values() for port in ports) == list(
         range(host_network.FIRST_PORT, host_network.FIRST_PORT + 9)
     )

@@ -60,7 +60,7 @@ async def _metrics(operator: operator_process.OperatorProcess) -> dict[str, floa
     return {s.name: s.value for family in families for s in family.samples if not s.labels}
 
 
-def _given(place: harness.Place, number: int, seconds: int, **more: str) -> dict[str, str]:
+def _environment(place: harness.Place, number: int, seconds: int, **more: str) -> dict[str, str]:
     """The environment of one of two operators."""
     return {
         "KUBECONFIG": str(place.cluster.kubeconfig),
@@ -102,7 +102,7 @@ async def test_one_acts_both_are_ready_and_take_progress_and_who_ends_is_followe
             "TFPARALLEL_PROGRESS_HOST": progress_site.HOST,
             "TFPARALLEL_PROGRESS_PORT": str(listening[number]),
         }
-        return _given(place, number, seconds, **progress)
+        return _environment(place, number, seconds, **progress)
 
     async with (
         place.creations() as created,
@@ -186,7 +186,7 @@ async def test_a_leader_that_is_killed_while_it_starts_a_job_is_followed_by_the_
     pod_names = ["digits-chief-0", *(f"digits-worker-{index}" for index in range(workers))]
     async with (
         place.creations() as created,
-        operator_process.running(_given(place, 0, LONG_SECONDS), tmp_path / "0.log") as first,
+        operator_process.running(_environment(place, 0, LONG_SECONDS), tmp_path / "0.log") as first,
     ):
         await first.until_ready()
         await _until_held(place, "operator-0")
@@ -226,7 +226,7 @@ async def test_who_takes_over_does_not_trust_what_its_watches_have_told(
     place: harness.Place, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with operator_process.running(
-        _given(place, 0, LONG_SECONDS), tmp_path / "0.log"
+        _environment(place, 0, LONG_SECONDS), tmp_path / "0.log"
     ) as first:
         await first.until_ready()
         await _until_held(place, "operator-0")

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from testing import waiting
-from testing.operator import harness, operator_process, scripted_server
+from testing.operator import harness, operator_process, places, scripted_server
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.local import ports
@@ -42,6 +42,22 @@ async def test_a_job_gets_its_pods_and_a_signal_ends_all(
         operator.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(waiting.LIMIT_SECONDS):
             assert await operator.process.wait() == 0, operator.log
+
+
+async def test_several_namespaces_are_followed_and_no_others(
+    place: harness.Place, tmp_path: pathlib.Path
+) -> None:
+    async with places.on(place.cluster) as second, places.on(place.cluster) as third:
+        followed = (place.namespace, second.namespace)
+        variables = {**_variables(place), "TFPARALLEL_WATCH_NAMESPACES": ",".join(followed)}
+        command = (*COMMAND, "-n", followed[0], "-n", followed[1])
+        await third.create_job()
+        async with operator_process.running(variables, tmp_path / "log", command) as operator:
+            await operator.until_ready()
+            for each in (place, second):
+                await each.create_job()
+                await each.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        assert await third.status() == {}
 
 
 async def test_a_part_that_fails_ends_kopf_with_it(

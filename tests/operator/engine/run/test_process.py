@@ -90,6 +90,20 @@ async def test_without_the_custom_resource_it_says_what_to_install(tmp_path: pat
     assert f"does not know {names.PLURAL}.{names.GROUP}: install the custom" in line
 
 
+async def test_metrics_can_be_switched_off(tmp_path: pathlib.Path) -> None:
+    async with scripted_server.serving() as server:
+        server.script = [scripted_server.text("starting", 503)]
+        kubeconfig = operator_process.write_kubeconfig(server.url, tmp_path)
+        arguments = {"KUBECONFIG": str(kubeconfig), "TFPARALLEL_METRICS": "false"}
+        async with operator_process.running(arguments, tmp_path / "log") as operator:
+
+            async def answers() -> bool:
+                return (await operator.probe("/healthz"))[0] == 200
+
+            await waiting.until_async(answers, "liveness answers", operator_process.START_SECONDS)
+            assert (await operator.probe("/metrics"))[0] == 404
+
+
 async def test_while_the_api_server_does_not_answer_it_lives_but_is_not_ready(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -132,6 +146,9 @@ async def test_what_it_cannot_start_with_is_one_sentence(
         ({"TFPARALLEL_WORKERS": "0"}, "(env var: 'TFPARALLEL_WORKERS'): 0 is not in the range"),
         ({"TFPARALLEL_LOG_FORMAT": "xml"}, "'xml' is not one of 'json', 'text'"),
         ({"TFPARALLEL_TRAINER_IMAGE": ""}, "Missing option '--trainer-image'"),
+        ({"TFPARALLEL_METRICS": "maybe"}, "'maybe' is not a valid boolean"),
+        ({"TFPARALLEL_POD_DEFAULTS": "{"}, "'{' is no JSON: "),
+        ({"TFPARALLEL_POD_DEFAULTS": '{"tolerations": []}'}, "write an object with metadata and"),
     ],
 )
 def test_options_that_cannot_be_are_refused(variables: dict[str, str], sentence: str) -> None:

@@ -219,7 +219,7 @@ def _families(counted: metrics.Metrics) -> dict[str, tuple[str, list[str]]]:
 async def test_the_page_lists_every_metric_with_its_type_and_labels() -> None:
     listed = {
         name: (kind, sorted(labels.replace("`", "").split(", ")) if labels else [])
-        for name, kind, labels, _ in pages.rows("metrics.md", "## The operator's own")
+        for name, kind, labels, _ in pages.rows("operate/metrics.md", "## The operator's own")
     }
     assert listed == _families(metrics.Metrics())
 
@@ -231,7 +231,7 @@ async def test_no_label_names_a_job_or_a_pod() -> None:
 
 
 def test_the_page_lists_every_outcome() -> None:
-    listed = [row[0] for row in pages.rows("metrics.md", "### Outcomes of a look at a job")]
+    listed = [row[0] for row in pages.rows("operate/metrics.md", "### Outcomes of a look at a job")]
     assert listed == list(metrics.Outcome)
 
 

@@ -4,18 +4,10 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from testing import pages, paths
 from testing.operator import memory_api, objects, scenarios, small_world
-from tfparallel_operator.api import names
+from tfparallel_operator.api import names, reasons
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core.pods import host_network
-
-CONDITIONS_ALONE = {
-    names.Reason.JOB_FINISHED,
-    names.Reason.CHECKPOINT_CONFIGURED,
-    names.Reason.NO_CHECKPOINT,
-    names.Reason.REPLICAS_CREATED,
-}
 
 SERVERS = {
     "Chief": {"template": objects.template()},
@@ -242,18 +234,9 @@ async def _all_events() -> set[tuple[str, str]]:
     return set(seen)
 
 
-async def test_every_event_is_listed_with_its_type() -> None:
-    listed = {(kind, reason) for reason, kind, _ in pages.rows("events.md", "## Reasons")}
+async def test_every_event_is_of_the_type_that_the_reference_lists() -> None:
+    listed = {(entry.event, reason) for reason, entry in reasons.REASONS.items() if entry.event}
     assert await _all_events() == listed
-
-
-def test_every_reason_is_one_of_an_event_or_of_conditions_alone() -> None:
-    listed = {reason for reason, _, _ in pages.rows("events.md", "## Reasons")}
-    assert listed.isdisjoint(CONDITIONS_ALONE)
-    assert listed | CONDITIONS_ALONE == set(names.Reason)
-    page = (paths.ROOT / "docs/events.md").read_text()
-    sentence = page.split("stand in conditions alone:")[1].split("\n\n")[0]
-    assert {word for word in CONDITIONS_ALONE if f"`{word}`" in sentence} == CONDITIONS_ALONE
 
 
 async def test_a_quota_that_is_tried_again_and_again_gives_one_event() -> None:

@@ -15,7 +15,9 @@ from testing.trainer import ranks
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.data import arrays
-from tfparallel_trainer.objective import evaluate, train
+from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.objective import evaluate
 
 
 def data(examples: int = 21) -> tuple[np.ndarray, np.ndarray, None]:
@@ -27,7 +29,7 @@ def data(examples: int = 21) -> tuple[np.ndarray, np.ndarray, None]:
     )
 
 
-def source(count: int, batch: int, seed: int | None = 1) -> arrays.ArrayFeed:
+def source(count: int, batch: int, seed: int | None = 1) -> arrays.ArraySource:
     return ranks.feed_of(data(), count, batch, seed)
 
 
@@ -76,7 +78,7 @@ def test_metrics_and_evaluation_are_those_of_one_rank() -> None:
     results = []
     for count in (1, 4):
         replicas = ranks.build(module, data(), count)
-        step = train.TrainStep(module, replicas, source(count, 5).spec)
+        step = steps.TrainStep(module, replicas, source(count, 5).spec)
         losses = [
             step(number, batch, frozenset()).loss
             for number, batch in enumerate(source(count, 5).epoch(0, 0))
@@ -84,7 +86,7 @@ def test_metrics_and_evaluation_are_those_of_one_rank() -> None:
         report, _ = evaluate.Report(replicas)(np.zeros((2, len(replicas[0].terms))))
         again, _ = evaluate.Report(replicas)(np.zeros((2, len(replicas[0].terms))))
         assert report == again  # reporting changes nothing
-        evaluation = evaluate.Evaluation(module, replicas, source(count, 4).spec)
+        evaluation = steps.Evaluation(module, replicas, source(count, 4).spec)
         evaluated = evaluation.run(source(count, 4, None).epoch(0, 0))
         results.append((losses, report, evaluated, replicas[0].model.get_weights()))
     assert set(results[0][1]) == {"accuracy", "auc", "mean_squared_error"}
@@ -97,7 +99,7 @@ def test_metrics_and_evaluation_are_those_of_one_rank() -> None:
 def test_evaluation_is_that_of_keras() -> None:
     module = ranks.module(logistic, with_metrics)
     replicas = ranks.build(module, data(), 3)
-    results = evaluate.Evaluation(module, replicas, source(3, 4).spec).run(
+    results = steps.Evaluation(module, replicas, source(3, 4).spec).run(
         source(3, 4, None).epoch(0, 0)
     )
     expected = replicas[0].model.evaluate(*data()[:2], verbose=0, return_dict=True)
@@ -106,7 +108,7 @@ def test_evaluation_is_that_of_keras() -> None:
 
 def test_an_evaluation_without_examples_is_refused() -> None:
     module = ranks.module(logistic, with_metrics)
-    evaluation = evaluate.Evaluation(module, ranks.build(module, data(), 3), source(3, 4).spec)
+    evaluation = steps.Evaluation(module, ranks.build(module, data(), 3), source(3, 4).spec)
     with pytest.raises(errors.UserCodeError, match="evaluation_data gives no examples"):
         evaluation.run([])
 
@@ -114,10 +116,10 @@ def test_an_evaluation_without_examples_is_refused() -> None:
 def test_flags_of_any_rank_reach_all() -> None:
     module = ranks.module(logistic, with_metrics)
     replicas = ranks.build(module, data(), 2)
-    step = train.TrainStep(module, replicas, source(2, 5).spec)
+    step = steps.TrainStep(module, replicas, source(2, 5).spec)
     batch = next(source(2, 5).epoch(0, 0))
     assert step(0, batch, frozenset()).flags == frozenset()
-    assert step(1, batch, frozenset({train.Flag.STOP})).flags == {train.Flag.STOP}
+    assert step(1, batch, frozenset({engine.Flag.STOP})).flags == {engine.Flag.STOP}
 
 
 def test_replicas_stay_equal_and_draw_different_masks() -> None:
@@ -136,7 +138,7 @@ def test_replicas_stay_equal_and_draw_different_masks() -> None:
     for _ in range(2):
         drawn.clear()
         replicas = ranks.build(module, data(), 2)
-        step = train.TrainStep(module, replicas, source(2, 6).spec)
+        step = steps.TrainStep(module, replicas, source(2, 6).spec)
         for number, batch in enumerate(source(2, 6).epoch(0, 0)):
             step(number, batch, frozenset())
         seeds = [variable.value.numpy().tolist() for variable in drawn]
@@ -155,7 +157,7 @@ def refused(build: Any, compile_model: Any) -> str:
     with pytest.raises(errors.UserCodeError) as caught:
         module = ranks.module(build, compile_model)
         replicas = ranks.build_apart(module, data(), 2)
-        train.TrainStep(module, replicas, source(2, 6).spec)(
+        steps.TrainStep(module, replicas, source(2, 6).spec)(
             0, next(source(2, 6).epoch(0, 0)), frozenset()
         )
     return str(caught.value)
@@ -206,7 +208,7 @@ def test_the_saved_statistics_are_what_is_evaluated() -> None:
         first.model.trainable_weights, second.model.trainable_weights, strict=True
     ):
         other.assign(weight)
-    results = evaluate.Evaluation(module, replicas, source(2, 4).spec).run(
+    results = steps.Evaluation(module, replicas, source(2, 4).spec).run(
         source(2, 4, None).epoch(0, 0)
     )
     expected = first.model.evaluate(*data()[:2], verbose=0, return_dict=True)

@@ -68,7 +68,7 @@ def test_no_sum_of_a_state_is_larger_than_a_bucket(
     expected = values(replicas[0])
     collected.clear()
     if again:
-        state.Sharing(replicas)()
+        state.sharing(replicas)()
     else:
         assert state.share(replicas, [4, 5]) == [4, 5]
     assert max(collected) <= BUCKET

@@ -12,11 +12,11 @@ import pytest
 from testing.trainer import planned_models, reference, split_models
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import peers
+from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import exits, job_file
 from tfparallel_trainer.engines.split import placing, planned
 from tfparallel_trainer.engines.split.model import graph, recording
-from tfparallel_trainer.engines.split.planning import device_memory, hardware
+from tfparallel_trainer.engines.split.planning import hardware
 
 pytestmark = split_models.MARKS
 
@@ -129,20 +129,22 @@ def test_an_optimizer_that_cannot_train_parts_leaves_tensor_out() -> None:
 
 def test_the_least_memory_counts_and_plans_are_compared() -> None:
     answers: list[list[int]] = [[7, 5, 9], [(1 << 62) - 1] * 3]
-    together = peers.Peers(me=0, names=("chief-0", "worker-0", "worker-1"), gather=_given(answers))
+    together = agreement.Peers(
+        me=0, names=("chief-0", "worker-0", "worker-1"), gather=_gatherer(answers)
+    )
     assert planned.devices_of(AUTO, together, 2).device.memory == 5
     assert planned.devices_of(AUTO, together, 2).device.memory is None
     planned_mesh = planned.over(
         perceptron(), job_file.Mesh(stage=2), 32, hardware.Cluster(processes=2)
     )
-    planned.compare(planned_mesh, peers.Peers())
+    planned.compare(planned_mesh, agreement.Peers())
     with pytest.raises(errors.BadConfigurationError, match="worker-0 divides the model otherwise"):
         planned.compare(
             planned_mesh, dataclasses.replace(together, gather=lambda number: [number, 1, number])
         )
 
 
-def _given(answers: list[list[int]]) -> Any:
+def _gatherer(answers: list[list[int]]) -> Any:
     return lambda _: answers.pop(0)
 
 
@@ -160,5 +162,5 @@ def limit() -> Iterator[int]:
 
 
 def test_devices_share_what_a_limit_leaves(limit: int) -> None:
-    assert device_memory.of_device(1) == pytest.approx(limit, rel=0.2)
-    assert device_memory.of_device(4) == pytest.approx(limit / 4, rel=0.2)
+    assert planned.device_memory(1) == pytest.approx(limit, rel=0.2)
+    assert planned.device_memory(4) == pytest.approx(limit / 4, rel=0.2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfparallel_trainer.engines.split.model import drawing, initial_values
+from tfparallel_trainer.engines.split.model import initial_values
 
 FIND = keras.initializers.get
 IN_ROWS = (
@@ -34,25 +34,25 @@ def bare(initializer: Any, shape: tuple[int, ...], dtype: str) -> Any:
 def test_rows_have_the_bits_of_the_whole(name: str, dtype: str) -> None:
     for shape in ((501, 7), (501, 3, 4), (2001,)):
         variable = bare(FIND(name), shape, dtype)
-        rows, whole = drawing.of(variable), np.asarray(variable.value)
+        rows, whole = initial_values.rows_of(variable), np.asarray(variable.value)
         assert rows is not None
         for low, high in ROWS:
             np.testing.assert_array_equal(rows(low, high), whole[low:high])
 
 
 def test_what_needs_the_whole_says_so() -> None:
-    def own(shape: Any, dtype: Any = None) -> Any:
+    def drawn(shape: Any, dtype: Any = None) -> Any:
         return keras.ops.cumsum(keras.random.normal(shape, dtype=dtype, seed=1))
 
     def table(shape: Any, dtype: Any = None) -> Any:
         return keras.ops.convert_to_tensor(np.ones(shape), dtype=dtype)
 
     seeds = keras.random.SeedGenerator(1)
-    for initializer in (FIND("orthogonal"), FIND("identity"), own, table):
-        assert drawing.of(bare(initializer, (6, 6), "float32")) is None
+    for initializer in (FIND("orthogonal"), FIND("identity"), drawn, table):
+        assert initial_values.rows_of(bare(initializer, (6, 6), "float32")) is None
     drawn_once = keras.initializers.RandomNormal(seed=seeds)
-    assert drawing.of(bare(drawn_once, (6, 6), "float32")) is None
-    assert drawing.of(bare(FIND("zeros"), (), "float32")) is None
+    assert initial_values.rows_of(bare(drawn_once, (6, 6), "float32")) is None
+    assert initial_values.rows_of(bare(FIND("zeros"), (), "float32")) is None
 
 
 BYTES = 64_000_000

@@ -12,9 +12,9 @@ import tensorflow as tf
 from testing import repeats
 from testing.trainer import split_models
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.checkpoint import files, keys, shard, values
-from tfparallel_trainer.engines.split.state import blueprint, export, weights_file
-from tfparallel_trainer.objective import averages, replica
+from tfparallel_trainer.checkpoint import files, keys, shard
+from tfparallel_trainer.engines.split.state import blueprint, export, persistence
+from tfparallel_trainer.objective import evaluate, replica
 from tfparallel_trainer.storage import folder as folders
 
 pytestmark = pytest.mark.filterwarnings(
@@ -105,10 +105,10 @@ def test_plain_keras_loads_the_file_and_evaluates_to_the_same_numbers(
     assert shapes(drawn.wholes) == shapes(everything)
     export.check(drawn, user_module)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(values, "BLOCK_BYTES", 32)
+        patched.setattr(shard, "BLOCK_BYTES", 32)
         checkpoint = save(model, tmp_path / "checkpoint")
         export.save(drawn, checkpoint, tmp_path / "model.keras", user_module)
-    averages.adopt(model)
+    evaluate.adopt_averages(model)
     if name in NOT_LOADED:
         loaded = eager(user_module, seed=8)
         loaded.load_weights(tmp_path / "model.keras")
@@ -162,7 +162,7 @@ def test_a_model_for_serving_is_written_where_it_fits(
     drawn = blueprint.draw(user_module, seed=3)
     path, folder = tmp_path / "model.keras", tmp_path / "saved_model"
     export.save(drawn, save(model, tmp_path / "checkpoint"), path, user_module)
-    averages.adopt(model)
+    evaluate.adopt_averages(model)
     assert export.save_for_serving(drawn, path, folder, user_module) is None
     x = split_models.inputs_of(model, 2)
     served = tf.saved_model.load(folder)
@@ -216,10 +216,10 @@ def test_each_rank_starts_with_its_part_of_a_file(
     drawn = blueprint.draw(user_module, seed=7)
     everything = keys.of(model, model.optimizer)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(values, "BLOCK_BYTES", 32)
+        patched.setattr(shard, "BLOCK_BYTES", 32)
         for state in parts:
             slots_before = {key: one.variable.value.numpy() for key, one in state.each()}
-            weights_file.load(drawn, state, file.name, tmp_path)
+            persistence.load_weights(drawn, state, file.name, tmp_path)
             for key, one in state.each():
                 whole = everything[key].value.numpy()[one.part]
                 expected = whole if key in drawn.weights else slots_before[key]
@@ -233,12 +233,12 @@ def test_a_file_of_another_model_names_what_differs(tmp_path: pathlib.Path) -> N
     (state, _) = halves(eager(user_module))
     drawn = blueprint.draw(user_module, seed=3)
     with pytest.raises(errors.BadConfigurationError, match=r"dense/vars/0 has the shape \(6, 7\)"):
-        weights_file.load(drawn, state, "other.keras", tmp_path)
+        persistence.load_weights(drawn, state, "other.keras", tmp_path)
     (tmp_path / "broken.keras").write_text("nothing")
     with pytest.raises(errors.BadConfigurationError, match="which cannot be read"):
-        weights_file.load(drawn, state, "broken.keras", tmp_path)
+        persistence.load_weights(drawn, state, "broken.keras", tmp_path)
     with pytest.raises(errors.BadConfigurationError, match="and is there"):
-        weights_file.load(drawn, state, "absent.keras", tmp_path)
+        persistence.load_weights(drawn, state, "absent.keras", tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:Skipping nested container")  # what else Keras says of it

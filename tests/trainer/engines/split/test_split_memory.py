@@ -26,7 +26,7 @@ def test_what_operations_ask_for_is_counted() -> None:
 
 def test_one_forward_one_backward_holds_as_many_microbatches_as_stages() -> None:
     devices = ranks.DEVICES[:STAGES]
-    bounded, unbounded = activations.held(devices, microbatches=12, rows=ROWS)
+    bounded, unbounded = activations.in_flight(devices, microbatches=12, rows=ROWS)
     assert bounded <= STAGES
     assert unbounded == pytest.approx(12, abs=0.1)
 

@@ -21,7 +21,7 @@ from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.planning import answer
 from tfparallel_trainer.objective import replica
 
-PAGE = "splitting-layers.md"
+PAGE = "how-to/splitting-layers.md"
 EXAMPLE = paths.ROOT / "examples/split-cnn"
 
 

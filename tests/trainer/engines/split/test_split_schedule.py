@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testing.trainer import simulation
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.pipeline import communication, cutting, programs, schedule
 
@@ -75,7 +76,7 @@ def test_a_stage_that_does_not_exist_is_an_error(
 
 @given(pipelines())
 def test_all_stages_come_to_their_end(pipeline: programs.Pipeline) -> None:
-    outcome = communication.simulate(programs.lists(pipeline))
+    outcome = simulation.simulate(programs.lists(pipeline))
     assert not outcome.waiting, str(outcome)
     assert str(outcome) == "every rank comes to its end"
 
@@ -117,13 +118,13 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
     mesh = shape.Mesh(data=data, stage=pipeline.count, tensor=tensor)
     rank_programs = programs.on_mesh([pipeline] * data, mesh, trains=True)
     assert sorted(rank_programs) == list(range(mesh.size))
-    outcome = communication.simulate(rank_programs)
+    outcome = simulation.simulate(rank_programs)
     assert not outcome.waiting, str(outcome)
     for steps in rank_programs.values():
-        apart = [programs.GRADIENTS, programs.LOSS, programs.NORM]
-        whole = [programs.ALL] if mesh.only_data else apart
+        separate = [programs.GRADIENTS, programs.LOSS, programs.NORM]
+        whole = [programs.ALL] if mesh.only_data else separate
         ends = [one.tag for one in steps if isinstance(one, communication.Rendezvous)]
-        assert [tag for tag in ends if tag in (*apart, programs.ALL)] == whole
+        assert [tag for tag in ends if tag in (*separate, programs.ALL)] == whole
         split = [f"{programs.PARTS} tensor", f"{programs.SQUARES} tensor"]
         assert [tag for tag in ends if tag in split] == (split if tensor > 1 else [])
 
@@ -135,7 +136,7 @@ def test_places_of_the_data_axis_may_have_other_numbers_of_microbatches(
     mesh = shape.Mesh(data=len(counts), stage=pipeline.count)
     each = [dataclasses.replace(pipeline, microbatches=count) for count in counts]
     rank_programs = programs.on_mesh(each, mesh, trains=True)
-    outcome = communication.simulate(rank_programs)
+    outcome = simulation.simulate(rank_programs)
     assert not outcome.waiting, str(outcome)
     for rank, steps in rank_programs.items():
         work = [step for step in steps if isinstance(step, communication.Compute)]
@@ -147,7 +148,7 @@ def test_an_evaluation_goes_forward_only(pipeline: programs.Pipeline) -> None:
     forwards = dataclasses.replace(pipeline, order=schedule.forwards, shared=())
     mesh = shape.Mesh(data=2, stage=pipeline.count)
     rank_programs = programs.on_mesh([forwards, forwards], mesh, trains=False)
-    assert not communication.simulate(rank_programs).waiting
+    assert not simulation.simulate(rank_programs).waiting
     works = [
         step.what.work
         for steps in rank_programs.values()
@@ -188,7 +189,7 @@ def test_bubbles_are_those_of_the_formula(
 ) -> None:
     row = tuple(cutting.Transfer(stage, stage + 1, stage) for stage in range(count - 1))
     pipeline = programs.Pipeline(count=count, microbatches=microbatches, order=order, transfers=row)
-    outcome = communication.simulate(programs.lists(pipeline))
+    outcome = simulation.simulate(programs.lists(pipeline))
     total = max(outcome.finished.values())
     assert total == 2 * (microbatches + count - 1)
     for stage in range(count):
@@ -238,7 +239,7 @@ def test_a_schedule_that_works_too_early_is_an_error() -> None:
 def test_stages_that_both_send_first_wait_for_each_other() -> None:
     up = communication.message(0, 1, "activation")
     down = communication.message(1, 0, "gradient")
-    outcome = communication.simulate({0: [up, down], 1: [down, up]})
+    outcome = simulation.simulate({0: [up, down], 1: [down, up]})
     assert str(outcome) == (
         "rank 0 waits at message of activation among ranks 0, 1; "
         "rank 1 waits at message of gradient among ranks 1, 0"
@@ -253,11 +254,11 @@ def test_a_group_waits_for_its_last_member() -> None:
         1: [both, all_three],
         2: [all_three],
     }
-    outcome = communication.simulate(lists)
+    outcome = simulation.simulate(lists)
     assert not outcome.waiting
     assert outcome.finished == {0: 4.0, 1: 4.0, 2: 4.0}
     assert outcome.busy == {0: 4.0, 1: 0.0, 2: 0.0}
-    left = communication.simulate({0: [all_three], 1: [all_three], 2: [work]})
+    left = simulation.simulate({0: [all_three], 1: [all_three], 2: [work]})
     assert dict(left.waiting) == {0: all_three, 1: all_three}
 
 
@@ -267,10 +268,10 @@ def test_ranks_that_agree_on_one_order_come_to_their_end(
 ) -> None:
     rendezvous = [communication.total(sorted(ranks), tag) for ranks, tag in order]
     lists = {rank: [one for one in rendezvous if rank in one.ranks] for rank in range(5)}
-    assert not communication.simulate(lists).waiting
+    assert not simulation.simulate(lists).waiting
 
 
 @pytest.mark.parametrize("ranks", [(1, 2), (0, 0)])
 def test_a_meeting_has_each_of_its_ranks_once(ranks: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"rank 0 takes part in the total of x .* not once"):
-        communication.simulate({0: [communication.total(ranks, "x")]})
+        simulation.simulate({0: [communication.total(ranks, "x")]})

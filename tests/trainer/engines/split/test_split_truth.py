@@ -13,8 +13,8 @@ from testing.trainer import cases, cases_split, reference, split_models, split_r
 from testing.trainer.models import truth as models
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split.pipeline import schedule
-from tfparallel_trainer.objective import train
 
 pytestmark = split_models.MARKS
 
@@ -32,10 +32,10 @@ def trained(
     microbatches: int,
     order: schedule.Schedule = ONE,
     batch: int = EVEN,
-) -> tuple[list[Any], list[train.Outcome]]:
+) -> tuple[list[Any], list[engine.Outcome]]:
     """The weights after some steps, put together from their parts, and what the steps gave."""
     replicas, examples, step = split_ranks.prepare_new(functions, mesh, microbatches, order, batch)
-    outcomes: list[train.Outcome] = []
+    outcomes: list[engine.Outcome] = []
     for epoch in range(STEPS):
         for part in examples.epoch(epoch, 0):
             if len(outcomes) < STEPS:
@@ -171,7 +171,7 @@ def test_flags_of_a_rank_without_loss_reach_all() -> None:
         case.functions(synchronized=False), shape.Mesh(stage=2), 2
     )
     batch = next(iter(examples.epoch(0, 0)))
-    assert step(0, batch, frozenset({train.Flag.STOP})).flags == {train.Flag.STOP}
+    assert step(0, batch, frozenset({engine.Flag.STOP})).flags == {engine.Flag.STOP}
     assert step(1, batch, frozenset()).flags == frozenset()
 
 

@@ -25,8 +25,8 @@ class Scale(keras.layers.Layer):
     def build(self, dims: Any) -> None:
         self.factors = self.add_weight(shape=(dims[-1],), initializer="ones")
 
-    def call(self, given: Any) -> Any:
-        return given * self.factors
+    def call(self, inputs: Any) -> Any:
+        return inputs * self.factors
 
 
 class Wider(Scale):

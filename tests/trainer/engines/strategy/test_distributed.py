@@ -119,7 +119,7 @@ def test_the_model_is_trained_and_exported(tmp_path: pathlib.Path, runs: trainin
 
 def build(
     model: Any, examples: Any, compiled: Any, batch: int, replicas: int = 3
-) -> tuple[replica.Replica, steps.Steps, arrays.ArrayFeed]:
+) -> tuple[replica.Replica, steps.Steps, arrays.ArraySource]:
     """A model under a strategy of this process's devices, and batches of the examples."""
     strategy = ranks.strategy(replicas)
     module = ranks.module(lambda: model(), lambda one: one.compile(**compiled()))
@@ -129,7 +129,7 @@ def build(
     return mirror, steps.Steps(strategy, module, mirror), batches
 
 
-def train(traced: steps.Steps, batches: arrays.ArrayFeed) -> list[float]:
+def train(traced: steps.Steps, batches: arrays.ArraySource) -> list[float]:
     step = traced.train(batches.spec)
     return [
         step(number, batch, frozenset()).loss for number, batch in enumerate(batches.epoch(0, 0))

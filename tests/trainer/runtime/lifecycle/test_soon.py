@@ -12,7 +12,7 @@ from tfparallel_trainer.contract import exits
 pytestmark = pytest.mark.serial
 
 LIMIT_SECONDS = 10.0
-"""As docs/model-interface.md promises."""
+"""As docs/how-to/model-interface.md promises."""
 
 
 @pytest.mark.parametrize(

@@ -191,9 +191,9 @@ class Clock:
 stall.time = clock = Clock()
 has_ended = False
 
-def slow(function):
+def slow(function, only_at_end=False):
     def wait(*arguments):
-        if function is not barrier or has_ended:
+        if has_ended or not only_at_end:
             clock.now += 100
             looks = clock.looks
             while clock.looks < looks + 2:
@@ -202,8 +202,8 @@ def slow(function):
         return function(*arguments)
     return wait
 
-barrier = state.Barrier.__call__
-state.Barrier.__call__ = slow(barrier)
+barrier = state.barrier
+state.barrier = lambda replicas: slow(barrier(replicas), only_at_end=True)
 state.share = slow(state.share)
 agreement.check = slow(agreement.check)
 

@@ -10,7 +10,7 @@ import pytest
 from testing import clock
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.contract import progress as protocol
-from tfparallel_trainer.data import feed, input_wait
+from tfparallel_trainer.data import feed
 from tfparallel_trainer.runtime.reporting import console, progress, records, reports
 from tfparallel_trainer.storage import folder as folders
 from tfparallel_trainer.storage import mirror
@@ -40,7 +40,7 @@ def test_a_resumed_run_tells_its_own_pace(virtual_clock: clock.Clock) -> None:
 
     def step(number: int, seconds: float) -> None:
         virtual_clock.advance(seconds)
-        reporter.stepped(20)
+        reporter.stepped(number, 20)
         reporter.train({"loss": 0.5}, number, 1000, 3)
 
     virtual_clock.advance(60)  # the model is built
@@ -67,7 +67,7 @@ def test_a_resumed_run_tells_its_own_pace(virtual_clock: clock.Clock) -> None:
 def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clock) -> None:
     kept = Kept()
     reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
-    reporter.wait = input_wait.Wait(virtual_clock.monotonic)
+    reporter.wait = feed.Wait(virtual_clock.monotonic)
 
     def batches() -> Generator[feed.Batch, None, None]:
         for _ in range(3):
@@ -76,7 +76,7 @@ def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clo
 
     for number, _ in enumerate(reporter.wait.timed(batches()), 1):
         virtual_clock.advance(1)
-        reporter.stepped(20)
+        reporter.stepped(number, 20)
         reporter.train({"loss": 0.5}, number, 3, 0)
     reporter.train({"loss": 0.5}, 3, 3, 1)
     shares = [report.input_wait for report in kept.reports]
@@ -90,7 +90,7 @@ def test_a_report_costs_next_to_nothing(
     reporter = reports.Reporter(console.Console("test"), written, Kept(), chief=True)
     costs = []
     for step in range(1, 101):
-        reporter.stepped(20)
+        reporter.stepped(step, 20)
         began = time.thread_time()
         reporter.train({"loss": 0.5, "accuracy": 0.9}, step, 100, 0)
         costs.append(time.thread_time() - began)

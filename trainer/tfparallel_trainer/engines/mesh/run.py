@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import order
-from tfparallel_trainer.engines import course, engine
-from tfparallel_trainer.objective import evaluate, train
+from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.runtime import setup
 from tfparallel_trainer.runtime.reporting import console
 
 
-class Course(course.Course):
+class Course(engine.Course):
     """Every rank has the whole model."""
 
     @contextlib.contextmanager
@@ -26,14 +26,14 @@ class Course(course.Course):
         with self.context.joined(count) as self._devices:
             yield
 
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> course.Prepared:
+    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
         """Build a replica on each device."""
         ready = setup.prepare(self.context, self._mesh, self._devices)
         setup.check_export(self.context, ready.replicas[0].model)
         synchronous = self._engine(ready)
         leave(synchronous.barrier)
         announce = functools.partial(self._announce, ready)
-        return course.Prepared(ready=ready, engine=synchronous, announce=announce)
+        return engine.Prepared(ready=ready, engine=synchronous, announce=announce)
 
     def _check_batch(self, count: int) -> None:
         size = self.context.settings.job.trainer.global_batch_size
@@ -49,9 +49,9 @@ class Course(course.Course):
         if ready.evaluation is not None:
             # A script's callbacks (SwapEMAWeights) say whether averages are, as in Keras.
             averaged, spec = not self.context.script, ready.evaluation.spec
-            evaluator = evaluate.Evaluation(module, ready.replicas, spec, averaged=averaged)
+            evaluator = steps.Evaluation(module, ready.replicas, spec, averaged=averaged)
         choice = self.context.settings.job.trainer.on_non_finite_loss
-        step = train.TrainStep(
+        step = steps.TrainStep(
             module,
             ready.replicas,
             ready.training.spec,

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import ledger, presence, steps
-from tfparallel_trainer.objective import evaluate, metrics, replica, train
+from tfparallel_trainer.objective import evaluate, metrics, replica
 
 _WAITING_PER_WORKER = 3
 """Batches that are given out at once for each worker: one in work, the others on their way."""
@@ -62,8 +62,8 @@ class Asynchronous:
         workers: presence.Workers,
         replica: replica.Replica,
         traced: steps.Steps,
-        training: feed.Feed,
-        evaluation: feed.Feed | None,
+        training: feed.Source,
+        evaluation: feed.Source | None,
         bounded: bool,
     ) -> None:
         """Args:
@@ -98,8 +98,8 @@ class Asynchronous:
         self._states = self._nothing()
 
     def give(
-        self, step: int, batch: feed.Batch, asked: frozenset[train.Flag]
-    ) -> tuple[Sequence[engine.StepResult], frozenset[train.Flag]]:
+        self, step: int, batch: feed.Batch, asked: frozenset[engine.Flag]
+    ) -> tuple[Sequence[engine.StepResult], frozenset[engine.Flag]]:
         """Give a batch to the next worker that is free."""
         self._send(Work(step, batch))
         while len(self._ledger) >= self._limit:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import cluster, shape, tasks, watch
-from tfparallel_trainer.engines import course
+from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
 from tfparallel_trainer.runtime import context, setup
 
@@ -20,7 +20,7 @@ _DISMISS_SECONDS = 10.0
 """How long the others may take to hear that training is done."""
 
 
-class Course(course.Course):
+class Course(engine.Course):
     """Servers hold the model; this is the chief."""
 
     def __init__(self, context: context.RunContext) -> None:
@@ -52,7 +52,7 @@ class Course(course.Course):
         ):
             yield
 
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> course.Prepared:
+    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
         """Build the model on the servers; nobody waits for the chief, which ends last."""
         context = self.context
         with context.watch.waiting():
@@ -77,7 +77,7 @@ class Course(course.Course):
             ready.evaluation,
             bound is not None,
         )
-        return course.Prepared(
+        return engine.Prepared(
             ready=ready,
             engine=worker_engine,
             announce=self._announce,

@@ -21,6 +21,7 @@ from tfparallel_trainer.data import nest
 from tfparallel_trainer.objective import (
     checks,
     evaluate,
+    gradients,
     metric_sums,
     metrics,
     replica,
@@ -135,7 +136,8 @@ class Steps:
         before = self._applied_steps.read_value()
         with tf.control_dependencies([before]):
             computed = train.of_batch(replica, part, step)
-        with tf.control_dependencies([computed.loss, *_tensors(computed.gradients)]):
+        values = [gradients.values(one) for one in computed.gradients if one is not None]
+        with tf.control_dependencies([computed.loss, *values]):
             staleness = self._applied_steps.read_value() - before
         if self._bound is None:
             applied = self._apply(computed)
@@ -212,12 +214,4 @@ def _placed(computed: Sequence[Any]) -> list[Any]:
         if gradient is None
         else tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
         for gradient in computed
-    ]
-
-
-def _tensors(computed: Sequence[Any]) -> list[tf.Tensor]:
-    return [
-        gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-        for gradient in computed
-        if gradient is not None
     ]

@@ -2,20 +2,19 @@
 
 import dataclasses
 import hashlib
+import pathlib
+import resource
+from collections.abc import Iterator
 from typing import Any
 
+import tensorflow as tf
+
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import peers
+from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import job_file, plan
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
-from tfparallel_trainer.engines.split.planning import (
-    choose,
-    device_memory,
-    hardware,
-    search_space,
-    subjects,
-)
+from tfparallel_trainer.engines.split.planning import choose, hardware, search_space, subjects
 
 _USUAL_LENGTH = 128
 """Stands for dimensions that only the data tells."""
@@ -25,6 +24,11 @@ _MOST = (1 << 62) - 1
 
 _DIGITS = 15
 """Of a digest, as many as processes compare."""
+
+_GROUPS = pathlib.Path("/sys/fs/cgroup")
+_PROCESS = pathlib.Path("/proc/self")
+_LIMITS = {"VmData": resource.RLIMIT_DATA, "VmSize": resource.RLIMIT_AS}
+"""What the kernel counts for a limit of a process."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ def over(
     )
 
 
-def devices_of(job_mesh: job_file.Mesh, peers: peers.Peers, count: int) -> hardware.Cluster:
+def devices_of(job_mesh: job_file.Mesh, peers: agreement.Peers, count: int) -> hardware.Cluster:
     """The devices of all processes; with `auto`, with the memory of the smallest one.
 
     Args:
@@ -94,14 +98,14 @@ def devices_of(job_mesh: job_file.Mesh, peers: peers.Peers, count: int) -> hardw
     """
     memory = None
     if job_mesh.auto:
-        least = min(peers.gather(device_memory.of_device(count) or _MOST))
+        least = min(peers.gather(device_memory(count) or _MOST))
         memory = None if least == _MOST else least
     return hardware.Cluster(
         processes=peers.count, devices=count, device=hardware.Device(memory=memory)
     )
 
 
-def compare(planned: Planned, peers: peers.Peers) -> None:
+def compare(planned: Planned, peers: agreement.Peers) -> None:
     """See that all processes have come to the same plan; they would wait for each other otherwise.
 
     Raises:
@@ -115,3 +119,55 @@ def compare(planned: Planned, peers: peers.Peers) -> None:
                 f"{name} divides the model otherwise than {peers.names[peers.me]}: let "
                 "build_model give the same model in all processes, or give the mesh and its cuts."
             )
+
+
+def device_memory(count: int) -> int | None:
+    """Bytes that each of so many devices may take; None when nothing limits them.
+
+    GPUs have what TensorFlow may take of them. Those of a processor share what the control group
+    (v2) and the limits of the process leave besides what it already has.
+    """
+    if tf.config.list_physical_devices("GPU"):
+        return _of_gpus()
+    left = list(_left())
+    return max(1, min(left) // count) if left else None
+
+
+def _of_gpus() -> int:
+    from tensorflow.python.client import device_lib  # the public API does not tell it
+
+    devices: Any = device_lib.list_local_devices()
+    return min(int(one.memory_limit) for one in devices if one.device_type == "GPU")
+
+
+def _left() -> Iterator[int]:
+    """What each limit leaves of itself."""
+    usage = dict(_usage())
+    for folder in _groups():
+        try:
+            limit = (folder / "memory.max").read_text(encoding="ascii").strip()
+        except OSError:  # not of version 2, or its root
+            continue
+        if limit.isdecimal():
+            yield int(limit) - usage["VmRSS"]
+    for name, kind in _LIMITS.items():
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            yield soft - usage[name]
+
+
+def _usage() -> Iterator[tuple[str, int]]:
+    """What this process has, in bytes, as the kernel names and counts it."""
+    for line in (_PROCESS / "status").read_text(encoding="ascii", errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.startswith("Vm"):
+            yield name, int(value.split()[0]) * 1024
+
+
+def _groups() -> Iterator[pathlib.Path]:
+    """The folders of the control group of this process and of those around it."""
+    for line in (_PROCESS / "cgroup").read_text(encoding="utf-8").splitlines():
+        if line.startswith("0::/"):
+            group = _GROUPS / line.removeprefix("0::/")
+            yield group
+            yield from (one for one in group.parents if one.is_relative_to(_GROUPS))

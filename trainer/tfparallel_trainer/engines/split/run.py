@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, peers
-from tfparallel_trainer.comms import shape
-from tfparallel_trainer.contract import job_file, outputs, pipeline, progress
+from tfparallel_trainer.checkpoint import files
+from tfparallel_trainer.comms import agreement, shape
+from tfparallel_trainer.contract import job_file, outputs, plan, progress
 from tfparallel_trainer.data import feed
-from tfparallel_trainer.engines import course, engine
+from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split import callback_reach, placing, planned
-from tfparallel_trainer.engines.split.engine import coordination, evaluation, ranks, steps
+from tfparallel_trainer.engines.split.engine import coordination, ranks, steps
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.planning import search_space
@@ -25,7 +25,7 @@ from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.storage import folder
 
 
-class Course(course.Course):
+class Course(engine.Course):
     """Ranks have parts of the model."""
 
     @contextlib.contextmanager
@@ -36,7 +36,7 @@ class Course(course.Course):
         with self.context.joined(count) as self._devices:
             yield
 
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> course.Prepared:
+    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
         """Divide the model, and build what the ranks of this process have of it."""
         context = self.context
         ready, local_ranks, model_state, plan = _divide(context, self._job_mesh, self._devices)
@@ -48,7 +48,7 @@ class Course(course.Course):
             if context.settings.cluster.is_chief:
                 _write_pipeline(context.settings, plan, local_ranks)
 
-        return course.Prepared(
+        return engine.Prepared(
             ready=ready,
             engine=_engine(context, ready, local_ranks, coordinator),
             announce=functools.partial(self._announce, plan, local_ranks.partition),
@@ -111,7 +111,7 @@ def _divide(
     """Divide the model, load the data and build what the ranks of this process have of both."""
     settings, module = context.settings, context.module
     context.watch.moved("the preparation began")
-    all_peers = peers.of(settings.cluster, names[0], context.watch)
+    all_peers = agreement.peers(settings.cluster, names[0], context.watch)
     bare = skeleton.build(module, settings.job.trainer.seed)
     model = skeleton.recorded(module, bare)
     skeleton.compile_model(module, bare)  # not before: it could not be recorded
@@ -165,7 +165,7 @@ def _engine(
     module, evaluator = context.module, None
     spec = context.settings.job.trainer
     if ready.evaluation is not None:
-        evaluator = evaluation.Evaluation(module, local_ranks, ready.evaluation.spec, coordinator)
+        evaluator = steps.Evaluation(module, local_ranks, ready.evaluation.spec, coordinator)
     step = steps.TrainStep(
         module,
         local_ranks,
@@ -185,7 +185,7 @@ def _engine(
     )
 
 
-def _last_batch(settings: settings.Settings, examples: feed.Feed) -> int:
+def _last_batch(settings: settings.Settings, examples: feed.Source) -> int:
     """Examples of the smallest batch, as far as that is known before training."""
     size, steps = settings.job.trainer.global_batch_size, settings.job.trainer.steps
     whole, rest = divmod(examples.examples or 0, size)
@@ -208,14 +208,14 @@ def _placement(
 
 
 def _write_pipeline(
-    settings: settings.Settings, plan: planned.Planned, local_ranks: ranks.Ranks
+    settings: settings.Settings, divided: planned.Planned, local_ranks: ranks.Ranks
 ) -> None:
     """Leave how the stages worked in the output directory, if this attempt has made steps."""
     if not local_ranks.watched.spans:
         return
-    content = pipeline.Pipeline(
-        placement=_placement(settings, plan, local_ranks),
-        planned=plan.plan,
+    content = plan.Pipeline(
+        placement=_placement(settings, divided, local_ranks),
+        planned=divided.plan,
         step_seconds=local_ranks.watched.step_seconds,
         spans=local_ranks.watched.spans,
     )

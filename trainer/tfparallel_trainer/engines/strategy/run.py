@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import devices, rendezvous, shape
 from tfparallel_trainer.data import feed
-from tfparallel_trainer.engines import course, engine
+from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import steps, strategies
 from tfparallel_trainer.objective import checks
 from tfparallel_trainer.runtime import setup
 
 
-class Course(course.Course):
+class Course(engine.Course):
     """A strategy places the model."""
 
     @contextlib.contextmanager
@@ -34,7 +34,7 @@ class Course(course.Course):
         connections.close()  # TensorFlow has started in all processes
         yield
 
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> course.Prepared:
+    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
         """Build the model within the strategy's scope."""
         ready, traced = self._ready()
         leave(traced.barrier)
@@ -49,7 +49,7 @@ class Course(course.Course):
             traced.report,
             barrier=traced.barrier,
         )
-        return course.Prepared(ready=ready, engine=synchronous, announce=self._announce)
+        return engine.Prepared(ready=ready, engine=synchronous, announce=self._announce)
 
     def _ready(self) -> tuple[setup.Ready, steps.Steps]:
         context, strategy = self.context, self._strategy

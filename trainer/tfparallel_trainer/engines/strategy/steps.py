@@ -1,4 +1,9 @@
-"""What all replicas of a strategy run together, as traced functions."""
+"""What all replicas of a strategy run together, as traced functions.
+
+Keras' optimizers clip a replica's own gradient and add up afterwards, which is another update than
+that of one process. So gradients are added up here first, and the optimizer then runs in a context
+that has nothing left to add: it clips and applies the sum, on every replica alike.
+"""
 
 import contextlib
 import dataclasses
@@ -9,10 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import user
-from tfparallel_trainer.data import feed, fingerprints, nest
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.data import feed, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.strategy import exchange, strategies
-from tfparallel_trainer.objective import averages, evaluate, finite, metrics, replica, state, train
+from tfparallel_trainer.engines.strategy import strategies
+from tfparallel_trainer.objective import evaluate, metrics, replica, state, synchrony, train
 
 MOST_TRACED = 32
 """Functions that are kept: batches of ever other lengths would fill the memory with them."""
@@ -40,9 +46,8 @@ class Steps:
         def run(number: tf.Tensor, flags: _Leaves, part: Any, everywhere: bool) -> list[tf.Tensor]:
             return _step(self._replica_in_context(), part, number, flags[0], everywhere)
 
-        def make(step: int, batch: feed.Batch, asked: frozenset[train.Flag]) -> train.Outcome:
-            flags_asked = [float(flag in asked) for flag in train.Flag]
-            requests = np.array([*flags_asked, *fingerprints.summands(batch.fingerprint)])
+        def make(step: int, batch: feed.Batch, asked: frozenset[engine.Flag]) -> engine.Outcome:
+            requests = np.array(engine.requests(batch, asked))
             flags = strategies.spread(
                 self._strategy,
                 self._places,
@@ -50,7 +55,7 @@ class Steps:
             )
             number = tf.constant(step, tf.int64)
             outcome = self._on_batch("a training step", run, batch, spec, number, flags)
-            return train.outcome_of(self._replica, step, [tensor.numpy() for tensor in outcome])
+            return engine.outcome_of(self._replica, step, [tensor.numpy() for tensor in outcome])
 
         return make
 
@@ -147,7 +152,7 @@ class Steps:
 
     def _replica_in_context(self) -> replica.Replica:
         context = tf.distribute.get_replica_context()
-        return dataclasses.replace(self._replica, data=exchange.Exchange(context))
+        return dataclasses.replace(self._replica, data=Exchange(context))
 
 
 class Evaluation(evaluate.Evaluator):
@@ -165,7 +170,7 @@ class Evaluation(evaluate.Evaluator):
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:
         """Whatever the user's callbacks are: a strategy has none."""
-        return averages.used(self._replicas)
+        return evaluate.averaged(self._replicas)
 
     def sums(self, batch: feed.Batch) -> Any:
         """Over all replicas."""
@@ -184,7 +189,7 @@ def _step(
         phases = train.phases_of_rank(replica, part, number, flags, maybe_empty=not everywhere)
         for phase, shared in phases:
             results.append(shared)
-            with exchange.Summed():
+            with Summed():
                 phase.optimizer.apply(shared.gradients, phase.variables)
     return list(train.joined(results))
 
@@ -192,7 +197,47 @@ def _step(
 @contextlib.contextmanager
 def _kept(replica: replica.Replica, part: Any, everywhere: bool) -> Iterator[None]:
     """Put back what a batch of no examples changes: statistics of nothing are no numbers."""
-    before = None if everywhere else finite.Memory(replica)
+    before = None if everywhere else state.Memory(replica)
     yield
     if before is not None:
         before.put_back_unless(tf.shape(nest.leaves(part)[0])[0] > 0)
+
+
+class Exchange(collectives.Communicator):
+    """A replica's end of its strategy; make one in each replica, while it is traced."""
+
+    def __init__(self, context: Any) -> None:
+        """Args: context: the replica context that is current."""
+        super().__init__(0, 1, 0, "")
+        self.size = context.num_replicas_in_sync
+        self.index = synchrony.number(context)
+        self._context = context
+
+    def begin(self, program: collectives.Program, variant: int = 0) -> None:
+        """Nothing to do: TensorFlow numbers what a strategy sends."""
+
+    def sum(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Add a tensor up over the replicas."""
+        if self.size == 1:
+            return tf.identity(tensor)
+        with self._context:  # the forward pass may run in a context of its own
+            return self._context.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
+
+    def of_first(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor on the first replica, zeros on the others."""
+        return tf.where(tf.equal(self.index, 0), tensor, tf.zeros_like(tensor))
+
+    def gather_rows(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Join tensors [n, …] over the replicas, n being each one's own."""
+        if self.size == 1:
+            return list(tensors)
+        with self._context:
+            return [self._context.all_gather(tensor, axis=0) for tensor in tensors]
+
+
+class Summed(synchrony.Within):
+    """A replica's context in which gradients are sums already; enter it around `apply`."""
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Give the value back: it is the same on all replicas."""
+        return value

@@ -1,15 +1,21 @@
-"""SIGTERM and SIGINT: training ends at an agreed step, or at once where that is not possible.
+"""How a process ends: by its own error or a signal, at an agreed step or at once.
 
 A Python signal handler cannot run while the main thread is inside a TensorFlow operation. So a
-thread reads the signal from a pipe, and ends the process when the main thread does not.
+thread reads SIGTERM and SIGINT from a pipe, and ends the process when the main thread does not.
 """
 
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import exits
+from tfparallel_trainer.runtime.reporting import console
 
 STEP_SECONDS = 6.0
 """How long the main thread may take to reach the end of a step after a signal. Peers that notice
@@ -112,3 +118,25 @@ class Termination:
                 return
         if not self._ended.is_set():
             self._give_up()
+
+
+def tell(out: console.Console, error: errors.TrainerError) -> None:
+    """Write an error for people."""
+    out.fail(str(error), error.trace if isinstance(error, errors.UserCodeError) else "")
+
+
+def exit_of(out: console.Console, error: Exception, program: str) -> exits.Exit:
+    """Write the error that a program ends with, and give its exit code."""
+    if isinstance(error, errors.TrainerError):
+        tell(out, error)
+        return error.exit
+    trace = "".join(traceback.format_exception(error))
+    out.fail(f"the {program} failed, please report this", trace)
+    return exits.Exit.INTERNAL_ERROR
+
+
+def end(code: int) -> None:
+    """End the process at once: TensorFlow's threads may wait for peers that are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,12 +1,18 @@
 """Tells how training goes: a line for people, records, and progress for the operator."""
 
+import collections
+import os
+import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tfparallel_trainer.contract import outputs, progress
-from tfparallel_trainer.data import input_wait
+from tfparallel_trainer.data import feed
 from tfparallel_trainer.runtime.reporting import console, records
 from tfparallel_trainer.runtime.reporting import progress as pushing
+
+_STATM = pathlib.Path("/proc/self/statm")
 
 INTERVAL_SECONDS = 1.0
 """Shortest time between two reports during an epoch."""
@@ -64,7 +70,10 @@ class Reporter:
         self._timed_from = self._counted_from = self._last
         self._rate: float | None = None
         self._metrics: dict[str, float] = {}
-        self.wait = input_wait.Wait()
+        self._staleness: collections.Counter[int] = collections.Counter()
+        self.start: Callable[[], Mapping[str, Any]] = dict
+        """Gives facts about the start of this process, for the record of its first step."""
+        self.wait = feed.Wait()
         """How long this process waits for its input."""
         self.placement: Callable[[], progress.Placement | None] = lambda: None
         """Where the parts of the model are, as reports tell it; none where it is whole."""
@@ -79,11 +88,14 @@ class Reporter:
         """Whether it is time for the chief to report."""
         return self._chief and time.monotonic() - self._last >= INTERVAL_SECONDS
 
-    def stepped(self, examples: int) -> None:
-        """Count a step."""
+    def stepped(self, step: int, examples: int, staleness: int | None = None) -> None:
+        """Count a step that is made."""
+        if staleness is not None:
+            self._staleness[staleness] += 1
         self._timed_steps += 1
         if self._timed_steps == 0:  # the first step is mostly tracing: neither pace nor rate
             self._timed_from = self._counted_from = time.monotonic()
+            self.event(outputs.TrainEvent.FIRST_STEP, step, **self.start())
         else:
             self._examples += examples
 
@@ -107,11 +119,16 @@ class Reporter:
             f"step {step}{of_total}  epoch {epoch}  {console.metrics(values)}  "
             f"{speed}input wait {waited.share:.0%}"
         )
-        facts: dict[str, float] = {"epoch": epoch}
+        facts: dict[str, Any] = {"epoch": epoch}
+        if _STATM.exists():
+            facts["memoryBytes"] = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        if self._staleness:
+            facts["staleness"] = dict(self._staleness)
+            self._staleness.clear()
         if rate is not None:
             facts["examplesPerSecond"] = round(rate, 3)
             self._rate = rate
-        self._record("train", step, {**values, "input_wait": waited.share}, facts)
+        self._record(outputs.TrainEvent.TRAIN, step, {**values, "input_wait": waited.share}, facts)
         self._metrics.update(self._other_metrics())
         self._pusher.put(self._progress(step, total, epoch, waited))
 
@@ -124,7 +141,7 @@ class Reporter:
         if not self._chief:
             return
         self._say(f"step {step}  evaluation  {console.metrics(values)}")
-        self._record("evaluation", step, values, {"epoch": epoch})
+        self._record(outputs.TrainEvent.EVALUATION, step, values, {"epoch": epoch})
         self._pusher.put(self._progress(step, total, epoch))
 
     def evaluated(self, step: int, epoch: int) -> None:
@@ -135,14 +152,14 @@ class Reporter:
     def left_out(self, step: int, why: str, *, first: bool) -> None:
         """Tell of a step whose update was left out; as a line only of an epoch's first."""
         if self._records is not None:
-            self._records.event("leftOut", step, reason=why)
+            self._records.event(outputs.TrainEvent.LEFT_OUT, step, reason=why)
         if self._chief and first:
             self._out.say(
                 f"warning: in step {step} {why}: its update is left out; more of this epoch are "
                 f"only told in {outputs.TRAIN_LOG}"
             )
 
-    def event(self, kind: str, step: int, **facts: float) -> None:
+    def event(self, kind: str, step: int, **facts: Any) -> None:
         """Record that something happened, such as a checkpoint, and facts about it."""
         if self._records is not None:
             self._records.event(kind, step, **facts)
@@ -161,7 +178,7 @@ class Reporter:
             self._out.say(sentence)
 
     def _record(
-        self, kind: str, step: int, values: dict[str, float], facts: dict[str, float]
+        self, kind: str, step: int, values: dict[str, float], facts: dict[str, Any]
     ) -> None:
         if self._records is not None:
             self._records.metrics(kind, step, values, **facts)
@@ -171,7 +188,7 @@ class Reporter:
         step: int,
         total: int | None,
         epoch: int,
-        waited: input_wait.Span | None = None,
+        waited: feed.Span | None = None,
     ) -> progress.Report:
         left = None
         if total is not None and self._timed_steps > 0:

@@ -21,11 +21,10 @@ from tfparallel_trainer.engines.split.planning import (
     cost_tables,
     costs,
     hardware,
-    layer_shardings,
     model_costs,
-    optimizer_state,
     predict,
     search_space,
+    subjects,
 )
 
 pytestmark = [
@@ -53,7 +52,7 @@ def subject(build: Callable[[], Any], cluster: hardware.Cluster) -> choose.Subje
 def subject_of(
     recorded: graph.Graph, cluster: hardware.Cluster, optimizer: Any = None
 ) -> choose.Subject:
-    slots_of_weights, fixed = optimizer_state.of(
+    slots_of_weights, fixed = subjects.optimizer_state(
         optimizer or keras.optimizers.Adam(), recorded.variables
     )
     known = model_costs.of(recorded, slots_of_weights, fixed)
@@ -62,7 +61,7 @@ def subject_of(
         costs=known,
         times=costs.estimated(known, cluster.device),
         cluster=cluster,
-        shardings_of=layer_shardings.shardings_of(recorded),
+        shardings_of=subjects.shardings_of(recorded),
     )
 
 

@@ -58,21 +58,21 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
     constraints = search_space.Constraints(mesh={}, microbatches=1, batch=rows)
     planned = choose.plan_for(subject, constraints).stages[0].holds.peak
     (first,), (last,) = recorded.inputs, recorded.outputs
-    given, expected = (
+    inputs, expected = (
         np.zeros(
             [rows, *(size or 1 for size in recorded.tensors[one].shape[1:])],
             recorded.tensors[one].dtype,
         )
         for one in (first, last.tensor)
     )
-    examples = arrays.ArrayFeed((given, expected, None), feed.Division(rows, 1, (0,)), None)
+    examples = arrays.ArraySource((inputs, expected, None), feed.Division(rows, 1, (0,)), None)
     mesh = shape.Mesh(generation=ranks.generation())
     divided = partition.divide(recorded, mesh, 1, schedule.one_forward_one_backward)
     (batch,) = examples.epoch(0, 0)
     gc.collect()
     idle = taken()["current"]
-    own = engine.build(module, bare, divided, {0: ranks.DEVICES[0]}, examples)
-    step = steps.TrainStep(module, own, examples.spec, rows)
+    workers = engine.build(module, bare, divided, {0: ranks.DEVICES[0]}, examples)
+    step = steps.TrainStep(module, workers, examples.spec, rows)
     step(0, batch, frozenset())
     peak_bytes = []
     for number in range(1, 6):

@@ -7,15 +7,15 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.engine import exchange, rank_model, stage_worker, tracing
-from tfparallel_trainer.engines.split.layers import adjoint
-from tfparallel_trainer.engines.split.pipeline import (
-    cutting,
-    division,
-    partition,
-    programs,
-    schedule,
+from tfparallel_trainer.engines.split.engine import (
+    exchange,
+    head,
+    rank_model,
+    stage_worker,
+    tracing,
 )
+from tfparallel_trainer.engines.split.layers import adjoint
+from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
 from tfparallel_trainer.objective import loss
 
 
@@ -37,7 +37,7 @@ class Training(stage_worker.StageWorker):
         rank: rank_model.Rank,
         partition: partition.Partition,
         workload: stage_worker.Workload,
-        known: division.Division,
+        known: head.Division,
     ) -> None:
         """Args:
         rank: the rank.
@@ -122,7 +122,7 @@ class Training(stage_worker.StageWorker):
         self, microbatch: int, terms: Sequence[stage_worker.Counted]
     ) -> tuple[list[Any], list[Any]]:
         """Numerators, and what each is multiplied by before gradients are taken."""
-        if self._known is division.Division.LAST and len(terms) > 1:
+        if self._known is head.Division.LAST and len(terms) > 1:
             raise errors.UserCodeError(
                 "The loss of a masked output is known when a batch is through all stages, and a "
                 f"layer of stage {self.rank.stage.index} adds another loss. Remove one of the two, "
@@ -143,7 +143,7 @@ class Training(stage_worker.StageWorker):
         if self.settled is not None and term.output:
             denominator = self.settled[self.rank.head.terms.index(term)]
             return tf.math.divide_no_nan(scale, denominator)
-        if self._known is division.Division.LAST:
+        if self._known is head.Division.LAST:
             return scale
         return scale * (len(self._rows[microbatch]) / self._workload.total) / one.denominator
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.engines.split.engine import rank_model, ranks
-from tfparallel_trainer.objective import averages, metrics
+from tfparallel_trainer.objective import evaluate, metrics
 
 _BROADCAST_BYTES = 1024
 """How many bytes go to all ranks at once when one process tells the others something."""
@@ -117,7 +117,7 @@ class Coordinator:
             for rank in self._ranks.local:
                 weights = list(rank.trained.values())
                 stack.enter_context(
-                    averages.of(rank.optimizer.keras_optimizer, weights, rank.device)
+                    evaluate.averaged_weights(rank.optimizer.keras_optimizer, weights, rank.device)
                 )
             yield
 

@@ -4,6 +4,7 @@ A head has an input for each output of the model and an `Identity` of the output
 user compiled finds its outputs by the names that it knows.
 """
 
+import enum
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.objective import independence, metric_sums, outputs, phases, replica
+from tfparallel_trainer.objective import independence, loss, metric_sums, outputs, phases, replica
 
 
 def build(
@@ -146,3 +147,38 @@ def _nothing(model: graph.Graph, output: graph.Output) -> tf.Tensor:
     """An output of one example, of zeros; sizes that only the data tells are 1."""
     tensor = model.tensors[output.tensor]
     return tf.zeros([size or 1 for size in tensor.shape], tensor.dtype)
+
+
+class Division(enum.Enum):
+    """When the denominators of the loss over a whole batch are known."""
+
+    AHEAD = "ahead"
+    """Always: they are in proportion to those of its parts."""
+    BETWEEN = "between"
+    """When all microbatches have gone forward and none backward."""
+    LAST = "last"
+    """When all is done; then there is one loss only, whose gradients are divided in the end."""
+
+
+def division_of(
+    compiled_head: replica.Replica, model: graph.Graph, spec: Any, *, adds: bool
+) -> Division:
+    """Tell when the denominators of the loss over a batch are known.
+
+    Args:
+        compiled_head: the compiled head.
+        model: the graph.
+        spec: structure of a part of a batch.
+        adds: whether layers add losses.
+    """
+    _, _, weight = spec
+    masked = {one.name for one in model.outputs if one.mask is not None}
+    unknown = [
+        term
+        for term in compiled_head.terms
+        if term.output in masked or (term.reduction == loss.WEIGHTED_MEAN and weight is not None)
+    ]
+    if not any(term.divided for term in unknown):
+        return Division.AHEAD
+    several = len(compiled_head.terms) > 2 or adds  # one is what layers add
+    return Division.BETWEEN if several else Division.LAST

@@ -1,7 +1,7 @@
 """A rank's share of a model: the variables of its stage, its optimizer, its loss and metrics."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
@@ -14,7 +14,7 @@ from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.engines.split.engine import head, update
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import registry
-from tfparallel_trainer.engines.split.model import initial_values, recording, table_rows
+from tfparallel_trainer.engines.split.model import execution, graph, initial_values, recording
 from tfparallel_trainer.engines.split.pipeline import cutting, partition
 from tfparallel_trainer.objective import evaluate, gradients, lookups, replica
 
@@ -169,7 +169,7 @@ def build(
                 for group in splits
                 if any(len(one.ranks) > 1 for one in splits)
             },
-            rows=table_rows.rows(partition.model, stage.nodes),
+            rows=_table_rows(partition.model, stage.nodes),
             seeds=seeds,
             head=compiled,
             optimizer=update.Optimizer(compiled.model.optimizer, trained),
@@ -189,3 +189,63 @@ def _variable(skeleton: Any, value: np.ndarray[Any, Any]) -> Any:
     variable.regularizer = skeleton.regularizer
     variable.constraint = skeleton.constraint
     return variable
+
+
+def _table_rows(
+    model: graph.Graph, nodes: Iterable[graph.Node]
+) -> dict[str, frozenset[lookups.Rows]]:
+    """Return the rows that nodes look up whatever the examples are, by the keys of tables.
+
+    Ranks trace steps for batches of known size, in which the rows of a batch may be known too. So
+    each node that may look rows up is traced alone, for batches of unknown size.
+
+    Args:
+        model: the graph.
+        nodes: some of its nodes.
+    """
+    rows_by_key: dict[str, frozenset[lookups.Rows]] = {}
+    for node in nodes:
+        if _may_look_up(node):
+            for key, one in _of_node(model, node).items():
+                rows_by_key[key] = rows_by_key.get(key, frozenset()) | one
+    return rows_by_key
+
+
+def _may_look_up(node: graph.Node) -> bool:
+    """Whether a node reads weights in another way than Keras' layers that have no table."""
+    if node.kind is not graph.Kind.LAYER or not node.variables:
+        return False
+    layers = list(node.calls._flatten_layers())
+    return any(
+        isinstance(layer, keras.layers.Embedding) or not type(layer).__module__.startswith("keras.")
+        for layer in layers
+    )
+
+
+def _of_node(model: graph.Graph, node: graph.Node) -> dict[str, frozenset[lookups.Rows]]:
+    trained = [key for key in node.variables if model.variables[key].trainable]
+    known: dict[str, frozenset[lookups.Rows]] = {}
+
+    def call(tensors: dict[int, Any], variables: dict[str, Any]) -> None:
+        with tf.GradientTape() as tape:
+            tape.watch([variables[key] for key in trained])
+            part = execution.run_nodes(model, [node], tensors, variables, training=True)
+            outputs = [part.tensors[number] for number in node.outputs]
+            targets = [one for one in outputs if one is not None and one.dtype.is_floating]
+        gradients = tape.gradient(targets, [variables[key] for key in trained])
+        for key, gradient in zip(trained, gradients, strict=True):
+            if isinstance(gradient, tf.IndexedSlices):
+                sources = lookups.of(gradient)
+                known[key] = frozenset(one.rows for one in sources if one.rows is not None)
+
+    tensors = {number: _spec(model.tensors[number]) for number in node.inputs}
+    variables = {
+        key: tf.TensorSpec(model.variables[key].shape, model.variables[key].dtype)
+        for key in node.variables
+    }
+    tf.function(call, autograph=False).get_concrete_function(tensors, variables)
+    return known
+
+
+def _spec(tensor: graph.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec(tensor.shape, tensor.dtype)

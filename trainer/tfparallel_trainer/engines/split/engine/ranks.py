@@ -10,10 +10,10 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import feed, nest, order
 from tfparallel_trainer.engines.split import watched
-from tfparallel_trainer.engines.split.engine import exchange, rank_model, stage_worker
+from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker
 from tfparallel_trainer.engines.split.layers import elementwise
 from tfparallel_trainer.engines.split.model import recording
-from tfparallel_trainer.engines.split.pipeline import division, partition
+from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.objective import checks, synchrony
 
 Shares = tuple[int, ...]
@@ -27,7 +27,7 @@ class Ranks:
     partition: partition.Partition
     local: Sequence[rank_model.Rank]
     between: exchange.Exchange
-    division: division.Division
+    division: head.Division
     """When the denominators of the loss are known."""
     watched: watched.Watched
     """The steps made lately."""
@@ -103,7 +103,7 @@ def build(
     skeleton: Any,
     partition: partition.Partition,
     places: Mapping[int, str],
-    examples: feed.Feed,
+    examples: feed.Source,
 ) -> Ranks:
     """Build what the ranks of this process have of a model.
 
@@ -130,8 +130,8 @@ def build(
         getattr(layer, "activity_regularizer", None) is not None
         for layer in checks.layers(skeleton)
     )
-    known = division.of(local[0].head, partition.model, examples.spec, adds=adds)
-    settles = known is division.Division.BETWEEN
+    known = head.division_of(local[0].head, partition.model, examples.spec, adds=adds)
+    settles = known is head.Division.BETWEEN
     adds_up = bool(synchrony.among(node.calls for node in partition.model.nodes))
     return Ranks(
         partition=dataclasses.replace(partition, settles=settles, adds_up=adds_up),

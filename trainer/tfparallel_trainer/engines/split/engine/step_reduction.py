@@ -13,8 +13,8 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.engine import backward, exchange, step_result
-from tfparallel_trainer.engines.split.pipeline import communication, division, programs
+from tfparallel_trainer.engines.split.engine import backward, exchange, head, step_result
+from tfparallel_trainer.engines.split.pipeline import communication, programs
 from tfparallel_trainer.objective import gradients, lookups
 
 Kinds = dict[int, list[gradients.Kind]]
@@ -30,7 +30,7 @@ class Reduction:
         between: exchange.Exchange,
         signals: tf.Tensor,
         kinds: Kinds,
-        known: division.Division,
+        known: head.Division,
     ) -> None:
         """Args:
         workers: what each rank does.
@@ -43,7 +43,7 @@ class Reduction:
         self._between = between
         self._signals = signals
         self._kinds = kinds
-        self._divides = known is division.Division.LAST
+        self._divides = known is head.Division.LAST
         self._losses: dict[int, step_result.Loss] = {}
         self._finished: dict[int, step_result.CompleteGradients] = {}
         self._norms: dict[int, tf.Tensor] = {}

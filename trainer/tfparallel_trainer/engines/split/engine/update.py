@@ -12,6 +12,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfparallel_trainer.objective import gradients
+
 _ACCUMULATORS = "_gradient_accumulator"
 _ITERATIONS = "iteration"
 """How Keras names the gradients that it keeps, and the count of all steps."""
@@ -155,5 +157,4 @@ def times(gradient: Any, factor: Any) -> Any:
 
 def square(gradient: Any) -> tf.Tensor:
     """The sum of the squares, as a scalar float64; of a sparse gradient those of its mentions."""
-    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    return tf.reduce_sum(tf.square(tf.cast(values, tf.float64)))
+    return tf.reduce_sum(tf.square(tf.cast(gradients.values(gradient), tf.float64)))

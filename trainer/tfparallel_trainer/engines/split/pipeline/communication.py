@@ -1,12 +1,11 @@
-"""What each rank sends, takes and sums, as an ordered list; and whether that can come to its end.
+"""What each rank sends, takes and sums, as an ordered list. Pure.
 
 Every message blocks until the other end is there, as a collective operation does, and a rank does
-its list in order. So a list that ends here ends on any device, whatever it buffers. Pure.
+its list in order. So lists that end that way end on any device, whatever it buffers.
 """
 
-import collections
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,63 +46,3 @@ def message(source: int, target: int, tag: Hashable) -> Rendezvous:
 def total(ranks: Sequence[int], tag: Hashable) -> Rendezvous:
     """A sum, or any other collective operation, over a group."""
     return Rendezvous("total", tuple(ranks), tag)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Simulation:
-    """How far ranks came when each did its list in order."""
-
-    waiting: Mapping[int, Step]
-    """The ranks that wait forever, and for what; empty when all came to the end."""
-    finished: Mapping[int, float]
-    """When each rank came as far as it could; messages take no time."""
-    busy: Mapping[int, float]
-    """How long each rank worked."""
-
-    def __str__(self) -> str:
-        if not self.waiting:
-            return "every rank comes to its end"
-        return "; ".join(f"rank {rank} waits at {step}" for rank, step in self.waiting.items())
-
-
-def simulate(lists: Mapping[int, Iterable[Step]]) -> Simulation:
-    """Let every rank do its list.
-
-    Raises:
-        ValueError: a rank has a rendezvous that it does not belong to, or twice.
-    """
-    steps = {rank: list(rank_steps) for rank, rank_steps in lists.items()}
-    _check(steps)
-    place = dict.fromkeys(steps, 0)
-    clock = dict.fromkeys(steps, 0.0)
-    busy = dict.fromkeys(steps, 0.0)
-    at: dict[int, Step] = {}
-    ready = collections.deque(steps)
-    while ready:
-        rank = ready.popleft()
-        if place[rank] == len(steps[rank]):
-            continue
-        step = at[rank] = steps[rank][place[rank]]
-        if isinstance(step, Compute):
-            clock[rank] += step.duration
-            busy[rank] += step.duration
-            participants: tuple[int, ...] = (rank,)
-        elif all(at.get(participant) == step for participant in step.ranks):
-            participants = step.ranks
-            clock |= dict.fromkeys(
-                participants, max(clock[participant] for participant in participants)
-            )
-        else:
-            continue
-        for participant in participants:
-            del at[participant]
-            place[participant] += 1
-            ready.append(participant)
-    return Simulation(waiting=at, finished=clock, busy=busy)
-
-
-def _check(steps: Mapping[int, Sequence[Step]]) -> None:
-    for rank, rank_steps in steps.items():
-        for step in rank_steps:
-            if isinstance(step, Rendezvous) and step.ranks.count(rank) != 1:
-                raise ValueError(f"rank {rank} takes part in the {step} not once")

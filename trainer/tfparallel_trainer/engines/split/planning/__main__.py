@@ -11,7 +11,7 @@ import sys
 import pydantic
 
 from tfparallel_trainer.contract import exits, plan
-from tfparallel_trainer.runtime.lifecycle import ending
+from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.runtime.reporting import console
 
 
@@ -41,7 +41,7 @@ def _attempt(out: console.Console) -> exits.Exit:
         out.fail(f"The question for a plan is not valid: {error}.")
         return exits.Exit.BAD_CONFIGURATION
     except Exception as error:
-        return ending.exit_of(out, error, "planner")
+        return termination.exit_of(out, error, "planner")
     return exits.Exit.DONE
 
 

@@ -14,7 +14,6 @@ from tfparallel_trainer.engines.split.planning import (
     blocks,
     costs,
     cuts,
-    durations,
     hardware,
     parameter_memory,
     search_space,
@@ -59,7 +58,7 @@ class Tables:
         self._costs = known
         self.shardings = tuple(chosen or [costs.REPLICATED] * len(model.nodes))
         """Of each node."""
-        self._durations = durations.Durations(model, known, node_times, self.shardings)
+        self._durations = costs.Durations(model, known, node_times, self.shardings)
         self.downsets = tuple(downsets)
         self.blocks = tuple(blocks)
         self._block_of = {node: place for place, one in enumerate(blocks) for node in one.nodes}

@@ -26,7 +26,7 @@ def of(
         slots: bytes of optimizer slots of each variable that is trained, by key.
         fixed_slots: bytes that the optimizer holds besides.
         length: stands for dimensions that only the data tells.
-        copies: of the gradients while the optimizer updates, as `optimizer_state.copies` tells.
+        copies: of the gradients while the optimizer updates, as `subjects.optimizer_copies` tells.
 
     Raises:
         BadConfigurationError: there are such dimensions, and no length.

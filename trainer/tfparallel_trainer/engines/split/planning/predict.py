@@ -28,7 +28,7 @@ def timeline(
     """Let every rank do its list; all ranks of a rendezvous are busy until it ends.
 
     Args:
-        lists: ordered lists that come to their end, as `communication.simulate` finds.
+        lists: ordered lists that come to their end, whatever ranks wait for.
         seconds: how long a rank takes for a step; for a rendezvous, its first rank is asked.
     """
     place = dict.fromkeys(lists, 0)

@@ -1,17 +1,29 @@
 """What is planned: a recorded model with what it costs, on devices."""
 
-from collections.abc import Sequence
+import collections
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import assignment, elementwise, layout, traffic
+from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.engines.split.planning import (
-    choose,
-    costs,
-    hardware,
-    layer_shardings,
-    model_costs,
-    optimizer_state,
-)
+from tfparallel_trainer.engines.split.pipeline import schedule
+from tfparallel_trainer.engines.split.planning import choose, costs, hardware, model_costs
+
+_SIZES = (2, 3, 5, 7, 11, 13, 17)
+"""Different sizes for the dimensions of a stand-in, so that its slots' dimensions tell theirs."""
+
+_IN_TURN = (keras.optimizers.Adafactor, keras.optimizers.Muon)
+"""They compute norms and products of a weight's gradient, which come one after the other."""
+
+_Kind = tuple[tuple[int, ...], str]
+"""Shape and type of a variable."""
 
 
 def of(
@@ -35,13 +47,170 @@ def of(
         UserCodeError: the optimizer cannot be made from its configuration.
     """
     state_bytes, fixed = (
-        ({}, 0) if optimizer is None else optimizer_state.of(optimizer, model.variables)
+        ({}, 0) if optimizer is None else optimizer_state(optimizer, model.variables)
     )
-    known = model_costs.of(model, state_bytes, fixed, length, optimizer_state.copies(optimizer))
+    known = model_costs.of(model, state_bytes, fixed, length, optimizer_copies(optimizer))
     return choose.Subject(
         model=model,
         costs=known,
         times=measured or costs.estimated(known, cluster.device),
         cluster=cluster,
-        shardings_of=layer_shardings.shardings_of(model, optimizer),
+        shardings_of=shardings_of(model, optimizer),
     )
+
+
+def optimizer_state(
+    optimizer: Any, variables: Mapping[str, Any], shapes: Mapping[str, Sequence[int]] | None = None
+) -> tuple[dict[str, int], int]:
+    """Count what an optimizer of the same kind and configuration would hold.
+
+    It is built on small stand-ins with as many dimensions as the weights have; each dimension of a
+    slot is one of its weight's.
+
+    Args:
+        optimizer: the one that the user compiled the model with.
+        variables: those of a skeleton, by key; what is not trained has no slots.
+        shapes: those of the parts that a device holds, where they are not the whole, by key.
+
+    Returns:
+        Bytes of each variable that is trained, by key; and bytes that belong to none.
+
+    Raises:
+        UserCodeError: the optimizer cannot be made from its configuration.
+    """
+    known: dict[Any, collections.Counter[_Kind]] = {}
+    fixed = _built(optimizer, ())
+    bytes_by_key: dict[str, int] = {}
+    for key, variable in variables.items():
+        if not variable.trainable:
+            continue
+        dimensions = tuple((shapes or {}).get(key, variable.shape))
+        kind = (len(dimensions), variable.dtype, _label(optimizer, variable))
+        if kind not in known:
+            known[kind] = _built(optimizer, (variable,)) - fixed
+        sizes = dict(zip(_SIZES, dimensions, strict=False))
+        bytes_by_key[key] = sum(
+            math.prod(sizes.get(size, size) for size in slot) * graph.itemsize(dtype)
+            for slot, dtype in known[kind].elements()
+        )
+    return bytes_by_key, sum(
+        math.prod(slot) * graph.itemsize(dtype) for slot, dtype in fixed.elements()
+    )
+
+
+def optimizer_copies(optimizer: Any) -> float:
+    """How many times the gradients are there besides, while an optimizer with slots updates.
+
+    TensorFlow begins with the slots of all weights before it ends with those of the first. A
+    gradient stays until its last slot is done. Measured on CPU for each of Keras' optimizers.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return 0.0 if isinstance(inner, _IN_TURN) else 1.0
+
+
+def _label(optimizer: Any, variable: Any) -> str:
+    """What tells weights of one kind apart: Muon goes by their names."""
+    return variable.path if isinstance(optimizer, keras.optimizers.Muon) else ""
+
+
+def _built(optimizer: Any, like: Sequence[Any]) -> collections.Counter[_Kind]:
+    """Shapes and types of an optimizer's variables, for stand-ins of some weights."""
+    try:
+        optimizer_copy = type(optimizer).from_config(optimizer.get_config())
+    except (TypeError, ValueError) as error:
+        raise errors.UserCodeError(
+            f"The optimizer {type(optimizer).__name__} cannot be made again from its get_config "
+            f"({error}), which training on a mesh needs: let get_config give what __init__ takes."
+        ) from error
+    optimizer_copy.build([_stand_in(one) for one in like])
+    return collections.Counter((tuple(one.shape), one.dtype) for one in optimizer_copy.variables)
+
+
+def _stand_in(variable: Any) -> Any:
+    *scopes, name = variable.path.split("/")
+    with contextlib.ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(keras.name_scope(scope))
+        return keras.Variable(
+            "zeros", shape=_SIZES[: len(variable.shape)], dtype=variable.dtype, name=name
+        )
+
+
+def shardings_of(model: graph.Graph, optimizer: Any = None) -> choose.ShardingsOf:
+    """Give the ways of a model's nodes on any mesh.
+
+    They raise where a degree would divide nothing, where a layer cannot be split as the user chose,
+    and where the optimizer cannot train parts.
+    """
+
+    def on(mesh: shape.Mesh) -> Sequence[costs.Sharding]:
+        degrees = {axis: mesh.degree(axis) for axis in layout.AXES}
+        if not model.sharding_overrides and all(degree == 1 for degree in degrees.values()):
+            return [costs.REPLICATED] * len(model.nodes)
+        assigned = assignment.assign(model, degrees)
+        assigned.check()
+        if optimizer is not None:
+            elementwise.check_optimizer(optimizer, model.variables, assigned.variables)
+        return [_sharding(assigned, choice) for choice in assigned.choices]
+
+    return on
+
+
+def _axes(choice: assignment.Choice) -> Iterator[shape.Axis]:
+    """The axes that divide the outputs or the variables of a node."""
+    lies = [
+        *choice.split.gives.values(),
+        *(shard.layout for shard in choice.split.variables.values()),
+    ]
+    for one in lies:
+        yield from (cut.axis for cut in one.cuts if cut is not None)
+
+
+def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> costs.Sharding:
+    model, degrees = assigned.model, assigned.degrees
+    axes = set(_axes(choice))
+    if choice.way == registry.REPLICATED and not choice.costs:
+        return costs.REPLICATED
+    sent = {work: [one for one in choice.costs if one.work is work] for work in schedule.Work}
+    return costs.Sharding(
+        name=choice.way,
+        compute=math.prod(1 / degrees.get(axis, 1) for axis in axes),
+        kept=max(
+            (_share(lies, model.tensors[one].shape) for one, lies in choice.split.gives.items()),
+            default=1.0,
+        ),
+        variables={
+            key: _share(assigned.variables[key].layout, model.variables[key].shape)
+            for key in choice.node.variables
+            if not assigned.variables[key].layout.is_whole
+        },
+        forward_bytes=_bytes(sent[schedule.Work.FORWARD], degrees),
+        forward_messages=_messages(sent[schedule.Work.FORWARD], degrees),
+        backward_bytes=_bytes(sent[schedule.Work.BACKWARD], degrees),
+        backward_messages=_messages(sent[schedule.Work.BACKWARD], degrees),
+    )
+
+
+def _share(lies: layout.Layout, dims: Sequence[int | None]) -> float:
+    """The share of the rank that has most."""
+    parts = zip(lies.largest(dims), dims, strict=True)
+    return math.prod((part or 1) / (size or 1) for part, size in parts)
+
+
+def _bytes(sent: Sequence[traffic.Traffic], degrees: Mapping[shape.Axis, int]) -> float:
+    """Bytes that a rank sends for an example."""
+    return sum(one.sent(1, degrees.get(one.axis, 1)) for one in sent)
+
+
+def _messages(sent: Sequence[traffic.Traffic], degrees: Mapping[shape.Axis, int]) -> int:
+    """How often a rank sends: around the ring once, for a sum twice, to both neighbours at most."""
+    count = 0
+    for one in sent:
+        around = degrees.get(one.axis, 1) - 1
+        count += {
+            traffic.Kind.SUM: 2 * around,
+            traffic.Kind.GATHER: around,
+            traffic.Kind.EXCHANGE: around,
+            traffic.Kind.HALO: min(2, around),
+        }[one.kind]
+    return count

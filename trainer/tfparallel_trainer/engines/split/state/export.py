@@ -14,7 +14,7 @@ import h5py
 import tensorflow as tf
 
 from tfparallel_trainer import user
-from tfparallel_trainer.checkpoint import export, files, shard, values
+from tfparallel_trainer.checkpoint import export, files, shard
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split.state import archive, blueprint
 from tfparallel_trainer.objective import replica
@@ -129,7 +129,7 @@ def _count(drawn: blueprint.Blueprint, checkpoint: directory.Directory, index: f
     """Give the optimizer its counters and its rate, which Keras writes into the config, too."""
     for key, one in drawn.counters.items():
         parts = files.blocks(checkpoint, index, key, shard.box((), ()))
-        values.assign(one, ((box.slices, block) for box, block in parts))
+        shard.assign(one, ((box.slices, block) for box, block in parts))
 
 
 def _fill(

@@ -1,13 +1,18 @@
 """What becomes of a divided model's state: saved in parts, found again, and one file at the end."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+
+import h5py
 
 from tfparallel_trainer import user
-from tfparallel_trainer.checkpoint import files, peers, shard, slots, store
+from tfparallel_trainer.checkpoint import files, initial_weights, shard, slots, store
+from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split.engine import rank_model
-from tfparallel_trainer.engines.split.state import blueprint, export, weights_file
+from tfparallel_trainer.engines.split.state import archive, blueprint, export
 from tfparallel_trainer.runtime import settings
 from tfparallel_trainer.storage import directory
 
@@ -21,7 +26,7 @@ class Persistence:
 
     settings: settings.Settings
     module: user.Module
-    peers: peers.Peers
+    peers: agreement.Peers
     drawn: blueprint.Blueprint
     ranks: Sequence[rank_model.Rank]
     state: shard.State
@@ -48,7 +53,7 @@ class Persistence:
             return restored
         weights = self.settings.job.trainer.initial_weights
         if weights is not None:
-            weights_file.load(self.drawn, self.state, weights, self.settings.source_dir)
+            load_weights(self.drawn, self.state, weights, self.settings.source_dir)
             say(f"starting with the weights of {weights}")
         return files.Position(step=0, epoch=self.settings.first_epoch, example=0)
 
@@ -86,7 +91,7 @@ class Persistence:
 def prepare(
     settings: settings.Settings,
     module: user.Module,
-    peers: peers.Peers,
+    peers: agreement.Peers,
     ranks: Sequence[rank_model.Rank],
     say: Callable[[str], None],
 ) -> Persistence:
@@ -129,7 +134,7 @@ def _store(
     folder: directory.Directory,
     keep: int,
     say: Callable[[str], None],
-    peers: peers.Peers,
+    peers: agreement.Peers,
 ) -> store.Store:
     return store.Store(folder, keep, settings.job_uid, settings.attempt, say, peers)
 
@@ -153,3 +158,44 @@ def _share(drawn: blueprint.Blueprint, rank: rank_model.Rank) -> dict[str, shard
             rank.optimizer.keras_optimizer, trained, drawn.slots, writes_counters=rank.index == 0
         ),
     }
+
+
+def load_weights(
+    drawn: blueprint.Blueprint, state: shard.State, weights_path: str, folder: pathlib.Path
+) -> None:
+    """Assign to each rank its part of the weights of a file; the optimizer's state stays as it is.
+
+    Args:
+        drawn: the unsplit model.
+        state: what the ranks of this process hold.
+        weights_path: `trainer.initialWeights`: a path, relative to `folder` or absolute.
+        folder: the folder of the user's module.
+
+    Raises:
+        BadConfigurationError: the file is not there, or its variables are not the model's.
+        UserCodeError: Keras changes weights as it writes them, so that none belongs to a dataset.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        empty = pathlib.Path(place) / f"model{archive.WEIGHTS}"
+        archive.save_weights(drawn.model, empty, drawn.weights)
+        with archive.opened(empty) as file:
+            places, here = archive.Layout(file, drawn.weights).places, initial_weights.shapes(file)
+    here |= {place: drawn.wholes[key].shape for place, key in places.items()}
+    datasets = {key: place for place, key in places.items()}
+    with initial_weights.reading(weights_path, folder) as path, archive.opened(path) as file:
+        initial_weights.compare(path, initial_weights.shapes(file), here)
+        for key, one in state.each():
+            if key in datasets:
+                shard.assign(one.variable, _blocks(file[datasets[key]], one.box))
+
+
+def _blocks(dataset: h5py.Dataset, box: shard.Box) -> Iterator[shard.Placed]:
+    """Read a part of a variable, some rows at a time."""
+    if not box.shape:
+        yield (), archive.value(dataset, ())
+        return
+    rows = shard.rows_of(box.shape, dataset.dtype.itemsize)
+    for low in range(0, box.shape[0], rows):
+        count = min(rows, box.shape[0] - low)
+        part = shard.Box((box.start[0] + low, *box.start[1:]), (count, *box.shape[1:]))
+        yield part.within(box), archive.value(dataset, part.slices)

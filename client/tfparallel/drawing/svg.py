@@ -1,0 +1,146 @@
+"""SVG with alternative text, drawn by matplotlib, which is loaded when something is drawn.
+
+Loading it takes a second. Text stays text, so that files are small and can be searched. Equal data
+gives equal bytes: no date, and names that follow from the content.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import html
+import io
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tfparallel.drawing import palette
+
+NARROW = 3.9
+"""Inches: a picture that a phone shows at nearly its own size."""
+
+WIDE = 9.0
+"""Inches: a picture for a page of paper or a screen."""
+
+TEXT_POINTS = 9
+SMALL_POINTS = 8
+
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.size": TEXT_POINTS,
+    "font.sans-serif": ["DejaVu Sans", "Verdana"],  # Verdana is as wide, where the first is missing
+    "axes.titlesize": TEXT_POINTS,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": palette.QUIET,
+    "axes.labelcolor": palette.INK,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "text.color": palette.INK,
+    "hatch.linewidth": 0.7,
+    "legend.fontsize": SMALL_POINTS,
+    "legend.frameon": False,
+    "text.parse_math": False,
+}
+
+_REMOVED = re.compile(r"\s*<(metadata|defs)>\s*(<style.*?</style>|.*?)\s*</\1>", re.DOTALL)
+"""What says who wrote it, and a style that would count for the whole page."""
+
+_NAME = re.compile(r'(\bid="|url\(#|href="#)')
+_ROOT = re.compile(r"<svg\b[^>]*>")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture, and what it says in words."""
+
+    title: str
+    description: str
+    """What a reader who does not see the picture needs."""
+    document: str
+    """A whole SVG file."""
+
+    @property
+    def element(self) -> str:
+        """The SVG for a place in a page of HTML."""
+        return self.document[self.document.index("<svg") :]
+
+
+class Canvas:
+    """A picture that is drawn in the body of `canvas`."""
+
+    def __init__(self, figure: Any, title: str) -> None:
+        self.figure = figure
+        """matplotlib's."""
+        self.title = title
+        self.description = ""
+        self.width = float(figure.get_figwidth())
+        self._picture: Picture | None = None
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it is drawn for a phone."""
+        return self.width < (NARROW + WIDE) / 2
+
+    @property
+    def picture(self) -> Picture:
+        """What was drawn, after the body."""
+        if self._picture is None:
+            raise RuntimeError("the picture is not drawn yet")
+        return self._picture
+
+    def close(self) -> None:
+        """Turn what is drawn into SVG."""
+        out = io.StringIO()
+        self.figure.savefig(out, format="svg", metadata={"Date": None})
+        document = _label(out.getvalue(), self.title, self.description, self.width)
+        self._picture = Picture(self.title, self.description, document)
+
+
+@contextlib.contextmanager
+def canvas(title: str, *, width: float, height: float) -> Iterator[Canvas]:
+    """Draw a picture in the body, which also sets its description.
+
+    Args:
+        title: what it shows, in a few words; no part of the drawing.
+        width: inches.
+        height: inches.
+    """
+    import matplotlib
+    from matplotlib import figure
+
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": title}):
+        drawing = Canvas(figure.Figure(figsize=(width, height), layout="constrained"), title)
+        yield drawing
+        drawing.close()
+
+
+def scale(axis: Any, values: Iterable[float]) -> None:
+    """Make the vertical axis logarithmic where values differ by a factor of ten or more."""
+    from matplotlib import ticker
+
+    positive = sorted(values)
+    if positive and positive[0] > 0 and positive[-1] >= 10 * positive[0]:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_locator(ticker.NullLocator())
+
+
+def _label(document: str, title: str, description: str, width: float) -> str:
+    """Add the texts for readers who do not see the picture, and make its names its own."""
+    key = "p" + hashlib.sha256(f"{title} {description} {width}".encode()).hexdigest()[:8]
+    bare = _NAME.sub(lambda start: f"{start[1]}{key}-", _REMOVED.sub("", document, count=2))
+    root = _ROOT.search(bare)
+    if root is None:
+        raise RuntimeError("matplotlib wrote no svg element")
+    names = (
+        f'role="img" aria-labelledby="{key}-title {key}-desc"'
+        ' style="stroke-linejoin: round; stroke-linecap: butt"'
+    )
+    texts = "".join(
+        f'\n <{tag} id="{key}-{tag}">{html.escape(text, quote=False)}</{tag}>'
+        for tag, text in (("title", title), ("desc", description))
+    )
+    return f"{bare[: root.end() - 1]} {names}>{texts}{bare[root.end() :]}"

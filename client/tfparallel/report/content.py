@@ -1,0 +1,293 @@
+"""The figures of a report, worked out from what a run left. Pure."""
+
+import collections
+import dataclasses
+import datetime
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from tfparallel.report import goodput, periods, records
+from tfparallel.terminal import placement as terminal_placement
+from tfparallel_operator.api import quantities
+from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.contract import progress as contract_progress
+
+_POINTS = 300
+"""Most points of a curve: a screen shows no more."""
+
+_NO_METRICS = frozenset({"input_wait"})
+"""Figures of the train log that say nothing of the model."""
+
+Point = tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Curve:
+    """A figure over steps or over seconds."""
+
+    name: str
+    parts: Sequence[Sequence[Point]]
+    """A part for each start of training; none is empty."""
+
+    @property
+    def points(self) -> Sequence[Point]:
+        """The points of all parts."""
+        return [point for part in self.parts for point in part]
+
+    @property
+    def last(self) -> float:
+        """The newest value."""
+        return self.parts[-1][-1][1]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Metric:
+    """Loss or a metric, in training and in evaluations, over steps."""
+
+    name: str
+    training: Curve | None
+    evaluation: Curve | None
+
+    @property
+    def curves(self) -> Sequence[Curve]:
+        """Those that exist."""
+        return [curve for curve in (self.training, self.evaluation) if curve is not None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bar:
+    """A pod's process on the timeline, in seconds after the begin of the run."""
+
+    replica: str
+    attempt: int
+    begin: float
+    end: float
+    outcome: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempt:
+    """A row of the table of attempts."""
+
+    number: int
+    began: float
+    """Seconds after the begin of the run."""
+    start_seconds: float | None
+    """Until the first step was made; None: none was."""
+    ended: float
+    steps: str
+    cause: str
+    lost: float | None
+    """Seconds that its end cost; None where nothing followed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """All that a report shows."""
+
+    title: str
+    state: str
+    message: str
+    """Why the job failed, waits or was cut off; empty where all is well."""
+    facts: Sequence[tuple[str, str]]
+    """What ran, by name."""
+    metrics: Sequence[Metric]
+    throughput: Curve | None
+    input_wait: Curve | None
+    memory: Curve | None
+    memory_limit: int | None
+    """Bytes that a pod of the coordinator may use."""
+    goodput: goodput.Goodput
+    attempts: Sequence[Attempt]
+    pods: Sequence[Bar]
+    staleness: Mapping[int, int]
+    """How many updates had which staleness."""
+
+
+def make(run: records.Run) -> Content:
+    """Work out all figures."""
+    return Content(
+        title=run.job.name,
+        state="Cut off" if run.is_cut_off else run.job.state,
+        message=_message(run),
+        facts=tuple(_facts(run)),
+        metrics=tuple(_metrics(run.records)),
+        throughput=_over_time(run, "examples a second", _throughput),
+        input_wait=_over_time(run, "input wait", lambda record: _percent(record, "input_wait")),
+        memory=_over_time(run, "memory", lambda record: record.fields.get("memoryBytes")),
+        memory_limit=_memory_limit(run),
+        goodput=goodput.attribute((run.end - run.begin).total_seconds(), periods.intervals(run)),
+        attempts=tuple(_attempts(run)),
+        pods=tuple(_pods(run)),
+        staleness=_staleness(run.records),
+    )
+
+
+def _message(run: records.Run) -> str:
+    if run.is_cut_off:
+        return (
+            "The process of the run ended before the job did. The page shows what is on record up"
+            f" to then. To continue it: tfparallel run JOB.yaml --output {run.place}"
+        )
+    conditions = run.job.status.conditions
+    kinds = ("Failed", "Suspended", "Pending", "Restarting")
+    by_kind = {one.type: one.message for one in conditions if one.status == "True"}
+    return next((by_kind[kind] for kind in kinds if by_kind.get(kind)), "")
+
+
+def _facts(run: records.Run) -> Iterator[tuple[str, str]]:
+    status, spec = run.job.status, run.job.manifest.get("spec", {})
+    yield "job", run.job.name
+    yield "ran", run.place
+    if status.strategy:
+        yield "strategy", status.strategy
+    replicas = [f"{role} {(one or {}).get('replicas') or 1}" for role, one in run.job.roles.items()]
+    if replicas:
+        yield "replicas", ", ".join(replicas)
+    if status.placement is not None:
+        yield "mesh", terminal_placement.headline(status.placement).removeprefix("mesh ")
+    if (batch := (spec.get("trainer") or {}).get("globalBatchSize")) is not None:
+        yield "global batch", f"{batch} examples"
+    yield "began", f"{run.begin:%Y-%m-%d %H:%M:%S %Z}"
+    ended = "ended" if run.job.is_finished else "last seen" if run.is_cut_off else "seen"
+    yield ended, f"{run.end:%Y-%m-%d %H:%M:%S %Z}"
+    yield "lasted", contract_progress.format_duration((run.end - run.begin).total_seconds())
+    if (steps := _steps(run)) is not None:
+        yield "steps", steps
+    restarts = status.restarts.failure + status.restarts.disruption
+    if restarts:
+        causes = ", ".join(f"{cause} {count}" for cause, count in status.restart_causes.items())
+        yield "restarts", f"{restarts} ({causes})" if causes else str(restarts)
+    versions = dict(run.versions)
+    for record in run.records:
+        versions |= record.fields.get("versions", {}) if record.is_first_step else {}
+    if versions:
+        yield "versions", ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _steps(run: records.Run) -> str | None:
+    report = run.job.status.progress
+    last = max((record.step for record in run.records), default=None)
+    if report is None:
+        return None if last is None else f"{last:,}"
+    total = "" if report.total_steps is None else f" of {report.total_steps:,}"
+    return f"{max(report.step, last or 0):,}{total}"
+
+
+def _metrics(recorded: Sequence[records.Record]) -> Iterator[Metric]:
+    kinds = (outputs.TrainEvent.TRAIN, outputs.TrainEvent.EVALUATION)
+    values: dict[str, dict[str, dict[float, float]]] = {}
+    for record in recorded:
+        if record.event in kinds:
+            for name, value in record.metrics.items():
+                if math.isfinite(value) and name not in _NO_METRICS:
+                    by_kind = values.setdefault(name, {})
+                    by_kind.setdefault(record.event, {})[float(record.step)] = value
+    for name in sorted(values, key=lambda name: (name != "loss", name)):
+        training, evaluation = (_of_steps(kind, values[name].get(kind, {})) for kind in kinds)
+        yield Metric(name, training, evaluation)
+
+
+def _of_steps(kind: str, by_step: Mapping[float, float]) -> Curve | None:
+    """Return a curve; of a step that was made again the newest value counts."""
+    name = "training" if kind == outputs.TrainEvent.TRAIN else "evaluation"
+    return Curve(name, [thin(sorted(by_step.items()))]) if by_step else None
+
+
+def _over_time(
+    run: records.Run, name: str, value_of: Callable[[records.Record], float | None]
+) -> Curve | None:
+    parts = []
+    for period in periods.find(run):
+        known = [
+            (_after(run, record.time), float(value))
+            for record in period.records
+            if record.event == outputs.TrainEvent.TRAIN and (value := value_of(record)) is not None
+        ]
+        points = [point for point in known if math.isfinite(point[1])]
+        if points:
+            parts.append(thin(points))
+    return Curve(name, parts) if parts else None
+
+
+def thin(points: Sequence[Point], most: int = _POINTS) -> Sequence[Point]:
+    """Return at most so many points: the means of equal groups of neighbors."""
+    size = math.ceil(len(points) / most)
+    if size <= 1:
+        return tuple(points)
+    groups = (points[start : start + size] for start in range(0, len(points), size))
+    return tuple(
+        (statistics.fmean(x for x, _ in group), statistics.fmean(y for _, y in group))
+        for group in groups
+    )
+
+
+def duration(seconds: float) -> str:
+    """Write a time for people, with tenths of a second below a minute."""
+    return f"{seconds:.1f}s" if seconds < 60 else contract_progress.format_duration(seconds)
+
+
+def _throughput(record: records.Record) -> float | None:
+    return record.fields.get("examplesPerSecond")
+
+
+def _percent(record: records.Record, name: str) -> float | None:
+    value = record.metrics.get(name)
+    return None if value is None else 100 * value
+
+
+def _memory_limit(run: records.Run) -> int | None:
+    """Return the limit of the role that coordinates; None where its template has none."""
+    roles = run.job.roles
+    role = next((name for name in ("Chief", "Master", "Worker") if name in roles), "")
+    pod_spec = ((roles.get(role) or {}).get("template") or {}).get("spec") or {}
+    for container in pod_spec.get("containers", ()):
+        limit = container.get("resources", {}).get("limits", {}).get("memory")
+        if container.get("name") == "tensorflow" and limit is not None:
+            count = quantities.parse(str(limit))
+            return None if count is None else int(count)
+    return None
+
+
+def _attempts(run: records.Run) -> Iterator[Attempt]:
+    listed = periods.find(run)
+    for place, period in enumerate(listed):
+        following = listed[place + 1] if place + 1 < len(listed) else None
+        first = period.first_step
+        yield Attempt(
+            number=period.number,
+            began=_after(run, period.began),
+            start_seconds=None if first is None else (first - period.began).total_seconds(),
+            ended=_after(run, period.ended),
+            steps="none" if first is None else f"{period.resumed_step} to {period.last_step}",
+            cause=_cause(run, period, is_last=following is None),
+            lost=None if following is None else periods.lost_seconds(run, period, following),
+        )
+
+
+def _cause(run: records.Run, period: periods.Period, *, is_last: bool) -> str:
+    if period.cause is not None:
+        return f"{period.cause.reason}: {period.cause.message}"
+    if is_last:
+        return "Cut off" if run.is_cut_off else run.job.state
+    return "no event tells why it ended"
+
+
+def _pods(run: records.Run) -> Iterator[Bar]:
+    for pod in run.pods:
+        end = run.end if pod.ended is None else pod.ended
+        begin = max(0.0, _after(run, pod.started))
+        yield Bar(pod.replica, pod.attempt, begin, max(begin, _after(run, end)), pod.outcome)
+
+
+def _staleness(recorded: Iterable[records.Record]) -> Mapping[int, int]:
+    counts: collections.Counter[int] = collections.Counter()
+    for record in recorded:
+        for staleness, count in record.fields.get("staleness", {}).items():
+            counts[int(staleness)] += int(count)
+    return dict(sorted(counts.items()))
+
+
+def _after(run: records.Run, moment: datetime.datetime) -> float:
+    return (moment - run.begin).total_seconds()

@@ -1,0 +1,242 @@
+"""Reads what a run left: from a folder of this machine, or from a cluster."""
+
+import datetime
+import importlib.metadata
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pydantic
+import yaml
+
+from tfparallel import errors, models
+from tfparallel.cluster import backend
+from tfparallel.machine import detached
+from tfparallel.report import records
+from tfparallel.results import files, folder, places
+from tfparallel_operator import wall_clock
+from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.core.status import conditions
+from tfparallel_operator.local import folders, record
+from tfparallel_trainer.contract import outputs
+
+_FILES = (outputs.TRAIN_LOG, outputs.SUMMARY, outputs.PIPELINE)
+
+_SCRIPT = (
+    "The job runs a script, and only the shipped trainer records curves. If the script writes"
+    " event files, see them with tfparallel tensorboard."
+)
+
+
+async def gather_folder(path: pathlib.Path) -> records.Run:
+    """Read a local run.
+
+    Args:
+        path: the folder of a run, or runs/JOB: its newest run.
+
+    Raises:
+        SpecError: it is no run, or one of its files cannot be read.
+    """
+    root = folder.newest(path)
+    layout = folders.Folders(root)
+    if not layout.status.exists():
+        raise load.SpecError(
+            f"{path}: no run is in this folder: {folders.STATUS_FILE} is missing. Give the folder"
+            " of a run, such as runs/JOB/TIME"
+        )
+    is_running = detached.DetachedRun(layout).is_running
+    try:
+        status = job_status.JobStatus.model_validate_json(layout.status.read_bytes())
+        events, changes = record.read_events(layout), record.read_pod_changes(layout)
+        manifest = _read_manifest(layout)
+    except (ValueError, yaml.YAMLError) as error:
+        raise load.SpecError(
+            f"{root}: a file of the run cannot be read ({_first_line(error)}). Write the report"
+            " with the version of tfparallel that ran the job"
+        ) from error
+    name = manifest.get("metadata", {}).get("name") or _name_of_pods(layout) or root.name
+    moments = [event.time for event in events] + [change.time for change in changes]
+    job = models.Job(
+        name=name,
+        namespace=manifest.get("metadata", {}).get("namespace", "default"),
+        uid="",
+        created=min([*moments[:1], status.start_time or _modified(layout.status)]),
+        status=status,
+        manifest=manifest,
+    )
+    texts = await _read_results(job, root)
+    trained = _parse(texts)
+    last = max([*moments, *(line.time for line in trained[-1:])], default=_modified(layout.status))
+    is_over = conditions.finished(status) or status.state == names.State.SUSPENDED
+    return records.Run(
+        job=job,
+        place=str(root),
+        now=wall_clock.utc_now() if is_running else last,
+        is_cut_off=not is_running and not is_over,
+        events=[_event(event, name) for event in events],
+        pods=list(_pod_runs(changes, is_running=is_running)),
+        records=trained,
+        **_other_results(texts),
+        versions={"tfparallel": importlib.metadata.version("tfparallel")},
+        missing_results="" if texts else _SCRIPT if manifest and job.is_script else "",
+    )
+
+
+async def gather_job(
+    cluster: backend.ClusterBackend, name: str, choice: places.Choice, say: Callable[[str], None]
+) -> records.Run:
+    """Read a job of a cluster.
+
+    Args:
+        cluster: where it is.
+        name: of the job.
+        choice: what the user says of the place of its results.
+        say: called with sentences for the user.
+
+    Raises:
+        JobNotFound: no job has the name.
+        SpecError: its train log cannot be read.
+    """
+    job = await cluster.get_job(name)
+    events = await cluster.list_events(job)
+    texts, missing = await _read_results_of_job(cluster, job, choice, say)
+    of_job = f"{names.SINGULAR}/{job.name}"
+    return records.Run(
+        job=job,
+        place=f"in namespace {job.namespace}",
+        now=wall_clock.utc_now(),
+        events=[event for event in events if event.object == of_job],
+        pods=[_pod_run(replica) for replica in await cluster.list_replicas(job) if replica.started],
+        records=_parse(texts),
+        **_other_results(texts),
+        versions=dict(await _versions(cluster)),
+        missing_results=missing,
+    )
+
+
+async def _read_results_of_job(
+    cluster: backend.ClusterBackend,
+    job: models.Job,
+    choice: places.Choice,
+    say: Callable[[str], None],
+) -> tuple[Mapping[str, str], str]:
+    """Return the texts of a job's results, and why there are none."""
+    if job.is_script:
+        return {}, _SCRIPT
+    if job.state == names.State.PENDING and job.status.progress is None:
+        # A reader of its claim could bind the claim to a node that the job cannot use.
+        return {}, f"The job is Pending. See why: tfparallel why {job.name}"
+    try:
+        async with places.opened(cluster, job, choice, say) as place:
+            return await _read(place), ""
+    except errors.Failure as error:
+        return {}, f"The records of training cannot be read: {error}."
+
+
+async def _read_results(job: models.Job, root: pathlib.Path) -> Mapping[str, str]:
+    try:
+        return await _read(folder.find(root))
+    except errors.Failure:
+        return {}
+
+
+async def _read(place: files.Place) -> Mapping[str, str]:
+    """Return the texts of the files that a report needs, by their paths."""
+    texts = {}
+    for file in await place.list_files():
+        if file.path in _FILES:
+            chunks = [chunk async for chunk in place.read(file, 0)]
+            texts[file.path] = b"".join(chunks).decode(errors="replace")
+    return texts
+
+
+def _parse(texts: Mapping[str, str]) -> Sequence[records.Record]:
+    return records.parse_log(texts.get(outputs.TRAIN_LOG, ""), outputs.TRAIN_LOG)
+
+
+def _other_results(texts: Mapping[str, str]) -> dict[str, Any]:
+    parsers = {
+        "summary": (outputs.SUMMARY, records.parse_summary),
+        "stages": (outputs.PIPELINE, records.parse_pipeline),
+    }
+    return {field: parse(texts[path]) for field, (path, parse) in parsers.items() if path in texts}
+
+
+async def _versions(cluster: backend.ClusterBackend) -> Sequence[tuple[str, str]]:
+    operators = await cluster.list_operators() or ()
+    listed = [("operator", operator.version) for operator in operators if operator.version]
+    return [("tfparallel", importlib.metadata.version("tfparallel")), *listed]
+
+
+def _read_manifest(layout: folders.Folders) -> Mapping[str, Any]:
+    """Return the manifest of a run; nothing where an older version ran it."""
+    if not layout.manifest.exists():
+        return {}
+    manifest = yaml.safe_load(layout.manifest.read_text(encoding="utf-8"))
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{layout.manifest.name} is no manifest")
+    return manifest
+
+
+def _name_of_pods(layout: folders.Folders) -> str:
+    pods = record.read_pods(layout)
+    return pods[0].name.removesuffix(f"-{pods[0].replica}") if pods else ""
+
+
+def _event(event: record.Event, job: str) -> models.Event:
+    return models.Event(
+        time=event.time,
+        type=event.type.value,
+        reason=event.reason,
+        object=f"{names.SINGULAR}/{job}",
+        message=event.message,
+    )
+
+
+def _pod_runs(changes: Sequence[record.PodChange], *, is_running: bool) -> Iterator[records.PodRun]:
+    """Yield the processes of all replicas in the order of their starts."""
+    for place, change in enumerate(changes):
+        if change.phase.ended:
+            continue
+        later = (other for other in changes[place + 1 :] if other.name == change.name)
+        end = next(later, None)
+        ended = end is not None and end.phase.ended
+        yield records.PodRun(
+            replica=change.replica,
+            pod=change.name,
+            attempt=change.attempt,
+            node="",
+            started=change.time,
+            ended=end.time if end is not None else None,
+            outcome=_outcome(end.reason, end.exit_code)
+            if end is not None and ended
+            else "runs"
+            if is_running
+            else "its end is not on record",
+        )
+
+
+def _pod_run(replica: models.Replica) -> records.PodRun:
+    return records.PodRun(
+        replica=replica.name,
+        pod=replica.pod,
+        attempt=replica.attempt,
+        node=replica.node,
+        started=replica.started or datetime.datetime.min.replace(tzinfo=datetime.UTC),
+        ended=replica.ended,
+        outcome="runs" if replica.ended is None else _outcome(replica.reason, replica.exit_code),
+    )
+
+
+def _outcome(reason: str, code: int | None) -> str:
+    return reason if code in (None, 0) else f"{reason or 'ended'}, exit code {code}"
+
+
+def _modified(path: pathlib.Path) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC)
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, pydantic.ValidationError):
+        return str(error.errors()[0]["msg"])
+    return str(error).splitlines()[0]

@@ -1,0 +1,237 @@
+"""The report as one page of HTML, which needs neither network nor scripts."""
+
+import dataclasses
+import datetime
+import importlib.metadata
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jinja2
+import yaml
+
+from tfparallel.planning import show
+from tfparallel.report import content, draw, records
+from tfparallel_trainer.contract import plan
+
+SHOWN_METRICS = 12
+SHOWN_PODS = 60
+
+_HIDDEN = "(left out)"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """A table of text."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the page."""
+
+    key: str
+    """In addresses."""
+    title: str
+    sentences: Sequence[str] = ()
+    facts: Sequence[tuple[str, str]] = ()
+    figures: Sequence[draw.Figure] = ()
+    tables: Sequence[Table] = ()
+    text: str = ""
+    text_title: str = ""
+
+
+def render(run: records.Run, now: datetime.datetime) -> str:
+    """Return the page about a run."""
+    figures = content.make(run)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tfparallel.report", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template("page.html.jinja").render(
+        content=figures,
+        goodput=f"{figures.goodput.share:.0%}" if figures.attempts else "",
+        sections=[
+            _what_ran(run, figures),
+            _training(run, figures),
+            _speed(run, figures),
+            _time(run, figures),
+            *_staleness(run, figures),
+            *_pipeline(run),
+        ],
+        version=importlib.metadata.version("tfparallel"),
+        written=f"{now:%Y-%m-%d %H:%M %Z}",
+    )
+
+
+def _what_ran(run: records.Run, figures: content.Content) -> Section:
+    drawn, planned = [], None if run.stages is None else run.stages.planned
+    if planned is not None:
+        drawn = [draw.placement(planned, _pod_names(run)), draw.planned_memory(planned)]
+    manifest = {key: value for key, value in run.job.manifest.items() if key != "status"}
+    has_spec = bool(manifest.get("spec"))
+    sentences = [] if has_spec else ["The folder holds no manifest: an older version wrote it."]
+    return Section(
+        key="what",
+        title="What ran",
+        sentences=sentences,
+        facts=figures.facts,
+        figures=drawn,
+        tables=[_replicas(run)] if run.pods else [],
+        text=yaml.safe_dump(_without_values(manifest), sort_keys=False) if has_spec else "",
+        text_title="Manifest (values of variables are left out)",
+    )
+
+
+def _replicas(run: records.Run) -> Table:
+    newest = {pod.replica: pod for pod in run.pods}
+    rows = [
+        [pod.replica, pod.node or "this machine", pod.pod, str(pod.attempt), pod.outcome or "runs"]
+        for pod in newest.values()
+    ]
+    more = len(rows) - SHOWN_PODS
+    title = "Pods and nodes" + (f", {more} more are left out" if more > 0 else "")
+    return Table(title, ("replica", "node", "pod", "attempt", "outcome"), rows[:SHOWN_PODS])
+
+
+def _pod_names(run: records.Run) -> Mapping[int, str]:
+    """Return the names of the pods in the order of their ranks, with their nodes."""
+    nodes = {pod.replica: pod.node for pod in run.pods}
+    names = [
+        f"{role.lower()}-{index}"
+        for role in ("Chief", "Master", "Worker")
+        for index in range((run.job.roles.get(role) or {}).get("replicas") or 1)
+        if role in run.job.roles
+    ]
+    return {
+        number: f"{name}\n{nodes[name]}" if nodes.get(name) else name
+        for number, name in enumerate(names)
+    }
+
+
+def _training(run: records.Run, figures: content.Content) -> Section:
+    sentences = []
+    if not figures.metrics:
+        sentences.append(run.missing_results or "The run has recorded no step yet.")
+        report = run.job.status.progress
+        if report is not None and report.metrics:
+            last = ", ".join(f"{name} {value}" for name, value in report.metrics.items())
+            sentences.append(f"Last report: {last}.")
+    if len(figures.metrics) > SHOWN_METRICS:
+        hidden = ", ".join(metric.name for metric in figures.metrics[SHOWN_METRICS:])
+        sentences.append(f"Metrics that are left out: {hidden}. TensorBoard shows all.")
+    return Section(
+        key="training",
+        title="Loss and metrics",
+        sentences=sentences,
+        figures=[draw.metric(metric) for metric in figures.metrics[:SHOWN_METRICS]],
+    )
+
+
+def _speed(run: records.Run, figures: content.Content) -> Section:
+    sentences, drawn = [], []
+    if figures.throughput is not None:
+        drawn.append(draw.throughput(figures.throughput))
+    if figures.input_wait is not None:
+        drawn.append(draw.input_wait(figures.input_wait))
+    if figures.memory is not None:
+        drawn.append(draw.memory(figures.memory, figures.memory_limit))
+        if figures.memory_limit is None:
+            sentences.append("The memory has no limit: the job's template sets none.")
+    elif run.records:
+        sentences.append("Memory is missing: an older version of the trainer did not record it.")
+    if not run.records:
+        sentences.append(run.missing_results or "The run has recorded no step yet.")
+    return Section(
+        key="speed", title="Throughput, input, memory", sentences=sentences, figures=drawn
+    )
+
+
+def _time(run: records.Run, figures: content.Content) -> Section:
+    sentences = []
+    if run.records and not any(record.is_first_step for record in run.records):
+        sentences.append(
+            "An older version of the trainer did not record when its processes started: starts are"
+            " those of the events."
+        )
+    if not run.pods:
+        sentences.append("When pods started and ended is not on record.")
+    rows = [
+        [
+            str(attempt.number),
+            content.duration(attempt.began),
+            _optional_duration(attempt.start_seconds),
+            attempt.steps,
+            content.duration(attempt.ended),
+            attempt.cause,
+            _optional_duration(attempt.lost),
+        ]
+        for attempt in figures.attempts
+    ]
+    has_lasted = figures.goodput.whole > 0
+    columns = ("start", "at", "until the first step", "steps", "ended at", "because", "lost time")
+    return Section(
+        key="time",
+        title="Where the time went",
+        sentences=sentences,
+        figures=[draw.timeline(figures), draw.shares(figures.goodput)] if has_lasted else [],
+        tables=[Table("Starts of training", columns, rows)] if rows else [],
+    )
+
+
+def _optional_duration(seconds: float | None) -> str:
+    return "-" if seconds is None else content.duration(seconds)
+
+
+def _staleness(run: records.Run, figures: content.Content) -> Iterator[Section]:
+    if figures.staleness:
+        sentence = (
+            "How many updates of other workers came between reading the weights and applying a"
+            " gradient."
+        )
+        yield Section(
+            key="staleness",
+            title="Staleness",
+            sentences=[sentence],
+            figures=[draw.staleness(figures.staleness)],
+        )
+    elif run.job.status.strategy == "ParameterServer":
+        sentence = "Staleness is missing: a script or an older version of the trainer ran."
+        yield Section(key="staleness", title="Staleness", sentences=[sentence])
+
+
+def _pipeline(run: records.Run) -> Iterator[Section]:
+    if run.stages is not None:
+        yield Section(
+            key="pipeline",
+            title="Pipeline",
+            sentences=[f"Stages {show.waiting(run.stages)}.", *_expectation(run.stages)],
+            figures=[draw.schedule(run.stages), draw.stage_shares(run.stages)],
+        )
+    elif run.job.status.strategy == "ModelSplit":
+        sentence = "The schedule is missing: the trainer writes it when the job succeeds."
+        yield Section(key="pipeline", title="Pipeline", sentences=[sentence])
+
+
+def _expectation(stages: plan.Pipeline) -> Iterator[str]:
+    if stages.placement.reasons:
+        yield f"The planner expected: {' '.join(stages.placement.reasons)}"
+
+
+def _without_values(manifest: Any) -> Any:
+    """Return a manifest without the values of variables: people pass the page on."""
+    if isinstance(manifest, Mapping):
+        return {
+            key: [{**one, "value": _HIDDEN} if "value" in one else one for one in value]
+            if key == "env" and isinstance(value, list)
+            else _without_values(value)
+            for key, value in manifest.items()
+        }
+    if isinstance(manifest, list):
+        return [_without_values(value) for value in manifest]
+    return manifest

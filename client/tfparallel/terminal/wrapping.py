@@ -1,0 +1,32 @@
+"""Sentences as they are printed: on a terminal broken between words, in a file whole."""
+
+import re
+import shutil
+import sys
+import textwrap
+
+import click
+
+_GLUE = "\0"
+"""Stands for a space where a line must not break."""
+
+
+def say(text: str) -> None:
+    """Print what is no result: to standard error."""
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(wrapped for line in text.splitlines() for wrapped in wrap(line, width))
+    click.echo(text, err=True)
+
+
+def wrap(text: str, width: int, indent: int = 0) -> list[str]:
+    """Break text into lines, but never a command, so that you can copy it."""
+    glued = re.sub(r"`[^`]+`", lambda command: command[0].replace(" ", _GLUE), text)
+    lines = textwrap.wrap(
+        glued,
+        width,
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return [line.replace(_GLUE, " ") for line in lines] or [""]

@@ -1,0 +1,167 @@
+"""What each condition and reason means, and what to do: the tables of docs/reference/reasons.md."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from tfparallel_operator.api import names
+
+_NORMAL: Literal["Normal"] = "Normal"
+_WARNING: Literal["Warning"] = "Warning"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a reason means."""
+
+    meaning: str
+    remedy: str = ""
+    """What to do; empty where nothing needs to be done."""
+    event: Literal["Normal", "Warning", ""] = _NORMAL
+    """The type of its Event; empty for reasons that only conditions have."""
+
+
+def _warning(meaning: str, remedy: str) -> Explanation:
+    return Explanation(meaning, remedy, _WARNING)
+
+
+CONDITIONS: Mapping[names.Condition, str] = {
+    names.Condition.RESUMABLE: "A restart resumes from a checkpoint. False: it starts at step 0."
+    " Only with `spec.trainer`.",
+    names.Condition.SPEC_INVALID: "The newest spec cannot be used: the job continues with its last"
+    " valid one.",
+    names.Condition.SUSPENDED: "`runPolicy.suspend` is true: the pods are deleted.",
+    names.Condition.ADMITTED: "The queue lets the job run. Only of jobs in a queue.",
+    names.Condition.RUNNING: "Every training replica runs or has completed. With parameter servers:"
+    " chief, servers and at least one worker. If training is slow, the message says why.",
+    names.Condition.RESTARTING: "The operator restarts replicas, and not all of them run yet.",
+    names.Condition.TRAINING_STALLED: "Training reported progress, then made none for"
+    " `runPolicy.stallDeadlineSeconds`.",
+    names.Condition.CREATION_REFUSED: "The API server refuses pods. The operator tries again.",
+    names.Condition.SUCCEEDED: "The job succeeded.",
+    names.Condition.FAILED: "The job failed and does not run again.",
+}
+"""What it means that a condition is true."""
+
+REASONS: Mapping[names.Reason, Explanation] = {
+    names.Reason.JOB_STARTED: Explanation(
+        "The first attempt starts, or the job starts after you corrected its manifest."
+    ),
+    names.Reason.REPLICAS_RUNNING: Explanation("All replicas that training needs run."),
+    names.Reason.REPLICAS_PENDING: _warning(
+        "Replicas wait. The message has the words of the scheduler or kubelet. The Event says that"
+        " the operator lacks rights.",
+        "Follow the message; `tfparallel why` adds evidence.",
+    ),
+    names.Reason.REPLICA_FAILED: _warning(
+        "A replica exited with an error. The message has the exit code, and the replica's last"
+        " sentence.",
+        "Look up the exit code, and follow the sentence.",
+    ),
+    names.Reason.REPLICA_LOST: _warning(
+        "A pod was deleted, evicted, or lost with its node. The operator runs it again.",
+        "If it repeats, look at the nodes: `kubectl describe pod` names the cause.",
+    ),
+    names.Reason.SOURCE_FAILED: _warning(
+        "The init container could not fetch the job's code or packages.",
+        "Correct `trainer.source` or the requirements that the message names.",
+    ),
+    names.Reason.BACKOFF_LIMIT_EXCEEDED: _warning(
+        "The job failed more often than `runPolicy.backoffLimit`.",
+        "Correct what the last failure names, or raise the limit.",
+    ),
+    names.Reason.FAILURE_POLICY: _warning(
+        "A rule of `runPolicy.failurePolicy` fails the job, or ignores a lost replica.",
+        "Change the rule if you want something else.",
+    ),
+    names.Reason.DEADLINE_EXCEEDED: _warning(
+        "The job ran longer than `runPolicy.activeDeadlineSeconds`.",
+        "Raise the deadline, or train for fewer epochs.",
+    ),
+    names.Reason.PENDING_DEADLINE_EXCEEDED: _warning(
+        "Pods waited longer than `runPolicy.pendingDeadlineSeconds`. The message says for what.",
+        "Follow the message, or raise the deadline.",
+    ),
+    names.Reason.STALL_DEADLINE_EXCEEDED: _warning(
+        "Training made no progress for `runPolicy.stallDeadlineSeconds`.",
+        "Read the last lines of the coordinator, or raise the deadline if steps take so long.",
+    ),
+    names.Reason.QUOTA_EXCEEDED: _warning(
+        "A quota of the namespace is used up, so the API server refuses pods.",
+        "Request less, delete jobs that have ended, or raise the quota.",
+    ),
+    names.Reason.PRIORITY_CLASS_NOT_FOUND: _warning(
+        "The template names a PriorityClass that does not exist.",
+        "Create the PriorityClass, or correct `priorityClassName`.",
+    ),
+    names.Reason.TOO_MANY_REQUESTS: _warning(
+        "The API server is busy, and said when to try again.", "Wait."
+    ),
+    names.Reason.ADMISSION_DENIED: _warning(
+        "A webhook, a policy, or a missing service account refuses pods. The message is theirs.",
+        "Change what the message names.",
+    ),
+    names.Reason.HOST_PORTS_TAKEN: _warning(
+        "Other jobs with `hostNetwork` use the ports that this job needs.",
+        "Wait for these jobs, or turn `hostNetwork` off.",
+    ),
+    names.Reason.GANG_SCHEDULER_NOT_INSTALLED: _warning(
+        "The cluster has no PodGroups of the gang scheduler that the job names.",
+        "Install the scheduler, or change `scheduling.gang`.",
+    ),
+    names.Reason.JOB_QUEUED: Explanation(
+        "The job waits in a queue of Kueue. The message is Kueue's.",
+        "Wait for other jobs, request less, or raise the quota of the queue.",
+    ),
+    names.Reason.JOB_ADMITTED: Explanation("The queue lets the job run."),
+    names.Reason.JOB_EVICTED: Explanation(
+        "The queue took the job's place: the operator deletes its pods. The message is Kueue's.",
+        "Wait: the queue admits the job again.",
+    ),
+    names.Reason.KUEUE_NOT_INSTALLED: _warning(
+        "The job has the label of a queue, and the cluster has no Kueue.",
+        "Install Kueue, or create the job without the label.",
+    ),
+    names.Reason.REPLICAS_CREATED: Explanation(
+        "The API server refused pods, and has accepted all of them since.", event=""
+    ),
+    names.Reason.POD_FORCED: _warning(
+        "The operator deleted a pod by force, because its node is dead.",
+        "Repair the node, or remove it from the cluster.",
+    ),
+    names.Reason.CHIEF_SUCCEEDED: Explanation("The chief exited with 0: the job succeeded."),
+    names.Reason.WORKERS_SUCCEEDED: Explanation(
+        "Worker 0, or with `successPolicy: AllWorkers` every worker, exited with 0: the job"
+        " succeeded."
+    ),
+    names.Reason.JOB_SUSPENDED: Explanation(
+        "You suspended the job.", "`tfparallel resume JOB` starts it again."
+    ),
+    names.Reason.JOB_RESUMED: Explanation("You resumed the job: a new attempt starts."),
+    names.Reason.REPLICAS_SCALED: Explanation(
+        "You changed the number of workers: a new attempt, or a new chief, starts."
+    ),
+    names.Reason.JOB_FINISHED: Explanation("The condition ended because the job did.", event=""),
+    names.Reason.INVALID_SPEC: _warning(
+        "The API server accepted the manifest, and the operator cannot use it.",
+        "Correct the field that the message names.",
+    ),
+    names.Reason.SPEC_CORRECTED: Explanation("The operator can use the manifest again."),
+    names.Reason.INVALID_TEMPLATE: _warning(
+        "The API server refused a pod of the template for good. The message is its own.",
+        "Correct the field of the template that the message names.",
+    ),
+    names.Reason.NAME_CONFLICT: _warning(
+        "Another object has the name of a pod, Service, ConfigMap or claim that the job needs. If"
+        " that object is about to be deleted, or is a claim or a pod of a TFJob, the job waits.",
+        "Delete or rename that object, or give the job another name.",
+    ),
+    names.Reason.CHECKPOINT_CONFIGURED: Explanation(
+        "The job sets `spec.trainer.checkpoint`.", event=""
+    ),
+    names.Reason.NO_CHECKPOINT: Explanation(
+        "The job does not set `spec.trainer.checkpoint`.",
+        "Set it, so that a restart resumes.",
+        event="",
+    ),
+}

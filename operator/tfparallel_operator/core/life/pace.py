@@ -1,0 +1,129 @@
+"""What makes training slow, in words that change only with the cause: `why` has them too."""
+
+import dataclasses
+import datetime
+import math
+import statistics
+
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core.status import conditions
+from tfparallel_trainer.contract import progress
+
+SILENCE = datetime.timedelta(seconds=60)
+"""Twelve times as long as the coordinator pauses between two reports."""
+
+_STRAGGLES = 1.5
+"""Times the work of the median stage that makes a stage a straggler."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slowness:
+    """Why training is slow."""
+
+    cause: str
+    """A clause."""
+    remedy: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pace:
+    """How training gets on."""
+
+    status: job_status.JobStatus
+    now: datetime.datetime
+    must_report: bool
+    """Whether the shipped trainer runs: a script reports only if it calls `fit`."""
+    listening_since: datetime.datetime | None = None
+    """Since when reports are listened for; None: for longer than the job runs."""
+
+    @property
+    def report(self) -> job_status.ProgressStatus | None:
+        """The latest report of this attempt."""
+        return None if find_report_time(self.status) is None else self.status.progress
+
+    @property
+    def _silent_since(self) -> datetime.datetime | None:
+        """When the last report came, or training began; None: no report is awaited."""
+        reported_at = find_report_time(self.status)
+        if reported_at is None and not self.must_report:
+            return None
+        running = conditions.find(self.status, names.Condition.RUNNING)
+        if running is not None and running.status is job_status.Truth.TRUE:
+            began = running.last_transition_time
+        else:
+            began = self.now
+        return max(reported_at or began, self.listening_since or began)
+
+    @property
+    def silent_at(self) -> datetime.datetime | None:
+        """When training counts as slow unless it reports; None: it does already, or never."""
+        since = self._silent_since
+        return None if since is None or since + SILENCE <= self.now else since + SILENCE
+
+    def find_slowness(self, job_name: str) -> Slowness | None:
+        """Return why training is slow; None where nothing shows that it is."""
+        if self._silent_since is not None and self.silent_at is None:
+            return _describe_silence(self.report, job_name)
+        if self.report is None:
+            return None
+        return _describe_input_wait(self.report) or _describe_straggler(self.status.placement)
+
+
+def find_report_time(status: job_status.JobStatus) -> datetime.datetime | None:
+    """Return when this attempt reported last; None: it has not yet."""
+    reported_at = None if status.progress is None else status.progress.last_update_time
+    began = status.attempt_time or status.start_time
+    if reported_at is None or (began is not None and reported_at <= began):
+        return None
+    return reported_at
+
+
+def parse_number(text: str | None) -> float | None:
+    """Return a number of a report; None where it is none: a pod may report any words."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _describe_silence(report: job_status.ProgressStatus | None, job_name: str) -> Slowness:
+    if report is None:
+        return Slowness(
+            "no step has ended yet",
+            "See what the coordinator does: it loads data, builds the graph of the first step, or"
+            f" waits for a peer. `tfparallel logs {job_name} -f` follows it.",
+        )
+    return Slowness(
+        f"it has reported nothing since step {report.step}",
+        f"See whether a step, an evaluation or a checkpoint takes so long: `tfparallel logs"
+        f" {job_name}`. Set runPolicy.stallDeadlineSeconds to have a hung job restarted.",
+    )
+
+
+def _describe_input_wait(report: job_status.ProgressStatus) -> Slowness | None:
+    if (parse_number(report.input_wait) or 0.0) <= progress.MAX_INPUT_WAIT:
+        return None
+    return Slowness(
+        f"it waits for its input more than {progress.MAX_INPUT_WAIT:.0%} of the time",
+        "Do less for each example, in parallel (num_parallel_calls) or once (cache), or raise"
+        " resources.requests.cpu of the replicas.",
+    )
+
+
+def _describe_straggler(placement: job_status.PlacementStatus | None) -> Slowness | None:
+    """Say which stage of a split model computes for much longer than the others."""
+    stages = () if placement is None else placement.stages
+    busy = {s.stage: seconds for s in stages if (seconds := parse_number(s.busy_seconds))}
+    if len(busy) < 2:
+        return None
+    slowest = max(stages, key=lambda stage: busy.get(stage.stage, 0.0))
+    longest = busy.pop(slowest.stage)
+    if longest <= _STRAGGLES * statistics.median(busy.values()):
+        return None
+    return Slowness(
+        f"stage {slowest.stage} on {', '.join(slowest.devices)} computes for longer than the other"
+        " stages, which wait for it",
+        "Divide the layers more evenly: remove mesh.cuts so that the planner does, or move a cut."
+        " If the division is even, look at the load of that node.",
+    )

@@ -1,0 +1,41 @@
+"""What the installation adds to pods where a job's template is silent. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_CONTAINERS = ("containers", "initContainers")
+"""Lists whose items of one name are merged; in others the job's item replaces the default."""
+
+
+def merge(defaults: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of both; where both have one, the template's."""
+    merged = dict(defaults)
+    for name, value in template.items():
+        default = defaults.get(name)
+        if isinstance(value, Mapping) and isinstance(default, Mapping):
+            merged[name] = merge(default, value)
+        elif isinstance(value, Sequence) and isinstance(default, list):
+            merged[name] = _merge_lists(default, value, deep=name in _CONTAINERS)
+        else:
+            merged[name] = value
+    return merged
+
+
+def _merge_lists(defaults: Sequence[Any], items: Sequence[Any], *, deep: bool) -> list[Any]:
+    """Return the items of both; of those with one key, the template's."""
+    by_key = {_key(item): item for item in items if _key(item)}
+    kept = [
+        merge(default, by_key[_key(default)]) if _key(default) in by_key else default
+        for default in defaults
+        if deep or _key(default) not in by_key
+    ]
+    merged = {_key(default) for default in defaults} if deep else set()
+    return [*kept, *(item for item in items if not _key(item) or _key(item) not in merged)]
+
+
+def _key(item: Any) -> str | None:
+    """Return what tells an item of a list from the others; tolerations have nothing."""
+    key: str | None = None
+    if isinstance(item, Mapping):
+        key = item.get("mountPath") or item.get("name")
+    return key

@@ -1,0 +1,71 @@
+"""Whether ranks that do their ordered lists come to the end of them.
+
+A message blocks until the other end is there. So lists that end here end on any device, whatever it
+buffers.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from tfparallel_trainer.engines.split.pipeline import communication
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Simulation:
+    """How far ranks came when each did its list in order."""
+
+    waiting: Mapping[int, communication.Step]
+    """The ranks that wait forever, and for what; empty when all came to the end."""
+    finished: Mapping[int, float]
+    """When each rank came as far as it could; messages take no time."""
+    busy: Mapping[int, float]
+    """How long each rank worked."""
+
+    def __str__(self) -> str:
+        if not self.waiting:
+            return "every rank comes to its end"
+        return "; ".join(f"rank {rank} waits at {step}" for rank, step in self.waiting.items())
+
+
+def simulate(lists: Mapping[int, Iterable[communication.Step]]) -> Simulation:
+    """Let every rank do its list.
+
+    Raises:
+        ValueError: a rank has a rendezvous that it does not belong to, or twice.
+    """
+    steps = {rank: list(rank_steps) for rank, rank_steps in lists.items()}
+    _check(steps)
+    place = dict.fromkeys(steps, 0)
+    clock = dict.fromkeys(steps, 0.0)
+    busy = dict.fromkeys(steps, 0.0)
+    at: dict[int, communication.Step] = {}
+    ready = collections.deque(steps)
+    while ready:
+        rank = ready.popleft()
+        if place[rank] == len(steps[rank]):
+            continue
+        step = at[rank] = steps[rank][place[rank]]
+        if isinstance(step, communication.Compute):
+            clock[rank] += step.duration
+            busy[rank] += step.duration
+            participants: tuple[int, ...] = (rank,)
+        elif all(at.get(participant) == step for participant in step.ranks):
+            participants = step.ranks
+            clock |= dict.fromkeys(
+                participants, max(clock[participant] for participant in participants)
+            )
+        else:
+            continue
+        for participant in participants:
+            del at[participant]
+            place[participant] += 1
+            ready.append(participant)
+    return Simulation(waiting=at, finished=clock, busy=busy)
+
+
+def _check(steps: Mapping[int, Sequence[communication.Step]]) -> None:
+    for rank, rank_steps in steps.items():
+        for step in rank_steps:
+            if isinstance(step, communication.Rendezvous) and step.ranks.count(rank) != 1:
+                raise ValueError(f"rank {rank} takes part in the {step} not once")

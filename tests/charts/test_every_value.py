@@ -1,0 +1,107 @@
+"""Each value of the chart changes what is rendered."""
+
+import functools
+import json
+import pathlib
+from typing import Any
+
+import pytest
+import yaml
+
+from testing.operator import rendering
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+
+EVERYTHING: dict[str, Any] = {
+    "affinity": {"nodeAffinity": {}},
+    "metrics": {
+        "serviceMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True},
+        "dashboard": {"enabled": True},
+    },
+    "networkPolicy": {"enabled": True, "metricsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
+    "replicas": 3,
+}
+"""With these values, every other one has an effect."""
+SAMPLES = {
+    **dict.fromkeys(
+        (
+            "metrics.enabled",
+            "metrics.dashboard.enabled",
+            "metrics.prometheusRule.enabled",
+            "metrics.serviceMonitor.enabled",
+            "networkPolicy.enabled",
+        ),
+        False,
+    ),
+    "image.digest": f"sha256:{'a' * 64}",
+    "gangScheduling.scheduler": "Volcano",
+    "image.pullPolicy": "Always",
+    "logFormat": "text",
+    "rbac.clusterRights": False,
+    "trainer.image.digest": f"sha256:{'b' * 64}",
+    "watchNamespaces": ["team-a"],
+}
+ALONE: dict[str, dict[str, Any]] = {
+    "metrics.enabled": {"metrics": {}, "networkPolicy": {}},
+    "rbac.clusterRights": {"watchNamespaces": ["team-a"]},
+    "serviceAccount.create": {"serviceAccount": {"name": "mine"}},
+}
+"""What a value needs next to it, or in the place of EVERYTHING."""
+
+
+VALUES = yaml.safe_load((rendering.CHART / "values.yaml").read_text(encoding="utf-8"))
+SCHEMA = json.loads((rendering.CHART / "values.schema.json").read_text(encoding="utf-8"))
+
+Path = tuple[str, ...]
+
+
+def described(node: Any, above: Path = ()) -> list[Path]:
+    """The paths of the values that have a description."""
+    if "description" in node:
+        return [above]
+    return [
+        path
+        for name, inner in node["properties"].items()
+        for path in described(inner, (*above, name))
+    ]
+
+
+def another(path: Path, default: Any) -> Any:
+    """A value that differs from the default."""
+    name = ".".join(path)
+    if name in SAMPLES:
+        return SAMPLES[name]
+    match default:
+        case bool():
+            return not default
+        case int():
+            return default + 1
+        case str():
+            return "10s" if path[-1] in ("interval", "scrapeTimeout") else "2"
+        case list():
+            return ["--x"] if name == "extraArgs" else [{"name": "x"}]
+        case _:
+            field = {"jobs.podDefaults": "metadata", "livenessProbe": "failureThreshold"}
+            field["readinessProbe"] = "failureThreshold"
+            value = {"metadata": {}, "failureThreshold": 7}
+            return {field[name]: value[field[name]]} if name in field else {"x": "changed"}
+
+
+@pytest.mark.parametrize("path", described(SCHEMA), ids=".".join)
+def test_every_value_has_an_effect(
+    helm: rendering.Command, path: Path, tmp_path: pathlib.Path
+) -> None:
+    name = ".".join(path)
+    files = [tmp_path / "before.yaml", tmp_path / "after.yaml"]
+    before = {**EVERYTHING, **ALONE.get(name, {})}
+    value = another(path, functools.reduce(lambda node, key: node[key], path, VALUES))
+    change: Any = value
+    for key in reversed(path):
+        change = {key: change}
+    files[0].write_text(yaml.safe_dump(before))
+    files[1].write_text(yaml.safe_dump(change))
+    command = ("template", "x", str(rendering.CHART), f"--values={files[0]}")
+    default, changed = helm(*command), helm(*command, f"--values={files[1]}")
+    assert default.returncode == changed.returncode == 0, default.stderr + changed.stderr
+    assert default.stdout != changed.stdout

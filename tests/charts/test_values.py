@@ -1,0 +1,146 @@
+"""Values that are wrong, misplaced or contradict each other; the chart's schema and versions."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import yaml
+
+from images import targets
+from testing import paths
+from testing.operator import rendering
+
+pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
+
+
+def refusal(helm: rendering.Command, values: Sequence[str]) -> str:
+    """The error of `helm template` with these values; a mere name is left as it is."""
+    settings = [part for value in values if "=" in value for part in ("--set", value)]
+    done = helm("template", "x", str(rendering.CHART), *settings)
+    assert done.returncode != 0
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("imagee.tag=1", "imagee"),
+        ("image.tagg=1", "tagg"),
+        ("workers=0", "/workers"),
+        ("replicas=0", "/replicas"),
+        ("leaseSeconds=1", "/leaseSeconds"),
+        ("logFormat=xml", "/logFormat"),
+        ("metrics.serviceMonitor.interval=often", "/metrics/serviceMonitor/interval"),
+        ("watchNamespaces={Team_A}", "/watchNamespaces"),
+        ("image.digest=latest", "/image/digest"),
+        ("global.imageRegistry=https://registry.example", "/global/imageRegistry"),
+        ("podDisruptionBudget.maxUnavailable=few", "/podDisruptionBudget/maxUnavailable"),
+        ("ports.health=http", "/ports/health"),
+        ("ports.progress=70000", "/ports/progress"),
+        ("livenessProbe.period=1", "/livenessProbe"),
+        ("networkPolicy.metricsFrom=all", "/networkPolicy/metricsFrom"),
+        ("jobs.podDefaults.tolerations=all", "/jobs/podDefaults"),
+        ("jobs.podDefaults.spec.priorityClassName=high", "/jobs/podDefaults/spec"),
+        ("extraEnv[0].value=y", "/extraEnv/0"),
+        ("test.timeoutSeconds=0", "/test/timeoutSeconds"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(helm: rendering.Command, value: str, named: str) -> None:
+    assert named in refusal(helm, [value])
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("replicaCount=2", "replicas"),
+        ("installCRDs=true", "crds.install"),
+        ("env[0].name=X", "extraEnv"),
+        ("volumes[0].name=X", "extraVolumes"),
+        ("prometheus.enabled=true", "metrics"),
+    ],
+)
+def test_names_of_other_charts_are_refused_with_the_name_here(
+    helm: rendering.Command, value: str, name: str
+) -> None:
+    other = re.split(r"[=.\[]", value)[0]
+    sentence = f"the value {other} has another name in this chart: write {name}\n"
+    assert sentence in refusal(helm, [value])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("rbac.clusterRights=false", "watchNamespaces"),
+        ("serviceAccount.create=false", "serviceAccount.name="),
+        ("ports.progress=9000", "ports.health=9000"),
+        ("metrics.serviceMonitor.enabled=true", "metrics.enabled=false"),
+        ("metrics.prometheusRule.enabled=true", "metrics.enabled=false"),
+        ("metrics.dashboard.enabled=true", "metrics.enabled=false"),
+        ("metrics.serviceMonitor.enabled=true", "networkPolicy.enabled=true"),
+        ("networkPolicy.metricsFrom[0].ipBlock.cidr=10.0.0.0/8", "metrics.enabled=false"),
+        ("podDisruptionBudget.maxUnavailable=1", "podDisruptionBudget.minAvailable=1"),
+        ("podDisruptionBudget.minAvailable=2", "replicas=2"),
+        ("test.namespace=team-b", "watchNamespaces={team-a}"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused_with_both_names(
+    helm: rendering.Command, values: tuple[str, str]
+) -> None:
+    sentence = refusal(helm, values)
+    first, second = (re.split(r"[=\[]", value)[0] for value in values)
+    assert first in sentence
+    assert second.replace("networkPolicy.enabled", "networkPolicy.metricsFrom") in sentence
+
+
+def test_variables_of_the_chart_are_not_set_twice(helm: rendering.Command) -> None:
+    sentence = refusal(helm, ["extraEnv[0].name=TFPARALLEL_WORKERS", "extraEnv[0].value=8"])
+    assert "extraEnv has TFPARALLEL_WORKERS, which the chart sets from its values" in sentence
+
+
+def test_global_takes_what_has_a_meaning(helm: rendering.Command) -> None:
+    sentence = refusal(helm, ["global.imageRegistri=registry.example"])
+    assert "global.imageRegistri has no meaning here" in sentence
+
+
+def test_as_a_part_of_another_chart_it_leaves_the_globals_of_others_alone(
+    helm: rendering.Command, tmp_path: Any
+) -> None:
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / rendering.CHART.name).symlink_to(rendering.CHART)
+    about = {"apiVersion": "v2", "name": "platform", "version": "1.0.0"}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(about))
+    values = "global.storageClass=fast,global.imageRegistry=registry.example"
+    done = helm("template", "x", str(tmp_path), "--set", values)
+    assert done.returncode == 0, done.stderr
+    image = rendering.container(rendering.Objects.parse(done.stdout))["image"]
+    assert image == f"registry.example/{targets.OPERATOR.reference}"
+
+
+def test_every_value_has_a_description_and_no_other_is_taken() -> None:
+    schema = json.loads((rendering.CHART / "values.schema.json").read_text(encoding="utf-8"))
+    values = yaml.safe_load((rendering.CHART / "values.yaml").read_text(encoding="utf-8"))
+    readme = (rendering.CHART / "README.md").read_text(encoding="utf-8")
+
+    def compare(values: Any, schema: Any, above: tuple[str, ...]) -> None:
+        if not above or not schema.get("description"):
+            assert set(values) == set(schema["properties"])
+            for name, node in schema["properties"].items():
+                compare(values[name], node, (*above, name))
+        else:
+            assert f"| `{'.'.join(above)}` | " in readme
+
+    compare(values, schema, ())
+
+
+def test_the_version_has_one_source(helm: rendering.Command) -> None:
+    shown = yaml.safe_load(helm("show", "chart", str(rendering.CHART)).stdout)
+    version = (paths.ROOT / "VERSION").read_text(encoding="utf-8").strip()
+    assert shown["version"] == shown["appVersion"] == version
+    assert {target.version for target in targets.TARGETS.values()} == {version}
+
+
+def test_the_chart_says_where_it_comes_from(helm: rendering.Command) -> None:
+    shown = yaml.safe_load(helm("show", "chart", str(rendering.CHART)).stdout)
+    assert {"home", "sources", "icon", "keywords", "description"} <= shown.keys()

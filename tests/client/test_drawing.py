@@ -1,0 +1,71 @@
+"""Pictures of the client: colors that stay apart, alternative texts, and texts that can be read."""
+
+import itertools
+import pathlib
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from testing import paths, pictures
+from tfparallel.drawing import palette, svg
+from tfparallel.report import draw, goodput
+
+SCHEMATICS = {*paths.ROOT.glob("docs/images/parallel-*.svg")}  # which are drawn without Matplotlib
+IN_DOCS = sorted({*paths.ROOT.glob("docs/**/*.svg")} - SCHEMATICS)
+
+
+@pytest.mark.parametrize(
+    "colors",
+    [palette.stages(4), palette.microbatches(4), palette.MEMORY, palette.VARIANTS],
+)
+def test_neighbors_of_a_set_differ_in_grey(colors: Sequence[str]) -> None:
+    for one, other in itertools.pairwise(colors):
+        assert palette.contrast(one, other) > 1.35
+
+
+def test_activities_differ_in_grey_by_lightness_or_hatching() -> None:
+    assert set(draw.ACTIVITIES) == set(goodput.Activity)
+    for one, other in itertools.combinations(draw.ACTIVITIES.values(), 2):
+        assert one.hatch != other.hatch or palette.contrast(one.color, other.color) > 1.1
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 32])
+def test_texts_on_every_color_can_be_read(count: int) -> None:
+    for color in (*palette.stages(count), *palette.microbatches(count)):
+        assert palette.contrast(color, palette.ink(color)) >= 4.5
+    assert len(set(palette.stages(count))) == count
+
+
+def test_contrast_is_that_of_the_guidelines() -> None:
+    assert palette.contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert palette.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def test_a_picture_says_what_it_shows_and_keeps_its_names_apart() -> None:
+    def drawn(width: float) -> svg.Picture:
+        with svg.canvas("a < b", width=width, height=2) as canvas:
+            canvas.figure.subplots().plot([1, 2], [1, 10])
+            canvas.description = "it rises & falls"
+        return canvas.picture
+
+    narrow, again, wide = drawn(svg.NARROW), drawn(svg.NARROW), drawn(svg.WIDE)
+    assert narrow == again
+    assert pictures.title(narrow.document) == "a < b"
+    assert pictures.description(narrow.document) == "it rises & falls"
+    root = pictures.parse(narrow.document)
+    assert root.get("role") == "img"
+    names = [set(re.findall(r'\bid="([^"]+)"', one.element)) for one in (narrow, wide)]
+    assert not names[0] & names[1]
+    assert set(str(root.get("aria-labelledby")).split()) <= names[0]
+    used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', narrow.element))
+    assert used <= names[0]
+    assert "<style" not in narrow.element
+
+
+@pytest.mark.parametrize("file", IN_DOCS, ids=lambda file: file.stem)
+def test_pictures_in_the_docs_have_texts_for_everybody(file: pathlib.Path) -> None:
+    document = file.read_text(encoding="utf-8")
+    assert pictures.title(document)
+    assert pictures.description(document)
+    assert list(pictures.faults(document)) == []

@@ -1,0 +1,310 @@
+"""`tfparallel report`: the page of a run, and what is said where there is none."""
+
+import dataclasses
+import functools
+import html.parser
+import json
+import pathlib
+import re
+import shlex
+from collections.abc import Sequence
+
+import click.testing
+import pytest
+
+from testing import pages, paths, pictures, report_runs
+from tfparallel.cli import app
+from tfparallel.report import content, draw, page, records
+from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.core import decision, observation
+from tfparallel_operator.local import folders, record
+
+NOW = report_runs.at(100)
+
+PAGE = paths.PAGES / "how-to/report.md"
+
+
+class Outline(html.parser.HTMLParser):
+    """Headings, identities and addresses of a page, and whether each element is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+        self.identities: list[str] = []
+        self.addresses: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.identities += filter(None, [values.get("id")])
+        self.addresses += filter(None, [values.get("href"), values.get("src")])
+        if tag not in ("meta", "link", "br"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in ("meta", "link", "br"):
+            self._open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] == ["h2"]:
+            self.headings.append(data)
+
+
+def drawn(text: str) -> Sequence[str]:
+    return re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+
+
+def words(text: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", text).split())
+
+
+pytestmark = pytest.mark.usefixtures("processes")  # matplotlib takes seconds
+
+RUNS = {
+    "loss": report_runs.with_a_loss(),
+    "split": report_runs.of_a_split_model(),
+    "pipeline": report_runs.of_a_split_model(stages=8, data=1, tensor=4),
+}
+
+
+@functools.cache
+def rendered(name: str) -> str:
+    return page.render(RUNS[name], NOW)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_page_needs_nothing_but_itself(name: str) -> None:
+    text = rendered(name)
+    outline = Outline(text)
+    assert len(set(outline.identities)) == len(outline.identities)
+    assert all(one.startswith(("#", "data:,")) for one in outline.addresses)
+    assert {one[1:] for one in outline.addresses if one != "data:,"} <= set(outline.identities)
+    assert "<script" not in text
+    assert "url(http" not in text
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_picture_can_be_read_and_heard(name: str) -> None:
+    for document in drawn(rendered(name)):
+        assert pictures.title(document)
+        assert pictures.description(document)
+        assert list(pictures.faults(document)) == [], pictures.title(document)
+
+
+def test_equal_runs_give_equal_pages() -> None:
+    assert page.render(RUNS["loss"], NOW) == rendered("loss")
+
+
+def test_a_page_says_what_ran_and_where_the_time_went() -> None:
+    text = rendered("split")
+    assert Outline(text).headings == [
+        "What ran",
+        "Loss and metrics",
+        "Throughput, input, memory",
+        "Where the time went",
+        "Staleness",
+        "Pipeline",
+    ]
+    said = words(text)
+    assert "Goodput 20%" in said
+    assert "mesh data 2 x stage 2 x tensor 2, 4 microbatches (1F1B)" in said
+    assert "TensorFlow 2.21.0, Keras 3.14.0, Python 3.11.2" in said
+    assert "ReplicaFailed: digits-worker-1 exited with code 137" in said
+    assert "worker-0 node-0 digits-worker-0 2 Completed" in said
+    assert "The planner expected: Stage 0 sets the pace" in said
+    titles = list(map(pictures.title, drawn(text)))
+    assert titles.count("Timeline") == titles.count("Pipeline") == titles.count("Placement") == 2
+    placement = next(one for one in drawn(text) if pictures.title(one) == "Placement")
+    boxes = {text.content for text in pictures.texts(placement)}
+    assert {"rank 7", "data 1", "stage 1", "tensor 1", "worker-1", "node-1"} <= boxes
+
+
+def test_values_of_variables_stay_out_of_the_page() -> None:
+    text = rendered("loss")
+    assert "hidden-value" not in text
+    assert "name: TOKEN" in text
+    assert "hidden-value" in json.dumps(RUNS["loss"].job.manifest)
+
+
+def test_texts_of_strangers_are_no_markup() -> None:
+    evil = "<script>alert(1)</script>"
+    run = report_runs.with_a_loss()
+    lines = [report_runs.line(8, "train", 10, epoch=0, metrics={evil: 1.0, "$x_$": 2.0})]
+    events = [dataclasses.replace(one, message=evil) for one in run.events]
+    odd = dataclasses.replace(run, records=report_runs.parsed(lines), events=events)
+    text = page.render(dataclasses.replace(odd, place=evil), NOW)
+    assert "<script" not in text
+    Outline(text)
+
+
+def test_curves_break_where_training_starts_again_and_stay_small() -> None:
+    figures = content.make(RUNS["loss"])
+    assert figures.throughput is not None
+    assert [len(part) for part in figures.throughput.parts] == [5, 5]
+    assert figures.memory_limit == 2**30
+    assert figures.staleness == {0: 70, 1: 20, 3: 10}
+    [loss, _] = figures.metrics
+    assert loss.training is not None
+    # Of the steps that were made twice the newer values count.
+    assert [step for step, _ in loss.training.points] == [10.0 * one for one in range(1, 10)]
+    many = [(float(number), float(number)) for number in range(1001)]
+    thinned = content.thin(many, 300)
+    assert len(thinned) <= 300
+    assert thinned[0] == (1.5, 1.5)
+
+
+def test_numbers_that_are_not_finite_are_left_out() -> None:
+    metrics = {"loss": "NaN", "accuracy": 0.5}
+    lines = [report_runs.line(8, "train", 10, epoch=0, metrics=metrics)]
+    run = dataclasses.replace(RUNS["loss"], records=report_runs.parsed(lines))
+    assert [metric.name for metric in content.make(run).metrics] == ["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"records": (), "missing_results": "It is a script."}, "It is a script."),
+        ({"records": ()}, "The run has recorded no step yet."),
+        ({"pods": ()}, "When pods started and ended is not on record."),
+        ({"stages": None}, "The schedule is missing: the trainer writes it when the job"),
+        ({"is_cut_off": True}, "To continue it: tfparallel run JOB.yaml --output"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_sentence(changes: dict[str, object], sentence: str) -> None:
+    run = dataclasses.replace(RUNS["split"], **changes)  # type: ignore[arg-type]
+    text = page.render(run, NOW)
+    assert sentence in words(text)
+    Outline(text)
+
+
+def test_a_log_that_is_being_written_is_read_up_to_its_last_line() -> None:
+    text = report_runs.line(1, "train", 3) + '\n{"time": "2026'
+    assert [one.step for one in records.parse_log(text, "train.jsonl")] == [3]
+    with pytest.raises(load.SpecError, match=r"train.jsonl:2: not a record of the trainer: 'x'"):
+        records.parse_log(report_runs.line(1, "train", 3) + "\nx\n", "train.jsonl")
+
+
+def invoke(*arguments: str) -> click.testing.Result:
+    return click.testing.CliRunner().invoke(app.tfparallel, ["report", *arguments])
+
+
+def write_run(root: pathlib.Path, state: names.State, log: str = "") -> folders.Folders:
+    """Leave a run as `tfparallel run` does."""
+    layout = folders.Folders(root)
+    root.mkdir(parents=True, exist_ok=True)
+    status = job_status.JobStatus(state=state, strategy="Mirrored", attempt=1)
+    layout.status.write_text(status.model_dump_json(by_alias=True, exclude_none=True))
+    started = decision.Event(decision.EventType.NORMAL, names.Reason.JOB_STARTED, "attempt 1")
+    record.add_event(layout, started, report_runs.BEGIN)
+    results = layout.claim("results") / "digits" / "logs"
+    results.mkdir(parents=True)
+    (results / "train.jsonl").write_text(log)
+    layout.manifest.write_text(json.dumps(report_runs.job().manifest))
+    return layout
+
+
+def test_a_folder_becomes_a_page_next_to_its_run(tmp_path: pathlib.Path) -> None:
+    log = "".join(f"{line}\n" for line in report_runs.attempt(2, 0, 5))
+    write_run(tmp_path / "digits/20261101-120000", names.State.SUCCEEDED, log)
+    result = invoke(str(tmp_path / "digits"))
+    assert result.exit_code == 0, result.output
+    file = tmp_path / "digits/20261101-120000/report.html"
+    assert result.stdout == f"{file}\n"
+    assert "loss by step" in file.read_text(encoding="utf-8")
+    other = tmp_path / "new/page.html"
+    assert invoke(str(tmp_path / "digits"), "-o", str(other)).exit_code == 0
+    assert other.exists()
+
+
+def test_a_run_that_was_cut_off_is_shown_as_far_as_it_came(tmp_path: pathlib.Path) -> None:
+    log = "".join(f"{line}\n" for line in report_runs.attempt(2, 0, 5))
+    layout = write_run(tmp_path / "run", names.State.RUNNING, log + '{"time": "20')
+    running = observation.Phase.RUNNING
+    change = record.PodChange(
+        name="digits-worker-0", replica="worker-0", attempt=1, phase=running, time=NOW
+    )
+    layout.pod_changes.write_text(f"{change.model_dump_json()}\n")
+    assert invoke(str(layout.root)).exit_code == 0
+    said = words((layout.root / "report.html").read_text(encoding="utf-8"))
+    assert "Cut off" in said
+    assert f"To continue it: tfparallel run JOB.yaml --output {layout.root}" in said
+    assert "its end is not on record" in said
+
+
+def test_a_run_of_an_older_version_is_shown_without_what_it_did_not_record(
+    tmp_path: pathlib.Path,
+) -> None:
+    lines = [
+        report_runs.line(8, "train", 10, epoch=0, metrics={"loss": 1.0}),
+        report_runs.line(9, "done", 10),
+    ]
+    layout = write_run(tmp_path / "run", names.State.SUCCEEDED, "\n".join([*lines, ""]))
+    layout.manifest.unlink()
+    assert invoke(str(layout.root)).exit_code == 0
+    said = words((layout.root / "report.html").read_text(encoding="utf-8"))
+    for sentence in (
+        "The folder holds no manifest: an older version wrote it.",
+        "Memory is missing: an older version of the trainer did not record it.",
+        "An older version of the trainer did not record when its processes started",
+        "When pods started and ended is not on record.",
+    ):
+        assert sentence in said
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        ("status.json", None, "no run is in this folder: status.json is missing. Give the folder"),
+        ("status.json", "[]", "a file of the run cannot be read ("),
+        ("events.jsonl", "x\n", "Write the report with the version of tfparallel that ran the job"),
+        ("manifest.yaml", "- 1", "a file of the run cannot be read (manifest.yaml is no manifest)"),
+        ("claims/results/digits/logs/train.jsonl", "x\n", "train.jsonl:1: not a record of the"),
+    ],
+)
+def test_a_folder_that_is_no_run_ends_with_a_sentence(
+    file: str, text: str | None, sentence: str, tmp_path: pathlib.Path
+) -> None:
+    write_run(tmp_path / "run", names.State.SUCCEEDED)
+    if text is None:
+        (tmp_path / "run" / file).unlink()
+    else:
+        (tmp_path / "run" / file).write_text(text)
+    result = invoke(str(tmp_path / "run"))
+    assert result.exit_code == 2, result.output
+    assert sentence in result.stderr
+    assert result.stderr.count("error: ") == 1
+    assert not (tmp_path / "run/report.html").exists()
+
+
+def test_the_page_in_the_docs_shows_what_the_command_prints(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(pathlib.Path("runs/digits/20261101-120000"), names.State.SUCCEEDED)
+    first, *_ = [
+        command for block in pages.blocks(PAGE, "console") for command in pages.commands(block)
+    ]
+    result = invoke(*shlex.split(first.line)[2:])
+    assert result.stdout.splitlines() == list(first.shown)
+
+
+def test_the_page_in_the_docs_lists_every_section_and_activity() -> None:
+    page = "how-to/report.md"
+    listed = [row[0] for row in pages.rows(page, "## What the page shows")]
+    assert listed == Outline(rendered("split")).headings
+    activities = [row[0].strip("`") for row in pages.rows(page, "## Where the time went")]
+    assert activities == list(draw.ACTIVITIES)
+
+
+def test_a_page_that_cannot_be_written_ends_with_a_sentence(tmp_path: pathlib.Path) -> None:
+    write_run(tmp_path / "run", names.State.SUCCEEDED)
+    result = invoke(str(tmp_path / "run"), "-o", str(tmp_path))
+    assert result.exit_code == 1
+    assert f"{tmp_path}: cannot be written" in result.stderr

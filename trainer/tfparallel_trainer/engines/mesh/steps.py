@@ -1,0 +1,203 @@
+"""Steps and evaluations on ranks that each have the whole model, as traced functions."""
+
+import dataclasses
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer.engines import engine
+from tfparallel_trainer.objective import (
+    checks,
+    evaluate,
+    independence,
+    metrics,
+    replica,
+    state,
+    synchrony,
+    train,
+)
+
+
+class TrainStep:
+    """The step as a traced function; one for each pattern of ranks with and without examples.
+
+    A step that gives the metrics adds them up together with the gradients.
+
+    Args:
+        module: the user's module, for the messages.
+        replicas: those of this process.
+        spec: structure of a part of a batch, as tf.TensorSpec [None, …].
+        leaves_out: whether a step that is not finite changes nothing but the seeds.
+    """
+
+    def __init__(
+        self,
+        module: user.Module,
+        replicas: Sequence[replica.Replica],
+        spec: Any,
+        *,
+        leaves_out: bool = False,
+    ) -> None:
+        self._module = module
+        self._replicas = replicas
+        self._spec = spec
+        self._leaves_out = leaves_out
+        self._all_take_part = any(synchrony.layers(replica.model) for replica in replicas)
+        self._traced: dict[tuple[tuple[bool, ...], bool], Any] = {}
+        self._kinds: list[train.Kinds] | None = None
+        if leaves_out and checks.defines_phases(replicas[0].model):
+            raise errors.UserCodeError(
+                f"onNonFiniteLoss is Continue, and {type(replicas[0].model).__name__} defines "
+                f"{checks.HOOK}, of which a phase may have trained before another is not finite: "
+                "leave it at Stop."
+            )
+
+    def __call__(
+        self, step: int, batch: feed.Batch, asked: frozenset[engine.Flag]
+    ) -> engine.Outcome:
+        """Make step number `step` (from 0) on this process's parts of a batch."""
+        rank_parts = batch.parts
+        if self._all_take_part:  # in the sums within the forward pass
+            rank_parts = [
+                train.nothing(self._spec) if part is None else part for part in rank_parts
+            ]
+        pattern = tuple(part is not None for part in rank_parts)
+        parts = [part for part in rank_parts if part is not None]
+        if not self._traced and parts and self._replicas[0].data.size > 1:
+            with user.guard(self._module.path, "computing the loss of some examples raised"):
+                independence.check(self._replicas[0], parts[0])
+        # A step that is left out leaves the metrics as they were, so they are not known within it.
+        gives_metrics = engine.Flag.METRICS in asked and not self._leaves_out
+        *tensors, values = self._function(pattern, gives_metrics)(
+            tf.constant(step, tf.int64),
+            tf.constant(engine.requests(batch, asked), tf.float64),
+            nest.convert(tf.convert_to_tensor, parts),
+        )
+        outcome = engine.outcome_of(self._replicas[0], step, [tensor.numpy() for tensor in tensors])
+        if not gives_metrics:
+            return outcome
+        return dataclasses.replace(outcome, metrics=metrics.numbers(values))
+
+    def _function(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
+        if not all(pattern) and self._kinds is None:
+            # Only a rank with examples knows which kinds of gradients its model has.
+            self._function((True,) * len(pattern), gives_metrics)
+        key = pattern, gives_metrics
+        if key not in self._traced:
+            self._traced[key] = self._trace(*key)
+        return self._traced[key]
+
+    def _trace(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
+        def run(step: tf.Tensor, flags: tf.Tensor, parts: Any) -> Any:
+            waiting = iter(parts)
+            outcomes = []
+            for local_replica, has_part in zip(self._replicas, pattern, strict=True):
+                asked = flags if local_replica is self._replicas[0] else tf.zeros_like(flags)
+                with tf.device(local_replica.device):
+                    part = next(waiting) if has_part else None
+                    outcomes.append(
+                        self._rank_step(local_replica, part, step, asked, gives_metrics)
+                    )
+            return outcomes[0]
+
+        with user.guard(self._module.path, "tracing a training step raised"):
+            return tf.function(run, autograph=False).get_concrete_function(
+                tf.TensorSpec((), tf.int64),
+                tf.TensorSpec((engine.REQUESTS,), tf.float64),
+                [self._spec for has_part in pattern if has_part],
+            )
+
+    def _rank_step(
+        self,
+        replica: replica.Replica,
+        part: Any,
+        step: tf.Tensor,
+        flags: tf.Tensor,
+        gives_metrics: bool,
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
+        before = state.Memory(replica) if self._leaves_out else None
+        results = []
+        for phase, shared in train.phases_of_rank(
+            replica,
+            part,
+            step,
+            flags,
+            kinds=self._kinds,
+            maybe_empty=self._all_take_part,
+            gives_metrics=gives_metrics,
+        ):
+            results.append(shared)
+            if before is None:
+                phase.optimizer.apply(shared.gradients, phase.variables)
+            else:
+                before.apply_if(shared.finite, shared.gradients, phase.variables)
+        self._kinds = [shared.kinds for shared in results]
+        values = metrics.tensors(replica, results[-1].metric_states) if gives_metrics else {}
+        return *train.joined(results), values
+
+
+class Evaluation(evaluate.Evaluator):
+    """Each rank goes through its part of the examples."""
+
+    def __init__(
+        self,
+        module: user.Module,
+        replicas: Sequence[replica.Replica],
+        spec: Any,
+        *,
+        averaged: bool = True,
+    ) -> None:
+        """Args:
+        module: the user's module, for the messages.
+        replicas: those of this process.
+        spec: structure of a part of a batch.
+        averaged: whether averages of the weights are evaluated, where the optimizer keeps them.
+        """
+        super().__init__(replicas)
+        self._module = module
+        self._averaged = averaged
+        self._spec = spec
+        self._traced: dict[int, Any] = {}
+        self._report = evaluate.Report(replicas)
+        self._statistics = state.Statistics(replicas)
+
+    def share_statistics(self) -> None:
+        """Those of BatchNormalization, for example."""
+        self._statistics.share()
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Unless callbacks say so."""
+        return evaluate.averaged(self._replicas if self._averaged else ())
+
+    def sums(self, batch: feed.Batch) -> Any:
+        """Over the parts of this process."""
+        sums = np.zeros((2, len(self._replicas[0].terms)))
+        for place, part in enumerate(batch.parts):
+            if part is not None:
+                tensors = nest.convert(tf.convert_to_tensor, part)
+                sums += self._function(place)(tensors).numpy()
+        return sums
+
+    def results(self, sums: Any) -> dict[str, float]:
+        """Over all processes."""
+        values, totals = self._report(sums)
+        return {**evaluate.losses(self._replicas[0], totals), **values}
+
+    def _function(self, place: int) -> Any:
+        if place not in self._traced:
+            replica = self._replicas[place]
+
+            def run(part: Any) -> tf.Tensor:
+                with tf.device(replica.device):
+                    return evaluate.sums_of(replica, part)
+
+            with user.guard(self._module.path, "tracing the evaluation raised"):
+                self._traced[place] = tf.function(run, autograph=False).get_concrete_function(
+                    self._spec
+                )
+        return self._traced[place]
