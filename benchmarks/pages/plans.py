@@ -1,6 +1,7 @@
 """`python -m benchmarks.pages.plans`: writes the example of docs/how-to/planner.md and pictures."""
 
 import contextlib
+import os
 import pathlib
 import re
 import subprocess
@@ -50,6 +51,8 @@ def example(folder: pathlib.Path) -> str:
             *("--output", str(folder)),
         ),
         cwd=ROOT,
+        # Not as wide as the terminal of who writes the page.
+        env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
         check=True,
         capture_output=True,
         text=True,
