@@ -59,7 +59,7 @@ def attempt(start: float, step: int, count: int, number: int = 1) -> Iterator[st
 def job(
     state: names.State = names.State.SUCCEEDED, ended: float | None = 60, **status: Any
 ) -> models.Job:
-    """Return a job of two workers that started at the begin."""
+    """Return a job of two workers that started at the beginning."""
     container = {
         "name": "tensorflow",
         "resources": {"limits": {"memory": "1Gi"}},

@@ -91,7 +91,7 @@ ONLY_IN_EVENTS = {
     "untrusted registry",
     "missing ConfigMap",
 }
-"""Their causes stand in Events and claims, which the operator does not read."""
+"""Their causes are in Events and claims, which the operator does not read."""
 
 _LEAD = re.compile(
     r"\d+/\d+ replicas run or have completed; (?:training is slow: |digits-[a-z]+-\d+: )"
