@@ -42,12 +42,12 @@ def values() -> list[Value]:
         ValueError: a value has no comment.
     """
     text = VALUES_FILE.read_text(encoding="utf-8")
-    values = list(_described(text, yaml.safe_load(text)))
-    paths = {value.path for value in values}
+    listed = list(_described(text, yaml.safe_load(text)))
+    paths = {value.path for value in listed}
     for path in _leaves((), yaml.safe_load(text)):
         if not any(path[: len(described)] == described for described in paths):
             raise ValueError(f"{VALUES_FILE}: {'.'.join(path)} has no comment '# -- …'; add one")
-    return values
+    return listed
 
 
 def schema() -> str:

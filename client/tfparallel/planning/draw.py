@@ -371,7 +371,7 @@ def _busy(spans: Sequence[plan.Span], stage: int) -> float:
 
 
 def _columns(answer: plan.Plan, width: float) -> int:
-    """Return how many devices stand in a row: all rows of a pod are about equally long."""
+    """Return how many devices a row has: all rows of a pod are about equally long."""
     devices = _devices(answer)
     rows = -(-devices // max(2, int((width - 0.8) / 0.78)))
     return max(2, -(-devices // rows))
