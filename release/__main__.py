@@ -10,6 +10,7 @@ from pathlib import Path
 import release
 from images import targets
 from release import artifacts, changelog
+from testing import pages
 from testing.cluster import console
 
 BUILD = targets.ROOT / "build"
@@ -65,7 +66,7 @@ def _check(version: str, *, snapshot: bool) -> str:
     """
     text = changelog.FILE.read_text(encoding="utf-8")
     notes = changelog.section(text, version, snapshot=snapshot)
-    if broken := changelog.broken_links(text):
+    if broken := pages.broken_links(changelog.FILE):
         raise release.ReleaseError(f"CHANGELOG.md links to {broken[0]}, which does not exist.")
     if snapshot:
         return notes

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import release
 
-ROOT = Path(__file__).resolve().parents[1]
-FILE = ROOT / "CHANGELOG.md"
+FILE = Path(__file__).resolve().parents[1] / "CHANGELOG.md"
 UNRELEASED = "Unreleased"
 _HEADING = re.compile(r"^## (.+)$", re.M)
 _DATED = r"{version} \(\d{{4}}-\d{{2}}-\d{{2}}\)"
-_LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
 
 
 def section(text: str, version: str, *, snapshot: bool) -> str:
@@ -32,27 +30,3 @@ def section(text: str, version: str, *, snapshot: bool) -> str:
             f" rename '## {UNRELEASED}', or set SNAPSHOT=1."
         )
     return sections[title].strip() + "\n"
-
-
-def broken_links(text: str) -> list[str]:
-    """Return the links of the changelog that lead to no file, or to no heading of it."""
-    links = _LINK.findall(text)
-    return [
-        f"{target}#{anchor}" if anchor else target
-        for target, anchor in links
-        if not target.startswith("https://") and not _holds(FILE.parent / (target or FILE), anchor)
-    ]
-
-
-def _holds(file: Path, anchor: str) -> bool:
-    if not file.exists():
-        return False
-    return not anchor or anchor in anchors(file.read_text(encoding="utf-8"))
-
-
-def anchors(page: str) -> set[str]:
-    """Return the anchors of a page's headings, as forges make them."""
-    prose = re.sub(r"^```.*?^```$", "", page, flags=re.M | re.S)
-    titles = re.findall(r"^#+ (.+)$", prose, re.M)
-    plain = (re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title) for title in titles)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in plain}

@@ -18,6 +18,9 @@ ALL = sorted(
     ]
 )
 
+_LINK = re.compile(r"\]\((?!https:)([^)#]*)#?([^)]*)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.M)
+
 
 def rows(page: str, heading: str) -> list[list[str]]:
     """Return the rows of the first table below a heading of a page in docs/."""
@@ -28,12 +31,25 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 
 @functools.cache
-def anchors(page: pathlib.Path) -> list[str]:
+def anchors(page: pathlib.Path) -> set[str]:
     """Return the names by which links lead into a page; those of headings as GitHub forms them."""
-    text = page.read_text(encoding="utf-8")
-    headings = (heading.lower() for heading in re.findall(r"^#+ (.+)$", text, flags=re.M))
-    names = [re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings]
-    return names + re.findall(r'<a id="(.+?)">', text)
+    prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    titles = (re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title) for title in re.findall(_HEADING, prose))
+    headings = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return headings.union(re.findall(r'<a id="(.+?)">', prose))
+
+
+def broken_links(page: pathlib.Path) -> list[str]:
+    """Return the links of a page that lead to no file, or to no heading of it."""
+    return [
+        f"{target}#{anchor}" if anchor else target
+        for target, anchor in _LINK.findall(page.read_text(encoding="utf-8"))
+        if not _leads(page.parent / target if target else page, anchor)
+    ]
+
+
+def _leads(file: pathlib.Path, anchor: str) -> bool:
+    return file.exists() and (not anchor or anchor in anchors(file))
 
 
 def blocks(page: pathlib.Path, kind: str) -> list[str]:

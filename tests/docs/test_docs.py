@@ -24,11 +24,7 @@ from tfparallel_trainer.keras_fit import support
 
 @pytest.mark.parametrize("page", pages.ALL, ids=lambda page: str(page.relative_to(paths.ROOT)))
 def test_every_link_leads_to_a_file_and_a_heading(page: pathlib.Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    for target, anchor in re.findall(r"\]\((?!https:)([^)#]*)#?([^)]*)\)", text):
-        file = page.parent / target if target else page
-        assert file.exists(), target
-        assert not anchor or anchor in pages.anchors(file), f"{target}#{anchor}"
+    assert pages.broken_links(page) == []
 
 
 @pytest.mark.parametrize("page", pages.ALL, ids=lambda page: str(page.relative_to(paths.ROOT)))

@@ -1,4 +1,4 @@
-"""The section that a release is described by, and the links of the changelog."""
+"""The section that a release is described by."""
 
 import pytest
 
@@ -38,18 +38,3 @@ def test_without_a_dated_section_there_is_no_release(version: str) -> None:
 def test_an_empty_section_is_none() -> None:
     with pytest.raises(release.ReleaseError, match=r"no section '## 0\.2\.0"):
         changelog.section("## 0.2.0 (2026-12-01)\n\n", "0.2.0", snapshot=False)
-
-
-def test_links_lead_to_files_and_headings() -> None:
-    assert changelog.broken_links(TEXT) == []
-    text = "[a](docs/nothing.md) [b](docs/index.md#nothing) [c](https://example.org) [d](LICENSE)"
-    assert changelog.broken_links(text) == ["docs/nothing.md", "docs/index.md#nothing"]
-
-
-def test_links_of_the_changelog_hold() -> None:
-    assert changelog.broken_links(changelog.FILE.read_text(encoding="utf-8")) == []
-
-
-def test_anchors_are_those_of_forges() -> None:
-    page = "# A `thing`, and [more](x.md)\n```sh\n# no heading\n```\n## What's new?\n"
-    assert changelog.anchors(page) == {"a-thing-and-more", "whats-new"}
