@@ -98,8 +98,8 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def _flat(text: str) -> str:
-    """Return text on one line, with what Markdown takes for a tag escaped."""
-    return " ".join(text.split()).replace("<", "\\<")
+    """Return text on one line, in which Markdown takes nothing for a tag."""
+    return " ".join(text.split()).replace("<", "&lt;")
 
 
 def _cell(text: str) -> str:

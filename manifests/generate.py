@@ -154,10 +154,15 @@ def reference() -> str:
 
 
 def _row(path: str, node: Mapping[str, Any]) -> str:
-    default = f"`{node['default']}`" if "default" in node else ""
+    default = f"`{_value(node['default'])}`" if "default" in node else ""
     meaning = _cell(node.get("description", ""))
     limits = _limits(node)
     return f"| {path} | {_type(node)}{limits} | {default} | {meaning} |"
+
+
+def _value(default: Any) -> str:
+    """Return a default as YAML has it."""
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def _fields(path: str, node: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -3,6 +3,7 @@
 docs/index.md lists every page below a heading; that is the navigation, and llms.txt.
 """
 
+import itertools
 import pathlib
 import posixpath
 import re
@@ -18,7 +19,11 @@ PUBLISHED = (".md", ".svg")
 """What links may lead to; the site has no code."""
 _SECTION = re.compile(r"^##? (.+)$")
 _ROW = re.compile(r"^\| \[(.+?)\]\((\S+?)\) \| (.+) \|$")
-_CELL = re.compile(r"<td>.*?</td>")
+_TABLE = re.compile(r"<table>.*?</table>", re.S)
+_HEADING_CELL = re.compile(r"<th>(.*?)</th>")
+_CELL = re.compile(r"<td>(.*?)</td>")
+_CODE = re.compile(r"<code>.*?</code>")
+_BREAK = re.compile(r"(?<=[\w;])[./,=_:](?=[\w&])")
 _LINK = re.compile(r"\[([^\[\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -61,8 +66,25 @@ def on_page_markdown(
 def on_page_content(
     html: str, page: pages.Page, config: defaults.MkDocsConfig, files: files.Files
 ) -> str:
-    """Return the page with bars in the code of cells, where Python-Markdown keeps the escape."""
-    return _CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
+    """Return the page with tables that narrow screens can show, as assets/site.css does."""
+    return _TABLE.sub(_label, html)
+
+
+def _label(table: re.Match[str]) -> str:
+    """Return a table whose cells have the names of their columns."""
+    names = itertools.cycle(_HEADING_CELL.findall(table[0]))
+
+    def _cell(cell: re.Match[str]) -> str:
+        # Python-Markdown keeps the escape of bars in code.
+        content = _CODE.sub(_breakable, cell[1].replace("\\|", "|"))
+        return f'<td data-label="{next(names)}">{content}</td>'
+
+    return _CELL.sub(_cell, table[0])
+
+
+def _breakable(code: re.Match[str]) -> str:
+    """Return a name that lines may break between its parts."""
+    return _BREAK.sub(r"\g<0><wbr>", code[0])
 
 
 def on_post_page(output: str, page: pages.Page, config: defaults.MkDocsConfig) -> None:

@@ -8,9 +8,37 @@ import sys
 
 import pytest
 
-from testing import pages, paths
+from testing import browser, pages, paths
 
 _REMOTE = re.compile(r"<(?:script|img|iframe|link rel=.stylesheet)[^>]*(?:src|href)=.?https?:")
+
+_TOO_WIDE = """
+(() => {
+  const faults = [], width = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth > width) faults.push("the page");
+  for (const table of document.querySelectorAll("article table")) {
+    const columns = table.querySelectorAll("th").length;
+    const frame = table.closest(".md-typeset__scrollwrap");
+    if (columns > 2 && (columns < 5 || width < 720) && frame.scrollWidth > frame.clientWidth + 1)
+      faults.push(`the table of ${table.querySelector("th").textContent}`);
+  }
+  return faults;
+})()
+"""
+"""Wider tables, of measured numbers, scroll on screens, and those of two columns on phones."""
+_SEARCH = """
+(() => {
+  const field = document.querySelector("[data-md-component=search-query]");
+  if (field.value !== "gang") {
+    document.querySelector("#__search").click();
+    field.focus();
+    field.value = "gang";
+    field.dispatchEvent(new KeyboardEvent("keyup", {key: "g"}));
+  }
+  const results = document.querySelectorAll(".md-search-result__link");
+  return [...results].map(result => new URL(result.href).pathname);
+})()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +86,33 @@ def test_the_markdown_that_is_published_has_links_that_lead_to_markdown(site: pa
 def test_no_page_loads_anything_from_another_host(site: pathlib.Path) -> None:
     for file in site.rglob("*.html"):
         assert not _REMOTE.findall(file.read_text(encoding="utf-8")), file
+
+
+_in_a_browser = pytest.mark.skipif(browser.find() is None, reason=browser.MISSING)
+
+
+@pytest.mark.long
+@_in_a_browser
+@pytest.mark.parametrize("width", [360, 800, 1400])
+async def test_every_page_fits_the_screen(
+    site: pathlib.Path, width: int, tmp_path: pathlib.Path
+) -> None:
+    async with browser.opened(tmp_path) as shown:
+        await shown.resize(width)
+        too_wide = {}
+        for page in pages.ALL:
+            await shown.open((site / _published(page)).with_suffix(".html"))
+            too_wide[page] = await shown.evaluate(_TOO_WIDE)
+        assert {page: parts for page, parts in too_wide.items() if parts} == {}
+        assert shown.complaints == []
+        assert {address.partition(":")[0] for address in shown.requests} <= {"file", "data", "blob"}
+
+
+@pytest.mark.long
+@_in_a_browser
+async def test_the_search_needs_no_server(site: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    async with browser.opened(tmp_path) as shown:
+        await shown.open(site / "index.html")
+        while not (results := await shown.evaluate(_SEARCH)):
+            pass
+        assert str(site / "how-to/scheduling.html") in results
