@@ -108,7 +108,7 @@ def _table() -> Iterator[str]:
     document = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     for value in values():
         default = json.dumps(value.default, ensure_ascii=False)
-        cells = (_type(_node(document, value)), f"`{default}`", value.description)
+        cells = (_type(document, _node(document, value)), f"`{default}`", value.description)
         yield f"| `{value.name}` | " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -119,8 +119,10 @@ def _node(document: Any, value: Value) -> Any:
     return document
 
 
-def _type(node: Any) -> str:
+def _type(document: Any, node: Any) -> str:
     """Return what a value has to be, in words."""
+    if "$ref" in node:
+        return _type(document, document["definitions"][node["$ref"].rpartition("/")[2]])
     if "enum" in node:
         return " or ".join(f"`{choice}`" if choice else "empty" for choice in node["enum"])
     if node["type"] == "array":

@@ -263,6 +263,7 @@ def test_placement_reaches_the_pod(chart: rendering.Render) -> None:
         "extraArgs={--workers=8}",
         "extraVolumes[0].name=certificates",
         "extraVolumeMounts[0].name=certificates",
+        "extraVolumeMounts[0].mountPath=/certificates",
     )
     assert objects.one("Deployment")["metadata"]["annotations"] == {"owner": "b"}
     template = objects.one("Deployment")["spec"]["template"]

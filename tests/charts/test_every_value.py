@@ -34,15 +34,21 @@ SAMPLES = {
         ),
         False,
     ),
+    "extraArgs": ["--x"],
+    "extraVolumeMounts": [{"name": "x", "mountPath": "/x"}],
+    "fullnameOverride": "other",
     "image.digest": f"sha256:{'a' * 64}",
     "gangScheduling.scheduler": "Volcano",
     "image.pullPolicy": "Always",
     "logFormat": "text",
     "rbac.clusterRights": False,
+    "resources": {"limits": {"cpu": 7}},
+    "test.resources": {"limits": {"cpu": 7}},
     "trainer.image.digest": f"sha256:{'b' * 64}",
     "watchNamespaces": ["team-a"],
 }
 ALONE: dict[str, dict[str, Any]] = {
+    "extraVolumeMounts": {"extraVolumes": [{"name": "x"}]},
     "metrics.enabled": {"metrics": {}, "networkPolicy": {}},
     "rbac.clusterRights": {"watchNamespaces": ["team-a"]},
     "serviceAccount.create": {"serviceAccount": {"name": "mine"}},
@@ -80,7 +86,7 @@ def another(path: Path, default: Any) -> Any:
         case str():
             return "10s" if path[-1] in ("interval", "scrapeTimeout") else "2"
         case list():
-            return ["--x"] if name == "extraArgs" else [{"name": "x"}]
+            return [{"name": "x"}]
         case _:
             field = {"jobs.podDefaults": "metadata", "livenessProbe": "failureThreshold"}
             field["readinessProbe"] = "failureThreshold"

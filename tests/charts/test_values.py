@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
 
 def refusal(helm: rendering.Command, values: Sequence[str]) -> str:
     """The error of `helm template` with these values; a mere name is left as it is."""
-    settings = [part for value in values if "=" in value for part in ("--set", value)]
+    settings = [f"--set={value}" for value in values if "=" in value]
     done = helm("template", "x", str(rendering.CHART), *settings)
     assert done.returncode != 0
     return done.stderr
@@ -44,7 +44,12 @@ def refusal(helm: rendering.Command, values: Sequence[str]) -> str:
         ("jobs.podDefaults.tolerations=all", "/jobs/podDefaults"),
         ("jobs.podDefaults.spec.priorityClassName=high", "/jobs/podDefaults/spec"),
         ("extraEnv[0].value=y", "/extraEnv/0"),
+        ("extraVolumeMounts[0].name=x", "/extraVolumeMounts/0"),
         ("test.timeoutSeconds=0", "/test/timeoutSeconds"),
+        ("test.resources.limits.memory=lots", "/test/resources/limits/memory"),
+        ("resources.limit.memory=1Gi", "/resources"),
+        ("fullnameOverride=1.op", "/fullnameOverride"),
+        ("image=null", "image"),
     ],
 )
 def test_wrong_values_are_refused_by_name(helm: rendering.Command, value: str, named: str) -> None:
@@ -94,9 +99,70 @@ def test_values_that_contradict_each_other_are_refused_with_both_names(
     assert second.replace("networkPolicy.enabled", "networkPolicy.metricsFrom") in sentence
 
 
-def test_variables_of_the_chart_are_not_set_twice(helm: rendering.Command) -> None:
-    sentence = refusal(helm, ["extraEnv[0].name=TFPARALLEL_WORKERS", "extraEnv[0].value=8"])
-    assert "extraEnv has TFPARALLEL_WORKERS, which the chart sets from its values" in sentence
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            ["extraEnv[0].name=TFPARALLEL_WORKERS"],
+            "extraEnv has TFPARALLEL_WORKERS, which the chart sets",
+        ),
+        (["extraEnv[0].name=POD_NAME"], "extraEnv has POD_NAME, which the chart sets"),
+        (
+            ["commonLabels.app\\.kubernetes\\.io/name=mine"],
+            "commonLabels has app.kubernetes.io/name, which the chart sets: remove it",
+        ),
+        (
+            ["podLabels.app\\.kubernetes\\.io/instance=mine"],
+            "podLabels has app.kubernetes.io/instance, which the chart sets: remove one",
+        ),
+        (
+            ["metrics.dashboard.labels.team=a", "commonLabels.team=b"],
+            "metrics.dashboard.labels has team, which commonLabels has, too: remove one",
+        ),
+        (["extraVolumes[0].name=tmp"], "extraVolumes has a second volume with the name tmp"),
+        (
+            ["extraVolumeMounts[0].name=keys", "extraVolumeMounts[0].mountPath=/keys"],
+            "extraVolumeMounts has the volume keys and extraVolumes has not: add it there",
+        ),
+        (
+            ["extraVolumeMounts[0].name=tmp", "extraVolumeMounts[0].mountPath=/tmp"],
+            "choose another mountPath",
+        ),
+        (["image.repository=a.example:5000/op:1"], "write that to image.tag or image.digest"),
+        (["trainer.image.repository=t@sha256:1"], "write that to trainer.image.tag or"),
+        (
+            [
+                "jobs.podDefaults.spec.containers[0].name=tensorflow",
+                "jobs.podDefaults.spec.containers[0].resources.limits.cpu=1",
+            ],
+            "has resources for the container tensorflow, and queues read those of jobs alone",
+        ),
+        (
+            ["metrics.serviceMonitor.interval=1m", "metrics.serviceMonitor.scrapeTimeout=1m1s"],
+            "scrapeTimeout is 1m1s and metrics.serviceMonitor.interval is 1m",
+        ),
+        (
+            ["podDisruptionBudget.maxUnavailable=0", "replicas=2"],
+            "podDisruptionBudget.maxUnavailable is 0: no node of an operator could be drained",
+        ),
+        (["podDisruptionBudget.minAvailable=100%", "replicas=2"], "minAvailable is 100% and"),
+        (["livenessProbe.successThreshold=2"], "livenessProbe.successThreshold is 2"),
+    ],
+)
+def test_what_no_cluster_would_take_is_refused_with_a_sentence(
+    helm: rendering.Command, values: list[str], sentence: str
+) -> None:
+    assert sentence in refusal(helm, values)
+
+
+@pytest.mark.parametrize("release", ["1op", "team.op"])
+def test_a_release_whose_name_no_service_can_have_is_refused(
+    helm: rendering.Command, release: str
+) -> None:
+    done = helm("template", release, str(rendering.CHART))
+    assert f"the name {release}-tfparallel-operator, which a Service cannot have" in done.stderr
+    renamed = helm("template", release, str(rendering.CHART), "--set=fullnameOverride=op")
+    assert renamed.returncode == 0, renamed.stderr
 
 
 def test_global_takes_what_has_a_meaning(helm: rendering.Command) -> None:

@@ -17,13 +17,17 @@ app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- define "tfparallel.labels" -}}
+{{- define "tfparallel.chartLabels" -}}
 {{ include "tfparallel.selector" . }}
 app.kubernetes.io/component: operator
 app.kubernetes.io/part-of: tfparallel
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "tfparallel.labels" -}}
+{{ include "tfparallel.chartLabels" . }}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}

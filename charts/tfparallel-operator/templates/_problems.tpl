@@ -22,6 +22,24 @@
     {{- fail (printf "global.%s has no meaning here: global takes imageRegistry and imagePullSecrets" $name) }}
   {{- end }}
 {{- end }}
+{{- $name := include "tfparallel.fullname" . }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}
+  {{- fail (printf "the objects would have the name %s, which a Service cannot have: set fullnameOverride to a name of a-z, 0-9 and '-' that begins with a letter" $name) }}
+{{- end }}
+{{- include "tfparallel.checkLabels" . }}
+{{- include "tfparallel.checkVolumes" . }}
+{{- range $name, $image := dict "image" .Values.image "trainer.image" .Values.trainer.image }}
+  {{- if regexMatch "[:@][^/]*$" $image.repository }}
+    {{- fail (printf "%s.repository is %s, which has a tag or a digest: write that to %s.tag or %s.digest" $name $image.repository $name $name) }}
+  {{- end }}
+{{- end }}
+{{- with .Values.jobs.podDefaults.spec }}
+  {{- range concat (default list .containers) (default list .initContainers) }}
+    {{- if hasKey . "resources" }}
+      {{- fail (printf "jobs.podDefaults has resources for the container %s, and queues read those of jobs alone: write them into the jobs" .name) }}
+    {{- end }}
+  {{- end }}
+{{- end }}
 {{- if not (or .Values.rbac.clusterRights .Values.watchNamespaces) }}
   {{- fail "rbac.clusterRights is false: name the namespaces of jobs in watchNamespaces" }}
 {{- end }}
@@ -31,11 +49,19 @@
 {{- if eq (int .Values.ports.progress) (int .Values.ports.health) }}
   {{- fail (printf "ports.progress and ports.health are both %v: choose two ports" .Values.ports.health) }}
 {{- end }}
+{{- if gt (default 1 .Values.livenessProbe.successThreshold | int) 1 }}
+  {{- fail (printf "livenessProbe.successThreshold is %v: Kubernetes takes 1 alone" .Values.livenessProbe.successThreshold) }}
+{{- end }}
 {{- if not .Values.metrics.enabled }}
   {{- range list "serviceMonitor" "prometheusRule" "dashboard" }}
     {{- if (get $.Values.metrics .).enabled }}
       {{- fail (printf "metrics.%s.enabled is true and metrics.enabled is false: set both, or neither" .) }}
     {{- end }}
+  {{- end }}
+{{- end }}
+{{- with .Values.metrics.serviceMonitor }}
+  {{- if and .interval (gt (include "tfparallel.milliseconds" .scrapeTimeout | int) (include "tfparallel.milliseconds" .interval | int)) }}
+    {{- fail (printf "metrics.serviceMonitor.scrapeTimeout is %s and metrics.serviceMonitor.interval is %s: Prometheus wants a timeout that is not longer" .scrapeTimeout .interval) }}
   {{- end }}
 {{- end }}
 {{- if and (not .Values.networkPolicy.metricsFrom) .Values.networkPolicy.enabled .Values.metrics.serviceMonitor.enabled }}
@@ -48,13 +74,19 @@
   {{- if and (ne (toString .maxUnavailable) "") (ne (toString .minAvailable) "") }}
     {{- fail "podDisruptionBudget.maxUnavailable and podDisruptionBudget.minAvailable are both set: clear one" }}
   {{- end }}
-  {{- if and .enabled (not (hasSuffix "%" (toString .minAvailable))) (gt (int $.Values.replicas) 1) (ge (int .minAvailable) (int $.Values.replicas)) }}
-    {{- fail (printf "podDisruptionBudget.minAvailable is %v and replicas is %v: no node of an operator could be drained; lower the one, or raise the other" .minAvailable $.Values.replicas) }}
+  {{- if and .enabled (gt (int $.Values.replicas) 1) }}
+    {{- $all := or (eq (toString .minAvailable) "100%") (and (not (hasSuffix "%" (toString .minAvailable))) (ge (int .minAvailable) (int $.Values.replicas))) }}
+    {{- if $all }}
+      {{- fail (printf "podDisruptionBudget.minAvailable is %v and replicas is %v: no node of an operator could be drained; lower the one, or raise the other" .minAvailable $.Values.replicas) }}
+    {{- end }}
+    {{- if has (toString .maxUnavailable) (list "0" "0%") }}
+      {{- fail (printf "podDisruptionBudget.maxUnavailable is %v: no node of an operator could be drained; raise it, or set podDisruptionBudget.enabled to false" .maxUnavailable) }}
+    {{- end }}
   {{- end }}
 {{- end }}
 {{- range .Values.extraEnv }}
-  {{- if hasPrefix "TFPARALLEL_" .name }}
-    {{- fail (printf "extraEnv has %s, which the chart sets from its values: set the value, or use extraArgs" .name) }}
+  {{- if or (hasPrefix "TFPARALLEL_" .name) (has .name (list "POD_NAME" "POD_NAMESPACE")) }}
+    {{- fail (printf "extraEnv has %s, which the chart sets: use its values, or extraArgs" .name) }}
   {{- end }}
 {{- end }}
 {{- with .Values.test }}
@@ -62,4 +94,57 @@
     {{- fail (printf "test.namespace is %s, which is not in watchNamespaces: the operator would not run the job" .namespace) }}
   {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* Labels that an object would have twice. */}}
+{{- define "tfparallel.checkLabels" -}}
+{{- $chart := include "tfparallel.chartLabels" . | fromYaml }}
+{{- $all := merge dict $chart .Values.commonLabels }}
+{{- $added := dict
+  "podLabels" .Values.podLabels
+  "metrics.serviceMonitor.labels" .Values.metrics.serviceMonitor.labels
+  "metrics.prometheusRule.labels" .Values.metrics.prometheusRule.labels
+  "metrics.dashboard.labels" .Values.metrics.dashboard.labels
+-}}
+{{- range $key := keys .Values.commonLabels | sortAlpha }}
+  {{- if hasKey $chart $key }}
+    {{- fail (printf "commonLabels has %s, which the chart sets: remove it" $key) }}
+  {{- end }}
+{{- end }}
+{{- range $value, $labels := $added }}
+  {{- range $key := keys $labels | sortAlpha }}
+    {{- if hasKey $all $key }}
+      {{- fail (printf "%s has %s, which %s: remove one" $value $key (ternary "the chart sets" "commonLabels has, too" (hasKey $chart $key))) }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Volumes and mounts of the operator that the API server would refuse. */}}
+{{- define "tfparallel.checkVolumes" -}}
+{{- $volumes := list }}
+{{- range .Values.extraVolumes }}
+  {{- if has .name (append $volumes "tmp") }}
+    {{- fail (printf "extraVolumes has a second volume with the name %s: choose another" .name) }}
+  {{- end }}
+  {{- $volumes = append $volumes .name }}
+{{- end }}
+{{- range .Values.extraVolumeMounts }}
+  {{- if not (has .name (append $volumes "tmp")) }}
+    {{- fail (printf "extraVolumeMounts has the volume %s and extraVolumes has not: add it there" .name) }}
+  {{- end }}
+  {{- if eq .mountPath "/tmp" }}
+    {{- fail (printf "extraVolumeMounts mounts %s to /tmp, where the operator writes its temporary files: choose another mountPath" .name) }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* A duration of Prometheus, such as 1m30s, as a number. */}}
+{{- define "tfparallel.milliseconds" -}}
+{{- $sum := 0 }}
+{{- range regexFindAll "[0-9]+[a-z]+" . -1 }}
+  {{- $factor := get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) (regexFind "[a-z]+" .) }}
+  {{- $sum = add $sum (mul (regexFind "[0-9]+" . | int) $factor) }}
+{{- end }}
+{{- $sum }}
 {{- end -}}
