@@ -113,7 +113,7 @@ def test_values_that_contradict_each_other_are_refused_with_both_names(
         ),
         (
             ["podLabels.app\\.kubernetes\\.io/instance=mine"],
-            "podLabels has app.kubernetes.io/instance, which the chart sets: remove one",
+            "podLabels has app.kubernetes.io/instance, which the chart sets: remove it",
         ),
         (
             ["metrics.dashboard.labels.team=a", "commonLabels.team=b"],

@@ -114,7 +114,7 @@
 {{- range $value, $labels := $added }}
   {{- range $key := keys $labels | sortAlpha }}
     {{- if hasKey $all $key }}
-      {{- fail (printf "%s has %s, which %s: remove one" $value $key (ternary "the chart sets" "commonLabels has, too" (hasKey $chart $key))) }}
+      {{- fail (printf "%s has %s, which %s" $value $key (ternary "the chart sets: remove it" "commonLabels has, too: remove one" (hasKey $chart $key))) }}
     {{- end }}
   {{- end }}
 {{- end }}
