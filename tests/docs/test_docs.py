@@ -69,7 +69,7 @@ def test_the_page_on_model_split_shows_its_examples() -> None:
     page = (paths.ROOT / "docs/how-to/model-split.md").read_text()
     first = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)[0]
     assert first == (paths.ROOT / "examples/split-two-models/job.yaml").read_text()
-    shown = pages.rows("how-to/model-split.md", "weights, fill the device.")
+    shown = pages.rows("how-to/model-split.md", "has a manifest for each way:")
     assert {row[0] for row in shown} == {file.name for file in paths.example_jobs("split-cnn")}
     for file, mesh, places, _ in shown:
         document = yaml.safe_load((paths.ROOT / "examples/split-cnn" / file).read_text())
