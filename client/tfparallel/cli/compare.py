@@ -28,20 +28,20 @@ from tfparallel_operator.local import source as sources
 )
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option(
-    "--servers", type=click.IntRange(min=1), default=1, show_default=True, help="Of async."
+    "--servers", type=click.IntRange(min=1), default=1, show_default=True, help="Servers of async."
 )
 @click.option(
     "--seeds",
     type=click.IntRange(min=1),
     default=3,
     show_default=True,
-    help="How often each run is made, with spec.trainer.seed and those that follow.",
+    help="Runs of each variant, with spec.trainer.seed and the next ones.",
 )
 @click.option(
     "--slow-worker",
     type=click.FloatRange(min=1, min_open=True),
     metavar="FACTOR",
-    help="Make each run also with the last worker this many times slower.",
+    help="Repeat each run with the last worker this many times slower.",
 )
 @click.option(
     "--equal-batch",
@@ -54,7 +54,7 @@ from tfparallel_operator.local import source as sources
 @click.option(
     "--target",
     metavar="METRIC=VALUE",
-    help="Tell how long it takes to a value, such as val_accuracy=0.95."
+    help="Report the time to a value, such as val_accuracy=0.95."
     "  [default: the loss that every run reaches]",
 )
 @click.option("--epochs", type=click.IntRange(min=1), help="Short for --set spec.trainer.epochs.")
@@ -80,8 +80,8 @@ def command(
 ) -> None:
     """Compare synchronous with asynchronous training, or any runs.
 
-    All runs of JOB.yaml train on this machine; the report has a table and pictures. At the end
-    stands which reaches the target first, and by what factor.
+    All runs of JOB.yaml train on this machine; the report has a table and pictures. Its last
+    sentence says which mode reaches the target first, and by what factor.
 
     Exit status: 0 all runs succeeded, 1 one failed, 2 bad input, 130 ended by Ctrl-C.
     """

@@ -21,43 +21,45 @@ _FORMATS = ("table", _JSON)
 @click.option(
     "--devices",
     type=click.IntRange(min=1),
-    help="Of all pods together.  [default: those of the job; a MODEL.py needs it]",
+    help="Devices of all pods together.  [default: those of the job; a MODEL.py needs it]",
 )
 @click.option(
     "--pods",
     type=click.IntRange(min=1),
-    help="[default: those of the job; of a MODEL.py one for each device]",
+    help="Pods that share them.  [default: those of the job; of a MODEL.py one for each device]",
 )
 @click.option(
-    "--memory", metavar="BYTES", help="Of each device, such as 8GiB.  [default: no limit]"
+    "--memory", metavar="BYTES", help="Limit of each device, such as 8GiB.  [default: no limit]"
 )
 @click.option(
     "--mesh",
     metavar="AXIS=NUMBER,...",
-    help="Such as data=2,stage=2; -1 is what is left, auto the best that fits."
+    help="Axes, such as data=2,stage=2; -1 is what is left, auto the best that fits."
     "  [default: that of the job, else auto]",
 )
 @click.option(
     "--microbatches",
     type=click.IntRange(min=1),
-    help="[default: those of the job's mesh, else the best that fits]",
+    help="Parts of a batch.  [default: those of the job's mesh, else the best that fits]",
 )
 @click.option(
     "--schedule",
     type=click.Choice([schedule.value for schedule in job_file.PipelineSchedule]),
-    help="[default: that of the job's mesh, else 1F1B]",
+    help="Order of the work.  [default: that of the job's mesh, else 1F1B]",
 )
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
-    help="trainer.globalBatchSize.  [default: that of the job, else 32]",
+    help="Examples of a step.  [default: that of the job, else 32]",
 )
 @click.option(
     "--length",
     type=click.IntRange(min=1),
-    help="Stands for dimensions of the inputs that only the data tells.",
+    help="Value for input dimensions that are unknown until data is loaded.",
 )
-@click.option("--calibrate", is_flag=True, help="Measure each layer on this machine first.")
+@click.option(
+    "--calibrate", is_flag=True, help="Measure layers, updates and links on this machine first."
+)
 @click.option(
     "-o",
     "--format",

@@ -60,7 +60,7 @@ class Question(base.Model):
     batch: Count = 32
     """Examples of a step over all devices."""
     length: Count | None = None
-    """Stands for dimensions of the inputs that only the data tells."""
+    """Value for input dimensions that are unknown until data is loaded."""
     seed: int = 0
     """As in the job."""
     calibrate: bool = False

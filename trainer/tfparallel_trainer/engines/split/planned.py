@@ -17,7 +17,7 @@ from tfparallel_trainer.engines.split.pipeline import cutting
 from tfparallel_trainer.engines.split.planning import choose, hardware, search_space, subjects
 
 _USUAL_LENGTH = 128
-"""Stands for dimensions that only the data tells."""
+"""Value for dimensions that are unknown until data is loaded."""
 
 _MOST = (1 << 62) - 1
 """Bytes of a device whose memory nothing limits."""

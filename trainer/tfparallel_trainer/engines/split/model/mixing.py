@@ -31,7 +31,7 @@ _SCALES = np.array([1.0, 2.0, 0.5, 3.0, 0.25])
 """Of the numbers of each example, so that a mean over many numbers still tells them apart."""
 
 _LENGTH = 8
-"""Stands for dimensions that only the data tells."""
+"""Value for dimensions that are unknown until data is loaded."""
 
 _MOST_WEIGHTS = 1 << 26
 """Numbers in the weights of a layer that is tried: no process need hold a larger one whole."""

@@ -36,7 +36,7 @@ def measure(model: graph.Graph, examples: int, length: int | None = None) -> lis
     Args:
         model: the graph of a model without weights; what a node reads is made up, too.
         examples: of a microbatch.
-        length: stands for dimensions that only the data tells.
+        length: value for dimensions that are unknown until data is loaded.
     """
     known: dict[str, costs.NodeTime] = {}
     node_times = []

@@ -25,7 +25,7 @@ def of(
         model: its graph.
         slots: bytes of optimizer slots of each variable that is trained, by key.
         fixed_slots: bytes that the optimizer holds besides.
-        length: stands for dimensions that only the data tells.
+        length: value for dimensions that are unknown until data is loaded.
         copies: of the gradients while the optimizer updates, as `subjects.optimizer_copies` tells.
 
     Raises:

@@ -39,7 +39,7 @@ def of(
         model: the graph of a model without weights.
         optimizer: the one that the user compiled it with; None: nothing of it is counted.
         cluster: the devices.
-        length: stands for dimensions that only the data tells.
+        length: value for dimensions that are unknown until data is loaded.
         measured: the times of the nodes; absent: they are estimated.
 
     Raises:
