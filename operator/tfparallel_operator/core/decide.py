@@ -14,7 +14,6 @@ from tfparallel_operator.core.life import (
     cleanup,
     deadlines,
     ending,
-    forced,
     scaling,
     spec_validity,
     training,
@@ -77,7 +76,7 @@ def decide(
     description = _describe(decision_context)
     decision_context = dataclasses.replace(decision_context, status=description)
     decided = next(filter(None, (phase(decision_context) for phase in PHASES)))
-    overdue, look_again_at = forced.deletions(children.pods, now)
+    overdue, look_again_at = cleanup.force_deletions(children.pods, now)
     return dataclasses.replace(
         decided,
         events=(*events, *decided.events),

@@ -13,7 +13,7 @@ from testing.operator import builders, edits, queues, troubled_world
 from tfparallel_operator.api import names, types
 from tfparallel_operator.core import installation, layout, observation
 from tfparallel_operator.core.life import failure, restarts
-from tfparallel_operator.core.status import conditions, indices
+from tfparallel_operator.core.status import conditions, replica_records
 
 SETTINGS = dataclasses.replace(builders.SETTINGS, queues=True, gangs=installation.Gangs())
 RULES = [
@@ -156,8 +156,8 @@ class JobMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(data=st.data())
     def pod_vanishes(self, data: st.DataObject) -> None:
         pod = self._pick(data)
-        counts = self.world.status.replicas.get(pod.replica.role.value)
-        seen = counts is not None and pod.replica.index in indices.parse(counts.seen)
+        carried = replica_records.read(self.world.status, pod.replica.role)
+        seen = pod.replica.index in carried.seen
         if not seen and (not pod.deleting or pod.uid in self.world.unreachable):
             self.vanished_early = True
         del self.world.pods[pod.name]
@@ -305,7 +305,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
         elif self.world.refusal is None and not self.world.unreachable:
             pod_names = {r.pod_name("job") for r in layout.build(self.world.job).all_replicas}
             done = sum(counts.succeeded for counts in status.replicas.values())
-            done += sum(len(indices.parse(counts.ignored)) for counts in status.replicas.values())
+            done += sum(len(replica_records.read(status, role).ignored) for role in types.Role)
             assert len(self.world.pods) >= len(pod_names) - done
             self._check_gang()
 

@@ -13,7 +13,7 @@ from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.core.life import forced
+from tfparallel_operator.core.life import cleanup
 
 
 def _job(policy: dict[str, Any] | None = None, **roles: int) -> harness.Body:
@@ -158,7 +158,7 @@ async def test_a_dead_node_holds_nothing_up(
     place: harness.Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2072, 2185: a pod on a dead node stayed Terminating, and the job hung for ever."""
-    monkeypatch.setattr(forced, "PATIENCE", datetime.timedelta(seconds=2))
+    monkeypatch.setattr(cleanup, "PATIENCE", datetime.timedelta(seconds=2))
     job = _job(Worker=2)
     template = objects.template(nodeName="dead", terminationGracePeriodSeconds=1)
     job["spec"]["tfReplicaSpecs"]["Worker"]["template"] = template

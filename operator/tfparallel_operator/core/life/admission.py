@@ -7,7 +7,7 @@ of the job's own keep the admission. An eviction counts as a disruption: the clu
 
 import datetime
 
-from tfparallel_operator.api import names, policies
+from tfparallel_operator.api import job_status, names, policies
 from tfparallel_operator.core import context, decision, remedies
 from tfparallel_operator.core.life import counts, deadlines, ending, restarts, spec_validity
 from tfparallel_operator.core.queue import gang, kueue, workload
@@ -52,11 +52,7 @@ def wait_for_creation(context: context.DecisionContext) -> decision.Decision | N
         return None
     wake_at = deadlines.active(context.job, status)
     before = conditions.find(status, _REFUSED)
-    if (
-        before is not None
-        and conditions.holds(status, _REFUSED)
-        and before.reason == refusal.reason
-    ):
+    if before and before.status is job_status.Truth.TRUE and before.reason == refusal.reason:
         return decision.Decision(status, wake_at=wake_at)
     message = f"the API server refuses to create pods, trying again: {refusal.message}"
     message = remedies.append(message, remedies.find(refusal.message))

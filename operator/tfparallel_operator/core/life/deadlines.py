@@ -1,9 +1,10 @@
 """Deadlines of a job: all from times in its status, so that they outlive the operator."""
 
 import datetime
+from collections.abc import Sequence
 
 from tfparallel_operator.api import job_status, policies, types
-from tfparallel_operator.core import layout, observation, replicas, view
+from tfparallel_operator.core import context, layout, observation, replicas, view
 from tfparallel_operator.core.life import completion, failure, pace
 
 
@@ -17,31 +18,39 @@ def active(job: types.TFParallelJob, status: job_status.JobStatus) -> datetime.d
     return _after(status.start_time, job.spec.run_policy.active_deadline_seconds)
 
 
-def pending(status: job_status.JobStatus, view: view.View) -> datetime.datetime | None:
-    """Return when pods have waited for too long; None while none waits that training needs."""
-    if completion.running(view) or not _waiting(view):
-        return None
-    return _after(status.attempt_time, view.layout.job.spec.run_policy.pending_deadline_seconds)
+def overdue(
+    context: context.DecisionContext, status: job_status.JobStatus
+) -> tuple[failure.Loss | None, datetime.datetime | None]:
+    """Return the loss that a deadline has made, or when it will make one.
+
+    Until training runs its pods may wait for too long; while it runs it may report too rarely.
+    """
+    view, policy = context.view, context.job.spec.run_policy
+    runs = completion.running(view)
+    waiting = [] if runs else _waiting(view)
+    if runs:
+        since = _silent_since(status, context.settings.listening_since)
+        at = _after(since, policy.stall_deadline_seconds)
+    else:
+        at = _after(status.attempt_time if waiting else None, policy.pending_deadline_seconds)
+    if at is None or at > context.now:
+        return None, at
+    return _stall_loss(status, view.layout) if runs else _pending_loss(view, waiting), None
 
 
-def stall(
-    status: job_status.JobStatus, view: view.View, listening_since: datetime.datetime | None
+def _silent_since(
+    status: job_status.JobStatus, listening_since: datetime.datetime | None
 ) -> datetime.datetime | None:
-    """Return when training has made no progress for too long.
+    """Return when training reported last; None where it has not since its latest start.
 
-    Only a job that has reported since its latest start can stall, and only while its pods run. Time
-    in which nobody listened does not count: an operator that was away misses reports.
+    Time in which nobody listened does not count: an operator that was away misses reports.
     """
     reported_at = pace.find_report_time(status)
-    if reported_at is None or not completion.running(view):
-        return None
-    silent_since = reported_at if listening_since is None else max(reported_at, listening_since)
-    return _after(silent_since, view.layout.job.spec.run_policy.stall_deadline_seconds)
+    return reported_at and max(reported_at, listening_since or reported_at)
 
 
-def pending_loss(view: view.View) -> failure.Loss:
+def _pending_loss(view: view.View, waiting: Sequence[replicas.Replica]) -> failure.Loss:
     """Return the loss that pods which wait for too long are: the first that says why, if any."""
-    waiting = _waiting(view)
     pods = (view.current[replica] for replica in waiting if replica in view.current)
     reasons = ((pod.replica, f": {pod.waiting}") for pod in pods if pod.waiting)
     first, why = next(reasons, (waiting[0], ""))
@@ -51,8 +60,7 @@ def pending_loss(view: view.View) -> failure.Loss:
     return failure.Loss(first, cause, None, sentence, of_waiting_gang=waits)
 
 
-def stall_loss(status: job_status.JobStatus, layout: layout.Layout) -> failure.Loss:
-    """Return the loss that training which has stalled is."""
+def _stall_loss(status: job_status.JobStatus, layout: layout.Layout) -> failure.Loss:
     step = 0 if status.progress is None else status.progress.step
     seconds = layout.job.spec.run_policy.stall_deadline_seconds
     sentence = (

@@ -35,9 +35,9 @@ def answer_losses(context: context.DecisionContext) -> decision.Decision | Cours
     status = restarts.reclassify_as_disruption(status, view)
     deadline = deadlines.active(context.job, status)
     losses = failure.losses(view)
-    overdue, next_overdue = _overdue(context, status)
+    overdue, next_overdue = deadlines.overdue(context, status)
     events: list[decision.Event] = []
-    for loss in losses or overdue:
+    for loss in losses or filter(None, (overdue,)):
         action = policy.find_action(context.layout, status, loss)
         final = action.outcome is policy.Outcome.FAIL
         settles_at = failure.settles_at(loss, view, context.settings.settling, final=final)
@@ -45,13 +45,14 @@ def answer_losses(context: context.DecisionContext) -> decision.Decision | Cours
             wake_at = deadlines.earliest(settles_at, deadline)
             settling = failure.describe_settling(context.job, loss, settles_at)
             return Course(status, view, tuple(events), wake_at, settling)
+        message = remedies.append(action.message, action.remedy)
+        if loss.cause is policies.Cause.STALL and action.outcome is not policy.Outcome.IGNORE:
+            kind = names.Condition.TRAINING_STALLED
+            status = context.stamp.set(status, kind, True, action.reason, message)
         match action.outcome:
             case policy.Outcome.FAIL:
-                status = _stalled(context, status, loss, action)
-                message = remedies.append(action.message, action.remedy)
                 return ending.fail(context, status, action.reason, message)
             case policy.Outcome.RESTART:
-                status = _stalled(context, status, loss, action)
                 return _restart(context, status, loss, losses, action)
             case policy.Outcome.IGNORE:
                 status = replica_records.ignore(status, loss.replica)
@@ -61,33 +62,6 @@ def answer_losses(context: context.DecisionContext) -> decision.Decision | Cours
         view = context.view_of(status)
     wake_at = deadlines.earliest(deadline, next_overdue)
     return Course(status, view, tuple(events), wake_at)
-
-
-def _overdue(
-    context: context.DecisionContext, status: job_status.JobStatus
-) -> tuple[tuple[failure.Loss, ...], datetime.datetime | None]:
-    """Return the losses that a deadline has made, and when the next one will."""
-    pending = deadlines.pending(status, context.view)
-    if pending is not None and pending <= context.now:
-        return (deadlines.pending_loss(context.view),), None
-    stall = deadlines.stall(status, context.view, context.settings.listening_since)
-    if stall is not None and stall <= context.now:
-        return (deadlines.stall_loss(status, context.layout),), None
-    return (), deadlines.earliest(pending, stall)
-
-
-def _stalled(
-    context: context.DecisionContext,
-    status: job_status.JobStatus,
-    loss: failure.Loss,
-    action: policy.Action,
-) -> job_status.JobStatus:
-    """Say in a condition that training had stalled, where that is the loss."""
-    if loss.cause is not policies.Cause.STALL:
-        return status
-    kind = names.Condition.TRAINING_STALLED
-    message = remedies.append(action.message, action.remedy)
-    return context.stamp.set(status, kind, True, action.reason, message)
 
 
 def _restart(

@@ -1,1 +1,1 @@
-"""What a status says and carries: `conditions`, `replica_records` and their `indices`."""
+"""What a status says and carries: `conditions` and `replica_records`."""

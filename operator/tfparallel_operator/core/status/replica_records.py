@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from tfparallel_operator.api import job_status, types
 from tfparallel_operator.core import replicas
-from tfparallel_operator.core.status import indices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,9 +30,9 @@ def read(status: job_status.JobStatus, role: types.Role) -> Record:
     if carried is None:
         return Record()
     return Record(
-        indices.parse(carried.completed),
-        indices.parse(carried.seen),
-        indices.parse(carried.ignored),
+        parse_indices(carried.completed),
+        parse_indices(carried.seen),
+        parse_indices(carried.ignored),
         carried.memory_growths,
     )
 
@@ -42,9 +41,9 @@ def write(status: job_status.JobStatus, role: types.Role, record: Record) -> job
     """Return the status with what it carries of a role; the counts stay."""
     before = status.replicas.get(role.value) or job_status.ReplicaStatus()
     carried = {
-        "completed": indices.format_ranges(record.completed),
-        "seen": indices.format_ranges(record.seen),
-        "ignored": indices.format_ranges(record.ignored),
+        "completed": format_indices(record.completed),
+        "seen": format_indices(record.seen),
+        "ignored": format_indices(record.ignored),
         "memory_growths": record.memory_growths,
     }
     changed = before.model_copy(update=carried)
@@ -83,3 +82,23 @@ def grow_memory(status: job_status.JobStatus, role: types.Role) -> job_status.Jo
     record = read(status, role)
     growths = record.memory_growths + 1
     return write(status, role, dataclasses.replace(record, memory_growths=growths))
+
+
+def parse_indices(text: str) -> frozenset[int]:
+    """Read ranges into the set of their indices."""
+    parsed: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        parsed.update(range(int(first), int(last or first) + 1))
+    return frozenset(parsed)
+
+
+def format_indices(indices: Iterable[int]) -> str:
+    """Write indices as ranges in ascending order."""
+    ranges: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if ranges and index == ranges[-1][1] + 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges)

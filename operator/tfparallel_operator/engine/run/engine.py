@@ -119,7 +119,7 @@ class Engine:
                     self._bundle = await _patiently(self._ensure_certificates)
                 spawn(group, "children", self._children.run())
                 await self._children.wait_synced()
-                await self._sweeper.sweep()
+                await _patiently(self._sweeper.sweep)
                 self._listed.set()
                 _LOG.info("watching %s", ", ".join(self.settings.watch_namespaces) or "all jobs")
                 spawn(group, "sweeper", self._sweeper.run())

@@ -8,7 +8,7 @@ import pytest
 from testing.operator import builders
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import decide, installation, observation
-from tfparallel_operator.core.life import forced
+from tfparallel_operator.core.life import cleanup
 from tfparallel_operator.core.status import conditions
 
 LISTENING = builders.START
@@ -230,12 +230,12 @@ def test_a_pod_that_its_node_does_not_end_is_deleted_by_force_in_bounded_time() 
     world.step()
     assert list(world.pods) == ["job-worker-1"]
     wake_at = world.decide().wake_at
-    assert wake_at == world.now + datetime.timedelta(seconds=30) + forced.PATIENCE
+    assert wake_at == world.now + datetime.timedelta(seconds=30) + cleanup.PATIENCE
     world.now = wake_at
     outcome = world.decide()
     [deletion] = outcome.deletions
     assert (deletion.name, deletion.force_from) == ("job-worker-1", "n1")
-    assert outcome.wake_at == world.now + forced.RETRY
+    assert outcome.wake_at == world.now + cleanup.RETRY
 
 
 @pytest.mark.parametrize("state", ["suspended", "ended"])
@@ -247,7 +247,7 @@ def test_a_dead_node_holds_up_no_other_part_of_life_either(state: str) -> None:
         world.exit("job-worker-0", 0)
     world.step()
     world.update("job-worker-0", deleting=True, delete_by=world.now)
-    world.now += forced.PATIENCE
+    world.now += cleanup.PATIENCE
     assert [one.force_from for one in world.decide().deletions] == [""]
 
 

@@ -5,13 +5,14 @@ import json
 import logging
 import sys
 from asyncio import base_events
+from typing import Any
 
 import pytest
 from aiohttp import test_utils, web
 
 from testing import clock
 from testing.operator import memory_api
-from tfparallel_operator.api_server import client
+from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.observe import children
 from tfparallel_operator.engine.reports import serving
@@ -33,6 +34,34 @@ async def test_a_part_that_ends_takes_the_process_with_it() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await engine.Engine(operator_settings, FaultyApi()).start()
     assert caught.value.split(ZeroDivisionError)[0] is not None
+
+
+class BusyApi(memory_api.MemoryApi):
+    """Does not answer the first list of jobs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists_of_jobs = 0
+
+    async def list(self, resource: resources.Resource, *more: Any, **named: Any) -> client.Listing:
+        if resource == resources.JOBS:
+            self.lists_of_jobs += 1
+            if self.lists_of_jobs == 1:
+                raise errors.Unavailable("no answer")
+        return await super().list(resource, *more, **named)
+
+
+@pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
+async def test_a_start_waits_for_an_api_server_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "ASK_AGAIN_SECONDS", 0.0)
+    api = BusyApi()
+    operator_engine = engine.Engine(settings.Settings("trainer:test", health_port=0), api)
+    await operator_engine.start()
+    assert operator_engine.missing() == ""
+    assert api.lists_of_jobs == 2
+    await operator_engine.stop()
 
 
 @pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
