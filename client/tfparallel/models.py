@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import waits
+
+Claim = waits.Claim
+Event = waits.Event
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,18 +70,6 @@ class Replica:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Claim:
-    """A PersistentVolumeClaim that a job uses."""
-
-    name: str
-    phase: str
-    """Pending, Bound or Lost."""
-    storage_class: str | None
-    """None: it names none, and the cluster has no default."""
-    access_modes: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Operator:
     """An installation of the operator."""
 
@@ -92,17 +84,3 @@ class Operator:
     """Of the replicas that have no template; empty: unknown."""
     version: str = ""
     """Such as 0.1.0; empty: unknown."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Event:
-    """Something that Kubernetes or the operator reported of a job or of one of its objects."""
-
-    time: datetime.datetime
-    type: str
-    """Normal or Warning."""
-    reason: str
-    object: str
-    """Kind and name, such as pod/digits-chief-0."""
-    message: str
-    count: int = 1

@@ -13,7 +13,7 @@ from testing.operator import builders
 from tfparallel import models
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import observation
+from tfparallel_operator.core import observation, waits
 from tfparallel_operator.engine.write import refusals
 from tfparallel_trainer.contract import progress
 
@@ -140,7 +140,7 @@ def report(seen: builders.World, **more: Any) -> None:
     seen.job = seen.job.model_copy(update={"status": changed})
 
 
-def waits(words: str, node: str = "") -> findings.Facts:
+def waiting_worker(words: str, node: str = "") -> findings.Facts:
     """A worker waits, in words of its pod."""
     seen = world()
     seen.run("digits-chief-0")
@@ -150,14 +150,27 @@ def waits(words: str, node: str = "") -> findings.Facts:
     return facts(seen)
 
 
+def explained(
+    seen: builders.World,
+    pod: str,
+    events: Sequence[models.Event],
+    claims: Sequence[models.Claim] = (),
+) -> findings.Facts:
+    """The operator has read in Events and claims what the status of a pod does not say."""
+    replicas = [_replica(each) for each in seen.pods.values()]
+    waiting = waits.WaitingPod(pod, seen.pods[pod].waiting, seen.pods[pod].node)
+    seen.update(pod, waiting=waiting.find_words(events, claims))
+    seen.settle()
+    seen.advance(180)
+    return dataclasses.replace(facts(seen, events=events, claims=claims), replicas=replicas)
+
+
 def waits_for_config_map() -> findings.Facts:
     """The kubelet says in Events alone what a pod lacks."""
     event = warning("digits-chief-0", "FailedMount", NO_CONFIG_MAP)
     seen = world(chief=1)
     seen.update("digits-chief-0", node="node-1", waiting="")
-    seen.settle()
-    seen.advance(180)
-    return facts(seen, events=[event])
+    return explained(seen, "digits-chief-0", [event])
 
 
 def waits_for_claim(
@@ -167,9 +180,7 @@ def waits_for_claim(
     seen = world()
     seen.run("digits-chief-0")
     seen.update("digits-worker-0", waiting=words)
-    seen.settle()
-    seen.advance(180)
-    return facts(seen, claims=[claim], events=events)
+    return explained(seen, "digits-worker-0", events, [claim])
 
 
 def waits_for_untrusted_image() -> findings.Facts:
@@ -177,12 +188,10 @@ def waits_for_untrusted_image() -> findings.Facts:
     seen = world()
     seen.run("digits-chief-0")
     seen.update("digits-worker-0", waiting=BACK_OFF, node="node-1")
-    seen.settle()
-    seen.advance(180)
     events = [
         warning("digits-worker-0", "Failed", text) for text in (UNTRUSTED, "Error: ErrImagePull")
     ]
-    return facts(seen, events=events)
+    return explained(seen, "digits-worker-0", events)
 
 
 def refused() -> findings.Facts:
@@ -385,14 +394,14 @@ SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "operator does not run": lambda: unseen([dataclasses.replace(OPERATOR, ready=0)]),
     "operator watches others": lambda: unseen([dataclasses.replace(OPERATOR, watched=("ml",))]),
     "operator unknown": lambda: unseen(None),
-    "too many GPUs": lambda: waits(NO_GPUS),
-    "missing claim": lambda: waits(NO_CLAIM),
+    "too many GPUs": lambda: waiting_worker(NO_GPUS),
+    "missing claim": lambda: waiting_worker(NO_CLAIM),
     "no storage class": lambda: waits_for_claim(NO_CLASS),
     "claim that is refused": lambda: waits_for_claim(
         SHARED_CLAIM, claim_event("ProvisioningFailed", NOT_SHARED), words=""
     ),
     "untrusted registry": waits_for_untrusted_image,
-    "missing image": lambda: waits(NO_IMAGE, "node-1"),
+    "missing image": lambda: waiting_worker(NO_IMAGE, "node-1"),
     "missing ConfigMap": waits_for_config_map,
     "quota": refused,
     "no Kueue": lambda: not_installed(

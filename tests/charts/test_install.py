@@ -35,6 +35,7 @@ NEEDED = [
     ("get", "persistentvolumeclaims", WATCHED),
     ("create", "persistentvolumeclaims", WATCHED),
     ("create", "events.events.k8s.io", WATCHED),
+    ("list", "events.events.k8s.io", WATCHED),
     ("get", "secrets/tfparallel-operator-tls", rendering.NAMESPACE),
     ("patch", "secrets/tfparallel-operator-tls", rendering.NAMESPACE),
     ("get", "leases.coordination.k8s.io/tfparallel-operator", rendering.NAMESPACE),

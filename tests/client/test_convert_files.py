@@ -87,7 +87,10 @@ def test_files_without_a_tfjob_pass_unless_there_is_none_at_all(tmp_path: pathli
     assert "- who may connect to a pod: spec\n" in result.stderr
     result = jobs.run(str(tmp_path / "service.yaml"))
     assert result.exit_code == 2
-    assert result.stderr == "error: expected kind 'TFJob' or 'TrainJob', received 'Service'\n"
+    assert result.stderr == (
+        f"error: {tmp_path / 'service.yaml'}: expected kind 'TFJob' or 'TrainJob', received"
+        " 'Service'; give a file that holds one\n"
+    )
 
 
 @pytest.mark.parametrize("kind", ["List", "TFJobList"])

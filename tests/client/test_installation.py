@@ -12,6 +12,9 @@ import pytest
 
 from testing import paths
 
+pytestmark = [pytest.mark.timeout(1200)]
+"""pip fetches packages: a test took 61 s, and under load more than the usual limit."""
+
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
 failed = {}

@@ -1,5 +1,6 @@
 """From a job's file to a job in a cluster."""
 
+import asyncio
 import itertools
 import os
 import pathlib
@@ -11,7 +12,7 @@ import sys
 import pytest
 import yaml
 
-from testing import paths
+from testing import paths, screens, waiting
 from testing.operator import harness
 from tfparallel import errors, sources, submission, variables
 from tfparallel.cluster import access, backend
@@ -218,13 +219,20 @@ async def test_a_dry_run_prints_what_kubectl_would_take(
     await place.api.create(resources.JOBS, place.namespace, documents[-1])
 
 
-async def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(
+def submit_command(place: harness.Place, *options: str) -> tuple[str, ...]:
+    where = ("-n", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
+    return (sys.executable, "-m", "tfparallel", "submit", "job.yaml", *options, *where)
+
+
+async def test_ctrl_c_without_a_terminal_leaves_the_job_running(
     place: harness.Place, folder: pathlib.Path
 ) -> None:
-    options = ("-n", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
-    command = (sys.executable, "-m", "tfparallel", "submit", "job.yaml", *options)
     with subprocess.Popen(
-        command, cwd=folder, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        submit_command(place),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
@@ -239,11 +247,36 @@ async def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(
     assert (await place.api.get(resources.JOBS.path(place.namespace, "digits")))["spec"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "sentence", "remaining"),
+    [
+        ("delete", "digits deleted", set()),
+        ("leave", "digits goes on; follow it:", {"digits"}),
+        ("", "digits goes on; follow it:", {"digits"}),
+    ],
+    ids=["delete", "leave", "default"],
+)
+async def test_ctrl_c_on_a_terminal_asks_what_becomes_of_the_job(
+    place: harness.Place, folder: pathlib.Path, answer: str, sentence: str, remaining: set[str]
+) -> None:
+    def act() -> int:
+        with screens.recorded(submit_command(place), folder, os.environ) as terminal:
+            terminal.wait_for("waiting for the operator")
+            terminal.interrupt()
+            terminal.wait_for("digits goes on. Leave it running, or delete it? (leave, delete)")
+            terminal.type(answer)
+            terminal.wait_for(sentence)
+            return terminal.wait(waiting.LIMIT_SECONDS)
+
+    assert await asyncio.to_thread(act) == 128 + signal.SIGINT
+    jobs = (await place.api.list(resources.JOBS, place.namespace)).items
+    assert {job["metadata"]["name"] for job in jobs} == remaining
+
+
 async def test_a_detached_submission_returns_at_once(
     place: harness.Place, folder: pathlib.Path
 ) -> None:
-    options = ("-n", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
-    command = (sys.executable, "-m", "tfparallel", "submit", "job.yaml", "-d", *options)
+    command = submit_command(place, "-d")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     again = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -23,8 +23,9 @@ REFUSED = {
     "scale digits": "missing option '--workers'; see `tfparallel scale --help`",
     "scale digits --workers=-1": "invalid value for '--workers': -1 is not in the range x>=0",
     "completion tcsh": "invalid value for '{bash|zsh|fish}': 'tcsh' is not one of 'bash',",
-    "run model.py": "model.py: Python; give a job's YAML file, which `tfparallel init` writes",
-    "submit model.py": "model.py: Python; give a job's YAML file, which `tfparallel init` writes",
+    "run model.py": "model.py: a Python file; give a job's YAML file, which `tfparallel",
+    "run modle.py": "modle.py: no such file; give the path of a job's YAML file",
+    "submit model.py": "model.py: a Python file; give a job's YAML file, which `tfparallel",
 }
 
 

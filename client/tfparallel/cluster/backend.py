@@ -15,6 +15,7 @@ from tfparallel_operator.api import load, names, problems
 from tfparallel_operator.api_server import client as api
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.api_server import resources
+from tfparallel_operator.core import waits
 
 FIELD_MANAGER = "tfparallel-cli"
 
@@ -225,7 +226,7 @@ class ClusterBackend:
         with answers.explained(self.context):
             listing = await self._api.list(resources.EVENTS, job.namespace)
         mine = [body for body in listing.items if _is_about(body.get("regarding", {}), job)]
-        return objects.parse_events(mine)
+        return waits.parse_events(mine)
 
     async def list_claims(self, job: models.Job) -> Sequence[models.Claim]:
         """Return the claims of a job that exist; none without the right to read them."""
@@ -233,7 +234,7 @@ class ClusterBackend:
         for name in sorted(objects.claim_names(job)):
             with contextlib.suppress(api_errors.ApiError):
                 body = await self._api.get(resources.CLAIMS.path(job.namespace, name))
-                claims.append(objects.parse_claim(body))
+                claims.append(waits.parse_claim(body))
         return claims
 
     async def read_logs(

@@ -1,7 +1,6 @@
 """From the API server's JSON to the client's models."""
 
 import datetime
-from collections.abc import Iterable
 from typing import Any
 
 import pydantic
@@ -12,7 +11,6 @@ from tfparallel_operator.api_server import client as api
 from tfparallel_operator.core import remedies
 
 _LABEL_VERSION = "app.kubernetes.io/version"
-_EPOCH = "1970-01-01T00:00:00Z"
 
 
 def parse_job(body: api.Object) -> models.Job:
@@ -63,17 +61,6 @@ def parse_pod(body: api.Object) -> models.Replica:
     )
 
 
-def parse_claim(body: api.Object) -> models.Claim:
-    """Return a claim."""
-    spec = body.get("spec", {})
-    return models.Claim(
-        name=body["metadata"]["name"],
-        phase=body.get("status", {}).get("phase", "Pending"),
-        storage_class=spec.get("storageClassName"),
-        access_modes=tuple(spec.get("accessModes", ())),
-    )
-
-
 def claim_names(job: models.Job) -> frozenset[str]:
     """Return the names of the claims that a job's replicas mount."""
     spec = job.manifest.get("spec", {})
@@ -86,35 +73,6 @@ def claim_names(job: models.Job) -> frozenset[str]:
         listed += [one.get("persistentVolumeClaim", {}).get("claimName") for one in volumes]
     named = {name if name not in templates else f"{job.name}-{name}" for name in listed if name}
     return frozenset(named | {f"{job.name}-{name}" for name in templates})
-
-
-def parse_events(bodies: Iterable[api.Object]) -> list[models.Event]:
-    """Return events, oldest first.
-
-    Some components write fractions of a second and others do not: within a second, the order of the
-    writes counts.
-    """
-    in_order = sorted(bodies, key=lambda body: int(body["metadata"]["resourceVersion"]))
-    return sorted(map(parse_event, in_order), key=lambda event: event.time.replace(microsecond=0))
-
-
-def parse_event(body: api.Object) -> models.Event:
-    """Return an event of events.k8s.io/v1."""
-    series, regarding = body.get("series") or {}, body.get("regarding", {})
-    moments = (
-        series.get("lastObservedTime"),
-        body.get("deprecatedLastTimestamp"),
-        body.get("eventTime"),
-        body["metadata"].get("creationTimestamp"),
-    )
-    return models.Event(
-        time=_time(next(filter(None, moments), _EPOCH)),
-        type=body.get("type", "Normal"),
-        reason=body.get("reason", ""),
-        object=f"{regarding.get('kind', '').lower()}/{regarding.get('name', '')}",
-        message=" ".join((body.get("note") or "").split()),
-        count=series.get("count") or body.get("deprecatedCount") or 1,
-    )
 
 
 def parse_operator(body: api.Object) -> models.Operator:

@@ -83,7 +83,7 @@ def convert(files: Sequence[pathlib.Path], *, write_defaults: bool) -> Result:
     notes: list[str] = []
     problems: list[str] = []
     for path in files:
-        name = validation.STDIN if path == STDIN else str(path)
+        name = _describe(path)
         try:
             text = validation.read_input() if path == STDIN else source.read_text(path)
             parsed = yaml_documents.parse(text, name)
@@ -100,10 +100,18 @@ def convert(files: Sequence[pathlib.Path], *, write_defaults: bool) -> Result:
     if not problems and not any(_jobs(documents)):
         expected = " or ".join(repr(kind.name) for kind in _CONVERTERS)
         kinds = ", ".join(repr(document.get("kind")) for document in documents)
-        problems.append(f"expected kind {expected}, received {kinds or 'nothing'}")
+        read = ", ".join(map(_describe, files))
+        problems.append(
+            f"{read}: expected kind {expected}, received {kinds or 'nothing'}; give a file that"
+            " holds one"
+        )
     if problems:
         raise load.SpecError(*problems)
     return Result(tuple(converted), tuple(reports), tuple(notes))
+
+
+def _describe(path: pathlib.Path) -> str:
+    return validation.STDIN if path == STDIN else str(path)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

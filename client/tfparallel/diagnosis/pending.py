@@ -1,30 +1,24 @@
 """Pods that wait: which of them says why, and in which words. Pure."""
 
 import dataclasses
-import datetime
 import re
 from collections.abc import Iterator
 
 from tfparallel import models
-from tfparallel.diagnosis import findings, unbound_claims
-from tfparallel_operator.core import remedies
+from tfparallel.diagnosis import findings
+from tfparallel_operator.core import remedies, waits
 
 _UNREMARKABLE = re.compile(r"(?:ContainerCreating|PodInitializing|)")
 """What every pod passes through: the cause, if any, is in Events alone."""
-
-_NO_CAUSE = re.compile(r'(?:ErrImagePull|ImagePullBackOff)(?:: Back-off pulling image "[^"]*")?')
-"""What the kubelet says of an image between two tries: the registry's sentence is in Events."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wait:
     """A pod that does not run yet."""
 
-    pod: str
+    pod: waits.WaitingPod
     words: str
     """Why, in the words of scheduler, kubelet or the volumes' controllers; empty: nobody said."""
-    node: str
-    created: datetime.datetime | None
     others: int
     """How many more pods wait."""
 
@@ -32,9 +26,9 @@ class Wait:
     def remedy(self) -> str:
         """What to do about it."""
         if self.words:
-            known = remedies.find(self.words)
-            return known or f"See what the cluster says of it: `kubectl describe pod {self.pod}`."
-        if self.node:
+            describe = f"`kubectl describe pod {self.pod.name}`"
+            return remedies.find(self.words) or f"See what the cluster says of it: {describe}."
+        if self.pod.node:
             return "Wait: to pull a large image takes minutes."
         return "Wait a moment: the scheduler has not looked at it yet."
 
@@ -44,33 +38,53 @@ def find_wait(facts: findings.Facts) -> Wait | None:
     waiting = [replica for replica in facts.replicas if replica.phase == "Pending"]
     if not waiting:
         return None
-    reasons = [(_find_words(replica, facts), replica) for replica in waiting]
-    words, replica = min(reasons, key=lambda one: _rank(one[0]))
-    return Wait(replica.pod, words, replica.node, replica.created, len(waiting) - 1)
+    pods = [_read_status(replica, facts) for replica in waiting]
+    reasons = [(pod.find_words(facts.events, facts.claims), pod) for pod in pods]
+    words, pod = min(reasons, key=lambda one: _rank(one[0]))
+    return Wait(pod, words, len(waiting) - 1)
 
 
 def describe_wait(wait: Wait) -> str:
     """Return the part of a sentence that says what waits, and why."""
-    subject = f"{wait.pod} waits" if not wait.others else f"{wait.pod} and {wait.others} more wait"
+    name = wait.pod.name
+    subject = f"{name} waits" if not wait.others else f"{name} and {wait.others} more wait"
     if wait.words:
         return f"{subject}: {remedies.shorten(wait.words).rstrip('.')}"
-    if wait.node:
-        return f"{subject} for its containers, which {wait.node} creates"
+    if wait.pod.node:
+        return f"{subject} for its containers, which {wait.pod.node} creates"
     return f"{subject} for a node"
 
 
 def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Evidence]:
     """Yield the state of the pod, and the latest warnings of the cluster about it."""
-    where = f", on {wait.node}" if wait.node else ", on no node"
-    since = "" if wait.created is None else f" for {facts.age(wait.created)}"
-    yield findings.Evidence(findings.Source.POD, f"{wait.pod} is Pending{since}{where}")
-    for event in _warnings(wait.pod, facts)[-2:]:
+    pod = wait.pod
+    where = f", on {pod.node}" if pod.node else ", on no node"
+    since = "" if pod.created is None else f" for {facts.age(pod.created)}"
+    yield findings.Evidence(findings.Source.POD, f"{pod.name} is Pending{since}{where}")
+    for event in pod.list_warnings(facts.events)[-2:]:
         often = f" {event.count} times, last" if event.count > 1 else ""
         message = remedies.without_preemption(event.message)
         words = "" if message in wait.words else f": {remedies.shorten(message)}"
         text = f"{event.reason}{often} {facts.age(event.time)} ago{words}"
         yield findings.Evidence(findings.Source.EVENT, text)
-    yield from unbound_claims.list_evidence(wait.words, facts)
+    yield from _list_evidence_of_claims(wait.words, facts)
+
+
+def _list_evidence_of_claims(words: str, facts: findings.Facts) -> Iterator[findings.Evidence]:
+    """Yield the state of the claims that words name, and the latest Event of each."""
+    for claim in facts.claims:
+        if claim.is_bound or f'"{claim.name}"' not in words:
+            continue
+        kind = f"of class {claim.storage_class}" if claim.storage_class else "of no class"
+        modes = ", ".join(claim.access_modes)
+        yield findings.Evidence(
+            findings.Source.CLAIM, f"{claim.name} is {claim.phase}, {modes}, {kind}"
+        )
+        for event in waits.of_object(facts.events, "persistentvolumeclaim", claim.name)[-1:]:
+            text = "" if event.message in words else f": {remedies.shorten(event.message)}"
+            yield findings.Evidence(
+                findings.Source.EVENT, f"{event.reason} {facts.age(event.time)} ago{text}"
+            )
 
 
 def _rank(words: str) -> int:
@@ -81,18 +95,9 @@ def _rank(words: str) -> int:
     return 0 if remedies.find(words) else 1
 
 
-def _find_words(replica: models.Replica, facts: findings.Facts) -> str:
-    """Return the words that name a cause: the claim's, the pod's, the operator's or an Event's."""
+def _read_status(replica: models.Replica, facts: findings.Facts) -> waits.WaitingPod:
     words = _find_words_of_status(replica, facts)
-    if not replica.node and (cause := unbound_claims.find_words(words, facts)):
-        return cause
-    warnings = _warnings(replica.pod, facts)
-    if _NO_CAUSE.fullmatch(words):
-        pulls = [event.message for event in warnings if "Failed to pull image" in event.message]
-        return f"{words.partition(':')[0]}: {pulls[-1]}" if pulls else words
-    if not words and warnings:
-        return f"{warnings[-1].reason}: {warnings[-1].message}"
-    return words
+    return waits.WaitingPod(replica.pod, words, replica.node, replica.created)
 
 
 def _find_words_of_status(replica: models.Replica, facts: findings.Facts) -> str:
@@ -104,15 +109,3 @@ def _find_words_of_status(replica: models.Replica, facts: findings.Facts) -> str
         if pod == replica.pod and words:
             return words
     return ""
-
-
-def _warnings(pod: str, facts: findings.Facts) -> list[models.Event]:
-    """Return the cluster's warnings about a pod, since it exists: names are used again."""
-    created = next((one.created for one in facts.replicas if one.pod == pod), None)
-    return [
-        event
-        for event in facts.events
-        if event.object == f"pod/{pod}"
-        and event.type == "Warning"
-        and (created is None or event.time >= created)
-    ]

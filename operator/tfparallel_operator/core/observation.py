@@ -62,7 +62,7 @@ class Pod:
     lingers: bool = False
     """Whether the pod has ended but a sidecar still runs and holds the pod's resources."""
     waiting: str = ""
-    """Why it is pending, in the scheduler's or kubelet's words."""
+    """Why it is pending, in the words of the scheduler, the kubelet, an Event or its claim."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ _ROWS = {
     rf"{_CLAIM} is being deleted": (
         "Wait until the claim {name} is gone and create it again, or name another claim."
     ),
-    # The client's words of a claim that has no volume.
+    # The words of `waits` about a claim that has no volume.
     rf"{_CLAIM} names no StorageClass": (
         "Delete the claim {name} and create it with a storageClassName that"
         " `kubectl get storageclass` lists, or have a default one set."

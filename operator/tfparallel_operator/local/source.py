@@ -146,9 +146,10 @@ def read_text(path: pathlib.Path) -> str:
     Raises:
         SpecError: it cannot be read, or holds Python.
     """
-    if path.suffix == ".py":
+    if path.suffix == ".py" and path.exists():
         raise load.SpecError(
-            f"{path}: Python; give a job's YAML file, which `tfparallel init` writes for a model"
+            f"{path}: a Python file; give a job's YAML file, which `tfparallel init` writes for a"
+            " model"
         )
     try:
         return path.read_text(encoding="utf-8")

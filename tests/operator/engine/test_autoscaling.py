@@ -9,10 +9,9 @@ import yaml
 
 from testing import paths, waiting
 from testing.operator import harness, objects
-from tfparallel.cluster import objects as cluster_objects
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.core import remedies
+from tfparallel_operator.core import remedies, waits
 
 pytestmark = [pytest.mark.timeout(900)]
 
@@ -134,7 +133,7 @@ async def test_the_words_of_an_autoscaler_without_metrics_have_a_remedy(
 
         async def warnings() -> list[str]:
             events = (await place.api.list(resources.EVENTS, place.namespace)).items
-            parsed = map(cluster_objects.parse_event, events)
+            parsed = map(waits.parse_event, events)
             return [
                 event.message
                 for event in parsed

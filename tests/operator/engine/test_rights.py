@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import datetime
 import os
 import pathlib
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ from testing import waiting
 from testing.cluster import console
 from testing.operator import harness, objects, operator_process, volcano
 from tfparallel_operator.api_server import resources
+from tfparallel_operator.engine.observe import waits
 from tfparallel_operator.local import ports
 
 ACCOUNT = "tfparallel-operator"
@@ -145,6 +147,28 @@ async def test_the_rights_are_enough_for_gangs(
     finally:
         name = volcano.definition()["metadata"]["name"]
         place.kubectl("delete", "crd", name)
+
+
+async def test_the_rights_are_enough_to_say_why_a_pod_waits(
+    place: harness.Place,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The API server selects Events by their pod and by their claim; no claim has a volume here."""
+    monkeypatch.setattr(waits, "FIRST_LOOK", datetime.timedelta())
+    _install(place, tmp_path)
+    job = objects.job(workers=0, volumeClaimTemplates=[objects.claim_template()])
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "digits-data"}}
+    job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["volumes"] = [volume]
+    async with place.operator(kubeconfig=await _kubeconfig(place, tmp_path)):
+        await place.create_job(job)
+        status = await place.until_reason("Chief", '"digits-data" names no StorageClass')
+    assert "forbidden" not in caplog.text
+    [running] = [one for one in status["conditions"] if one["type"] == "Running"]
+    assert (
+        "Delete the claim digits-data and create it with a storageClassName" in running["message"]
+    )
 
 
 @pytest.mark.parametrize("source", ["kustomize", "chart"])

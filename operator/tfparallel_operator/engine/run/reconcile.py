@@ -15,7 +15,7 @@ from tfparallel_operator.api import load, names, types
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decide, decision, layout, observation
 from tfparallel_operator.core.life import spec_validity
-from tfparallel_operator.engine.observe import flavors, host_ports, jobs, specs
+from tfparallel_operator.engine.observe import flavors, host_ports, jobs, specs, waits
 from tfparallel_operator.engine.telemetry import logs, metrics
 from tfparallel_operator.engine.workqueue import queue, timers
 from tfparallel_operator.engine.write import apply, context, recorder
@@ -46,6 +46,7 @@ class Reconciler:
         self._applier = apply.Applier(engine, self._events)
         self._flavors = flavors.Flavors(engine.api, engine.children)
         self._host_ports = host_ports.HostPorts(engine.jobs)
+        self._waits = waits.Waits(engine.api, engine.timers, engine.clock)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._create_from: dict[queue.Key, datetime.datetime] = {}
         self._specs = specs.Specs(engine.api)
@@ -62,6 +63,7 @@ class Reconciler:
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._forget(key)
             self._specs.forget(key)
+            self._waits.forget(key)
             return apply.DONE  # The garbage collector deletes its children.
         try:
             return await self._carry_out(body)
@@ -79,10 +81,12 @@ class Reconciler:
 
     async def _carry_out(self, body: jobs.Body) -> apply.Outcome:
         key = jobs.key_of(body)
+        children = self._children.of(body["metadata"]["uid"])
         # What is seen of the Workload stays the same for this look: its flavors are known for it.
-        workloads = self._children.of(body["metadata"]["uid"]).workloads
+        workloads = children.workloads
         admission = {"workloads": workloads, "flavors": await self._flavors.of(workloads)}
-        decided = await self._decide(body, None, admission)
+        words = await self._waits.of(key, children.pods)
+        decided = await self._decide(body, None, admission, words)
         outcome = await self._apply(body, decided)
         if outcome == apply.DONE and decided.creations:
             self._forget(key)
@@ -91,7 +95,7 @@ class Reconciler:
         if not outcome.refusal.final:
             self._postpone(key, outcome)
         newest = self._jobs.get(key) or body
-        decided = await self._decide(newest, outcome.refusal, admission)
+        decided = await self._decide(newest, outcome.refusal, admission, words)
         answer = await self._apply(newest, decided)
         return answer if outcome.refusal.final else outcome
 
@@ -115,6 +119,7 @@ class Reconciler:
         body: jobs.Body,
         refusal: observation.Refusal | None,
         admission: Mapping[str, Any],
+        words: Mapping[str, str],
     ) -> decision.Decision:
         port, uid = None, body["metadata"]["uid"]
         job: types.TFParallelJob | observation.InvalidJob
@@ -132,8 +137,10 @@ class Reconciler:
         may_create = create_from is None or self._clock() >= create_from
 
         def observe() -> Callable[[], decision.Decision]:
-            seen = {**admission, "host_port": port, "may_create": may_create}
-            children = dataclasses.replace(self._children.of(uid), **seen)
+            children = self._children.of(uid)
+            pods = waits.explain(children.pods, words)
+            seen = {**admission, "pods": pods, "host_port": port, "may_create": may_create}
+            children = dataclasses.replace(children, **seen)
             now, settings = self._clock().replace(microsecond=0), self._engine.settings
             return functools.partial(decide.decide, job, children, now, settings, refusal)
 
