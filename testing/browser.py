@@ -77,6 +77,21 @@ class Page:
         answer = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
         file.write_bytes(base64.b64decode(answer["data"]))
 
+    async def set_medium(self, medium: str) -> None:
+        """Show the page as on a medium of CSS: screen or print."""
+        await self.call("Emulation.setEmulatedMedia", media=medium)
+
+    async def print_pdf(self, file: pathlib.Path, paper: tuple[float, float]) -> None:
+        """Write the page as it is printed.
+
+        Args:
+            file: the PDF.
+            paper: width and height in inches.
+        """
+        width, height = paper
+        answer = await self.call("Page.printToPDF", paperWidth=width, paperHeight=height)
+        file.write_bytes(base64.b64decode(answer["data"]))
+
     async def _receive(self) -> Any:
         message = await self._socket.receive_json()
         parameters = message.get("params", {})

@@ -69,3 +69,23 @@ def test_pictures_in_the_docs_have_texts_for_everybody(file: pathlib.Path) -> No
     assert pictures.title(document)
     assert pictures.description(document)
     assert list(pictures.faults(document)) == []
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_names_stand_at_the_ends_of_their_curves_and_apart(*, is_wide: bool) -> None:
+    ends = {"low": 1.0, "close": 1.01, "high": 9.0}
+    with svg.canvas("ends", width=svg.WIDE if is_wide else svg.NARROW, height=2.5) as canvas:
+        axis = canvas.figure.subplots()
+        for value in ends.values():
+            axis.plot([0, 1], [0, value])
+        named = [svg.End(name, value, palette.INK) for name, value in ends.items()]
+        svg.name_ends(canvas, axis, named)
+    assert list(pictures.faults(canvas.picture.document)) == []
+    drawn = {text.content: text.top for text in pictures.texts(canvas.picture.document)}
+    assert drawn["low"] > drawn["close"] > drawn["high"]
+    assert drawn["close"] - drawn["high"] > 5 * (drawn["low"] - drawn["close"])
+
+
+def test_hatching_can_be_seen_on_its_color() -> None:
+    for fill in draw.ACTIVITIES.values():
+        assert not fill.hatch or palette.contrast(fill.color, fill.edge) > 2

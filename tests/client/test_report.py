@@ -14,7 +14,7 @@ import pytest
 
 from testing import pages, paths, pictures, report_runs
 from tfparallel.cli import app
-from tfparallel.report import content, draw, page, records
+from tfparallel.report import content, draw, mesh, page, records
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import decision, observation
 from tfparallel_operator.local import folders, record
@@ -121,9 +121,59 @@ def test_a_page_says_what_ran_and_where_the_time_went() -> None:
     assert "The planner expected: Stage 0 sets the pace" in said
     titles = list(map(pictures.title, drawn(text)))
     assert titles.count("Timeline") == titles.count("Pipeline") == titles.count("Placement") == 2
+    assert {"rank 7", "data 1", "stage 1", "tensor 1", "worker-1", "node-1"} <= boxes(text)
+
+
+def boxes(text: str) -> set[str]:
+    """Return what stands in the picture of the placement."""
     placement = next(one for one in drawn(text) if pictures.title(one) == "Placement")
-    boxes = {text.content for text in pictures.texts(placement)}
-    assert {"rank 7", "data 1", "stage 1", "tensor 1", "worker-1", "node-1"} <= boxes
+    return {text.content for text in pictures.texts(placement)}
+
+
+def test_workers_that_train_together_have_their_place_too() -> None:
+    shown = boxes(rendered("loss"))
+    expected = {"rank 0", "rank 1", "data 0", "data 1", "worker-0", "node-0", "worker-1", "node-1"}
+    assert expected <= shown
+    assert "between pods: data" in shown
+
+
+def test_a_split_model_that_still_trains_has_its_place_too() -> None:
+    running = dataclasses.replace(RUNS["split"], stages=None)
+    expected = boxes(rendered("split"))
+    shown = boxes(page.render(running, NOW))
+    assert "within a pod: stage, tensor · between pods: data" in shown
+    assert {one for one in expected if "layer" not in one} <= shown
+
+
+@pytest.mark.parametrize(
+    ("strategy", "template"),
+    [("ParameterServer", {}), ("MultiWorkerMirrored", {"spec": "of another version"})],
+)
+def test_devices_without_a_known_mesh_are_not_drawn(
+    strategy: str, template: dict[str, object]
+) -> None:
+    run = report_runs.with_a_loss()
+    run.job.manifest["spec"]["tfReplicaSpecs"]["Worker"]["template"] = template
+    status = run.job.status.model_copy(update={"strategy": strategy})
+    job = dataclasses.replace(run.job, status=status)
+    assert mesh.find(dataclasses.replace(run, job=job)) is None
+
+
+def test_the_timeline_names_what_interrupted_training() -> None:
+    shown = [one for one in drawn(rendered("loss")) if pictures.title(one) == "Timeline"]
+    for document in shown:
+        assert "1 ReplicaFailed" in {text.content for text in pictures.texts(document)}
+        assert "exited with code 137" in pictures.description(document)
+
+
+def test_many_interruptions_are_marked_without_covering_each_other() -> None:
+    figures = content.make(RUNS["loss"])
+    first, last = figures.attempts
+    many = [dataclasses.replace(first, number=1 + one, ended=0.3 * one) for one in range(90)]
+    picture = draw.timeline(dataclasses.replace(figures, attempts=[*many, last]))
+    assert picture.wide is not None
+    for one in (picture.narrow, picture.wide):
+        assert list(pictures.faults(one.document)) == []
 
 
 def test_values_of_variables_stay_out_of_the_page() -> None:

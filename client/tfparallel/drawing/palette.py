@@ -52,6 +52,11 @@ class Fill:
     hatch: str = ""
     """As matplotlib writes it."""
 
+    @property
+    def edge(self) -> str:
+        """The color of its edge and its hatching; hatching must be seen on the color."""
+        return max((QUIET, PAPER), key=lambda edge: contrast(self.color, edge) if self.hatch else 0)
+
 
 def stages(count: int) -> Sequence[str]:
     """Return a color for each stage, from dark to light."""

@@ -10,7 +10,7 @@ import hashlib
 import html
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tfparallel.drawing import palette
@@ -75,7 +75,7 @@ class Canvas:
         """matplotlib's."""
         self.title = title
         self.description = ""
-        self.width = float(figure.get_figwidth())
+        self.width, self.height = (float(inches) for inches in figure.get_size_inches())
         self._picture: Picture | None = None
 
     @property
@@ -126,6 +126,42 @@ def scale(axis: Any, values: Iterable[float]) -> None:
         axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.yaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_minor_locator(ticker.NullLocator())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class End:
+    """What is written next to the end of a curve."""
+
+    name: str
+    value: float
+    """Its last."""
+    color: str
+
+
+def name_ends(canvas: Canvas, axis: Any, ends: Sequence[End]) -> None:
+    """Write names to the right of curves, as high as these end, but apart from each other.
+
+    Args:
+        canvas: the picture, of which the axis is the only one above the other.
+        axis: matplotlib's, with all that is drawn.
+        ends: the curves.
+    """
+    axis.get_ylim()  # Matplotlib fits the axis to the curves when it is asked
+    to_share = axis.transData + axis.transAxes.inverted()
+    apart = 1.4 * SMALL_POINTS / (72 * (canvas.height - 0.8))  # 0.8 inches: title and labels
+    place = -apart
+    for end in sorted(ends, key=lambda end: end.value):
+        place = max(place + apart, float(to_share.transform((0.0, end.value))[1]))
+        axis.annotate(
+            end.name,
+            (1, place),
+            (4, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            color=end.color,
+            fontsize=SMALL_POINTS,
+            va="center",
+        )
 
 
 def _label(document: str, title: str, description: str, width: float) -> str:

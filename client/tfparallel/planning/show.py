@@ -73,7 +73,7 @@ def placement(answer: plan.Plan) -> rich_table.Table:
         table.add_row(
             str(rank.rank),
             f"{rank.process}.{rank.device}",
-            _place(answer.mesh, rank),
+            ", ".join(coordinates(answer.mesh, rank)) or "-",
             layers(answer.stages[rank.stage]),
         )
     return table
@@ -87,6 +87,12 @@ def memory(answer: plan.Plan) -> rich_table.Table:
         amounts = (size(getattr(stage.holds, name)) for name in sizes)
         table.add_row(str(index), *amounts, seconds(stage.busy_seconds))
     return table
+
+
+def coordinates(mesh: plan.Axes, rank: plan.Rank) -> Sequence[str]:
+    """The place of a rank on every axis that has several."""
+    degrees = mesh.model_dump()
+    return [f"{name} {getattr(rank, name)}" for name, degree in degrees.items() if degree > 1]
 
 
 def layers(stage: plan.Stage) -> str:
@@ -145,11 +151,6 @@ def _table(*left: str, right: Sequence[str] = ()) -> rich_table.Table:
             no_wrap=name in right,
         )
     return table
-
-
-def _place(mesh: plan.Axes, rank: plan.Rank) -> str:
-    places = {name: getattr(rank, name) for name, degree in mesh.model_dump().items() if degree > 1}
-    return ", ".join(f"{name} {place}" for name, place in places.items()) or "-"
 
 
 def _character(spans: Sequence[plan.Span], moment: float) -> str:

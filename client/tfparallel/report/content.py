@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tfparallel.report import goodput, periods, records
+from tfparallel.report import goodput, mesh, periods, records
 from tfparallel.terminal import placement as terminal_placement
 from tfparallel_operator.api import quantities
 from tfparallel_trainer.contract import outputs
@@ -80,6 +80,12 @@ class Attempt:
     cause: str
     lost: float | None
     """Seconds that its end cost; None where nothing followed."""
+
+    @property
+    def reason(self) -> str:
+        """The cause in one word, where an event tells it."""
+        reason, colon, _ = self.cause.partition(": ")
+        return reason if colon else ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,9 +245,8 @@ def _percent(record: records.Record, name: str) -> float | None:
 
 def _memory_limit(run: records.Run) -> int | None:
     """Return the limit of the role that coordinates; None where its template has none."""
-    roles = run.job.roles
-    role = next((name for name in ("Chief", "Master", "Worker") if name in roles), "")
-    pod_spec = ((roles.get(role) or {}).get("template") or {}).get("spec") or {}
+    coordinator = next(iter(mesh.training_roles(run).values()), {})
+    pod_spec = (coordinator.get("template") or {}).get("spec") or {}
     for container in pod_spec.get("containers", ()):
         limit = container.get("resources", {}).get("limits", {}).get("memory")
         if container.get("name") == "tensorflow" and limit is not None:

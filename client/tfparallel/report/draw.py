@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfparallel.drawing import palette, svg
+from tfparallel.planning import devices, schedules
 from tfparallel.planning import draw as planning
 from tfparallel.report import content, goodput
 from tfparallel_trainer.contract import plan
@@ -49,11 +50,18 @@ def metric(drawn: content.Metric) -> Figure:
         for curve in drawn.curves:
             for part in curve.parts:
                 steps, values = zip(*part, strict=True)
-                axis.plot(steps, values, markersize=4, label=curve.name, **styles[curve.name])
+                axis.plot(steps, values, markersize=4, **styles[curve.name])
         if "loss" in drawn.name:
             svg.scale(axis, (value for curve in drawn.curves for _, value in curve.points))
         _finish(canvas, axis, title, "step")
-        canvas.figure.legend(loc="outside lower left", ncols=2)
+        svg.name_ends(
+            canvas,
+            axis,
+            [
+                svg.End(curve.name, curve.last, str(styles[curve.name]["color"]))
+                for curve in drawn.curves
+            ],
+        )
         canvas.description = "; ".join(
             f"{curve.name} from {curve.points[0][1]:.4g} to {curve.last:.4g}"
             for curve in drawn.curves
@@ -61,35 +69,37 @@ def metric(drawn: content.Metric) -> Figure:
     return Figure(canvas.picture)
 
 
-def throughput(curve: content.Curve) -> Figure:
+def throughput(curve: content.Curve, end: float) -> Figure:
     """Draw how many examples a second are trained on."""
-    return _over_time(curve, "Examples a second")
+    return _over_time(curve, "Examples a second", end)
 
 
-def input_wait(curve: content.Curve) -> Figure:
+def input_wait(curve: content.Curve, end: float) -> Figure:
     """Draw the share of the time that the devices wait for data."""
     limit = 100 * contract_progress.MAX_INPUT_WAIT
-    return _over_time(curve, "Input wait, % of the time", limit, "slow from here")
+    return _over_time(curve, "Input wait, % of the time", end, limit, "slow from here")
 
 
-def memory(curve: content.Curve, limit: int | None) -> Figure:
+def memory(curve: content.Curve, end: float, limit: int | None) -> Figure:
     """Draw the memory of the coordinator's process against its limit."""
     scaled = [[(seconds, size / 2**20) for seconds, size in part] for part in curve.parts]
     return _over_time(
         content.Curve(curve.name, scaled),
         "Memory of the coordinator, MiB",
+        end,
         None if limit is None else limit / 2**20,
         "limit",
     )
 
 
 def _over_time(
-    curve: content.Curve, title: str, limit: float | None = None, meaning: str = ""
+    curve: content.Curve, title: str, end: float, limit: float | None = None, meaning: str = ""
 ) -> Figure:
+    """Draw a figure over the time of the run, whose axis is that of the timeline."""
     with svg.canvas(title, width=svg.NARROW, height=_CURVE_HEIGHT) as canvas:
         axis = canvas.figure.subplots()
         values = [value for _, value in curve.points]
-        factor, unit = _time_unit(curve.points[-1][0])
+        factor, unit = _time_unit(end)
         for part in curve.parts:
             marker = {"marker": "o", "markersize": 4} if len(part) < 3 else {}
             moments = [seconds / factor for seconds, _ in part]
@@ -106,9 +116,11 @@ def _over_time(
                 xycoords=("axes fraction", "data"),
                 textcoords="offset points",
                 ha="right",
+                va="bottom",
                 fontsize=svg.SMALL_POINTS,
                 bbox={"color": palette.PAPER, "pad": 1.0},
             )
+        axis.set_xlim(0, end / factor or 1)
         axis.set_ylim(0, 1.15 * top or 1)
         _finish(canvas, axis, title, f"{unit} since the begin")
         canvas.description = (
@@ -160,7 +172,7 @@ def _timeline(drawn: content.Content, width: float) -> svg.Picture:
     replicas = replicas[:SHOWN_REPLICAS]
     used = [activity for activity in ACTIVITIES if activity in drawn.goodput.seconds]
     columns = 3 if width < svg.WIDE else 6
-    height = 1.35 + 0.28 * (1 + len(replicas)) + 0.18 * (-(-len(used) // columns))
+    height = 1.55 + 0.28 * (1 + len(replicas)) + 0.18 * (-(-len(used) // columns))
     factor, unit = _time_unit(drawn.goodput.whole)
     title = "Timeline"
     with svg.canvas(title, width=width, height=height) as canvas:
@@ -179,9 +191,11 @@ def _timeline(drawn: content.Content, width: float) -> svg.Picture:
             if pod.replica in places:
                 _pod(axis, pod, places[pod.replica], factor, width, drawn.goodput.whole)
         axis.set_yticks(range(len(replicas) + 1), ["job", *replicas])
-        axis.set_ylim(len(replicas) + 0.5, -0.5)
+        has_causes = any(attempt.lost is not None for attempt in drawn.attempts)
+        axis.set_ylim(len(replicas) + 0.5, -1.2 if has_causes else -0.5)
         axis.set_xlim(0, drawn.goodput.whole / factor or 1)
-        axis.set_xlabel(f"{unit} since the begin" + ("; number: attempt" if drawn.pods else ""))
+        _causes(axis, drawn, factor, width)
+        axis.set_xlabel(f"{unit} since the begin" + ("; in bars: attempt" if drawn.pods else ""))
         more = f", {hidden} more replicas are left out" if hidden > 0 else ""
         axis.set_title(title + more)
         canvas.figure.legend(
@@ -195,6 +209,25 @@ def _timeline(drawn: content.Content, width: float) -> svg.Picture:
             f". Interruptions: {'; '.join(causes)}" if causes else ""
         )
     return canvas.picture
+
+
+def _causes(axis: Any, drawn: content.Content, factor: float, width: float) -> None:
+    """Mark each interruption with the number of its row in the table, and the cause if it fits."""
+    total = 72 * (width - 1)
+    points, free = total / (drawn.goodput.whole or 1.0), 0.0
+    for attempt in drawn.attempts:
+        if attempt.lost is None:
+            continue
+        axis.axvline(attempt.ended / factor, color=palette.INK, linestyle=":", linewidth=1)
+        number = str(attempt.number)
+        for label in (f"{number} {attempt.reason}", number):
+            length = svg.SMALL_POINTS * (0.62 * len(label) + 0.5)
+            begin = min(attempt.ended * points + 3, total - length)
+            if begin >= free:
+                place = (begin / points / factor, -0.75)
+                axis.text(*place, label, fontsize=svg.SMALL_POINTS, va="center")
+                free = begin + length
+                break
 
 
 def _pod(axis: Any, pod: content.Bar, row: int, factor: float, width: float, whole: float) -> None:
@@ -229,12 +262,12 @@ def staleness(counts: Mapping[int, int]) -> Figure:
 
 def schedule(run: plan.Pipeline) -> Figure:
     """Draw the measured schedule above the planned one, with one axis of time."""
-    drawn = planning.schedules_of_run(run)
+    drawn = schedules.of_run(run)
 
     def paint(width: float) -> svg.Picture:
-        height = planning.schedules_height(drawn)
+        height = schedules.height_of_all(drawn)
         with svg.canvas("Pipeline", width=width, height=height) as canvas:
-            canvas.description = planning.schedules(canvas.figure, drawn, width)
+            canvas.description = schedules.draw_all(canvas.figure, drawn, width)
         return canvas.picture
 
     return _in_both(paint)
@@ -248,13 +281,13 @@ def stage_shares(run: plan.Pipeline) -> Figure:
     return Figure(canvas.picture)
 
 
-def placement(answer: plan.Plan, pods: Mapping[int, str]) -> Figure:
+def placement(placed: devices.Devices) -> Figure:
     """Draw which device has which place on the mesh."""
 
     def paint(width: float) -> svg.Picture:
-        height = planning.placement_height(answer, width)
+        height = devices.height(placed, width)
         with svg.canvas("Placement", width=width, height=height) as canvas:
-            canvas.description = planning.placement(canvas.figure, answer, width, pods)
+            canvas.description = devices.draw(canvas.figure, placed, width)
         return canvas.picture
 
     return _in_both(paint)
@@ -283,7 +316,7 @@ def _fill(fill: palette.Fill) -> Mapping[str, Any]:
     return {
         "facecolor": fill.color,
         "hatch": fill.hatch or None,
-        "edgecolor": palette.QUIET,
+        "edgecolor": fill.edge,
         "linewidth": 0.3,
     }
 

@@ -10,7 +10,7 @@ import jinja2
 import yaml
 
 from tfparallel.planning import show
-from tfparallel.report import content, draw, records
+from tfparallel.report import content, draw, mesh, records
 from tfparallel_trainer.contract import plan
 
 SHOWN_METRICS = 12
@@ -70,9 +70,10 @@ def render(run: records.Run, now: datetime.datetime) -> str:
 
 
 def _what_ran(run: records.Run, figures: content.Content) -> Section:
-    drawn, planned = [], None if run.stages is None else run.stages.planned
-    if planned is not None:
-        drawn = [draw.placement(planned, _pod_names(run)), draw.planned_memory(planned)]
+    devices = mesh.find(run)
+    drawn = [] if devices is None else [draw.placement(devices)]
+    if run.stages is not None and run.stages.planned is not None:
+        drawn.append(draw.planned_memory(run.stages.planned))
     manifest = {key: value for key, value in run.job.manifest.items() if key != "status"}
     has_spec = bool(manifest.get("spec"))
     sentences = [] if has_spec else ["The folder holds no manifest: an older version wrote it."]
@@ -99,21 +100,6 @@ def _replicas(run: records.Run) -> Table:
     return Table(title, ("replica", "node", "pod", "attempt", "outcome"), rows[:SHOWN_PODS])
 
 
-def _pod_names(run: records.Run) -> Mapping[int, str]:
-    """Return the names of the pods in the order of their ranks, with their nodes."""
-    nodes = {pod.replica: pod.node for pod in run.pods}
-    names = [
-        f"{role.lower()}-{index}"
-        for role in ("Chief", "Master", "Worker")
-        for index in range((run.job.roles.get(role) or {}).get("replicas") or 1)
-        if role in run.job.roles
-    ]
-    return {
-        number: f"{name}\n{nodes[name]}" if nodes.get(name) else name
-        for number, name in enumerate(names)
-    }
-
-
 def _training(run: records.Run, figures: content.Content) -> Section:
     sentences = []
     if not figures.metrics:
@@ -135,12 +121,13 @@ def _training(run: records.Run, figures: content.Content) -> Section:
 
 def _speed(run: records.Run, figures: content.Content) -> Section:
     sentences, drawn = [], []
+    end = figures.goodput.whole
     if figures.throughput is not None:
-        drawn.append(draw.throughput(figures.throughput))
+        drawn.append(draw.throughput(figures.throughput, end))
     if figures.input_wait is not None:
-        drawn.append(draw.input_wait(figures.input_wait))
+        drawn.append(draw.input_wait(figures.input_wait, end))
     if figures.memory is not None:
-        drawn.append(draw.memory(figures.memory, figures.memory_limit))
+        drawn.append(draw.memory(figures.memory, end, figures.memory_limit))
         if figures.memory_limit is None:
             sentences.append("The memory has no limit: the job's template sets none.")
     elif run.records:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape, tasks, watch
+from tfparallel_trainer.contract import plan
 
 degrees = st.integers(1, 4)
 meshes = st.builds(shape.Mesh, data=degrees, stage=degrees, spatial=degrees, tensor=degrees)
@@ -21,6 +22,16 @@ def test_ranks_and_places_are_the_same_thing(mesh: shape.Mesh) -> None:
     places = [mesh.coordinates(rank) for rank in range(mesh.size)]
     assert [mesh.rank(place) for place in places] == list(range(mesh.size))
     assert all(0 <= place[axis] < mesh.degree(axis) for place in places for axis in shape.Axis)
+
+
+@given(meshes, degrees)
+def test_a_plan_has_the_ranks_of_the_mesh(mesh: shape.Mesh, devices: int) -> None:
+    axes = plan.Axes(**{str(axis): mesh.degree(axis) for axis in shape.Axis})
+    ranks = plan.ranks(axes, devices)
+    assert len(ranks) == mesh.size
+    for number, rank in enumerate(ranks):
+        assert rank.process * devices + rank.device == rank.rank == number
+        assert {axis: getattr(rank, axis) for axis in shape.Axis} == mesh.coordinates(number)
 
 
 @given(meshes, st.sampled_from(shape.Axis))

@@ -4,6 +4,7 @@ And how the pipeline of a run went: `outputs.PIPELINE`. Bytes are whole numbers,
 Equal questions give equal bytes of JSON.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -126,6 +127,26 @@ class Rank(base.Model):
     """Its part of the height."""
     tensor: int
     """Its part of channels and features."""
+
+
+def ranks(mesh: Axes, devices: int) -> tuple[Rank, ...]:
+    """Return the ranks of a mesh row by row, the last axis varying fastest.
+
+    Args:
+        mesh: the axes.
+        devices: how many each process has.
+    """
+    axes = mesh.model_dump()
+    places = itertools.product(*map(range, axes.values()))
+    return tuple(
+        Rank(
+            rank=number,
+            process=number // devices,
+            device=number % devices,
+            **dict(zip(axes, place, strict=True)),
+        )
+        for number, place in enumerate(places)
+    )
 
 
 class Span(base.Model):

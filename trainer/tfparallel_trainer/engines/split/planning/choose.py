@@ -102,8 +102,9 @@ class _Planner:
         runs.sort(key=lambda pair: pair[1].step_seconds)
         (best, prediction), *rest = self._evened(runs)
         others = [*_others(best, prediction, rest), *self._impossible(misfits)]
+        axes = explain.axes(best.setting.mesh)
         return plan.Plan(
-            mesh=explain.axes(best.setting.mesh),
+            mesh=axes,
             microbatches=best.setting.microbatches,
             schedule=best.setting.order,
             batch=constraints.batch,
@@ -112,7 +113,7 @@ class _Planner:
             order=prediction.order,
             ends=prediction.ends,
             stages=prediction.stages,
-            ranks=tuple(self._rank(best.setting.mesh, rank) for rank in range(self._cluster.size)),
+            ranks=plan.ranks(axes, self._cluster.devices),
             step_seconds=prediction.step_seconds,
             bubble=prediction.bubble,
             message_share=prediction.message_share,
@@ -243,11 +244,6 @@ class _Planner:
                 seen.add(one.setting.mesh)
                 what = f"does not fit: a device lacks {explain.size(one.value - limit)}"
                 yield _alternative(one.setting, what, None, round(one.value))
-
-    def _rank(self, mesh: shape.Mesh, rank: int) -> plan.Rank:
-        place = {axis.value: step for axis, step in mesh.coordinates(rank).items()}
-        process, device = divmod(rank, self._cluster.devices)
-        return plan.Rank(rank=rank, process=process, device=device, **place)
 
 
 def _roomiest(known: cost_tables.Tables, setting: search_space.Setting) -> _Cut:
