@@ -15,7 +15,7 @@ from benchmarks.scripts import events, requested
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import devices as machine
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.data import arrays, feed
+from tfparallel_trainer.data import arrays, batching
 from tfparallel_trainer.engines.split.engine import ranks, steps
 from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.engines.split.pipeline import partition, schedule
@@ -51,7 +51,7 @@ def peak(order: schedule.Schedule, devices: Sequence[str], microbatches: int, ro
     module = user.Module(pathlib.Path(__file__), functions)
     batch = rows * microbatches
     x = np.random.default_rng(0).normal(size=(batch, _NARROW)).astype(np.float32)
-    division = feed.Division(batch, ranks=1, local_ranks=(0,) * len(devices))
+    division = batching.Division(batch, ranks=1, local_ranks=(0,) * len(devices))
     examples = arrays.ArraySource((x, x, None), division, None)
     bare = skeleton.build(module, 0)
     mesh = shape.Mesh(stage=len(devices))

@@ -13,7 +13,7 @@ import pathlib
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ from tfparallel_operator.local import ports
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import devices, rendezvous, shape, tasks
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.data import feed, source
+from tfparallel_trainer.data import batching, source
 from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.objective import replica, state
 
@@ -138,7 +138,7 @@ def train(
         seed=SEED,
         source_dir=pathlib.Path(),
         output_dir=pathlib.Path(),
-        division=feed.Division(batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places)),
+        division=batching.Division(batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places)),
         endless_allowed=True,
     )
     examples = source.training(module, request)
@@ -169,21 +169,9 @@ def train_together(
     runs: trainings.Runs, layout: Layout, floatx: str, cases: Sequence[Case], *, new: bool
 ) -> list[list[Any]]:
     """Train cases in processes of their own; returns the weights of each."""
-    addresses = [f"{ports.HOST}:{port}" for port in ports.allocate(layout.processes)]
-    output = runs.folder / f"{layout}-{floatx}.npz"
     numbers = [str(CASES.index(case)) for case in cases]
-    environments = [
-        {
-            environment.TF_CONFIG: tf_config({"worker": addresses}, "worker", index),
-            environment.CPU_DEVICES: str(layout.devices),
-        }
-        for index in range(layout.processes)
-    ]
-    command = ("-m", "testing.trainer.cases", str(output), floatx, *numbers)
-    with runs.group(environments, command, logs=output.stem, new=new) as group:
-        processes = group.wait(_LIMIT_SECONDS)
-    if any(process.code for process in processes):
-        raise RuntimeError(f"The processes of {layout} ended so: {processes}")
+    output = runs.folder / f"{layout}-{floatx}.npz"
+    run_together(runs, layout, "testing.trainer.cases", (str(output), floatx, *numbers), new=new)
     with np.load(output) as arrays:
         return [
             [arrays[key] for key in arrays.files if key.startswith(f"{number}/")]
@@ -191,30 +179,68 @@ def train_together(
         ]
 
 
+def run_together(
+    runs: trainings.Runs, layout: Layout, module: str, arguments: Sequence[str], *, new: bool
+) -> None:
+    """Run a module in processes that can join each other.
+
+    Raises:
+        RuntimeError: one of them failed.
+    """
+    addresses = [f"{ports.HOST}:{port}" for port in ports.allocate(layout.processes)]
+    environments = [
+        {
+            environment.TF_CONFIG: tf_config({"worker": addresses}, "worker", index),
+            environment.CPU_DEVICES: str(layout.devices),
+        }
+        for index in range(layout.processes)
+    ]
+    logs = pathlib.Path(arguments[0]).stem
+    with runs.group(environments, ("-m", module, *arguments), logs=logs, new=new) as group:
+        processes = group.wait(_LIMIT_SECONDS)
+    if any(process.code for process in processes):
+        raise RuntimeError(f"The processes of {layout} ended so: {processes}")
+
+
 def tf_config(members: dict[str, list[str]], role: str, index: int) -> str:
     """The TF_CONFIG of a member of a cluster."""
     return json.dumps({"cluster": members, "task": {"type": role, "index": index}})
 
 
-def work(output: pathlib.Path, floatx: str, numbers: Sequence[int]) -> None:
-    """Be one process: train cases with the others; the first one writes the weights."""
+def run_as_peer(
+    train_all: Callable[[tasks.Cluster, Sequence[str]], Callable[[], object]],
+) -> NoReturn:
+    """Join the other processes, train, and leave when all have come to that.
+
+    Args:
+        train_all: takes the cluster and the names of this process's devices; gives a barrier.
+    """
     processes = tasks.parse(os.environ[environment.TF_CONFIG])
     count = devices.prepare(int(os.environ[environment.CPU_DEVICES]), processes.alone)
     cluster: object = None
     if not processes.alone:
         cluster = rendezvous.join(processes, rendezvous.meet(processes, 120, print))
-    names = devices.names(processes, count)
-    weights: dict[str, Any] = {}
-    replicas: list[replica.Replica] = []
-    with precision(floatx):
-        for generation, number in enumerate(numbers):
-            result, replicas = train(CASES[number], processes, names, generation)
-            weights |= {f"{number}/{place:03}": array for place, array in enumerate(result)}
-    if processes.is_chief:
-        np.savez(output, **weights)
-    state.barrier(replicas)()
+    barrier = train_all(processes, devices.names(processes, count))
+    barrier()
     del cluster
     os._exit(0)
+
+
+def work(output: pathlib.Path, floatx: str, numbers: Sequence[int]) -> NoReturn:
+    """Be one process: train cases with the others; the first one writes the weights."""
+
+    def train_all(processes: tasks.Cluster, names: Sequence[str]) -> Callable[[], object]:
+        weights: dict[str, Any] = {}
+        replicas: list[replica.Replica] = []
+        with precision(floatx):
+            for generation, number in enumerate(numbers):
+                result, replicas = train(CASES[number], processes, names, generation)
+                weights |= {f"{number}/{place:03}": array for place, array in enumerate(result)}
+        if processes.is_chief:
+            np.savez(output, **weights)
+        return state.barrier(replicas)
+
+    run_as_peer(train_all)
 
 
 Cells = dict[tuple[str, str, str], float]

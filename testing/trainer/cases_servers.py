@@ -28,7 +28,7 @@ from tfparallel_operator.local import ports
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import cluster, devices, shape, tasks
 from tfparallel_trainer.contract import environment
-from tfparallel_trainer.data import feed, source
+from tfparallel_trainer.data import batching, source
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
 from tfparallel_trainer.objective import replica
 
@@ -156,14 +156,14 @@ def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trai
     return results
 
 
-def _feed(module: user.Module, seed: int) -> feed.Source:
+def _feed(module: user.Module, seed: int) -> batching.Source:
     return source.training(
         module,
         source.Request(
             seed=seed,
             source_dir=pathlib.Path(),
             output_dir=pathlib.Path(),
-            division=feed.Division(batch_size=cases.BATCH, ranks=1, local_ranks=(0,)),
+            division=batching.Division(batch_size=cases.BATCH, ranks=1, local_ranks=(0,)),
             endless_allowed=True,
         ),
     )

@@ -1,17 +1,25 @@
-"""Models that are split over virtual devices, and compared with a plain Keras loop."""
+"""Models that are split over virtual devices, and compared with a plain Keras loop.
 
+`python -m testing.trainer.cases_split OUTPUT FLOATX LAYOUT CASE…` is one of several processes that
+train cases together.
+"""
+
+import argparse
 import dataclasses
+import pathlib
+import sys
 import types
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
 from testing.trainer import cases, reference, split_ranks, weights
-from tfparallel_trainer.comms import shape
-from tfparallel_trainer.data import feed, order
-from tfparallel_trainer.engines.split.engine import ranks, steps
+from testing.trainer import runs as trainings
+from tfparallel_trainer.comms import shape, tasks
+from tfparallel_trainer.data import batching, order
+from tfparallel_trainer.engines.split.engine import coordination, ranks, steps
 
 STEPS = 30
 BATCH = 14
@@ -29,6 +37,9 @@ class Layout:
 
     def __str__(self) -> str:
         return " x ".join(f"{axis} {degree}" for axis, degree in self.degrees.items())
+
+    def __hash__(self) -> int:
+        return hash(str(self))
 
     def mesh(self, generation: int) -> shape.Mesh:
         """The mesh, with group keys of its own."""
@@ -48,7 +59,22 @@ LAYOUTS = (
     Layout({"data": 2, "spatial": 2, "tensor": 2}),
     Layout({"data": 2, "stage": 2, "spatial": 2, "tensor": 2}, 2),
 )
+APART = {
+    Layout({"stage": 2}, 2): cases.Layout(2, 1),
+    Layout({"tensor": 2}): cases.Layout(2, 1),
+    Layout({"data": 2, "stage": 2}, 2): cases.Layout(2, 2),
+    Layout({"stage": 2, "tensor": 2}, 2): cases.Layout(2, 2),
+}
+"""Those that are trained in several processes too, and in which."""
+
 NORMALISED = "synchronized BatchNormalization"
+TOGETHER = [
+    case
+    for case in CASES
+    if case.optimizer == "Adam"
+    and case.model in ("MLP", NORMALISED, "LSTM", "Transformer", "embedding")
+]
+"""What is trained in several processes."""
 SPATIAL = ("CNN", NORMALISED)
 """Models with images, whose height can be divided."""
 
@@ -61,13 +87,21 @@ def applies(case: cases.Case, layout: Layout) -> bool:
 
 
 def prepare(
-    case: cases.Case, layout: Layout, generation: int, *, same_dropout: bool = False
-) -> tuple[ranks.Ranks, feed.Source, steps.TrainStep]:
-    """All ranks of a mesh, their examples and their step."""
-    functions = case.functions(synchronized=True)
-    mesh = layout.mesh(generation)
+    case: cases.Case,
+    layout: Layout,
+    generation: int,
+    *,
+    same_dropout: bool = False,
+    places: Mapping[int, str] | None = None,
+) -> tuple[ranks.Ranks, batching.Source, steps.TrainStep]:
+    """The ranks of a mesh, their examples and their step; `places` as `split_ranks.prepare`."""
     return split_ranks.prepare(
-        functions, mesh, layout.microbatches, batch=BATCH, same_dropout=same_dropout
+        case.functions(synchronized=True),
+        layout.mesh(generation),
+        layout.microbatches,
+        batch=BATCH,
+        same_dropout=same_dropout,
+        places=places,
     )
 
 
@@ -81,16 +115,27 @@ def train(
 ) -> tuple[list[Any], list[float]]:
     """Train some steps; returns the weights, put together, and the loss of each step."""
     members, examples, step = prepare(case, layout, generation, same_dropout=same_dropout)
+    losses = _make_steps(step, examples, number)
+    return whole(members), losses
+
+
+def _make_steps(step: steps.TrainStep, examples: batching.Source, number: int) -> list[float]:
     losses: list[float] = []
     for epoch in range(number):
         for batch in examples.epoch(epoch, 0):
             if len(losses) < number:
                 losses.append(step(len(losses), batch, frozenset()).loss)
-    return whole(members), losses
+    return losses
 
 
 def whole(replicas: ranks.Ranks) -> list[Any]:
     """The weights of a model, in its order, from the parts of all its ranks."""
+    weights = local_weights(replicas)
+    return [weights[key] for key in replicas.partition.model.variables if key in weights]
+
+
+def local_weights(replicas: ranks.Ranks) -> dict[str, Any]:
+    """The weights that ranks of this process have parts of, by key; NaN is what others have."""
     weights: dict[str, Any] = {}
     variables = replicas.partition.model.variables
     for rank in replicas.local:
@@ -98,7 +143,74 @@ def whole(replicas: ranks.Ranks) -> list[Any]:
             if rank.owns(key):
                 empty = np.full(variables[key].shape, np.nan)
                 weights.setdefault(key, empty)[rank.parts[key]] = weight.value.numpy()
-    return [weights[key] for key in variables if key in weights]
+    return weights
+
+
+def train_together(
+    runs: trainings.Runs, layout: Layout, floatx: str, members: Sequence[cases.Case], *, new: bool
+) -> list[list[Any]]:
+    """Train cases in several processes; returns the weights of each, put together."""
+    processes = APART[layout]
+    name = str(layout).replace(" ", "-")
+    output = runs.folder / f"{name}-{floatx}"
+    place = str(LAYOUTS.index(layout))
+    numbers = [str(CASES.index(case)) for case in members]
+    arguments = (str(output), floatx, place, *numbers)
+    cases.run_together(runs, processes, "testing.trainer.cases_split", arguments, new=new)
+    joined: dict[str, Any] = {}
+    for process in range(processes.processes):
+        with np.load(f"{output}-{process}.npz") as arrays:
+            for key, array in arrays.items():
+                before = joined.get(key, array)
+                joined[key] = np.where(np.isnan(before), array, before)
+    return [
+        [joined[key] for key in sorted(joined) if key.startswith(f"{number}/")]
+        for number in numbers
+    ]
+
+
+def measure_together(
+    runs: trainings.Runs,
+    layout: Layout,
+    floatx: str,
+    members: Sequence[cases.Case],
+    *,
+    new: bool = False,
+) -> cases.Cells:
+    """Compare what several processes train with one process."""
+    trained = train_together(runs, layout, floatx, members, new=new)
+    cells: cases.Cells = {}
+    with cases.precision(floatx):
+        for case, one in zip(members, trained, strict=True):
+            expected, _ = train_plainly(case, layout)
+            value = cases.difference(one, expected, relative=floatx == "float32")
+            cells[case.name, str(layout), floatx] = value
+            print(f"{case.name} on {layout} in {floatx}: {value:.0e}", flush=True)
+    return cells
+
+
+def work(output: pathlib.Path, floatx: str, layout: Layout, numbers: Sequence[int]) -> NoReturn:
+    """Be one process: train cases with the others, and write the parts of the weights."""
+
+    def train_all(processes: tasks.Cluster, names: Sequence[str]) -> Callable[[], object]:
+        first = processes.me * len(names)
+        places = {first + place: name for place, name in enumerate(names)}
+        weights: dict[str, Any] = {}
+        members: ranks.Ranks | None = None
+        with cases.precision(floatx):
+            for generation, number in enumerate(numbers):
+                members, examples, step = prepare(CASES[number], layout, generation, places=places)
+                _make_steps(step, examples, STEPS)
+                order = list(members.partition.model.variables)
+                weights |= {
+                    f"{number}/{order.index(key):03}": array
+                    for key, array in local_weights(members).items()
+                }
+        np.savez(f"{output}-{processes.me}.npz", **weights)
+        assert members is not None
+        return coordination.Coordinator(members).barrier
+
+    cases.run_as_peer(train_all)
 
 
 def train_plainly(
@@ -154,3 +266,18 @@ def compare(
     assert [one.loss for one in outcomes] == pytest.approx(losses, rel=1e-10)
     difference = cases.difference(whole(replicas), expected_weights, relative=False)
     assert difference <= weights.TOLERANCE
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be one process of a training."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("output", type=pathlib.Path)
+    parser.add_argument("floatx")
+    parser.add_argument("layout", type=int)
+    parser.add_argument("cases", type=int, nargs="+")
+    options = parser.parse_args(arguments)
+    work(options.output, options.floatx, LAYOUTS[options.layout], options.cases)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -2,14 +2,14 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from testing.trainer import cases
 from testing.trainer import ranks as devices
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.data import feed, source
+from tfparallel_trainer.data import batching, source
 from tfparallel_trainer.engines.split.engine import ranks, steps
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import partition, schedule
@@ -26,7 +26,8 @@ def prepare(
     batch: int = cases.BATCH,
     *,
     same_dropout: bool = False,
-) -> tuple[ranks.Ranks, feed.Source, steps.TrainStep]:
+    places: Mapping[int, str] | None = None,
+) -> tuple[ranks.Ranks, batching.Source, steps.TrainStep]:
     """The ranks, their examples and their step.
 
     Args:
@@ -36,14 +37,16 @@ def prepare(
         order: of each stage's work.
         batch: examples of a step.
         same_dropout: whether parts of a tensor get the dropout of the whole one.
+        places: the devices of this process by rank; absent: it has all ranks.
     """
     module = user.Module(pathlib.Path(__file__), functions)
-    places_of_data = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in range(mesh.size))
+    places = places or dict(enumerate(devices.DEVICES[: mesh.size]))
+    places_of_data = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in places)
     request = source.Request(
         seed=cases.SEED,
         source_dir=pathlib.Path(),
         output_dir=pathlib.Path(),
-        division=feed.Division(batch_size=batch, ranks=mesh.data, local_ranks=places_of_data),
+        division=batching.Division(batch_size=batch, ranks=mesh.data, local_ranks=places_of_data),
         endless_allowed=True,
     )
     examples = source.training(module, request)
@@ -51,7 +54,6 @@ def prepare(
     bare = skeleton.build(module, cases.SEED)
     divided = partition.divide(skeleton.recorded(module, bare), mesh, microbatches, order)
     divided = dataclasses.replace(divided, same_dropout=same_dropout)
-    places = dict(enumerate(devices.DEVICES[: mesh.size]))
     replicas = ranks.build(module, bare, divided, places, examples)
     return replicas, examples, steps.TrainStep(module, replicas, examples.spec, batch)
 
@@ -62,7 +64,7 @@ def prepare_new(
     microbatches: int,
     order: schedule.Schedule = ONE,
     batch: int = cases.BATCH,
-) -> tuple[ranks.Ranks, feed.Source, steps.TrainStep]:
+) -> tuple[ranks.Ranks, batching.Source, steps.TrainStep]:
     """Prepare the same mesh in a generation that no other has."""
     degrees = {str(axis): mesh.degree(axis) for axis in shape.Axis}
     renewed = shape.Mesh(**degrees, generation=devices.generation())

@@ -31,6 +31,9 @@ PARTS = {
         truth_servers.HEADING, truth_servers.parse, cases_servers.faults, r"\d(?=\.\d+ ± \S+ \| 0)"
     ),
     "split": Part(truth_split.HEADING, truth_split.parse, cases.faults, r"\d(?=e-\d+ /)"),
+    "split, in processes": Part(
+        truth_split.PROCESSES_HEADING, truth_split.parse_processes, cases.faults, r"\d(?=e-\d+ /)"
+    ),
     "losses": Part(
         truth_split.LOSSES_HEADING, truth_split.parse_losses, truth_split.loss_faults, r"\d(?=\.\d)"
     ),
@@ -72,3 +75,6 @@ def test_the_text_of_the_page_is_what_its_writers_write() -> None:
     for writer in (truth, truth_servers, truth_split):
         text = truth.part(writer.HEADING)
         assert writer.section(writer.parse(text)).strip() == text.strip()
+    text = truth.part(truth_split.PROCESSES_HEADING)
+    written = truth_split.section_of_processes(truth_split.parse_processes(text))
+    assert written.strip() == text.strip()

@@ -15,9 +15,9 @@ from testing import clock, waiting
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
-from tfparallel_trainer.data import feed
+from tfparallel_trainer.data import batching, feed
 
-Batches = Generator[feed.Batch, None, None]
+Batches = Generator[batching.Batch, None, None]
 
 
 class Numbers:
@@ -30,7 +30,7 @@ class Numbers:
         return None
 
     def epoch(self, number: int, start: int) -> Batches:
-        return (feed.Batch(3, [(number, place)]) for place in range(start, 30, 3))
+        return (batching.Batch(3, [(number, place)]) for place in range(start, 30, 3))
 
 
 @given(epoch=st.integers(0, 3), count=st.integers(0, 10))
@@ -52,8 +52,8 @@ def test_a_feed_goes_on_where_the_state_of_another_says(epoch: int, count: int) 
     batches.close()
 
 
-def batch(number: int) -> feed.Batch:
-    return feed.Batch(number, [])
+def batch(number: int) -> batching.Batch:
+    return batching.Batch(number, [])
 
 
 def input_threads() -> list[threading.Thread]:

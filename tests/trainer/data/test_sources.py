@@ -21,7 +21,7 @@ from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, inputs, user
 from tfparallel_trainer.contract import exits
-from tfparallel_trainer.data import feed, fingerprints, nest, order, source
+from tfparallel_trainer.data import batching, fingerprints, nest, order, source
 
 Make = Callable[[int, pathlib.Path], Callable[..., Any]]
 ZEROS = inputs.Arrays(np.zeros(1), np.zeros(1))
@@ -30,11 +30,11 @@ NAMES = ("mapped", "records", "generated")
 
 def opened(
     function: Callable[..., Any],
-    division: feed.Division,
+    division: batching.Division,
     seed: int = 7,
     *,
     evaluation: bool = False,
-) -> feed.Source:
+) -> batching.Source:
     user_module = user.Module(
         pathlib.Path(__file__), {"training_data": function, "evaluation_data": function}
     )
@@ -92,8 +92,10 @@ def write(path: pathlib.Path, rows: list[int]) -> None:
             writer.write(str(row))
 
 
-def division(batch: int, count: int, places: tuple[int, ...] | None = None) -> feed.Division:
-    return feed.Division(batch_size=batch, ranks=count, local_ranks=places or tuple(range(count)))
+def division(batch: int, count: int, places: tuple[int, ...] | None = None) -> batching.Division:
+    return batching.Division(
+        batch_size=batch, ranks=count, local_ranks=places or tuple(range(count))
+    )
 
 
 def joined(parts: list[Any]) -> list[tuple[float, ...]]:

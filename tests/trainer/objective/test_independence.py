@@ -9,6 +9,9 @@ import pytest
 
 from testing.trainer import ranks
 from tfparallel_trainer import errors
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.strategy import steps
+from tfparallel_trainer.objective import replica
 
 LAYERS, OPS = keras.layers, keras.ops
 EXAMPLES = 12
@@ -60,6 +63,12 @@ def random() -> Any:
     return keras.Model(first, LAYERS.Dense(4)(Draws()(first)))
 
 
+def normalised() -> Any:
+    first = keras.Input((3,))
+    x = LAYERS.BatchNormalization(synchronized=True)(LAYERS.Dense(4)(first))
+    return keras.Model(first, LAYERS.Dropout(0.5)(x))
+
+
 def in_batch(_: Any, y_pred: Any) -> Any:
     labels = OPS.arange(OPS.shape(y_pred)[0])
     return keras.losses.sparse_categorical_crossentropy(labels, y_pred, from_logits=True)
@@ -78,12 +87,25 @@ def product_of_means(x: Any) -> Any:
     return OPS.mean(OPS.mean(x, 0) * OPS.mean(x**2, 0))
 
 
-def run(build: Callable[[], Any], loss: Any, count: int) -> float:
+def run(build: Callable[[], Any], loss: Any, count: int, strategy: Any = None) -> float:
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(EXAMPLES, 3)), generator.uniform(size=(EXAMPLES, 4))
     module = ranks.module(build, lambda model: model.compile("sgd", loss))
-    _, outcomes = ranks.run(module, (x, y, None), count, EXAMPLES)
-    return outcomes[0].loss
+    if strategy is None:
+        _, outcomes = ranks.run(module, (x, y, None), count, EXAMPLES)
+        return outcomes[0].loss
+    batches = ranks.feed_of((x, y, None), count, EXAMPLES)
+    with strategy.scope():
+        mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
+    before = [value.numpy() for value in mirror.state()]
+    step = steps.Steps(strategy, module, mirror).train(batches.spec)
+    (batch,) = batches.epoch(0, 0)
+    try:
+        return step(0, batch, frozenset()).loss
+    except errors.UserCodeError:
+        for value, unchanged in zip(mirror.state(), before, strict=True):
+            np.testing.assert_array_equal(value.numpy(), unchanged)
+        raise
 
 
 DEPENDENT = {
@@ -100,6 +122,20 @@ def test_a_loss_that_needs_the_whole_batch_is_refused_on_several_replicas(
     assert np.isfinite(run(build, loss, 1))
     with pytest.raises(errors.UserCodeError, match=sentence):
         run(build, loss, 2)
+
+
+@pytest.mark.parametrize(("build", "loss", "sentence"), DEPENDENT.values(), ids=DEPENDENT)
+def test_it_is_refused_under_a_strategy_before_anything_changes(
+    build: Callable[[], Any], loss: Any, sentence: str
+) -> None:
+    assert np.isfinite(run(build, loss, 1, ranks.strategy(1)))
+    with pytest.raises(errors.UserCodeError, match=sentence):
+        run(build, loss, 2, ranks.strategy(2))
+
+
+@pytest.mark.parametrize("build", [dense, adding(mean), random, normalised])
+def test_independent_examples_are_divided_by_a_strategy(build: Callable[[], Any]) -> None:
+    assert np.isfinite(run(build, "mse", 2, ranks.strategy(2)))
 
 
 @pytest.mark.parametrize("build", [dense, adding(mean), random])

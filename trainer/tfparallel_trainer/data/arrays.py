@@ -9,7 +9,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, fingerprints, nest, order
+from tfparallel_trainer.data import batching, fingerprints, nest, order
 
 
 class ArraySource:
@@ -18,23 +18,23 @@ class ArraySource:
     `seed` shuffles them for each epoch; None keeps their order.
     """
 
-    def __init__(self, examples: Any, division: feed.Division, seed: int | None) -> None:
+    def __init__(self, examples: Any, division: batching.Division, seed: int | None) -> None:
         self._arrays = examples
         self._division = division
         self._seed = seed
-        self.examples = feed.count(examples)
-        self.spec = feed.spec(examples)
+        self.examples = batching.count(examples)
+        self.spec = batching.spec(examples)
         self._fingerprint = fingerprints.spread(examples, self.examples)
 
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""
         return self._take(np.arange(1))
 
-    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
         for positions in order.batches(self.examples, self._division.batch_size, start):
             ranges = self._division.parts(len(positions))
-            yield feed.Batch(
+            yield batching.Batch(
                 examples=len(positions),
                 parts=[self._part(positions, part, number) for part in ranges],
                 fingerprint=self._fingerprint,

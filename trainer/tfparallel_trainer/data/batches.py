@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import arrays, feed, nest, order, passes
+from tfparallel_trainer.data import arrays, batching, nest, order, passes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
 
 
 class Whole:
-    """Whole batches, a `feed.Undivided`.
+    """Whole batches, a `batching.Undivided`.
 
     Args:
         batches: where they come from.
@@ -142,7 +142,7 @@ class Whole:
     @property
     def batch_size(self) -> int:
         """Examples in the first batch."""
-        return feed.count(self._first)
+        return batching.count(self._first)
 
     @property
     def steps(self) -> int | None:
@@ -160,7 +160,7 @@ class Whole:
             checksum = zlib.crc32(np.ascontiguousarray(content).tobytes(), checksum)
         return checksum
 
-    def divided(self, division: feed.Division) -> feed.Source:
+    def divided(self, division: batching.Division) -> batching.Source:
         """Cut each batch over the ranks."""
         return _Source(self, division)
 
@@ -250,7 +250,7 @@ class Whole:
             return nest.packed(self._first, [_spec_of(column) for column in columns])
         weight = None if self._first[2] is None else _spec_of([self._first[2]])
         triple = (*nest.triple(self._batches.spec)[:2], weight)
-        return feed.spec(triple)
+        return batching.spec(triple)
 
     def _fitting(self, batch: Any) -> Any:
         """The batch in the types of the first one.
@@ -300,7 +300,7 @@ class Whole:
 class _Source:
     """Each batch, cut over the ranks."""
 
-    def __init__(self, whole: Whole, division: feed.Division) -> None:
+    def __init__(self, whole: Whole, division: batching.Division) -> None:
         self._whole = whole
         self._division = division
         steps = whole.steps
@@ -309,11 +309,11 @@ class _Source:
         self.spec = whole.spec
         self.sample = whole.sample
 
-    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
         """The batches of an epoch; those of the first `start` examples are read and left out."""
         passed = 0
         for whole in self._whole.epoch(number):
-            passed += feed.count(whole)
+            passed += batching.count(whole)
             if passed > start:
                 yield self._division.cut(whole)
 

@@ -9,12 +9,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Any, Protocol, runtime_checkable
-
-import tensorflow as tf
 
 from tfparallel_trainer.contract import progress
-from tfparallel_trainer.data import fingerprints, nest, order
+from tfparallel_trainer.data import batching
 
 BATCHES = 2
 """How many batches may be ready and not asked for yet."""
@@ -27,87 +24,6 @@ _WAITED_SECONDS = 1.0
 
 _SPAN_SECONDS = 10.0
 """Epochs are looked at together until they are this long."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Batch:
-    """The examples of one optimizer step."""
-
-    examples: int
-    """How many over all ranks."""
-    parts: list[Any]
-    """For each replica of this process (x, y, sample_weight) with [n, …] each; sample_weight may be
-    None. None for a replica that has no example in this step."""
-    fingerprint: fingerprints.Fingerprint = fingerprints.NOTHING
-    """The same in every process that was given the same examples (see `data.fingerprints`)."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Division:
-    """How batches are cut."""
-
-    batch_size: int
-    """Examples over all ranks."""
-    ranks: int
-    """Ranks that a batch is divided over."""
-    local_ranks: tuple[int, ...]
-    """Which of them belong to this process."""
-
-    def parts(self, examples: int) -> list[range]:
-        """Which of the examples of a batch each rank of this process has."""
-        parts = order.split(examples, self.ranks)
-        return [parts[rank] for rank in self.local_ranks]
-
-    def cut(
-        self, whole: Any, fingerprint: fingerprints.Fingerprint = fingerprints.NOTHING
-    ) -> Batch:
-        """Divide a whole batch (x, y, sample_weight) over the ranks."""
-        examples = count(whole)
-        parts = [rows(whole, part) for part in self.parts(examples)]
-        return Batch(examples=examples, parts=parts, fingerprint=fingerprint)
-
-
-class Source(Protocol):
-    """Where batches come from."""
-
-    @property
-    def examples(self) -> int | None:
-        """Examples in an epoch; None when that shows only at its end."""
-
-    @property
-    def spec(self) -> Any:
-        """The structure of a part, as tf.TensorSpec [None, …]."""
-
-    def sample(self) -> Any:
-        """One example as (x, y, sample_weight), each with a leading axis of 1."""
-
-    def epoch(self, number: int, start: int) -> Generator[Batch, None, None]:
-        """The batches of an epoch from the example at position `start` on."""
-
-
-@runtime_checkable
-class Undivided(Protocol):
-    """Makes a source by itself once it knows how batches are cut."""
-
-    def divided(self, division: Division) -> Source:
-        """Cut batches in this way."""
-
-
-def count(whole: Any) -> int:
-    """How many examples a batch has."""
-    return int(nest.leaves(whole)[0].shape[0])
-
-
-def rows(whole: Any, part: range) -> Any:
-    """Consecutive examples of a batch; None where there are none."""
-    if not part:
-        return None
-    return nest.convert(lambda leaf: leaf[part.start : part.stop], whole)
-
-
-def spec(batch: Any) -> Any:
-    """The structure of a part of such a batch, as tf.TensorSpec [None, …]."""
-    return nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), batch)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,7 +43,7 @@ class Feed:
     knows nothing of what is prepared.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: batching.Source) -> None:
         self._source = source
         self.spec = source.spec
         self.sample = source.sample
@@ -151,12 +67,12 @@ class Feed:
         """Let the next batch be that which begins there."""
         self._state = state
 
-    def epoch(self, number: int, start: int) -> Generator[Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
         """The batches of an epoch from the example at position `start` on."""
         self.restore(State(number, start))
         return self.rest()
 
-    def rest(self) -> Generator[Batch, None, None]:
+    def rest(self) -> Generator[batching.Batch, None, None]:
         """The batches of this epoch that are not given yet."""
         batches = self._source.epoch(self._state.epoch, self._state.example)
         return self._counted(self.wait.timed(prefetched(batches)))
@@ -167,7 +83,9 @@ class Feed:
             self._length = self._state.example
         self._state = State(self._state.epoch + 1)
 
-    def _counted(self, batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
+    def _counted(
+        self, batches: Generator[batching.Batch, None, None]
+    ) -> Generator[batching.Batch, None, None]:
         with contextlib.closing(batches):
             for batch in batches:
                 example = self._state.example + batch.examples
@@ -182,13 +100,15 @@ class _End:
     error: BaseException | None
 
 
-def prefetched(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
+def prefetched(
+    batches: Generator[batching.Batch, None, None],
+) -> Generator[batching.Batch, None, None]:
     """Go through batches that are prepared ahead; closing this ends the thread.
 
     An error of the batches comes where the batch would have come, with its own traceback.
     """
     room = threading.Semaphore(BATCHES)
-    ready: queue.SimpleQueue[Batch | _End] = queue.SimpleQueue()
+    ready: queue.SimpleQueue[batching.Batch | _End] = queue.SimpleQueue()
     leaving = threading.Event()
 
     def prepare() -> None:
@@ -253,7 +173,9 @@ class Wait:
         self._began = False
         self._warned = False
 
-    def timed(self, batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
+    def timed(
+        self, batches: Generator[batching.Batch, None, None]
+    ) -> Generator[batching.Batch, None, None]:
         """Hand out the batches of an epoch, and time them."""
         if self._lately.total >= _SPAN_SECONDS:
             self._lately = Span()

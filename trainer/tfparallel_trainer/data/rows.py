@@ -23,7 +23,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import feed, fingerprints, nest, order
+from tfparallel_trainer.data import batching, fingerprints, nest, order
 from tfparallel_trainer.storage import address, fetch
 
 _HEAD = struct.Struct("<QI")
@@ -60,7 +60,7 @@ class RowsSource:
             comes through.
     """
 
-    def __init__(self, rows: Rows, division: feed.Division) -> None:
+    def __init__(self, rows: Rows, division: batching.Division) -> None:
         self._rows = rows
         self._division = division
         self._functions = [_traced(function) for function in rows.functions]
@@ -81,23 +81,23 @@ class RowsSource:
             first = self._prepare(tf.zeros((), tf.int64), self._seeds(0))
             return nest.convert(lambda part: part[tf.newaxis], nest.triple(first))
 
-    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
         sizes = [len(part) for part in self._local_ranges(range(self._division.batch_size))]
         with tf.device("CPU:0"):
             examples = self._examples(number, start).batch(sum(sizes))
         return self._cut(iter(examples), start)
 
-    def _cut(self, waiting: Iterator[Any], start: int) -> Generator[feed.Batch, None, None]:
+    def _cut(self, waiting: Iterator[Any], start: int) -> Generator[batching.Batch, None, None]:
         for positions in order.batches(self.examples, self._division.batch_size, start):
             ranges = self._local_ranges(positions)
             whole = nest.triple(next(waiting)) if any(ranges) else None
             parts: list[Any] = []
             first = 0
             for part in ranges:
-                parts.append(feed.rows(whole, range(first, first + len(part))))
+                parts.append(batching.rows(whole, range(first, first + len(part))))
                 first += len(part)
-            yield feed.Batch(len(positions), parts, self._rows.fingerprint)
+            yield batching.Batch(len(positions), parts, self._rows.fingerprint)
 
     def _local_ranges(self, positions: range) -> list[range]:
         """The positions of this process's ranks within those of a batch."""

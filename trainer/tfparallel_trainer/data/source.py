@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, inputs, user
-from tfparallel_trainer.data import arrays, batches, feed, fingerprints, rows, stream
+from tfparallel_trainer.data import arrays, batches, batching, feed, fingerprints, rows, stream
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Request:
     seed: int
     source_dir: pathlib.Path
     output_dir: pathlib.Path
-    division: feed.Division
+    division: batching.Division
     endless_allowed: bool
     """Whether the job gives steps, so that an epoch need not end."""
 
@@ -64,7 +64,7 @@ class _Function:
         self._request = request
         self._shuffled = shuffled
 
-    def opened(self) -> feed.Source:
+    def opened(self) -> batching.Source:
         """Make a feed of what it returns for epoch 0."""
         data = self._call(0)
         division = self._request.division
@@ -72,7 +72,7 @@ class _Function:
             seed = self._request.seed if self._shuffled else None
             py_batches = batches.of_py_dataset(data, self._name, seed)
             data = batches.Whole(py_batches, None, None, restarts=not self._shuffled)
-        if isinstance(data, feed.Undivided):
+        if isinstance(data, batching.Undivided):
             return data.divided(division)
         if isinstance(data, tf.data.Dataset):
             return self._stream(data)
@@ -84,7 +84,7 @@ class _Function:
         if isinstance(data, inputs.Arrays):
             examples = arrays.checked(data.arrays, self._name)
             if data.functions:
-                length = feed.count(examples)
+                length = batching.count(examples)
                 fingerprint = fingerprints.spread(examples, length)
                 return self._rows(length, arrays.fetch(examples), data.functions, fingerprint)
         else:
@@ -99,7 +99,7 @@ class _Function:
         fetch: Callable[[tf.Tensor], tuple[Any, ...]],
         functions: tuple[inputs.Function, ...],
         fingerprint: fingerprints.Fingerprint,
-    ) -> feed.Source:
+    ) -> batching.Source:
         examples = rows.Rows(
             length=length,
             fetch=fetch,
@@ -112,7 +112,7 @@ class _Function:
         with user.guard(self._module.path, f"what examples of {self._name} go through raised"):
             return rows.RowsSource(examples, self._request.division)
 
-    def _stream(self, data_set: tf.data.Dataset) -> feed.Source:
+    def _stream(self, data_set: tf.data.Dataset) -> batching.Source:
         stream_feed = stream.StreamSource(data_set, self._call, self._request.division, self._name)
         if stream_feed.endless and not (self._request.endless_allowed and self._shuffled):
             raise errors.UserCodeError(

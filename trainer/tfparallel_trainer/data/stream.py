@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import arrays, feed, fingerprints, nest
+from tfparallel_trainer.data import arrays, batching, fingerprints, nest
 
 
 class StreamSource:
@@ -33,7 +33,7 @@ class StreamSource:
         self,
         data_set: tf.data.Dataset,
         make: Callable[[int], tf.data.Dataset],
-        division: feed.Division,
+        division: batching.Division,
         function: str,
     ) -> None:
         self._make = make
@@ -61,7 +61,7 @@ class StreamSource:
             f"{self._function} returns a data set without examples: return some."
         )
 
-    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
         options = tf.data.Options()
         options.deterministic = True
@@ -70,19 +70,19 @@ class StreamSource:
             return self._cut(data, start)
         return self._cut(data.skip(start).batch(self._division.batch_size), 0)
 
-    def _cut(self, batches: tf.data.Dataset, start: int) -> Generator[feed.Batch, None, None]:
+    def _cut(self, batches: tf.data.Dataset, start: int) -> Generator[batching.Batch, None, None]:
         """The batches without those that hold the first `start` examples."""
         passed = 0
         for elements in batches:
             whole = nest.triple(elements)
-            passed += feed.count(whole)
+            passed += batching.count(whole)
             if passed > start:
                 yield self._division.cut(whole, fingerprints.of(_some(whole)))
 
 
 def _some(whole: Any) -> Any:
     """Examples from all over a batch."""
-    step = max(feed.count(whole) // fingerprints.EXAMPLES, 1)
+    step = max(batching.count(whole) // fingerprints.EXAMPLES, 1)
     return nest.convert(lambda tensor: tensor[::step], whole)
 
 
@@ -105,31 +105,31 @@ class GeneratedSource:
     """
 
     def __init__(
-        self, make: Callable[[int], Iterator[Any]], division: feed.Division, function: str
+        self, make: Callable[[int], Iterator[Any]], division: batching.Division, function: str
     ) -> None:
         self._make = make
         self._division = division
         self._function = function
         self._sample = self._joined(list(itertools.islice(make(0), 1)))
         self.examples = None
-        self.spec = feed.spec(self._sample)
+        self.spec = batching.spec(self._sample)
 
     def sample(self) -> Any:
         """The first example, with a leading axis of 1."""
         return self._sample
 
-    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
         """The batches of an epoch from position `start` on."""
         return self._cut(self._make(number), start)
 
-    def _cut(self, examples: Iterator[Any], start: int) -> Generator[feed.Batch, None, None]:
+    def _cut(self, examples: Iterator[Any], start: int) -> Generator[batching.Batch, None, None]:
         with contextlib.ExitStack() as stack:
             close = getattr(examples, "close", None)
             if close is not None:
                 stack.callback(close)
             rest = itertools.islice(examples, start, None)
             while whole := list(itertools.islice(rest, self._division.batch_size)):
-                yield feed.Batch(
+                yield batching.Batch(
                     examples=len(whole),
                     parts=[
                         self._joined(whole[part.start : part.stop]) if part else None

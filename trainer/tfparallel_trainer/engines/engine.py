@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import watch
 from tfparallel_trainer.contract import progress
-from tfparallel_trainer.data import feed, fingerprints
-from tfparallel_trainer.objective import evaluate, replica, state
+from tfparallel_trainer.data import batching, fingerprints
+from tfparallel_trainer.objective import evaluate, independence, replica, state
 from tfparallel_trainer.runtime import context, setup
 
 
@@ -57,14 +57,105 @@ class Outcome:
     """Over all ranks; None where the step adds none up."""
 
 
-Step = Callable[[int, feed.Batch, frozenset[Flag]], Outcome]
-"""Makes a step, of which it takes the number (from 0), the batch and what this process asks for."""
+Watched = Callable[[Iterator[batching.Batch]], Iterator[batching.Batch]]
+"""Goes through batches and says of each that it is done."""
+
 
 REQUESTS = len(Flag) + fingerprints.SUMMANDS
-"""How many numbers `requests` gives."""
+"""How many numbers a process adds to the sum that a step makes over all of them."""
 
-Watched = Callable[[Iterator[feed.Batch]], Iterator[feed.Batch]]
-"""Goes through batches and says of each that it is done."""
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Computed:
+    """What a step gives, as arrays."""
+
+    loss: Any
+    terms: Any
+    """The loss of each output."""
+    requests: Any
+    """Summed over all processes."""
+    finite: Any
+    metrics: dict[str, float] | None = None
+    """As in `Outcome`."""
+
+
+class Step(abc.ABC):
+    """Makes the steps of all ranks together, each a call; `compute` is the engine's."""
+
+    def __init__(self, module: user.Module, replica: replica.Replica, parts: int) -> None:
+        """Args:
+        module: the user's module, for the messages.
+        replica: any of this process.
+        parts: how many a batch is divided into.
+        """
+        self.module = module
+        self._replica = replica
+        self._is_tried = parts == 1
+
+    def __call__(self, step: int, batch: batching.Batch, asked: frozenset[Flag]) -> Outcome:
+        """Make a step.
+
+        Args:
+            step: its number, from 0.
+            batch: its examples.
+            asked: what this process asks for.
+
+        Raises:
+            UserCodeError: processes were given different examples, or a batch cannot be divided.
+        """
+        self._try(batch)
+        requests = [
+            *(float(flag in asked) for flag in Flag),
+            *fingerprints.summands(batch.fingerprint),
+        ]
+        computed = self.compute(step, batch, requests, gives_metrics=Flag.METRICS in asked)
+        sums = computed.requests
+        if not fingerprints.alike(sums[len(Flag) :]):
+            raise errors.UserCodeError(
+                f"Some replicas get other examples than others, which shows in step {step + 1}: "
+                "give the same in the same order everywhere. Sort lists of files, and let what is "
+                "random follow from a seed: in training_data from context.seed and context.epoch."
+            ).on_every_process()
+        return Outcome(
+            loss=float(computed.loss),
+            terms=self._replica.by_output(computed.terms),
+            flags=frozenset(flag for flag in Flag if sums[flag] > 0),
+            finite=bool(computed.finite),
+            metrics=computed.metrics,
+        )
+
+    @abc.abstractmethod
+    def compute(
+        self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
+    ) -> Computed:
+        """Compute a step and apply its gradients.
+
+        Args:
+            step: its number, from 0.
+            batch: its examples.
+            requests: what this process adds to the sum over all: its flags, and the fingerprint of
+                the batch.
+            gives_metrics: whether metrics are asked for, where the engine adds them up in steps.
+        """
+
+    def check(self, part: Any) -> None:
+        """Refuse a model whose examples depend on each other.
+
+        Args:
+            part: (x, y, sample_weight) of some examples.
+
+        Raises:
+            UserCodeError: they do.
+        """
+        with user.guard(self.module.path, "computing the loss of some examples raised"):
+            independence.check(self._replica, part)
+
+    def _try(self, batch: batching.Batch) -> None:
+        """Check the first examples of this process, before a step is made of them."""
+        part = next((part for part in batch.parts if part is not None), None)
+        if not self._is_tried and part is not None:
+            self._is_tried = True
+            self.check(part)
 
 
 class Engine(Protocol):
@@ -78,7 +169,7 @@ class Engine(Protocol):
         """Forget what the metrics have seen."""
 
     def give(
-        self, step: int, batch: feed.Batch, asked: frozenset[Flag]
+        self, step: int, batch: batching.Batch, asked: frozenset[Flag]
     ) -> tuple[Sequence[StepResult], frozenset[Flag]]:
         """Give the batch of a step: which steps are made since the last call, and all flags."""
 
@@ -108,7 +199,7 @@ class Synchronous:
         replicas: Sequence[replica.Replica],
         step: Step,
         evaluator: evaluate.Evaluator | None,
-        examples: feed.Source | None,
+        examples: batching.Source | None,
         report: Callable[[], dict[str, float]] | None = None,
         are_weights_finite: Callable[[], bool] | None = None,
         barrier: Callable[[], None] | None = None,
@@ -137,7 +228,7 @@ class Synchronous:
         evaluate.reset_metrics(self._replicas)
 
     def give(
-        self, step: int, batch: feed.Batch, asked: frozenset[Flag]
+        self, step: int, batch: batching.Batch, asked: frozenset[Flag]
     ) -> tuple[Sequence[StepResult], frozenset[Flag]]:
         """Make the step."""
         outcome = self._step(step, batch, asked)
@@ -167,38 +258,6 @@ class Synchronous:
     def barrier(self) -> None:
         """Wait for all ranks."""
         self._barrier()
-
-
-def requests(batch: feed.Batch, asked: frozenset[Flag]) -> list[float]:
-    """What a process adds to a step's sum over all: its flags, and the batch's fingerprint."""
-    return [*(float(flag in asked) for flag in Flag), *fingerprints.summands(batch.fingerprint)]
-
-
-def outcome_of(replica: replica.Replica, step: int, values: Sequence[Any]) -> Outcome:
-    """What a step gave.
-
-    Args:
-        replica: any replica.
-        step: number of the step.
-        values: the loss, that of each output, the sum of `requests`, and whether all are finite, as
-            arrays.
-
-    Raises:
-        UserCodeError: processes were given different examples.
-    """
-    total, terms, sums, is_finite = values
-    if not fingerprints.alike(sums[len(Flag) :]):
-        raise errors.UserCodeError(
-            f"Some replicas get other examples than others, which shows in step {step + 1}: give "
-            "the same in the same order everywhere. Sort lists of files, and let what is random "
-            "follow from a seed: in training_data from context.seed and context.epoch."
-        ).on_every_process()
-    return Outcome(
-        loss=float(total),
-        terms=replica.by_output(terms),
-        flags=frozenset(flag for flag in Flag if sums[flag] > 0),
-        finite=bool(is_finite),
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

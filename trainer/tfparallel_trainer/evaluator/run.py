@@ -12,7 +12,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files, keys, shard, store
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.data import feed, source
+from tfparallel_trainer.data import batching, source
 from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.objective import replica
@@ -77,7 +77,7 @@ class Evaluator:
         self._watch = context.watch
         self._folder = settings.checkpoints
         self._skipped: set[tuple[str, str]] = set()
-        cut = feed.Division(settings.job.trainer.global_batch_size, ranks=1, local_ranks=(0,))
+        cut = batching.Division(settings.job.trainer.global_batch_size, ranks=1, local_ranks=(0,))
         self._examples = source.evaluation(context.module, setup.request(settings, cut))
         sample, seed = self._examples.sample(), settings.job.trainer.seed
         model_replica = replica.build(context.module, shape.Mesh(), 0, "", seed, sample)
@@ -134,7 +134,7 @@ class Evaluator:
         self._out.say(f"step {at.step}  evaluation  {console.metrics(values)}  in {seconds:.1f} s")
         self.evaluated = at.step
 
-    def _watched(self, batches: Iterator[feed.Batch], step: int) -> Iterator[feed.Batch]:
+    def _watched(self, batches: Iterator[batching.Batch], step: int) -> Iterator[batching.Batch]:
         for number, batch in enumerate(batches, 1):
             yield batch
             self._moved(f"batch {number} of the evaluation of step {step}")

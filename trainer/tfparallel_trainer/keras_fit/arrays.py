@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import arrays, feed, nest, order
+from tfparallel_trainer.data import arrays, batching, nest, order
 
 DEFAULT_BATCH = 32
 """Keras' own."""
@@ -72,7 +72,7 @@ def split(data: Any, share: float) -> tuple[Any, Any]:
 
 
 class Training:
-    """The examples to train on; a `feed.Undivided`.
+    """The examples to train on; a `batching.Undivided`.
 
     Args:
         data: what `examples` gave.
@@ -87,7 +87,7 @@ class Training:
         self._steps = steps
         self._first = first_epoch
 
-    def divided(self, division: feed.Division) -> feed.Source:
+    def divided(self, division: batching.Division) -> batching.Source:
         """Cut batches in this way."""
         whole = arrays.ArraySource(self._data, division, self._seed)
         if self._steps is None:
@@ -96,7 +96,7 @@ class Training:
 
 
 class Validation:
-    """The examples to validate on, in their own order; a `feed.Undivided`.
+    """The examples to validate on, in their own order; a `batching.Undivided`.
 
     Args:
         data: what `examples` gave.
@@ -109,13 +109,13 @@ class Validation:
         self._batch_size = batch_size
         self._steps = steps
 
-    def divided(self, division: feed.Division) -> feed.Source:
+    def divided(self, division: batching.Division) -> batching.Source:
         """Cut batches for the same ranks."""
         used = self._data
         if self._steps is not None:
             kept = self._steps * self._batch_size
             used = nest.convert(lambda array: array[:kept], used)
-        batch_division = feed.Division(self._batch_size, division.ranks, division.local_ranks)
+        batch_division = batching.Division(self._batch_size, division.ranks, division.local_ranks)
         return arrays.ArraySource(used, batch_division, None)
 
 
@@ -126,7 +126,9 @@ class Windows:
     examples do, and the next one begins with the first of them.
     """
 
-    def __init__(self, whole: feed.Source, batch_size: int, steps: int, first_epoch: int) -> None:
+    def __init__(
+        self, whole: batching.Source, batch_size: int, steps: int, first_epoch: int
+    ) -> None:
         self._whole = whole
         self.examples = min(steps * batch_size, whole.examples or 0)
         """Examples in an epoch of full batches."""
@@ -144,7 +146,7 @@ class Windows:
                 stacklevel=2,
             )
 
-    def epoch(self, number: int, start: int) -> Generator[feed.Batch, None, None]:
+    def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
         """The batches of an epoch from its example `start` on."""
         passed, window = divmod(number - self._first, self._windows)
         done = order.steps(start, self._batch_size)

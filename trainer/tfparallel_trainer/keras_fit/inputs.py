@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import batches, feed, nest, order, passes
+from tfparallel_trainer.data import batches, batching, nest, order, passes
 from tfparallel_trainer.keras_fit import arguments, arrays
 
 
@@ -16,8 +16,8 @@ from tfparallel_trainer.keras_fit import arguments, arrays
 class Inputs:
     """The data of a run."""
 
-    training: feed.Undivided
-    validation: feed.Undivided | None
+    training: batching.Undivided
+    validation: batching.Undivided | None
     batch_size: int
     """Examples in a step over all replicas."""
     steps: int | None
@@ -112,7 +112,7 @@ def _of_arrays(arguments: arguments.Arguments, seed: int | None) -> Inputs:
     )
 
 
-def _validation(arguments: arguments.Arguments) -> feed.Undivided | None:
+def _validation(arguments: arguments.Arguments) -> batching.Undivided | None:
     data = arguments.validation_data
     if data is None:
         return None
@@ -128,7 +128,7 @@ def _validation(arguments: arguments.Arguments) -> feed.Undivided | None:
     return _held_out(arguments, arrays.examples(x, y, weight, "validation_data"))
 
 
-def _held_out(arguments: arguments.Arguments, examples: Any) -> feed.Undivided:
+def _held_out(arguments: arguments.Arguments, examples: Any) -> batching.Undivided:
     size = arguments.validation_batch_size or arguments.batch_size
     count = len(nest.leaves(examples)[0])
     return arrays.Validation(

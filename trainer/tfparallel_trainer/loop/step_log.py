@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.data import feed
+from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.objective import replica
 
@@ -42,7 +42,7 @@ class Recorded:
         self._write(outputs.StepEvent.EPOCH)
 
     def give(
-        self, step: int, batch: feed.Batch, asked: frozenset[engine.Flag]
+        self, step: int, batch: batching.Batch, asked: frozenset[engine.Flag]
     ) -> tuple[Sequence[engine.StepResult], frozenset[engine.Flag]]:
         """Give the batch, and record the steps that are made."""
         results, flags = self._inner.give(step, batch, asked)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.data import feed, order
+from tfparallel_trainer.data import batching, feed, order
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.loop import observer
 from tfparallel_trainer.runtime.lifecycle import stall, termination
@@ -152,7 +152,7 @@ class Training:
         if whole:
             self._end_epoch()
 
-    def _go_through(self, batches: Iterator[feed.Batch]) -> bool:
+    def _go_through(self, batches: Iterator[batching.Batch]) -> bool:
         """Make a step of each batch; whether the epoch ended before training did."""
         parts = self._parts
         for batch in batches:
@@ -171,7 +171,7 @@ class Training:
                 self._report()
         return True
 
-    def _observed_step(self, batch: feed.Batch) -> frozenset[engine.Flag]:
+    def _observed_step(self, batch: batching.Batch) -> frozenset[engine.Flag]:
         observer = self._parts.observer
         if not observer.each_batch:
             return self._make_step(batch)
@@ -182,7 +182,7 @@ class Training:
         observer.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
         return flags
 
-    def _make_step(self, batch: feed.Batch) -> frozenset[engine.Flag]:
+    def _make_step(self, batch: batching.Batch) -> frozenset[engine.Flag]:
         parts = self._parts
         asked = {
             engine.Flag.STOP: parts.termination.asked,
@@ -288,7 +288,7 @@ class Training:
         parts.observer.evaluation_ends(values)
         return values
 
-    def _watched(self, batches: Iterator[feed.Batch]) -> Iterator[feed.Batch]:
+    def _watched(self, batches: Iterator[batching.Batch]) -> Iterator[batching.Batch]:
         observer = self._parts.observer
         for number, batch in enumerate(batches, 1):
             observer.evaluation_batch_begins(number - 1)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.data import feed
+from tfparallel_trainer.data import batching
 from tfparallel_trainer.objective import loss, metrics, replica, state
 
 
@@ -30,7 +30,7 @@ class Evaluator(abc.ABC):
     def __init__(self, replicas: Sequence[replica.Replica]) -> None:
         self._replicas = replicas
 
-    def run(self, batches: Iterable[feed.Batch]) -> dict[str, float]:
+    def run(self, batches: Iterable[batching.Batch]) -> dict[str, float]:
         """Give loss and metrics over all examples; the same on every process."""
         self.share_statistics()
         with self.averaged():
@@ -51,7 +51,7 @@ class Evaluator(abc.ABC):
         """Let the weights in the body be their averages, where the optimizer keeps such."""
 
     @abc.abstractmethod
-    def sums(self, batch: feed.Batch) -> Any:
+    def sums(self, batch: batching.Batch) -> Any:
         """Numerators and denominators of the loss over a batch [2, terms]; feeds the metrics."""
 
     @abc.abstractmethod

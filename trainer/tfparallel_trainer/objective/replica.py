@@ -1,8 +1,7 @@
 """A rank's copy of the model, with its optimizer and its place in the mesh."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,7 +12,6 @@ from tfparallel_trainer import user
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.objective import checks, loss, phases
-from tfparallel_trainer.runtime import random_state
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,29 +66,6 @@ class Replica:
         """The weights that are not trained but gathered, such as BatchNormalization's."""
         trained = {id(variable) for variable in self.model.trainable_weights}
         return [weight for weight in self.model.weights if id(weight) not in trained]
-
-    @contextlib.contextmanager
-    def drawing(
-        self, step: tf.Tensor, *, alone: bool = False, goes_on: bool = False
-    ) -> Iterator[None]:
-        """Let what is random follow from the step and the rank, while a step is traced.
-
-        Ranks differ, or each would repeat the others' dropout masks. A resumed run draws alike, but
-        for TensorFlow's own operations (`tf.random.normal`), which begin again.
-
-        Args:
-            step: its number, a scalar int64.
-            alone: whether others run what is traced here, so that nothing tells them apart.
-            goes_on: whether an earlier phase of the step has drawn already.
-        """
-        for variable, first in () if goes_on else self.seeds:
-            offset = tf.cast(step * self.data.size + self.data.index, variable.dtype)
-            variable.assign(tf.stack([tf.constant(first[0]) + offset, tf.constant(first[1])]))
-        is_known = isinstance(self.data.index, int) and not alone
-        # Without a seed TensorFlow's own operations differ on all processes, and in each run.
-        tf.compat.v1.set_random_seed(self.seed + self.data.index if is_known else None)
-        with random_state.drawing_from(self.generator):
-            yield
 
 
 def build(

@@ -5,6 +5,7 @@ denominators over ranks, w their weights and R the regularisation. Its gradient 
 ranks of Σ (w / D) dn, plus dR once; so D is summed first and the gradients after the backward pass.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from tfparallel_trainer.objective import (
     phases,
     replica,
 )
+from tfparallel_trainer.runtime import random_state
 
 Kinds = list[gradients.Kind]
 
@@ -190,8 +192,34 @@ def _forward(
     alone: bool = False,
 ) -> list[loss.Fraction]:
     goes_on = phase is not replica.computations[0]
-    with replica.drawing(step, alone=alone, goes_on=goes_on):
+    with drawing(replica, step, alone=alone, goes_on=goes_on):
         return phase.fractions(part, replica.data, training=True)
+
+
+@contextlib.contextmanager
+def drawing(
+    replica: replica.Replica, step: tf.Tensor, *, alone: bool = False, goes_on: bool = False
+) -> Iterator[None]:
+    """Let what is random follow from the step and the rank, while a step is traced.
+
+    Ranks differ, or each would repeat the others' dropout masks. A resumed run draws alike, but for
+    TensorFlow's own operations (`tf.random.normal`), which begin again.
+
+    Args:
+        replica: that of the rank.
+        step: its number, a scalar int64.
+        alone: whether others run what is traced here, so that nothing tells them apart.
+        goes_on: whether an earlier phase of the step has drawn already.
+    """
+    data = replica.data
+    for variable, first in () if goes_on else replica.seeds:
+        offset = tf.cast(step * data.size + data.index, variable.dtype)
+        variable.assign(tf.stack([tf.constant(first[0]) + offset, tf.constant(first[1])]))
+    is_known = isinstance(data.index, int) and not alone
+    # Without a seed TensorFlow's own operations differ on all processes, and in each run.
+    tf.compat.v1.set_random_seed(replica.seed + data.index if is_known else None)
+    with random_state.drawing_from(replica.generator):
+        yield
 
 
 def _denominators(phase: phases.Computation, fractions: list[loss.Fraction]) -> tf.Tensor:

@@ -11,7 +11,7 @@ from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, shard, store
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.data import feed, nest, source
+from tfparallel_trainer.data import batching, feed, nest, source
 from tfparallel_trainer.objective import metric_sums, phases, replica, state
 from tfparallel_trainer.runtime import context, settings
 
@@ -50,7 +50,7 @@ def prepare(
     mesh: shape.Mesh,
     devices: list[str],
     scope: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
-    division: feed.Division | None = None,
+    division: batching.Division | None = None,
 ) -> Ready:
     """Load the data, build a replica on each device and restore the newest checkpoint.
 
@@ -124,11 +124,11 @@ def _store(settings: settings.Settings, say: Callable[[str], None]) -> store.Sto
     )
 
 
-def over(mesh: shape.Mesh, settings: settings.Settings, devices: int) -> feed.Division:
+def over(mesh: shape.Mesh, settings: settings.Settings, devices: int) -> batching.Division:
     """How batches are cut for the devices of this process."""
     first = settings.cluster.me * devices
     places = [mesh.coordinates(first + place)[shape.Axis.DATA] for place in range(devices)]
-    return feed.Division(
+    return batching.Division(
         batch_size=settings.job.trainer.global_batch_size,
         ranks=mesh.data,
         local_ranks=tuple(places),
@@ -136,7 +136,7 @@ def over(mesh: shape.Mesh, settings: settings.Settings, devices: int) -> feed.Di
 
 
 def examples(
-    settings: settings.Settings, module: user.Module, division: feed.Division
+    settings: settings.Settings, module: user.Module, division: batching.Division
 ) -> tuple[feed.Feed, feed.Feed | None]:
     """The examples to train on, and those to evaluate on while training.
 
@@ -148,7 +148,7 @@ def examples(
     return source.training(module, request(settings, division)), evaluation
 
 
-def request(settings: settings.Settings, division: feed.Division) -> source.Request:
+def request(settings: settings.Settings, division: batching.Division) -> source.Request:
     """What data functions are asked for."""
     return source.Request(
         seed=settings.job.trainer.seed,

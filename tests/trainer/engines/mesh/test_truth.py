@@ -46,6 +46,14 @@ def test_a_split_model_equals_a_plain_loop(name: str, degrees: dict[str, int]) -
     assert losses == pytest.approx(expected_losses, rel=1e-10)
 
 
+def test_a_model_that_is_split_over_processes_equals_a_plain_loop(runs: trainings.Runs) -> None:
+    layout = next(one for one in cases_split.APART if one.degrees == {"stage": 2, "tensor": 2})
+    chosen = [case for case in cases_split.TOGETHER if case.model == "MLP"]
+    cells = cases_split.measure_together(runs, layout, "float64", chosen)
+    assert len(cells) == 1
+    assert cases.faults(cells) == []
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("names", "seeds"),

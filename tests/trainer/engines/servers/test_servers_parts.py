@@ -106,7 +106,7 @@ def test_a_batch_changes_no_variable() -> None:
 
     @tf.function(autograph=False)
     def expected() -> Any:
-        with rank_replica.drawing(tf.constant(4, tf.int64)):
+        with train.drawing(rank_replica, tf.constant(4, tf.int64)):
             return model.compute_loss(part[0], part[1], model(x, training=True))
 
     assert float(first[0]) == pytest.approx(float(expected()), rel=1e-6)

@@ -14,7 +14,7 @@ from testing import paths, repeats
 from testing.trainer import split_group, split_models
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import assignment, layout, resharding, traffic
+from tfparallel_trainer.engines.split.layers import adjoint, assignment, layout, resharding, traffic
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -62,7 +62,7 @@ def test_resharding_keeps_the_tensor_and_its_gradient(
         part = whole[before.part(member.place)]
         with tf.GradientTape() as tape:
             tape.watch(part)
-            resharded = resharding.change(part, before, after, member.groups)
+            resharded = adjoint.reshard(part, before, after, member.groups)
         if dtype == "bool":
             return resharded, resharded
         seed = upstream[after.part(member.place)]

@@ -272,6 +272,6 @@ def test_normalisation_where_some_places_have_too_few_examples_for_all_microbatc
         _, _, step = cases_split.prepare(case, asked, ranks.generation())
     assert cases.difference(actual, expected, relative=False) <= cases.NORMALISED_LIMIT
     assert actual_losses == pytest.approx(losses, rel=1e-10)
-    step.check(4)
+    step.check_size(4)
     with pytest.raises(errors.UserCodeError, match="A batch has 3 examples, fewer than the 4"):
-        step.check(3)
+        step.check_size(3)

@@ -10,7 +10,7 @@ import pytest
 from testing import clock
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.contract import progress as protocol
-from tfparallel_trainer.data import feed
+from tfparallel_trainer.data import batching, feed
 from tfparallel_trainer.runtime.reporting import console, progress, records, reports
 from tfparallel_trainer.storage import folder as folders
 from tfparallel_trainer.storage import mirror
@@ -69,10 +69,10 @@ def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clo
     reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
     reporter.wait = feed.Wait(virtual_clock.monotonic)
 
-    def batches() -> Generator[feed.Batch, None, None]:
+    def batches() -> Generator[batching.Batch, None, None]:
         for _ in range(3):
             virtual_clock.advance(3)  # the input takes three seconds, the step one
-            yield feed.Batch(1, [])
+            yield batching.Batch(1, [])
 
     for number, _ in enumerate(reporter.wait.timed(batches()), 1):
         virtual_clock.advance(1)

@@ -9,12 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.objective import (
     checks,
     evaluate,
-    independence,
     metrics,
     replica,
     state,
@@ -23,7 +22,7 @@ from tfparallel_trainer.objective import (
 )
 
 
-class TrainStep:
+class TrainStep(engine.Step):
     """The step as a traced function; one for each pattern of ranks with and without examples.
 
     A step that gives the metrics adds them up together with the gradients.
@@ -43,7 +42,7 @@ class TrainStep:
         *,
         leaves_out: bool = False,
     ) -> None:
-        self._module = module
+        super().__init__(module, replicas[0], replicas[0].data.size)
         self._replicas = replicas
         self._spec = spec
         self._leaves_out = leaves_out
@@ -57,10 +56,10 @@ class TrainStep:
                 "leave it at Stop."
             )
 
-    def __call__(
-        self, step: int, batch: feed.Batch, asked: frozenset[engine.Flag]
-    ) -> engine.Outcome:
-        """Make step number `step` (from 0) on this process's parts of a batch."""
+    def compute(
+        self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
+    ) -> engine.Computed:
+        """Run the step on this process's parts of a batch."""
         rank_parts = batch.parts
         if self._all_take_part:  # in the sums within the forward pass
             rank_parts = [
@@ -68,20 +67,17 @@ class TrainStep:
             ]
         pattern = tuple(part is not None for part in rank_parts)
         parts = [part for part in rank_parts if part is not None]
-        if not self._traced and parts and self._replicas[0].data.size > 1:
-            with user.guard(self._module.path, "computing the loss of some examples raised"):
-                independence.check(self._replicas[0], parts[0])
         # A step that is left out leaves the metrics as they were, so they are not known within it.
-        gives_metrics = engine.Flag.METRICS in asked and not self._leaves_out
+        gives_metrics = gives_metrics and not self._leaves_out
         *tensors, values = self._function(pattern, gives_metrics)(
             tf.constant(step, tf.int64),
-            tf.constant(engine.requests(batch, asked), tf.float64),
+            tf.constant(requests, tf.float64),
             nest.convert(tf.convert_to_tensor, parts),
         )
-        outcome = engine.outcome_of(self._replicas[0], step, [tensor.numpy() for tensor in tensors])
+        computed = engine.Computed(*(tensor.numpy() for tensor in tensors))
         if not gives_metrics:
-            return outcome
-        return dataclasses.replace(outcome, metrics=metrics.numbers(values))
+            return computed
+        return dataclasses.replace(computed, metrics=metrics.numbers(values))
 
     def _function(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
         if not all(pattern) and self._kinds is None:
@@ -105,7 +101,7 @@ class TrainStep:
                     )
             return outcomes[0]
 
-        with user.guard(self._module.path, "tracing a training step raised"):
+        with user.guard(self.module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec((), tf.int64),
                 tf.TensorSpec((engine.REQUESTS,), tf.float64),
@@ -174,7 +170,7 @@ class Evaluation(evaluate.Evaluator):
         """Unless callbacks say so."""
         return evaluate.averaged(self._replicas if self._averaged else ())
 
-    def sums(self, batch: feed.Batch) -> Any:
+    def sums(self, batch: batching.Batch) -> Any:
         """Over the parts of this process."""
         sums = np.zeros((2, len(self._replicas[0].terms)))
         for place, part in enumerate(batch.parts):

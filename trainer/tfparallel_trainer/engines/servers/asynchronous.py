@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import ledger, presence, steps
 from tfparallel_trainer.objective import evaluate, metrics, replica
@@ -50,7 +50,7 @@ class Work:
     """A batch that is given out."""
 
     step: int
-    batch: feed.Batch
+    batch: batching.Batch
 
 
 class Asynchronous:
@@ -62,8 +62,8 @@ class Asynchronous:
         workers: presence.Workers,
         replica: replica.Replica,
         traced: steps.Steps,
-        training: feed.Source,
-        evaluation: feed.Source | None,
+        training: batching.Source,
+        evaluation: batching.Source | None,
         bounded: bool,
     ) -> None:
         """Args:
@@ -98,7 +98,7 @@ class Asynchronous:
         self._states = self._nothing()
 
     def give(
-        self, step: int, batch: feed.Batch, asked: frozenset[engine.Flag]
+        self, step: int, batch: batching.Batch, asked: frozenset[engine.Flag]
     ) -> tuple[Sequence[engine.StepResult], frozenset[engine.Flag]]:
         """Give a batch to the next worker that is free."""
         self._send(Work(step, batch))
@@ -138,7 +138,7 @@ class Asynchronous:
     def barrier(self) -> None:
         """The chief alone runs the loop."""
 
-    def _evaluated(self, batches: Iterable[feed.Batch]) -> Iterator[Any]:
+    def _evaluated(self, batches: Iterable[batching.Batch]) -> Iterator[Any]:
         for number, batch in enumerate(batches):
             self._ledger.send(Work(number, batch), self._evaluate, (_leaves(batch),))
             while len(self._ledger) >= self._limit:
@@ -179,5 +179,5 @@ def waiting(workers: int) -> int:
     return workers * _WAITING_PER_WORKER
 
 
-def _leaves(batch: feed.Batch) -> list[tf.Tensor]:
+def _leaves(batch: batching.Batch) -> list[tf.Tensor]:
     return [tf.convert_to_tensor(leaf) for leaf in nest.leaves(batch.parts[0])]

@@ -11,7 +11,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import agreement, shape
 from tfparallel_trainer.contract import job_file, outputs, plan, progress
-from tfparallel_trainer.data import feed
+from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split import callback_reach, placing, planned
 from tfparallel_trainer.engines.split.engine import coordination, ranks, steps
@@ -173,7 +173,7 @@ def _engine(
         spec.global_batch_size,
         leaves_out=spec.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
     )
-    step.check(_last_batch(context.settings, ready.training))
+    step.check_size(_last_batch(context.settings, ready.training))
     return engine.Synchronous(
         ready.replicas,
         step,
@@ -185,7 +185,7 @@ def _engine(
     )
 
 
-def _last_batch(settings: settings.Settings, examples: feed.Source) -> int:
+def _last_batch(settings: settings.Settings, examples: batching.Source) -> int:
     """Examples of the smallest batch, as far as that is known before training."""
     size, steps = settings.job.trainer.global_batch_size, settings.job.trainer.steps
     whole, rest = divmod(examples.examples or 0, size)

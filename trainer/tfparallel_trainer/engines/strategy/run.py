@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import devices, rendezvous, shape
-from tfparallel_trainer.data import feed
+from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import steps, strategies
 from tfparallel_trainer.objective import checks
@@ -54,7 +54,7 @@ class Course(engine.Course):
     def _ready(self) -> tuple[setup.Ready, steps.Steps]:
         context, strategy = self.context, self._strategy
         size, ranks = context.settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
-        division = feed.Division(batch_size=size, ranks=ranks, local_ranks=self._local_ranks)
+        division = batching.Division(batch_size=size, ranks=ranks, local_ranks=self._local_ranks)
         ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope, division)
         (built,) = ready.replicas
         for phase in built.computations:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.data import feed, nest
+from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import strategies
 from tfparallel_trainer.objective import evaluate, metrics, replica, state, synchrony, train
@@ -42,24 +42,31 @@ class Steps:
 
     def train(self, spec: Any) -> engine.Step:
         """Give what makes a step on batches of a structure (tf.TensorSpec [None, …])."""
+        return TrainStep(self._module, self._replica, self, spec)
+
+    def step(
+        self, step: int, batch: batching.Batch, spec: Any, requests: Sequence[float]
+    ) -> list[tf.Tensor]:
+        """Make a step on a batch; give what `train.joined` does."""
 
         def run(number: tf.Tensor, flags: _Leaves, part: Any, everywhere: bool) -> list[tf.Tensor]:
             return _step(self._replica_in_context(), part, number, flags[0], everywhere)
 
-        def make(step: int, batch: feed.Batch, asked: frozenset[engine.Flag]) -> engine.Outcome:
-            requests = np.array(engine.requests(batch, asked))
-            flags = strategies.spread(
-                self._strategy,
-                self._places,
-                lambda place: [tf.constant(requests if place == 0 else np.zeros_like(requests))],
-            )
-            number = tf.constant(step, tf.int64)
-            outcome = self._on_batch("a training step", run, batch, spec, number, flags)
-            return engine.outcome_of(self._replica, step, [tensor.numpy() for tensor in outcome])
+        first = tf.constant(requests, tf.float64)
+        flags = strategies.spread(
+            self._strategy,
+            self._places,
+            lambda place: [first if place == 0 else tf.zeros_like(first)],
+        )
+        number = tf.constant(step, tf.int64)
+        return self._on_batch("a training step", run, batch, spec, number, flags)
 
-        return make
+    @property
+    def replicas(self) -> int:
+        """How many there are in all processes."""
+        return int(self._strategy.num_replicas_in_sync)
 
-    def sums(self, batch: feed.Batch, spec: Any) -> Any:
+    def sums(self, batch: batching.Batch, spec: Any) -> Any:
         """Numerators and denominators of the loss over a batch [2, terms]; feeds the metrics."""
 
         def run(part: Any, everywhere: bool) -> list[tf.Tensor]:
@@ -101,7 +108,7 @@ class Steps:
         self,
         what: str,
         run: Callable[..., list[tf.Tensor]],
-        batch: feed.Batch,
+        batch: batching.Batch,
         spec: Any,
         *others: Any,
     ) -> list[tf.Tensor]:
@@ -110,7 +117,7 @@ class Steps:
         There is one function for each pattern of sizes: replicas of different sizes are traced one
         by one, and TPUs compile fixed shapes.
         """
-        everywhere = batch.examples >= self._strategy.num_replicas_in_sync
+        everywhere = batch.examples >= self.replicas
         parts = [train.nothing(spec) if part is None else part for part in batch.parts]
         leaves = [[tf.convert_to_tensor(one) for one in nest.leaves(part)] for part in parts]
         inputs = (*others, strategies.spread(self._strategy, self._places, leaves.__getitem__))
@@ -155,6 +162,25 @@ class Steps:
         return dataclasses.replace(self._replica, data=Exchange(context))
 
 
+class TrainStep(engine.Step):
+    """The step of all replicas of a strategy."""
+
+    def __init__(
+        self, module: user.Module, replica: replica.Replica, traced: Steps, spec: Any
+    ) -> None:
+        """Args: spec: structure of a part of a batch, as tf.TensorSpec [None, …]."""
+        super().__init__(module, replica, traced.replicas)
+        self._steps = traced
+        self._spec = spec
+
+    def compute(
+        self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
+    ) -> engine.Computed:
+        """Run the step on all replicas."""
+        tensors = self._steps.step(step, batch, self._spec, requests)
+        return engine.Computed(*(tensor.numpy() for tensor in tensors))
+
+
 class Evaluation(evaluate.Evaluator):
     """Evaluates the replicas of this process together with those of its peers."""
 
@@ -172,7 +198,7 @@ class Evaluation(evaluate.Evaluator):
         """Whatever the user's callbacks are: a strategy has none."""
         return evaluate.averaged(self._replicas)
 
-    def sums(self, batch: feed.Batch) -> Any:
+    def sums(self, batch: batching.Batch) -> Any:
         """Over all replicas."""
         return self._steps.sums(batch, self._spec)
 

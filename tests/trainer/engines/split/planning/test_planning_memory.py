@@ -17,7 +17,7 @@ import tensorflow as tf
 from testing import repeats
 from testing.trainer import planned_models, ranks
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.data import arrays, feed
+from tfparallel_trainer.data import arrays, batching
 from tfparallel_trainer.engines.split.engine import ranks as engine
 from tfparallel_trainer.engines.split.engine import steps
 from tfparallel_trainer.engines.split.model import recording, skeleton
@@ -65,7 +65,7 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
         )
         for one in (first, last.tensor)
     )
-    examples = arrays.ArraySource((inputs, expected, None), feed.Division(rows, 1, (0,)), None)
+    examples = arrays.ArraySource((inputs, expected, None), batching.Division(rows, 1, (0,)), None)
     mesh = shape.Mesh(generation=ranks.generation())
     divided = partition.divide(recorded, mesh, 1, schedule.one_forward_one_backward)
     (batch,) = examples.epoch(0, 0)

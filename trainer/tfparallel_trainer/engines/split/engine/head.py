@@ -6,7 +6,6 @@ user compiled finds its outputs by the names that it knows.
 
 import enum
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -16,7 +15,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.model import execution, graph
 from tfparallel_trainer.objective import independence, loss, metric_sums, outputs, phases, replica
 
 
@@ -47,7 +46,9 @@ def build(
     head = _identities(skeleton, model)
     head.compile(**{**compile_arguments, "optimizer": skeleton.optimizer, "auto_scale_loss": False})
     _, y, weight = nest.convert(tf.convert_to_tensor, sample)
-    y_pred = of_outputs(model, {one.tensor: _nothing(model, one) for one in model.outputs})
+    y_pred = execution.outputs_of(
+        model, {one.tensor: _nothing(model, one) for one in model.outputs}
+    )
     with user.guard(module.path, "computing the metrics of the first training example raised"):
         head.compute_metrics(None, y, y_pred, weight)
         head.reset_metrics()
@@ -90,11 +91,6 @@ def check_loss(head: replica.Replica, model: graph.Graph, part: Any) -> None:
         for one in tensors
     ]
     independence.check(head, (drawn, y, weight))
-
-
-def of_outputs(model: graph.Graph, tensors: Mapping[int, Any]) -> Any:
-    """Nest tensors, by number, as the model gives its outputs."""
-    return keras.tree.map_structure(lambda edge: tensors[edge.tensor], model.output_structure)
 
 
 def _compiled(module: user.Module, skeleton: Any) -> dict[str, Any]:

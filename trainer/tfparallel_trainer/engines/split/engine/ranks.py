@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.data import feed, nest, order
+from tfparallel_trainer.data import batching, nest, order
 from tfparallel_trainer.engines.split import watched
 from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker
 from tfparallel_trainer.engines.split.layers import elementwise
@@ -69,7 +69,7 @@ class Ranks:
             step=step,
         )
 
-    def parts(self, batch: feed.Batch, shares: Shares) -> dict[int, Any]:
+    def parts(self, batch: batching.Batch, shares: Shares) -> dict[int, Any]:
         """This process's parts of a batch by their place along the data axis, as tensors.
 
         Raises:
@@ -103,7 +103,7 @@ def build(
     skeleton: Any,
     partition: partition.Partition,
     places: Mapping[int, str],
-    examples: feed.Source,
+    examples: batching.Source,
 ) -> Ranks:
     """Build what the ranks of this process have of a model.
 

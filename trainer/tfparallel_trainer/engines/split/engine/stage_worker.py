@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
-from tfparallel_trainer.engines.split.engine import head, rank_model, tracing
+from tfparallel_trainer.engines.split.engine import fences, rank_model
 from tfparallel_trainer.engines.split.layers import sharded
 from tfparallel_trainer.engines.split.model import execution, graph
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
@@ -19,6 +19,8 @@ from tfparallel_trainer.objective import loss, synchrony
 _BORROWED = 1 << 16
 """Keeps the seeds of a random layer apart that two stages call."""
 
+Address = tuple[cutting.Transfer, programs.Parcel]
+"""What tells a message of a rank apart from all its others."""
 
 Counted = tuple[loss.Term, loss.Fraction]
 """A term of the loss over some examples."""
@@ -40,7 +42,7 @@ class Workload:
     """Number of the step: a scalar int64."""
 
 
-class StageWorker(tracing.Worker):
+class StageWorker(fences.Fences):
     """A rank's forward work, and what all programs have in common."""
 
     def __init__(
@@ -59,7 +61,7 @@ class StageWorker(tracing.Worker):
         self._rows = (
             order.split(workload.examples, workload.microbatches) if workload.examples else []
         )
-        self._mail: dict[tracing.Address, tf.Tensor] = {}
+        self._mail: dict[Address, tf.Tensor] = {}
         self._outgoing: dict[tuple[int, int], tf.Tensor] = {}
         """Tensors that are sent, by microbatch and number."""
         with tf.device(rank.device):
@@ -73,16 +75,16 @@ class StageWorker(tracing.Worker):
         of_examples = float(workload.examples if rank.is_last else 0)
         self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
 
-    def give(self, address: tracing.Address) -> tf.Tensor:
+    def give(self, address: Address) -> tf.Tensor:
         """Give what a message carries."""
         _, parcel = address
         return self._outgoing[parcel.microbatch, parcel.tensor]
 
-    def take(self, address: tracing.Address, tensor: tf.Tensor) -> None:
+    def take(self, address: Address, tensor: tf.Tensor) -> None:
         """Take what a message carries."""
         self._mail[address] = tensor
 
-    def shape_of(self, address: tracing.Address) -> tuple[list[int], str]:
+    def shape_of(self, address: Address) -> tuple[list[int], str]:
         """Shape and type of what a message brings."""
         _, parcel = address
         tensor = self._partition.model.tensors[parcel.tensor]
@@ -226,7 +228,7 @@ class StageWorker(tracing.Worker):
             for one in model.outputs
             if one.mask is not None
         }
-        y_pred = head.of_outputs(model, {**tensors, **masked})
+        y_pred = execution.outputs_of(model, {**tensors, **masked})
         compiled_head.model.compute_metrics(None, y, y_pred, weight)
         return loss.fractions(compiled_head.terms, compiled_head.outputs, y, y_pred, weight)
 

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.engine import backward, exchange, head, step_result
+from tfparallel_trainer.engines.split.engine import backward, exchange, head
 from tfparallel_trainer.engines.split.pipeline import communication, programs
 from tfparallel_trainer.objective import gradients, lookups
 
@@ -44,8 +44,8 @@ class Reduction:
         self._signals = signals
         self._kinds = kinds
         self._divides = known is head.Division.LAST
-        self._losses: dict[int, step_result.Loss] = {}
-        self._finished: dict[int, step_result.CompleteGradients] = {}
+        self._losses: dict[int, _Loss] = {}
+        self._finished: dict[int, backward.CompleteGradients] = {}
         self._norms: dict[int, tf.Tensor] = {}
         self._before = {}
         for index, worker in workers.items():
@@ -234,7 +234,7 @@ class Reduction:
         count = len(self._first.rank.head.terms)
         for index, numbers in sums.items():
             worker = self._workers[index]
-            self._losses[index] = step_result.Loss(worker, numbers, count, self._signals.shape[0])
+            self._losses[index] = _Loss(worker, numbers, count, self._signals.shape[0])
 
     def _denominators(self, index: int) -> tf.Tensor:
         return tf.stack(self._workers[index].denominators)
@@ -243,7 +243,7 @@ class Reduction:
         """What a rank adds to the loss, what its process tells, and what is seen of it."""
         worker = self._workers[index]
         rank = worker.rank
-        penalty = step_result.penalty(rank.trained, [key for key in rank.trained if rank.owns(key)])
+        penalty = backward.penalty(rank.trained, [key for key in rank.trained if rank.owns(key)])
         numbers = tf.stack([*worker.denominators, *worker.numerators])
         if not rank.is_first:  # others compute the same
             numbers = tf.zeros_like(numbers)
@@ -255,7 +255,7 @@ class Reduction:
         """Complete the gradients of a rank, once the loss is known."""
         if index not in self._finished:
             factor = self._losses[index].factor if self._divides else None
-            self._finished[index] = step_result.CompleteGradients(
+            self._finished[index] = backward.CompleteGradients(
                 self._workers[index], factor, speaks_for_all=speaks_for_all
             )
 
@@ -299,3 +299,22 @@ class Reduction:
             tf.cond(condition, apply, lambda: tf.constant(False))
         else:
             apply()
+
+
+class _Loss:
+    """The loss over all ranks, from the sum of what they gave."""
+
+    def __init__(
+        self, worker: backward.Training, numbers: tf.Tensor, count: int, signal_count: int
+    ) -> None:
+        terms = worker.rank.head.terms
+        denominators, numerators = numbers[:count], numbers[count : 2 * count]
+        weights = tf.constant([term.weight for term in terms], tf.float64)
+        divided = tf.constant([term.divided for term in terms])
+        scales = tf.where(divided, tf.math.divide_no_nan(weights, denominators), weights)
+        self.terms = numerators * scales
+        """That of each output."""
+        self.total = tf.reduce_sum(self.terms) + numbers[2 * count]
+        self.signals, self.watched = tf.split(numbers[2 * count + 1 :], [signal_count, -1])
+        self.factor = tf.where(divided[0], tf.math.divide_no_nan(1.0, denominators[0]), 1.0)
+        """What gradients of the numerator are multiplied by where there is only one."""

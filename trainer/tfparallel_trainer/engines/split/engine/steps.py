@@ -1,6 +1,6 @@
 """Steps and evaluations of a model in stages, traced once for each division of a batch."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.data import feed
+from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split.engine import (
     backward,
@@ -22,7 +22,7 @@ from tfparallel_trainer.engines.split.engine import (
 from tfparallel_trainer.objective import evaluate, synchrony
 
 
-class TrainStep:
+class TrainStep(engine.Step):
     """The step as a traced function; one for each way that a batch is divided.
 
     Args:
@@ -42,7 +42,9 @@ class TrainStep:
         *,
         leaves_out: bool = False,
     ) -> None:
-        self._module = module
+        partition = local_ranks.partition
+        parts = partition.mesh.data * partition.microbatches
+        super().__init__(module, local_ranks.local[0].head, parts)
         self._ranks = local_ranks
         self._spec = spec
         self._full_shares = local_ranks.shares(batch_size)
@@ -50,24 +52,21 @@ class TrainStep:
         self._traced: dict[ranks.Shares, Any] = {}
         self._kinds: step_reduction.Kinds = {}
 
-    def __call__(
-        self, step: int, batch: feed.Batch, asked: frozenset[engine.Flag]
-    ) -> engine.Outcome:
-        """Make step number `step` (from 0) on this process's parts of a batch."""
+    def compute(
+        self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
+    ) -> engine.Computed:
+        """Run the step on this process's parts of a batch."""
         shares = self._ranks.shares(batch.examples)
-        signals = engine.requests(batch, asked)
         parts = self._ranks.parts(batch, shares)
-        if not self._traced:
-            self._check_loss(parts)
         results = self._function(shares)(
-            tf.constant(step, tf.int64), tf.constant(signals, tf.float64), parts
+            tf.constant(step, tf.int64), tf.constant(requests, tf.float64), parts
         )
         *values, seen = (tensor.numpy() for tensor in results)
         self._ranks.watched.add(seen.tolist())
-        return engine.outcome_of(self._ranks.local[0].head, step, values)
+        return engine.Computed(*values)
 
     def _function(self, shares: ranks.Shares) -> Any:
-        self.check(sum(shares))
+        self.check_size(sum(shares))
         if not all(shares) and not self._kinds:
             # Only a rank with examples knows which kinds of gradients its stage has.
             self._function(self._full_shares)
@@ -75,7 +74,7 @@ class TrainStep:
             self._traced[shares] = self._trace(shares)
         return self._traced[shares]
 
-    def check(self, examples: int) -> None:
+    def check_size(self, examples: int) -> None:
         """Refuse a batch of so few examples that layers could not add up together.
 
         Raises:
@@ -91,19 +90,17 @@ class TrainStep:
                 "trainer.globalBatchSize, or leave examples out), or use LayerNormalization."
             )
 
-    def _check_loss(self, parts: Mapping[int, Any]) -> None:
-        partition = self._ranks.partition
-        if partition.mesh.data * partition.microbatches > 1:
-            for part in list(parts.values())[:1]:
-                with user.guard(self._module.path, "computing the loss of drawn outputs raised"):
-                    head.check_loss(self._ranks.local[0].head, partition.model, part)
+    def check(self, part: Any) -> None:
+        """Refuse a loss that is no mean over examples; what layers do, the graph has told."""
+        with user.guard(self.module.path, "computing the loss of drawn outputs raised"):
+            head.check_loss(self._ranks.local[0].head, self._ranks.partition.model, part)
 
     def _trace(self, shares: ranks.Shares) -> Any:
         def run(step: tf.Tensor, signals: tf.Tensor, parts: Any) -> Any:
             self._ranks.begin(collectives.Program.TRAIN, shares)
             return self._run(shares, step, signals, parts)
 
-        with user.guard(self._module.path, "tracing a training step raised"):
+        with user.guard(self.module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec((), tf.int64),
                 tf.TensorSpec((engine.REQUESTS,), tf.float64),
@@ -154,7 +151,7 @@ class Evaluation(evaluate.Evaluator):
         """On all ranks."""
         return self._coordinator.averaged()
 
-    def sums(self, batch: feed.Batch) -> Any:
+    def sums(self, batch: batching.Batch) -> Any:
         """Over the first ranks of this process."""
         shares = self._ranks.shares(batch.examples)
         return self._function(shares)(self._ranks.parts(batch, shares)).numpy()

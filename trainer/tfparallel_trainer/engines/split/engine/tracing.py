@@ -1,21 +1,16 @@
 """Puts the lists of the ranks of this process into one traced function.
 
-Each rank does its list in order: what it does waits for all that it did before. Otherwise
-`tf.function` runs whatever is ready, and neither order nor memory would be the schedule's.
-Only a message between processes may be on its way meanwhile: it leaves while its giver works on,
-and arrives while its taker still does the work before. That relaxes the order of lists that come
-to their end, so these do, too. It is one message for each rank, so memory stays bounded.
+Each rank does its list in order, which `fences` keeps. What they leave to messages between
+processes relaxes the order of lists that come to their end, so these do, too.
 """
 
-import abc
 import collections
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer.engines.split.engine import exchange
+from tfparallel_trainer.engines.split.engine import exchange, stage_worker
 from tfparallel_trainer.engines.split.pipeline import (
     communication,
     cutting,
@@ -24,89 +19,6 @@ from tfparallel_trainer.engines.split.pipeline import (
     schedule,
 )
 
-Address = tuple[cutting.Transfer, programs.Parcel]
-"""What tells a message of a rank apart from all its others."""
-
-
-class Worker(abc.ABC):
-    """What one rank does in a program, in order: each operation waits for earlier ones."""
-
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self._last: list[Any] = []
-        self._before: list[Any] = []
-        """What the latest work waited for."""
-        self._arrived: list[Any] = []
-        self._gone: list[Any] = []
-        # NCCL wants messages in one order at both ends, which only strict order grants.
-        self._overlaps = ":GPU:" not in device
-
-    @contextlib.contextmanager
-    def fence(self) -> Iterator[None]:
-        """A context in which operations wait for all that this rank did before."""
-        with tf.device(self._device), tf.control_dependencies(self._last):
-            yield
-
-    def did(self, tensors: Sequence[Any]) -> None:
-        """What the rank does next waits for these, which were made behind its fence."""
-        done = [one for one in tensors if one is not None]
-        if done:
-            self._last = [*done, *self._arrived]
-            self._arrived = []
-
-    def begin(self) -> None:
-        """The rank's next work begins, for which it waits for what is to arrive."""
-        self._last = self._before = [*self._last, *self._arrived]
-        self._arrived = []
-
-    @contextlib.contextmanager
-    def taking(self) -> Iterator[None]:
-        """A context for a message that may arrive while the rank does its latest work."""
-        before = self._before if self._overlaps else self._last
-        with tf.device(self._device), tf.control_dependencies(before):
-            yield
-
-    def took(self, tensor: Any) -> None:
-        """The rank's next work has use for this, which was made in the context `taking`."""
-        self._arrived.append(tensor)
-        if not self._overlaps:
-            self.settle()
-
-    @contextlib.contextmanager
-    def giving(self) -> Iterator[None]:
-        """A context for a message that may leave while the rank goes on, one after the other."""
-        before = self._gone if self._overlaps else self._last
-        with tf.device(self._device), tf.control_dependencies(before):
-            yield
-
-    def gave(self, tensor: Any) -> None:
-        """The rank's next message waits for this, which was made in the context `giving`."""
-        self._gone = [tensor]
-        if not self._overlaps:
-            self.settle()
-
-    def settle(self) -> None:
-        """What the rank does next waits for all messages, too."""
-        self._last = [*self._last, *self._arrived, *self._gone]
-        self._arrived, self._gone = [], []
-
-    @abc.abstractmethod
-    def work(self, action: schedule.Action) -> None:
-        """Do the work of a turn."""
-
-    @abc.abstractmethod
-    def give(self, address: Address) -> tf.Tensor:
-        """Give what a message carries."""
-
-    @abc.abstractmethod
-    def take(self, address: Address, tensor: tf.Tensor) -> None:
-        """Take what a message carries."""
-
-    @abc.abstractmethod
-    def shape_of(self, address: Address) -> tuple[Sequence[int], str]:
-        """Shape and type of what a message brings."""
-
-
 Total = collections.abc.Callable[[communication.Rendezvous, Sequence[int]], None]
 """Makes a sum, given the ranks of this process that take part."""
 
@@ -114,7 +26,7 @@ Total = collections.abc.Callable[[communication.Rendezvous, Sequence[int]], None
 def emit(
     partition: partition.Partition,
     lists: Mapping[int, Sequence[communication.Step]],
-    workers: Mapping[int, Worker],
+    workers: Mapping[int, stage_worker.StageWorker],
     between: exchange.Exchange,
     total: Total | None = None,
 ) -> None:
@@ -146,7 +58,7 @@ def emit(
 def _advance(
     rank: int,
     waiting: Mapping[int, collections.deque[communication.Step]],
-    workers: Mapping[int, Worker],
+    workers: Mapping[int, stage_worker.StageWorker],
     messages: "_Messages",
     total: Total | None,
 ) -> int:
@@ -181,7 +93,7 @@ class _Messages:
     def __init__(
         self,
         partition: partition.Partition,
-        workers: Mapping[int, Worker],
+        workers: Mapping[int, stage_worker.StageWorker],
         between: exchange.Exchange,
     ) -> None:
         self._partition = partition

@@ -5,13 +5,16 @@ gradient of its part. So what makes cut things of a whole one adds their gradien
 makes a whole thing of cut ones hands each rank its own part of the gradient.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.engines.split.layers import layout, traffic
+from tfparallel_trainer.comms import collectives, shape
+from tfparallel_trainer.engines.split.layers import layout, resharding, traffic
+
+Group = Mapping[shape.Axis, collectives.Communicator]
+"""A rank's ends of the groups that it splits layers with."""
 
 _Function = Callable[[tf.Tensor], tf.Tensor]
 
@@ -65,6 +68,29 @@ def exchange(
         lambda shard: _exchanged(group, shard, after, before),
         tensor,
     )
+
+
+def reshard(tensor: Any, before: layout.Layout, after: layout.Layout, groups: Group) -> Any:
+    """Bring a rank's part of a tensor from one layout into another.
+
+    Args:
+        tensor: the part, or None for a tensor that is not there.
+        before: how the tensor lies.
+        after: how it is to lie.
+        groups: this rank's ends of the groups.
+    """
+    if tensor is None or before == after:
+        return tensor
+    tensor = tf.convert_to_tensor(tensor)
+    for change in resharding.changes(before, after):
+        group = groups[change.axis]
+        if change.before and change.after:
+            tensor = exchange(group, tensor, change.before, change.after)
+        elif change.before:
+            tensor = gather(group, tensor, *change.before)
+        elif change.after:
+            tensor = take(group, tensor, *change.after)
+    return tensor
 
 
 def one_end(tensors: list[Any]) -> list[Any]:

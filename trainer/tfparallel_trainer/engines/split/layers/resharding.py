@@ -1,21 +1,15 @@
-"""Brings a tensor from one layout into another: slices, gathers, and exchanges of parts."""
+"""Which slices, gathers and exchanges bring a tensor from one layout into another. Pure."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import tensorflow as tf
-
-from tfparallel_trainer.comms import collectives, shape
-from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import layout, traffic
 from tfparallel_trainer.engines.split.pipeline import schedule
-
-Group = Mapping[shape.Axis, collectives.Communicator]
-"""A rank's ends of the groups that it splits layers with."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Change:
+class Change:
     """What happens along one axis; None is whole."""
 
     axis: shape.Axis
@@ -43,7 +37,7 @@ def traffic_of(
         return ()
     costs: list[traffic.Traffic] = []
     now = before
-    for change in _changes(before, after):
+    for change in changes(before, after):
         then = _done(now, change)
         steps = [(schedule.Work.FORWARD, change.before, change.after, now)]
         if has_gradient:
@@ -67,32 +61,7 @@ def traffic_of(
     return tuple(costs)
 
 
-def change(tensor: Any, before: layout.Layout, after: layout.Layout, groups: Group) -> Any:
-    """Bring a rank's part of a tensor from one layout into another.
-
-    Args:
-        tensor: the part, or None for a tensor that is not there.
-        before: how the tensor lies.
-        after: how it is to lie.
-        groups: this rank's ends of the groups.
-    """
-    if tensor is None or before == after:
-        return tensor
-    tensor = tf.convert_to_tensor(tensor)
-    for one in _changes(before, after):
-        tensor = _changed(tensor, one, groups[one.axis])
-    return tensor
-
-
-def _changed(tensor: tf.Tensor, change: _Change, group: collectives.Communicator) -> tf.Tensor:
-    if change.before and change.after:
-        return adjoint.exchange(group, tensor, change.before, change.after)
-    if change.before:
-        return adjoint.gather(group, tensor, *change.before)
-    return adjoint.take(group, tensor, *change.after) if change.after else tensor
-
-
-def _changes(before: layout.Layout, after: layout.Layout) -> Iterator[_Change]:
+def changes(before: layout.Layout, after: layout.Layout) -> Iterator[Change]:
     """One change after the other, in an order in which no dimension is ever cut twice."""
     waiting = {axis: (_of(before, axis), _of(after, axis)) for axis in layout.AXES}
     now = before
@@ -101,18 +70,18 @@ def _changes(before: layout.Layout, after: layout.Layout) -> Iterator[_Change]:
             other is not axis and now.dimension(other) == new[0] for other in layout.AXES
         )
         if old is not None and (new is None or taken or old[0] == new[0]) and old != new:
-            yield _Change(axis, old, None)
+            yield Change(axis, old, None)
             now = now.without(axis)
     for axis, (_, new) in waiting.items():
         here = _of(now, axis)
         if here is None and new is not None:
             continue
         if here != new:
-            yield _Change(axis, here, new)
-            now = _done(now, _Change(axis, here, new))
+            yield Change(axis, here, new)
+            now = _done(now, Change(axis, here, new))
     for axis, (_, new) in waiting.items():
         if new is not None and _of(now, axis) is None:
-            yield _Change(axis, None, new)
+            yield Change(axis, None, new)
 
 
 def _of(layout: layout.Layout, axis: shape.Axis) -> tuple[int, layout.Cut] | None:
@@ -122,6 +91,6 @@ def _of(layout: layout.Layout, axis: shape.Axis) -> tuple[int, layout.Cut] | Non
     return None
 
 
-def _done(lies: layout.Layout, change: _Change) -> layout.Layout:
+def _done(lies: layout.Layout, change: Change) -> layout.Layout:
     lies = lies.without(change.axis)
     return lies if change.after is None else lies.put(*change.after)

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer.engines.split.layers import adjoint, assignment, layout, resharding
+from tfparallel_trainer.engines.split.layers import adjoint, assignment, layout
 from tfparallel_trainer.engines.split.layers.rules import catalog, registry
 from tfparallel_trainer.engines.split.model import execution, graph
 
@@ -17,7 +17,7 @@ def run_nodes(
     tensors: Mapping[int, Any],
     variables: Mapping[str, Any],
     training: bool,
-    groups: resharding.Group,
+    groups: adjoint.Group,
     *,
     leaving: Collection[int],
     same_dropout: bool = False,
@@ -49,7 +49,7 @@ def run_nodes(
     )
 
 
-def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: resharding.Group) -> Any:
+def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: adjoint.Group) -> Any:
     """Make a tensor whole on every rank, as the loss and the metrics want an output.
 
     Args:
@@ -61,7 +61,7 @@ def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: resha
     lies = plan.layouts[tensor]
 
     def gather(shard: Any) -> Any:
-        return resharding.change(shard, lies, layout.whole(len(lies.cuts)), groups)
+        return adjoint.reshard(shard, lies, layout.whole(len(lies.cuts)), groups)
 
     logits = execution.logits_of(part)
     if logits is None or lies.is_whole:
@@ -77,7 +77,7 @@ class _NodeRunner:
     tensors: dict[int, Any]
     variables: dict[str, Any]
     training: bool
-    groups: resharding.Group
+    groups: adjoint.Group
     same_dropout: bool
     changed: set[str] = dataclasses.field(default_factory=set)
     added_losses: tuple[Any, ...] = ()
@@ -127,7 +127,7 @@ class _NodeRunner:
         """Give a tensor in the layout that a node wants; nodes that want the same share it."""
         if (tensor, lies) not in self._brought:
             before = self.plan.layouts[tensor]
-            self._brought[tensor, lies] = resharding.change(
+            self._brought[tensor, lies] = adjoint.reshard(
                 self.tensors[tensor], before, lies, self.groups
             )
         return self._brought[tensor, lies]

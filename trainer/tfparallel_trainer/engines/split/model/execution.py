@@ -52,11 +52,16 @@ def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training:
     part = run_nodes(model, model.nodes, by_number(model, inputs), variables, training)
     tensors = part.tensors
     return Result(
-        outputs=_filled(model.output_structure, tensors),
+        outputs=outputs_of(model, tensors),
         masks={one.name: tensors[one.mask] for one in model.outputs if one.mask is not None},
         changed=part.changed,
         added_losses=part.added_losses,
     )
+
+
+def outputs_of(model: graph.Graph, tensors: Mapping[int, Any]) -> Any:
+    """Nest tensors, by number, as the model gives its outputs."""
+    return _filled(model.output_structure, tensors)
 
 
 def by_number(model: graph.Graph, inputs: Any) -> dict[int, Any]:

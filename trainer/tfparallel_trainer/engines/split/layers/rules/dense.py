@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, layout, resharding, traffic
+from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
 from tfparallel_trainer.engines.split.layers.rules import activations, registry
 from tfparallel_trainer.engines.split.pipeline import schedule
 
@@ -162,4 +162,4 @@ def finished(local: registry.Local, units: Any, kernel: Any, activation: Any) ->
         return activations.apply(activation, units)
     output_layout = local.split.gives[local.node.outputs[0]]
     parts = output_layout.put(-1, local.split.variables[local.key(kernel)].layout.cuts[-1])
-    return activation(resharding.change(units, parts, output_layout, local.groups))
+    return activation(adjoint.reshard(units, parts, output_layout, local.groups))

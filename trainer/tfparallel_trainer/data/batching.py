@@ -1,0 +1,90 @@
+"""Batches, how they are divided over ranks, and what gives them."""
+
+import dataclasses
+from collections.abc import Generator
+from typing import Any, Protocol, runtime_checkable
+
+import tensorflow as tf
+
+from tfparallel_trainer.data import fingerprints, nest, order
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """The examples of one optimizer step."""
+
+    examples: int
+    """How many over all ranks."""
+    parts: list[Any]
+    """For each replica of this process (x, y, sample_weight) with [n, …] each; sample_weight may be
+    None. None for a replica that has no example in this step."""
+    fingerprint: fingerprints.Fingerprint = fingerprints.NOTHING
+    """The same in every process that was given the same examples (see `data.fingerprints`)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Division:
+    """How batches are cut."""
+
+    batch_size: int
+    """Examples over all ranks."""
+    ranks: int
+    """Ranks that a batch is divided over."""
+    local_ranks: tuple[int, ...]
+    """Which of them belong to this process."""
+
+    def parts(self, examples: int) -> list[range]:
+        """Which of the examples of a batch each rank of this process has."""
+        parts = order.split(examples, self.ranks)
+        return [parts[rank] for rank in self.local_ranks]
+
+    def cut(
+        self, whole: Any, fingerprint: fingerprints.Fingerprint = fingerprints.NOTHING
+    ) -> Batch:
+        """Divide a whole batch (x, y, sample_weight) over the ranks."""
+        examples = count(whole)
+        parts = [rows(whole, part) for part in self.parts(examples)]
+        return Batch(examples=examples, parts=parts, fingerprint=fingerprint)
+
+
+class Source(Protocol):
+    """Where batches come from."""
+
+    @property
+    def examples(self) -> int | None:
+        """Examples in an epoch; None when that shows only at its end."""
+
+    @property
+    def spec(self) -> Any:
+        """The structure of a part, as tf.TensorSpec [None, …]."""
+
+    def sample(self) -> Any:
+        """One example as (x, y, sample_weight), each with a leading axis of 1."""
+
+    def epoch(self, number: int, start: int) -> Generator[Batch, None, None]:
+        """The batches of an epoch from the example at position `start` on."""
+
+
+@runtime_checkable
+class Undivided(Protocol):
+    """Makes a source by itself once it knows how batches are cut."""
+
+    def divided(self, division: Division) -> Source:
+        """Cut batches in this way."""
+
+
+def count(whole: Any) -> int:
+    """How many examples a batch has."""
+    return int(nest.leaves(whole)[0].shape[0])
+
+
+def rows(whole: Any, part: range) -> Any:
+    """Consecutive examples of a batch; None where there are none."""
+    if not part:
+        return None
+    return nest.convert(lambda leaf: leaf[part.start : part.stop], whole)
+
+
+def spec(batch: Any) -> Any:
+    """The structure of a part of such a batch, as tf.TensorSpec [None, …]."""
+    return nest.convert(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), batch)
