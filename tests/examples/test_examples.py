@@ -14,7 +14,7 @@ import pytest
 from testing.operator import local_jobs as jobs
 from tfparallel_trainer.contract import outputs
 
-pytestmark = [pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.timeout(900)]
 
 _EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
