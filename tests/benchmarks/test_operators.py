@@ -21,12 +21,21 @@ async def test_jobs_are_run_to_their_end(
     assert sample.cpu > 0
     assert 20 < sample.resident < 500
     assert await starts.floor(place, 2, 2) > 0
+
+
+@pytest.mark.long
+async def test_large_jobs_are_measured(
+    light_cluster: handle.Cluster, tmp_path: pathlib.Path
+) -> None:
+    places.install(light_cluster)
+    place = contestants.Place(light_cluster, places.fresh_name(), tmp_path)
     assert (await starts.split_row(place, results.SMALL)).value > 0
     rows = await loop.rows(place, results.SMALL)
     assert len(rows) == 2 + len(loop.HUGE)
     assert all(0 < row.value < 10_000 for row in rows)
 
 
+@pytest.mark.long
 async def test_others_are_measured_in_a_flood(
     light_cluster: handle.Cluster, tmp_path: pathlib.Path
 ) -> None:
@@ -40,6 +49,7 @@ async def test_others_are_measured_in_a_flood(
     assert 20 < memory.value < 500
 
 
+@pytest.mark.long
 async def test_jobs_end_and_begin(
     light_cluster_with_nodes: handle.Cluster, tmp_path: pathlib.Path
 ) -> None:

@@ -273,9 +273,9 @@ def test_labels_of_the_job_win_over_those_of_the_spec() -> None:
     assert convert(labelled).document["metadata"]["labels"] == {"team": "a", "run": "1"}
 
 
-@pytest.mark.parametrize("processes", ["auto", 1, "gpu"])
-def test_one_process_of_a_node_is_no_difference(processes: str | int) -> None:
-    converted = convert(lambda d: d["spec"]["trainer"].update(numProcPerNode=processes))
+@pytest.mark.parametrize("count", ["auto", 1, "gpu"])
+def test_one_process_of_a_node_is_no_difference(count: str | int) -> None:
+    converted = convert(lambda d: d["spec"]["trainer"].update(numProcPerNode=count))
     assert TrainJobDifference.PROCESSES not in jobs.differences(converted)
 
 

@@ -79,6 +79,13 @@ def test_a_job_trains_on_while_an_earlier_chart_is_upgraded_and_uninstalled(
     namespace.wait("upgraded", lambda status: status.get("state") == "Running")
     [before] = namespace.pods("upgraded").values()
     operator.install(uninstalled, "replicas=2")
+    selector = "--selector=app.kubernetes.io/name=tfparallel-operator"
+    pods = uninstalled.run_kubectl("get", "pods", operator.WHERE, selector, "--output=name").split()
+    waiting.until(
+        lambda: f"pod/{operator.acting(uninstalled)}",
+        "one of the two operators acts",
+        when=lambda pod: pod in pods,
+    )
     operator.uninstall(uninstalled)
     assert namespace.job("upgraded")["status"]["state"] == "Running"
     namespace.kubectl("exec", "upgraded-worker-0", "--", "touch", "/tmp/end")

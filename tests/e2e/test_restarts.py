@@ -138,6 +138,7 @@ def test_operator_that_is_restarted_changes_nothing_for_the_job(training: Traini
     _finishes_undisturbed(training, first)
 
 
+@pytest.mark.long
 def test_the_second_of_two_operators_takes_over_while_a_job_trains(training: Training) -> None:
     namespace = training.namespace
     first = namespace.pods("slow")

@@ -145,30 +145,21 @@ def _start(namespace: namespaces.Namespace, name: str, **roles: object) -> volum
     return volume
 
 
-@pytest.fixture(scope="module")
-def custom(module_namespace: namespaces.Namespace) -> volumes.Volume:
-    """A job with a strategy of its own, which trains beside the one with an evaluator."""
-    volume = _start(module_namespace, "custom-strategy")
-    _start(module_namespace, "digits", Evaluator={})
-    return volume
-
-
-def test_a_strategy_of_ones_own_trains_on_two_pods(
-    module_namespace: namespaces.Namespace, custom: volumes.Volume
-) -> None:
-    namespace = module_namespace
+@pytest.mark.long
+def test_a_strategy_of_ones_own_trains_on_two_pods(namespace: namespaces.Namespace) -> None:
+    volume = _start(namespace, "custom-strategy")
     status = namespace.wait_ended("custom-strategy")["status"]
     assert status["state"] == "Succeeded", namespace.describe("custom-strategy")
     assert (status["strategy"], status["progress"]["epoch"]) == ("Custom", 3)
     assert float(status["progress"]["metrics"]["val_accuracy"]) > 0.7
     log = namespace.kubectl("logs", "custom-strategy-worker-0")
     assert "Custom: CollectiveAllReduceStrategy with 2 replicas in 2 processes" in log
-    assert "custom-strategy/model.keras" in custom.list("custom-strategy")
+    assert "custom-strategy/model.keras" in volume.list("custom-strategy")
 
 
-@pytest.mark.usefixtures("custom")
-def test_an_evaluator_evaluates_beside_training(module_namespace: namespaces.Namespace) -> None:
-    _check_evaluator(module_namespace, "digits")
+def test_an_evaluator_evaluates_beside_training(namespace: namespaces.Namespace) -> None:
+    _start(namespace, "digits", Evaluator={})
+    _check_evaluator(namespace, "digits")
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ import pytest
 from testing.operator import local_jobs as jobs
 from tfparallel_trainer.contract import outputs
 
-pytestmark = [pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.timeout(900)]
 
 _EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
@@ -101,7 +101,6 @@ def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path)
         assert f"[{name}] training is done" in shown
 
 
-@pytest.mark.long
 def test_a_strategy_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
     shown = _run("custom-strategy", tmp_path, "--set", "spec.trainer.epochs=5")
     written = tmp_path / "out/claims/custom-strategy/custom-strategy" / outputs.SUMMARY

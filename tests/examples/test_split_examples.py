@@ -17,7 +17,7 @@ from testing.trainer import reference
 from tfparallel_operator.api import job_status
 from tfparallel_trainer.contract import outputs, plan
 
-pytestmark = [pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.timeout(900)]
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 STEPS = 12

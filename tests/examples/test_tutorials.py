@@ -14,7 +14,7 @@ from testing.trainer import cases_tutorials as cases
 
 pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.timeout(1800)]
 
-SHORT = ("mirrored_fit", "workers_fit", "workers_loop")
+ORDINARY = "mirrored_fit"
 of_every_tutorial = pytest.mark.parametrize("tutorial", cases.ALL, ids=lambda one: one.name)
 
 
@@ -52,7 +52,7 @@ def assert_learned(tutorial: cases.Tutorial, lines: list[str]) -> None:
 @pytest.mark.parametrize(
     "tutorial",
     [
-        pytest.param(one, marks=[] if one.name in SHORT else [pytest.mark.long], id=one.name)
+        pytest.param(one, marks=[] if one.name == ORDINARY else [pytest.mark.long], id=one.name)
         for one in cases.ALL
     ],
 )

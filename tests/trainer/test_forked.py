@@ -20,9 +20,9 @@ STAGES = {"strategy": "ModelSplit", "mesh": {"stage": 2, "microbatches": 3}}
 @pytest.mark.parametrize(
     "job",
     [
-        pytest.param({"strategy": "Mirrored", "devices": 2}, id="Mirrored"),
+        pytest.param({"strategy": "Mirrored", "devices": 2}, id="Mirrored", marks=pytest.mark.long),
         pytest.param({"processes": 2}, id="MultiWorkerMirrored"),
-        pytest.param({"processes": 2, **STAGES}, id="ModelSplit"),
+        pytest.param({"processes": 2, **STAGES}, id="ModelSplit", marks=pytest.mark.long),
     ],
 )
 def test_forked_and_new_processes_give_the_same_bits(

@@ -10,7 +10,6 @@ from testing.trainer import runs as trainings
 
 QUICK = [
     ("recommender_subclassed", (cases_models.FIT,)),
-    ("swin", (cases_models.STAGES,)),
     ("tab_transformer", (cases_models.WORKERS, cases_models.TENSOR)),
     ("two_towers", (cases_models.WORKERS, cases_models.STAGES)),
 ]

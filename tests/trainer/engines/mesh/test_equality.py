@@ -13,7 +13,7 @@ from testing.trainer import runs as trainings
 STEPS = 20
 CASES = [  # model, its examples, processes, devices of each, global batch
     pytest.param("mlp", 52, 1, 1, 15, id="mlp-1x1", marks=pytest.mark.long),
-    pytest.param("mlp", 52, 2, 1, 15, id="mlp-2x1"),
+    pytest.param("mlp", 52, 2, 1, 15, id="mlp-2x1", marks=pytest.mark.long),
     pytest.param("mlp", 52, 1, 2, 15, id="mlp-1x2", marks=pytest.mark.long),
     pytest.param("cnn", 49, 3, 1, 16, id="cnn-3x1"),
     pytest.param("cnn", 49, 1, 3, 16, id="cnn-1x3", marks=pytest.mark.long),

@@ -18,9 +18,10 @@ JOB: dict[str, Any] = {
     "strategy": "ModelSplit",
 }
 
+LONG = pytest.mark.long
 CASES = [  # model, processes, devices of each, mesh
-    pytest.param("mlp", 1, 2, {"stage": 2, "microbatches": 4}, id="mlp-1x2"),
-    pytest.param("mlp", 2, 1, {"data": 2}, id="mlp-2x1-data"),
+    pytest.param("mlp", 1, 2, {"stage": 2, "microbatches": 4}, id="mlp-1x2", marks=LONG),
+    pytest.param("mlp", 2, 1, {"data": 2}, id="mlp-2x1-data", marks=LONG),
     pytest.param("mlp", 2, 1, {"stage": 2, "microbatches": 4}, id="mlp-2x1"),
     pytest.param(
         "tokens",

@@ -51,7 +51,7 @@ def write(folder: pathlib.Path, name: str, strategy: str) -> pathlib.Path:
 LONG = pytest.mark.long
 CASES = [  # model, global batch, strategy, processes, devices of each
     pytest.param("mlp", 15, MIRRORED, 1, 2, id="mlp-mirrored", marks=LONG),
-    pytest.param("mlp", 15, MULTI_WORKER, 2, 1, id="mlp-multi-worker"),
+    pytest.param("mlp", 15, MULTI_WORKER, 2, 1, id="mlp-multi-worker", marks=LONG),
     pytest.param("mlp", 15, ONE_DEVICE, 1, 1, id="mlp-one-device"),
     pytest.param("cnn", 16, MIRRORED, 1, 2, id="cnn-mirrored"),
     pytest.param("cnn", 16, MULTI_WORKER, 2, 1, id="cnn-multi-worker", marks=LONG),
