@@ -25,6 +25,10 @@ _LOG = logging.getLogger(__name__)
 CONFLICT_SECONDS = 0.05
 """When to look again at a job that changed under a decision: at once, but not in a tight loop."""
 
+UNANSWERED_SECONDS = 30.0
+"""Longest pause after a write that had no answer: that says nothing about the job, and where many
+answers are lost, each look at a large job loses some."""
+
 LARGE_JOB = 200
 """Replicas or pods above which a job is decided in a thread: five thousand take half a second."""
 
@@ -267,7 +271,9 @@ class Workers:
             self._timers.after(key, pause)
             return metrics.Outcome.ERROR
         except errors.ApiError as error:
-            pause = max(self._backoff.failed(key), error.retry_after or 0.0)
+            is_unanswered = isinstance(error, errors.Unavailable)
+            longest = UNANSWERED_SECONDS if is_unanswered else timers.LONGEST_PAUSE_SECONDS
+            pause = max(self._backoff.failed(key, longest), error.retry_after or 0.0)
             _LOG.warning("%s; again in %.0f s", error, pause)
             self._timers.after(key, pause)
             refused = isinstance(error, errors.Refused)

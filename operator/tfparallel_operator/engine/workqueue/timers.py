@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import math
 import random
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -64,11 +65,15 @@ class Backoff(Generic[K]):
         self._draw = draw
         self._failures: dict[K, int] = {}
 
-    def failed(self, key: K) -> float:
-        """Count a failure; return the seconds to wait, spread over the upper half."""
+    def failed(self, key: K, longest: float = math.inf) -> float:
+        """Count a failure; return the seconds to wait, spread over the upper half.
+
+        They are no more than the `longest` pause, which may be shorter than that of all.
+        """
         count = self._failures.get(key, 0)
         self._failures[key] = count + 1
-        pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(count, 20))
+        bound = min(longest, LONGEST_PAUSE_SECONDS)
+        pause = min(bound, FIRST_PAUSE_SECONDS * 2.0 ** min(count, 20))
         return pause * (0.5 + 0.5 * self._draw())
 
     def succeeded(self, key: K) -> None:

@@ -11,6 +11,7 @@ from testing.operator import memory_api, objects, small_engine
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import remedies
+from tfparallel_operator.engine.run import reconcile
 from tfparallel_trainer.contract import environment
 
 CHIEF = resources.PODS.path("default", "digits-chief-0")
@@ -235,12 +236,17 @@ async def test_a_busy_server_is_asked_again_when_it_said(world: World) -> None:
         assert len(world.pods) == 3
 
 
-async def test_pauses_grow_while_the_server_does_not_answer(world: World) -> None:
+async def test_pauses_grow_to_half_a_minute_while_the_server_does_not_answer(
+    world: World,
+) -> None:
     world.api.refusal = errors.Unavailable("no answer")
     async with world.running(workers=0):
         for _ in range(60):
             await world.engine.settle(seconds=10)
-        assert 6 <= world.api.refused <= 14
+        before = world.api.refused
+        assert before <= 40
+        await world.engine.settle(seconds=reconcile.UNANSWERED_SECONDS)
+        assert world.api.refused == before + 1
 
 
 async def test_a_deadline_holds_while_pods_are_refused(world: World) -> None:
