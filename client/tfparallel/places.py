@@ -28,7 +28,7 @@ class Cluster:
     """A Kubernetes cluster that has the operator; by default the one that kubectl uses."""
 
     context: str | None = None
-    """Of the kubeconfig; None: the current one."""
+    """Context of the kubeconfig; None: the current one."""
     namespace: str | None = None
     """None: that of the context."""
     kubeconfig: str | None = None

@@ -26,7 +26,13 @@ from tfparallel_operator.local import source as sources
     help="Compare runs that exist already: folders such as runs/<job>/<time>. Of the other options,"
     " only --target goes with it.",
 )
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Workers of each job.",
+)
 @click.option(
     "--servers", type=click.IntRange(min=1), default=1, show_default=True, help="Servers of async."
 )

@@ -19,7 +19,7 @@ from tfparallel.terminal import wrapping
     type=click.Choice(["kubeflow", "tfparallel"]),
     default="kubeflow",
     show_default=True,
-    help="Of fields that a job leaves out: write Kubeflow's, or leave them out as well.",
+    help="For fields that a job leaves out: write Kubeflow's defaults, or leave them out.",
 )
 def command(files: Sequence[pathlib.Path], diff: bool, defaults: str) -> None:
     """Write TFJobs and TrainJobs as TFParallelJobs; report what differs.

@@ -43,8 +43,12 @@ def command() -> None:
     shell_complete=complete.jobs,
     callback=options.bare_names,
 )
-@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List jobs of all.")
-@click.option("-l", "--selector", "labels", metavar="LABELS", help="Of the jobs, such as team=ml.")
+@click.option(
+    "-A", "--all-namespaces", "everywhere", is_flag=True, help="List the jobs of all namespaces."
+)
+@click.option(
+    "-l", "--selector", "labels", metavar="LABELS", help="Labels of the jobs, such as team=ml."
+)
 @click.option("-w", "--watch", is_flag=True, help="Print a line at each change, until Ctrl-C.")
 @options.output_format
 @options.cluster
@@ -93,7 +97,9 @@ def job(
     is_flag=True,
     help="SavedModel, summary, logs and last checkpoint too; of a script, all files.",
 )
-@click.option("--image", metavar="IMAGE", help="Of the pod that reads.  [default: that of the job]")
+@click.option(
+    "--image", metavar="IMAGE", help="Image of the pod that reads.  [default: that of the job]"
+)
 @options.results
 @options.cluster
 def model(

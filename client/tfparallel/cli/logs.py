@@ -13,8 +13,10 @@ from tfparallel.terminal import display
 @options.job_name
 @click.argument("replica", metavar="[REPLICA]", required=False, shell_complete=complete.replicas)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, over restarts.")
-@click.option("--all", "everyone", is_flag=True, help="Of all replicas, each line with its name.")
-@click.option("--tail", type=click.IntRange(min=0), metavar="LINES", help="Only the last ones.")
+@click.option("--all", "everyone", is_flag=True, help="Show all replicas, each line with its name.")
+@click.option(
+    "--tail", type=click.IntRange(min=0), metavar="LINES", help="Show the last lines only."
+)
 @options.cluster
 def command(
     name: str,

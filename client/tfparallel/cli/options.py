@@ -103,7 +103,7 @@ class Format(enum.StrEnum):
 results = click.option(
     "--path",
     metavar="PATH",
-    help="Of a script's results in its container.  [default: where it mounts its claim]",
+    help="Folder of a script's results in its container.  [default: where it mounts its claim]",
 )
 
 output_format = click.option(
@@ -124,7 +124,7 @@ def cluster(verb: Callable[..., None]) -> Callable[..., None]:
         "--context",
         metavar="NAME",
         shell_complete=complete.contexts,
-        help="Of the kubeconfig.  [default: the current]",
+        help="Context of the kubeconfig.  [default: the current]",
     )
     @click.option(
         "-n",

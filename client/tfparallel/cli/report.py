@@ -27,7 +27,9 @@ _FILE = "report.html"
     metavar="FILE.html",
     help="Where the page goes.  [default: report.html in FOLDER, or JOB-report.html here]",
 )
-@click.option("--image", metavar="IMAGE", help="Of the pod that reads.  [default: that of the job]")
+@click.option(
+    "--image", metavar="IMAGE", help="Image of the pod that reads.  [default: that of the job]"
+)
 @options.cluster
 def command(
     name: str, *, file: pathlib.Path | None, image: str | None, choice: access.Choice

@@ -8,7 +8,13 @@ from tfparallel.cluster import access, backend
 
 @click.command("scale")
 @options.job_name
-@click.option("--workers", type=click.IntRange(min=0), required=True, metavar="NUMBER")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    required=True,
+    metavar="NUMBER",
+    help="Workers of the job from now on.",
+)
 @options.cluster
 def command(name: str, *, workers: int, choice: access.Choice) -> None:
     """Change the number of workers of a job.

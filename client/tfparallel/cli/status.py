@@ -17,7 +17,9 @@ from tfparallel.terminal import status as terminal
     shell_complete=complete.jobs,
     callback=options.bare_names,
 )
-@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List jobs of all.")
+@click.option(
+    "-A", "--all-namespaces", "everywhere", is_flag=True, help="List the jobs of all namespaces."
+)
 @click.option("-w", "--watch", is_flag=True, help="Print a line at each change, until it ends.")
 @options.output_format
 @options.cluster

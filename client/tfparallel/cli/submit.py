@@ -27,7 +27,7 @@ from tfparallel_operator.api import names
     metavar="NAME",
     help="Set a variable for each key of this Secret. Repeatable.",
 )
-@click.option("--name", metavar="NAME", help="Of the job.  [default: that of the file]")
+@click.option("--name", metavar="NAME", help="Name of the job.  [default: that of the file]")
 @click.option("--claim", metavar="SIZE", help="Create the checkpoints' claim, such as 10Gi.")
 @click.option("-d", "--detach", is_flag=True, help="Return at once, and do not follow the job.")
 @click.option("--dry-run", is_flag=True, help="Print what would be created, and create nothing.")

@@ -33,7 +33,9 @@ from tfparallel_trainer.contract import outputs
     metavar="DIR",
     help="Keep the event files of a JOB there.  [default: a temporary folder]",
 )
-@click.option("--image", metavar="IMAGE", help="Of the pod that reads.  [default: that of the job]")
+@click.option(
+    "--image", metavar="IMAGE", help="Image of the pod that reads.  [default: that of the job]"
+)
 @options.results
 @options.cluster
 def command(

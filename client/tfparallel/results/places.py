@@ -22,7 +22,7 @@ class Choice:
     """What the user says of the place."""
 
     image: str | None = None
-    """Of the pod that reads a claim; None: that of the job's pods."""
+    """Image of the pod that reads a claim; None: that of the job's pods."""
     path: str | None = None
     """Of the results, as the container of a script sees it; None: all of its claim."""
 
