@@ -53,7 +53,7 @@ def uninstall(cluster: handle.Cluster) -> None:
 def acting(cluster: handle.Cluster) -> str:
     """The name of the operator's pod that acts; empty while none does."""
     holder = "--output=jsonpath={.spec.holderIdentity}"
-    return cluster.run_kubectl("get", "lease", RELEASE, WHERE, holder)
+    return cluster.run_kubectl("get", "lease", RELEASE, WHERE, holder, "--ignore-not-found")
 
 
 def owned(cluster: handle.Cluster) -> set[str]:

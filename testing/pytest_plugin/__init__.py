@@ -7,4 +7,5 @@ order    longest file first; files with real pods share a worker
 heap     spares the garbage collector what stays alive
 graph    which files a module imports
 changed  which tests a change selects
+examples how many examples property tests take
 """

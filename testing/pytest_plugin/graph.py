@@ -7,7 +7,9 @@ import ast
 import dataclasses
 import functools
 import itertools
+import json
 import pathlib
+import tempfile
 from collections.abc import Callable, Iterator
 
 from testing import paths
@@ -115,11 +117,65 @@ def _file(module: str) -> pathlib.Path | None:
 
 @functools.cache
 def _imports(file: pathlib.Path) -> Imports:
-    tree = ast.parse(file.read_bytes(), str(file))
+    return _parsed.imports(file)
+
+
+def keep() -> None:
+    """Store what this process has parsed, for the next run."""
+    _parsed.keep()
+
+
+class Parsed:
+    """The imports of files; a file keeps those of unchanged ones, as parsing takes a second."""
+
+    def __init__(self, file: pathlib.Path) -> None:
+        self._file = file
+        self._is_new = False
+
+    def imports(self, file: pathlib.Path) -> Imports:
+        """Return what a file imports, parsed again if it has changed."""
+        version, at_once, later = self._known.get(str(file), ([], [], []))
+        if version != _version(file):
+            at_once, later = _parse(file)
+            self._known[str(file)] = _version(file), at_once, later
+            self._is_new = True
+        return Imports(frozenset(at_once), frozenset(later))
+
+    def keep(self) -> None:
+        """Write the file, if there is anything new; workers may do so at the same time."""
+        if not self._is_new:
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=self._file.parent, delete=False) as draft:
+            json.dump({_PARSER: self._known}, draft)
+        pathlib.Path(draft.name).replace(self._file)
+        self._is_new = False
+
+    @functools.cached_property
+    def _known(self) -> dict[str, tuple[list[int], list[str], list[str]]]:
+        """Time and size of each file, what it imports at once, and later."""
+        if not self._file.exists():
+            return {}
+        return dict(json.loads(self._file.read_text(encoding="utf-8")).get(_PARSER, {}))
+
+
+_parsed = Parsed(paths.ROOT / "build/imports.json")
+
+
+def _version(file: pathlib.Path) -> list[int]:
+    status = file.stat()
+    return [status.st_mtime_ns, status.st_size]
+
+
+_PARSER = str(_version(pathlib.Path(__file__)))
+"""What another version of this module has parsed may lack something."""
+
+
+def _parse(file: pathlib.Path) -> tuple[list[str], list[str]]:
     at_once: set[str] = set()
     later: set[str] = set()
-    _visit(tree, at_once, later)
-    return Imports(frozenset(at_once), frozenset(later))
+    _visit(ast.parse(file.read_bytes(), str(file)), at_once, later)
+    return sorted(at_once), sorted(later)
 
 
 def _visit(node: ast.AST, names: set[str], later: set[str]) -> None:

@@ -172,6 +172,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=rest)
 
 
+def pytest_collection_finish() -> None:
+    graph.keep()
+
+
 def _is_selected(config: pytest.Config, item: pytest.Item) -> bool:
     tiers = selected_tiers(config)
     tier = item_tier(item)

@@ -69,6 +69,7 @@ def faults_of(document: dict[str, Any]) -> tuple[problems.Problem, ...]:
     return faults
 
 
+@pytest.mark.usefixtures("long_computation")
 @hypothesis.given(generated_jobs.jobs())
 def test_validate_run_and_the_client_have_one_verdict(document: dict[str, Any]) -> None:
     faults = faults_of(document)

@@ -1,5 +1,6 @@
 """The tier of a test, and what a change selects."""
 
+import ast
 import json
 import pathlib
 import subprocess
@@ -42,6 +43,25 @@ def test_tensorflow_is_reached_by_imports_at_module_level_alone(tmp_path: pathli
     assert not reaches("def later():\n    import tensorflow")
     assert not reaches("import typing\nif typing.TYPE_CHECKING:\n    import tensorflow")
     assert not reaches("from testing import paths")
+
+
+def test_imports_are_parsed_again_when_a_file_has_changed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, kept = tmp_path / "module.py", tmp_path / "build/imports.json"
+    module.write_text("import json")
+    parsed = graph.Parsed(kept)
+    assert parsed.imports(module).at_once == {"json"}
+    parsed.keep()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("parsed again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ast, "parse", refuse)
+        assert graph.Parsed(kept).imports(module).at_once == {"json"}
+    module.write_text("import tensorflow")
+    assert graph.Parsed(kept).imports(module).at_once == {"tensorflow"}
 
 
 @pytest.mark.parametrize(

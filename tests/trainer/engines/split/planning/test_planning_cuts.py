@@ -254,6 +254,7 @@ def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
     assert cuts.step(path, rows, loads) == pytest.approx(least, rel=1e-6)
 
 
+@pytest.mark.usefixtures("long_computation")
 @given(planned_graphs.branched(7), st.data())
 def test_a_branched_graph_is_cut_nearly_as_well_as_it_can_be(
     before: list[list[int]], data: st.DataObject
