@@ -26,8 +26,9 @@ CONFLICT_SECONDS = 0.05
 """When to look again at a job that changed under a decision: at once, but not in a tight loop."""
 
 UNANSWERED_SECONDS = 30.0
-"""Longest pause after a write that had no answer: that says nothing about the job, and where many
-answers are lost, each look at a large job loses some."""
+"""Longest pause after a write that had no answer, which says nothing about the job.
+
+Where many answers are lost, each look at a large job loses some."""
 
 LARGE_JOB = 200
 """Replicas or pods above which a job is decided in a thread: five thousand take half a second."""
