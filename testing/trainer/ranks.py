@@ -26,7 +26,10 @@ _used = itertools.count(1000)  # what runs in this process takes those from 0
 
 @functools.cache
 def strategy(replicas: int) -> Any:
-    """One for the process: TensorFlow remembers the devices of what a strategy sends."""
+    """One for the process: TensorFlow remembers the devices of what a strategy sends.
+
+    Strategies of two sizes send under the same keys: tests with several replicas take three.
+    """
     if replicas == 1:
         return tf.distribute.OneDeviceStrategy(DEVICES[0])
     return tf.distribute.MirroredStrategy(DEVICES[:replicas])
