@@ -1,5 +1,6 @@
 """Batches are prepared ahead of the steps, and what training waits for them is measured."""
 
+import itertools
 import json
 import pathlib
 import threading
@@ -23,7 +24,7 @@ Batches = Generator[batching.Batch, None, None]
 class Numbers:
     """Epochs of ten batches of three examples each; the number of a batch is its only part."""
 
-    examples = 30
+    examples: int | None = 30
     spec = None
 
     def sample(self) -> None:
@@ -50,6 +51,24 @@ def test_a_feed_goes_on_where_the_state_of_another_says(epoch: int, count: int) 
     batches = second.rest()
     assert next(batches).parts == [(epoch + 1, 0)]
     batches.close()
+
+
+class Unknown(Numbers):
+    """Its examples show at the end of an epoch: 30, and 12 of each later one."""
+
+    examples = None
+
+    def epoch(self, number: int, start: int) -> Batches:
+        yield from itertools.islice(super().epoch(number, start), 4 if number else None)
+
+
+def test_an_epoch_of_unknown_length_counts_as_long_as_the_first_that_ended() -> None:
+    numbers = feed.Feed(Unknown())
+    assert numbers.examples is None
+    for _ in range(2):
+        assert list(numbers.rest())
+        numbers.end_epoch()
+        assert numbers.examples == 30
 
 
 def batch(number: int) -> batching.Batch:
