@@ -65,7 +65,7 @@ def test_the_page_shows_every_result() -> None:
     assert "2 cores" in text or "cores (" in text
 
 
-def test_rows_are_renewed_in_their_own_table() -> None:
+def test_rows_are_renewed_in_their_table() -> None:
     old, other, new = (
         results.Result(what, 2.0, results.Bound.AT_MOST, value, " %", "")
         for what, value in (("a", 1.0), ("b", 1.5), ("a", 0.5))

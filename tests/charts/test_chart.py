@@ -106,7 +106,7 @@ def test_all_namespaces_are_watched_by_default(chart: rendering.Render) -> None:
     assert bindings == {"tfparallel-operator-cluster", "tfparallel-operator-jobs"}
 
 
-def test_rights_on_jobs_are_given_in_watched_namespaces_alone(chart: rendering.Render) -> None:
+def test_rights_on_jobs_are_granted_in_watched_namespaces_alone(chart: rendering.Render) -> None:
     objects = chart("watchNamespaces={team-a,team-b}")
     assert rendering.environment(objects)["TFPARALLEL_WATCH_NAMESPACES"] == "team-a,team-b"
     cluster_wide = [m["metadata"]["name"] for m in objects.of_kind("ClusterRoleBinding")]
@@ -146,7 +146,9 @@ def test_no_rule_is_wider_than_its_list(chart: rendering.Render) -> None:
                 assert rule["resourceNames"] == ["tfparallel-operator-tls"]
 
 
-def test_the_lease_is_made_empty_and_is_the_one_that_is_held(chart: rendering.Render) -> None:
+def test_the_lease_starts_empty_and_is_the_one_that_the_operator_holds(
+    chart: rendering.Render,
+) -> None:
     objects = chart("leaseSeconds=40", release="blue")
     lease = objects.one("Lease")
     environment = rendering.environment(objects)
@@ -187,7 +189,7 @@ def test_several_operators_avoid_each_other_and_are_drained_one_by_one(
     assert affinity == {"nodeAffinity": {"mine": True}}
 
 
-def test_secret_of_the_certificates_is_made_empty_and_goes_with_the_chart(
+def test_the_secret_of_the_certificates_starts_empty_and_goes_with_the_chart(
     chart: rendering.Render,
 ) -> None:
     objects = chart()
@@ -208,7 +210,7 @@ def test_operator_meets_the_level_restricted(chart: rendering.Render) -> None:
     }
 
 
-def test_every_setting_of_the_operator_is_given(chart: rendering.Render) -> None:
+def test_the_chart_sets_every_setting_of_the_operator(chart: rendering.Render) -> None:
     variables = {variable["name"] for variable in rendering.container(chart())["env"]}
     known = {str(option.envvar) for option in operator.main.params}
     assert variables == known - {"KUBECONFIG"}
@@ -234,7 +236,7 @@ def test_two_releases_share_no_cluster_wide_name(chart: rendering.Render) -> Non
     assert not blue & green
 
 
-def test_own_service_account_is_used_and_not_made(chart: rendering.Render) -> None:
+def test_an_existing_service_account_is_used_and_none_created(chart: rendering.Render) -> None:
     objects = chart("serviceAccount.create=false", "serviceAccount.name=mine")
     assert objects.of_kind("ServiceAccount") == []
     pod = objects.one("Deployment")["spec"]["template"]["spec"]

@@ -65,7 +65,7 @@ def test_a_kustomization_makes_what_the_jobs_of_its_example_name(
         ("tfrecords/data", {"ConfigMap", "Job", "PersistentVolumeClaim"}),
     ],
 )
-def test_what_an_example_needs_before_it_is_made_by_one_command(
+def test_one_command_creates_what_an_example_needs(
     folder: str, kinds: set[str], kustomize: rendering.Render
 ) -> None:
     objects = kustomize(f"examples/{folder}")

@@ -118,7 +118,7 @@ def _review(verb: str, resource: str, namespace: str) -> rendering.Manifest:
 
 
 @pytest.mark.parametrize("right", NEEDED)
-def test_needed_rights_are_given(allowed: dict[Right, bool], right: Right) -> None:
+def test_needed_rights_are_granted(allowed: dict[Right, bool], right: Right) -> None:
     assert allowed[right]
 
 

@@ -85,7 +85,7 @@ def test_panels_of_the_dashboard_do_not_overlap(chart: rendering.Render) -> None
     assert max(x for x, _ in cells) == 23
 
 
-def test_metrics_are_found_by_the_prometheus_operator(chart: rendering.Render) -> None:
+def test_the_prometheus_operator_discovers_the_metrics(chart: rendering.Render) -> None:
     assert chart().of_kind("ServiceMonitor", "PrometheusRule", "ConfigMap", "NetworkPolicy") == []
     objects = chart(
         "metrics.serviceMonitor.enabled=true",
@@ -134,7 +134,7 @@ def test_alerts_and_dashboard_go_where_their_readers_look(chart: rendering.Rende
     assert board["annotations"] == {"grafana_folder": "Training"}
 
 
-def test_without_metrics_nobody_is_told_of_a_port_for_them(chart: rendering.Render) -> None:
+def test_without_metrics_no_port_is_announced(chart: rendering.Render) -> None:
     objects = chart("metrics.enabled=false")
     assert rendering.environment(objects)["TFPARALLEL_METRICS"] == "false"
     assert [port["name"] for port in objects.one("Service")["spec"]["ports"]] == ["progress"]

@@ -187,7 +187,7 @@ async def test_each_verb_names_the_right_that_it_lacks(
         assert f"error: {user} may not {right} in namespace '{place.namespace}'" in done.stderr
 
 
-async def test_expired_credentials_and_missing_rights_are_told(
+async def test_expired_credentials_and_missing_rights_are_reported(
     place: harness.Place, tmp_path: pathlib.Path
 ) -> None:
     """The words of a real API server."""

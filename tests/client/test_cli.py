@@ -75,7 +75,7 @@ _PATIENT = {
 _STUBBORN = {"Worker": jobs.shell("trap '' TERM; echo up; while :; do sleep 0.1; done")}
 
 
-def test_success_is_told_in_the_exit_status_and_the_summary(tmp_path: pathlib.Path) -> None:
+def test_success_is_reported_in_the_exit_status_and_the_summary(tmp_path: pathlib.Path) -> None:
     jobs.write(tmp_path, jobs.job({"Chief": jobs.shell("echo '[1mhi'"), "Worker": ["true"]}))
     done = call(tmp_path, "run", "job.yaml")
     assert done.returncode == 0, done.stderr
@@ -87,7 +87,7 @@ def test_success_is_told_in_the_exit_status_and_the_summary(tmp_path: pathlib.Pa
     assert "ChiefSucceeded: job-chief-0 ended with success\n" in done.stderr
 
 
-def test_failure_is_told_in_one_sentence(tmp_path: pathlib.Path) -> None:
+def test_failure_is_reported_in_one_sentence(tmp_path: pathlib.Path) -> None:
     document = jobs.job({"Worker": jobs.shell("exit 4")}, runPolicy={"backoffLimit": 0})
     jobs.write(tmp_path, document)
     done = call(tmp_path, "run", "job.yaml", "--output", "out")
@@ -245,7 +245,7 @@ def test_an_output_that_is_no_folder_is_refused(tmp_path: pathlib.Path) -> None:
     )
 
 
-def test_a_module_that_cannot_be_imported_is_told_once(tmp_path: pathlib.Path) -> None:
+def test_a_module_that_cannot_be_imported_is_reported_once(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(f"import no_such_package\n{jobs.MODULE}")
     jobs.write(tmp_path, jobs.job({"Chief": {}, "Worker": {"replicas": 2}}, trainer={"epochs": 1}))
     assert refused(tmp_path, "run", "job.yaml").stderr == (
@@ -254,7 +254,7 @@ def test_a_module_that_cannot_be_imported_is_told_once(tmp_path: pathlib.Path) -
     )
 
 
-def test_it_is_told_before_tensorflow_is_loaded_and_a_replica_starts(
+def test_it_is_reported_before_tensorflow_is_loaded_and_a_replica_starts(
     tmp_path: pathlib.Path,
 ) -> None:
     """What would take long has not begun.

@@ -44,7 +44,7 @@ async def set_state(place: harness.Place, state: str, step: int | None = None) -
     await place.api.patch(path, {"status": status})
 
 
-async def test_jobs_are_created_listed_found_and_deleted(
+async def test_jobs_are_created_listed_read_and_deleted(
     client: tfparallel.AsyncTrainerClient, place: harness.Place
 ) -> None:
     created = await client.train(document())

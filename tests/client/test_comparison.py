@@ -130,7 +130,7 @@ def test_a_target_is_reached_at_the_first_end_that_is_as_good() -> None:
     assert measure.reached_by_all([plain, run]) == measure.Target("loss", 3.0)
 
 
-def test_what_is_sent_for_an_update_is_told_between_two_moments() -> None:
+def test_what_is_sent_for_an_update_is_reported_between_two_moments() -> None:
     moments = [
         records.Traffic(at, bytes=sent, segments=sent // 100)
         for at, sent in ((150, 5_000), (200.3, 10_000), (200.9, 16_000), (300, 99_000))
@@ -198,7 +198,7 @@ def test_the_report_of_real_runs() -> None:
     assert sum(figures.staleness["async"].values()) == 48
 
 
-def test_the_speed_that_is_kept_is_told_of_the_slow_runs() -> None:
+def test_the_speed_that_is_kept_is_that_of_the_slow_runs() -> None:
     quick, slow = by_hand(TWO_EPOCHS), by_hand([*epoch(0, [1], 1), *epoch(9, [1, 1], 1.0)])
     runs = {variant: [slow if variant.slow else quick, quick] for variant in SLOW.variants}
     figures = report.make(compared(SLOW, runs))
@@ -413,7 +413,7 @@ def test_runs_alternate_so_that_all_variants_meet_the_same_machine() -> None:
     assert EVEN.slowed == {}
 
 
-def test_both_jobs_follow_from_the_one_that_is_given() -> None:
+def test_both_jobs_follow_from_one_manifest() -> None:
     sync, asynchronous = (
         trial.source.job
         for trial in plan.trials(

@@ -63,7 +63,7 @@ def test_what_means_nothing_here_is_refused(change: jobs.Change, sentence: str) 
     assert result.stderr.casefold().startswith("error: stdin: tfjob plain: ")
 
 
-def test_everything_wrong_in_all_files_is_told_at_once(tmp_path: pathlib.Path) -> None:
+def test_everything_wrong_in_all_files_is_reported_at_once(tmp_path: pathlib.Path) -> None:
     def two_chiefs(document: jobs.Document) -> None:
         jobs.roles(document)["Chief"]["replicas"] = 2
 
@@ -107,7 +107,7 @@ def test_lists_are_converted_as_json_too(kind: str) -> None:
     assert [load.parse_job(item).metadata.name for item in listing["items"]] == ["plain", "plain"]
 
 
-def test_what_cannot_be_edited_is_written_anew() -> None:
+def test_what_cannot_be_edited_is_written_again() -> None:
     def old(document: jobs.Document) -> None:
         document["status"] = {"a": 1}
 

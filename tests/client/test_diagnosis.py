@@ -338,7 +338,7 @@ def test_a_pod_that_its_node_does_not_end_is_evidence_of_a_restart() -> None:
     }
 
 
-def test_a_script_of_a_users_own_is_not_slow_for_want_of_reports() -> None:
+def test_a_custom_script_without_reports_is_not_slow() -> None:
     facts = symptoms.slow_start()
     job = dataclasses.replace(facts.job, manifest={"spec": {"tfReplicaSpecs": {}}})
     diagnosis = rules.diagnose(dataclasses.replace(facts, job=job))

@@ -130,7 +130,7 @@ def test_a_file_and_a_typed_job_are_sources_too(tmp_path: pathlib.Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told(source: Any, options: Any, words: str) -> None:
+def test_what_is_wrong_is_reported(source: Any, options: Any, words: str) -> None:
     with pytest.raises(load.SpecError) as refusal:
         manifest.read(source, **options)
     assert words in str(refusal.value)

@@ -92,7 +92,7 @@ def test_what_does_not_fit_ends_with_a_sentence(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_module_that_raises_shows_its_own_lines(tmp_path: pathlib.Path) -> None:
+def test_a_module_that_raises_shows_the_users_lines(tmp_path: pathlib.Path) -> None:
     module = tmp_path / "broken.py"
     module.write_text(
         "print('hello')\ndef training_data(): pass\ndef build_model():\n    return undefined\n"

@@ -143,7 +143,7 @@ async def test_waiting_closes_the_watch() -> None:
         (ScriptedBackend(job()), (), load.SpecError, "received no state"),
     ],
 )
-async def test_waiting_in_vain_is_told(
+async def test_waiting_in_vain_is_reported(
     place: ScriptedBackend, status: Any, kind: type[Exception], words: str
 ) -> None:
     async with tfparallel.AsyncTrainerClient(place) as client:

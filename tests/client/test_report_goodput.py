@@ -101,7 +101,7 @@ def test_a_worker_that_comes_back_alone_ends_no_period() -> None:
     assert (period.last_step, period.cause) == (200, None)
 
 
-def test_a_job_that_never_made_a_step_starts_and_restarts() -> None:
+def test_a_job_before_its_first_step_starts_and_restarts() -> None:
     run = dataclasses.replace(report_runs.with_a_loss(), records=(), stages=None)
     figures = content.make(run)
     assert [attempt.steps for attempt in figures.attempts] == ["none", "none"]

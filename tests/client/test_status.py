@@ -92,7 +92,7 @@ async def test_a_job_is_shown_with_its_replicas_and_placement(place: harness.Pla
     assert "restarting" not in shown
 
 
-async def test_what_cannot_be_shown_is_told(place: harness.Place) -> None:
+async def test_what_cannot_be_shown_is_reported(place: harness.Place) -> None:
     code, _, complaint = _status(place, "nobody")
     assert code == 2
     assert f"there is no job 'nobody' in namespace '{place.namespace}'" in complaint

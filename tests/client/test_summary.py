@@ -109,7 +109,7 @@ def test_a_reason_that_has_been_shown_is_not_repeated(
     assert err == ""
 
 
-def test_failure_shows_its_own_progress_and_no_model_of_an_earlier_run(
+def test_a_failure_shows_the_progress_of_its_run_and_no_model_of_an_earlier_one(
     results: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary.show(_outcome(results, names.Condition.FAILED))
@@ -188,7 +188,7 @@ def _span(stage: int, work: str, begin: float, end: float) -> plan.Span:
     return plan.Span(stage=stage, work=work, microbatch=0, begin=begin, end=end)
 
 
-def test_the_pipeline_of_a_split_model_is_told_and_drawn(
+def test_the_pipeline_of_a_split_model_is_reported_and_drawn(
     results: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen = plan.Pipeline(

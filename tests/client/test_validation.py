@@ -291,7 +291,7 @@ def test_the_standard_input_is_checked(tmp_path: pathlib.Path) -> None:
     assert "stdin: not UTF-8 text" in validate("-", text=b"\xff").stderr
 
 
-def test_what_the_api_server_refuses_is_told_by_field() -> None:
+def test_what_the_api_server_refuses_is_reported_by_field() -> None:
     """The words of an API server of version 1.34."""
     body = {
         "message": 'TFParallelJob.tfparallel.dev "hello" is invalid: [...]',
@@ -330,7 +330,7 @@ def test_a_policy_refuses_the_job_and_a_missing_right_the_question() -> None:
     assert (problem.place, str(problem)) == ((), "admission webhook denied the request: no")
 
 
-def test_fields_that_the_api_server_does_not_know_are_told_one_by_one() -> None:
+def test_fields_that_the_api_server_does_not_know_are_reported_one_by_one() -> None:
     words = 'strict decoding error: unknown field "spec.colour", unknown field "spec.trainer.x"'
     problems = answers.problems_of(api_errors.Invalid(words))
     assert [problem.place for problem in problems] == [("spec", "colour"), ("spec", "trainer", "x")]

@@ -56,7 +56,7 @@ async def test_what_it_refuses_has_file_and_line(
     assert done.stderr.startswith(f"error: {file}:15: metadata.ownerReferences[0].apiVersion")
 
 
-async def test_a_missing_right_is_told(place: harness.Place, tmp_path: pathlib.Path) -> None:
+async def test_a_missing_right_is_reported(place: harness.Place, tmp_path: pathlib.Path) -> None:
     file, kubeconfig = tmp_path / "job.yaml", tmp_path / "config"
     file.write_text(GOOD)
     config = yaml.safe_load(place.cluster.kubeconfig.read_text())

@@ -90,7 +90,7 @@ def test_plan_and_pipeline_of_one_job_tell_the_same_waiting() -> None:
     assert re.findall(r"waiting (\d+%)", shown) == re.findall(r"\(planned (\d+%)\)", picture)
 
 
-def test_the_page_on_model_split_tells_every_axis_and_how_long_stages_wait() -> None:
+def test_the_page_on_model_split_names_every_axis_and_how_long_stages_wait() -> None:
     axes = [row[0] for row in pages.rows("how-to/model-split.md", "## The mesh")]
     assert axes == [*job_file.Mesh().axes]
     for row in pages.rows("how-to/model-split.md", "## Microbatches and the schedule"):
@@ -265,7 +265,7 @@ def test_the_page_of_examples_holds_their_figures(folder: str) -> None:
     assert f"$ tfparallel run {plans.DRAWN[folder].relative_to(paths.ROOT)}\n" in page
 
 
-def test_the_lines_of_the_script_by_hand_are_those_that_the_page_tells() -> None:
+def test_the_changed_lines_of_the_script_are_those_of_the_page() -> None:
     page = " ".join((paths.ROOT / "docs/benchmarks/compare.md").read_text().split())
     for file, sentence in (
         ("examples/tf-config/train.py", r"`examples/tf-config/train.py`, has (\d+) lines"),

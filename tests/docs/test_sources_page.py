@@ -31,7 +31,7 @@ def test_the_archive_of_the_page_is_one_that_pods_unpack(tmp_path: pathlib.Path)
     assert create.endswith(f"--from-file={source_code.CHUNK_KEY}=chunk.0000")
 
 
-def test_an_image_of_your_own_is_built_from_what_the_trainers_image_has() -> None:
+def test_a_custom_image_is_built_from_the_trainers_image() -> None:
     [block] = pages.blocks(paths.PAGES / "how-to/sources.md", "dockerfile")
     dockerfile = (paths.ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert f"FROM registry.example/team/{targets.TRAINER.reference}\n" in block

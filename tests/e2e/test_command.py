@@ -130,7 +130,7 @@ def test_a_script_gets_the_files_of_its_folder(
     assert out.splitlines()[1].split()[:2] == ["lines", "Succeeded"]
 
 
-def test_a_module_that_fails_at_import_is_told_once(command: Command) -> None:
+def test_a_module_that_fails_at_import_is_reported_once(command: Command) -> None:
     (command._folder / "layers/blocks.py").write_text("raise ValueError('no size')\n")
     code, _, err = command("submit", "job.yaml", "--set", "spec.trainer.checkpoint=null")
     assert code == 1

@@ -256,7 +256,7 @@ def test_finished_job_that_is_applied_again_does_not_train_again(run: Run) -> No
     assert "evaluation" not in namespace.kubectl("logs", "digits-chief-0")
 
 
-def test_deleted_job_leaves_nothing_but_what_the_user_made(run: Run) -> None:
+def test_a_deleted_job_leaves_nothing_but_the_users_objects(run: Run) -> None:
     namespace = run.namespace
     assert namespace.children("digits")
     namespace.kubectl("delete", "tfpj", "digits")

@@ -67,7 +67,7 @@ def place(module_namespace: namespaces.Namespace) -> namespaces.Namespace:
     return module_namespace
 
 
-def test_every_role_is_told_who_it_is(place: namespaces.Namespace) -> None:
+def test_every_role_knows_its_task(place: namespaces.Namespace) -> None:
     job = place.wait_ended("roles")
     assert job["status"]["state"] == "Succeeded", place.describe("roles")
     assert job["status"]["strategy"] == "ParameterServer"
@@ -141,7 +141,7 @@ def _accuracy(namespace: namespaces.Namespace, pod: str) -> float:
 
 
 @pytest.mark.usefixtures("fit")
-def test_example_of_an_own_script_trains(free: namespaces.Namespace) -> None:
+def test_the_example_of_a_custom_script_trains(free: namespaces.Namespace) -> None:
     status = free.wait_ended("tf-config")["status"]
     assert status["state"] == "Succeeded", free.describe("tf-config")
     assert _accuracy(free, "tf-config-chief-0") > 0.85
@@ -166,7 +166,7 @@ def test_example_of_a_script_that_calls_fit_trains(
 
 
 @pytest.mark.long
-def test_example_of_a_coordinator_of_ones_own_trains(free: namespaces.Namespace) -> None:
+def test_the_example_of_a_custom_coordinator_trains(free: namespaces.Namespace) -> None:
     name = "old-coordinator"
     _start(free, name, operator.example(name, "train.py"))
     status = free.wait_ended(name)["status"]

@@ -146,7 +146,7 @@ def _start(namespace: namespaces.Namespace, name: str, **roles: object) -> volum
 
 
 @pytest.mark.long
-def test_a_strategy_of_ones_own_trains_on_two_pods(namespace: namespaces.Namespace) -> None:
+def test_a_custom_strategy_trains_on_two_pods(namespace: namespaces.Namespace) -> None:
     volume = _start(namespace, "custom-strategy")
     status = namespace.wait_ended("custom-strategy")["status"]
     assert status["state"] == "Succeeded", namespace.describe("custom-strategy")

@@ -68,7 +68,7 @@ def test_mnist_is_learned_from_images_that_are_shifted(
 
 
 @pytest.mark.long
-def test_a_script_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
+def test_a_custom_script_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
     shown = _run_together("tf-config", tmp_path)
     accuracies = dict(
         re.findall(r"^\[(chief-0|worker-0)\] accuracy (\S+) on 360 images", shown, re.M)
@@ -101,7 +101,7 @@ def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path)
         assert f"[{name}] training is done" in shown
 
 
-def test_a_strategy_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
+def test_a_custom_strategy_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
     shown = _run("custom-strategy", tmp_path, "--set", "spec.trainer.epochs=5")
     written = tmp_path / "out/claims/custom-strategy/custom-strategy" / outputs.SUMMARY
     summary = outputs.Summary.model_validate_json(written.read_text())
@@ -109,7 +109,7 @@ def test_a_strategy_of_ones_own_trains_on_two_workers(tmp_path: pathlib.Path) ->
     assert "Custom: CollectiveAllReduceStrategy with 2 replicas in 2 processes" in shown
 
 
-def test_a_coordinator_of_ones_own_ends_its_servers(tmp_path: pathlib.Path) -> None:
+def test_a_custom_coordinator_ends_its_servers(tmp_path: pathlib.Path) -> None:
     shown = _run("old-coordinator", tmp_path)
     assert "[chief-0] epoch 6 of 6" in shown
     match = re.search(r"^\[chief-0\] accuracy (\S+) on 360 images", shown, re.M)

@@ -79,7 +79,7 @@ def run_job(python: pathlib.Path, file: pathlib.Path, output: pathlib.Path, *cha
     return done.stdout
 
 
-def test_the_page_says_what_an_unchanged_script_is_told(
+def test_the_page_shows_the_message_that_an_unchanged_script_gets(
     python: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     example = ROOT / "examples/old-fit"

@@ -34,7 +34,7 @@ def _apt(folder: Path, name: str, text: str) -> Path:
     return folder
 
 
-def test_source_is_found_in_the_newer_form(tmp_path: Path) -> None:
+def test_the_source_in_the_newer_form_is_read(tmp_path: Path) -> None:
     package_source = debian.find_source(
         "bookworm", _apt(tmp_path, "sources.list.d/a.sources", DEB822)
     )
@@ -43,7 +43,7 @@ def test_source_is_found_in_the_newer_form(tmp_path: Path) -> None:
     )
 
 
-def test_source_is_found_in_the_older_form(tmp_path: Path) -> None:
+def test_the_source_in_the_older_form_is_read(tmp_path: Path) -> None:
     package_source = debian.find_source("bookworm", _apt(tmp_path, "sources.list", ONE_LINE))
     assert package_source == debian.Source(
         "http://archive.test/debian", "bookworm", "/keys/test.gpg"
@@ -90,7 +90,7 @@ def test_dockerfile_takes_the_secrets_that_a_build_gives() -> None:
 
 
 @pytest.mark.usefixtures("processes")
-def test_failed_program_is_told_with_the_end_of_its_output(tmp_path: Path) -> None:
+def test_failed_program_is_reported_with_the_end_of_its_output(tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = ["sh", "-c", "echo first; echo the reason >&2; exit 3"]
     with pytest.raises(programs.ProgramError, match=r"\Athe reason\Z"):

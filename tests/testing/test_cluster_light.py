@@ -142,7 +142,7 @@ def test_cluster_of_a_killed_test_session_is_ended(
     assert neighbour.exists()
 
 
-def test_each_session_has_clusters_of_its_own_name(
+def test_each_session_names_its_clusters_differently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TFPARALLEL_CACHE", str(tmp_path))

@@ -73,7 +73,7 @@ def write(project: pathlib.Path, name: str, text: str) -> None:
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_unit_test_that_needs_more_fails_and_is_told_what_to_ask_for(
+def test_a_unit_test_that_needs_more_fails_and_names_the_fixture(
     project: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write(project, "test_unit.py", OFFENDERS)
@@ -199,7 +199,7 @@ def test_at_most_three_tests_run_once_more(
     assert len(verdict.Verdict(failed=failed, flaky=flaky).to_retry()) == retried
 
 
-def test_a_tier_that_cannot_run_has_an_exit_code_of_its_own() -> None:
+def test_a_tier_that_cannot_run_has_a_distinct_exit_code() -> None:
     obstacle = preconditions.Obstacle(Tier.E2E, "containers need root or a Docker engine.")
     result = verdict.Verdict(passed=3, obstacles=[obstacle])
     assert result.code == verdict.TIERS_MISSING

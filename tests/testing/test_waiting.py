@@ -43,7 +43,7 @@ def test_an_error_of_the_condition_ends_the_wait() -> None:
         waiting.until(lambda: 1 / 0, "nothing")
 
 
-async def test_whoever_waits_for_idleness_sees_all_that_follows() -> None:
+async def test_a_wait_for_idleness_covers_all_that_follows() -> None:
     steps: list[int] = []
 
     async def chain(number: int) -> None:

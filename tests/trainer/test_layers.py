@@ -95,7 +95,7 @@ def test_only_used_rows_are_read_and_have_gradients() -> None:
         assert one.indices.numpy().tolist() == expected
 
 
-def test_shards_begin_with_values_of_their_own_and_alike_for_a_seed() -> None:
+def test_shards_start_with_different_values_and_the_same_for_a_seed() -> None:
     tables: list[list[Any]] = []
     for _ in range(2):
         keras.utils.set_random_seed(1)

@@ -149,7 +149,7 @@ ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/
         ),
     ],
 )
-def test_what_pip_says_tells_a_server_that_is_away_from_a_wrong_requirement(
+def test_the_output_of_pip_distinguishes_an_absent_server_from_a_wrong_requirement(
     said: str,
     kind: type[errors.TrainerError],
     sentence: str,

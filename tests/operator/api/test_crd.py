@@ -143,7 +143,7 @@ async def test_a_mesh_that_fits_is_taken_and_completed(
     assert load.parse_job(stored_job).spec.mesh == job_file.Mesh(**mesh)
 
 
-async def test_all_that_a_trainer_may_be_given_is_taken(place: harness.Place) -> None:
+async def test_every_field_of_a_trainer_is_accepted(place: harness.Place) -> None:
     key = {"name": "store", "key": "token"}
     trainer = {
         "epochs": 1,

@@ -282,7 +282,7 @@ async def test_the_api_server_refuses_with_a_sentence(name: str, api: client.Cli
     assert sentence in str(caught.value)
 
 
-def test_the_sentences_reach_whoever_applies_with_kubectl(cluster: handle.Cluster) -> None:
+def test_the_sentences_reach_a_user_of_kubectl_apply(cluster: handle.Cluster) -> None:
     jobs, sentences = [], {}
     for number, name in enumerate(BAD):
         job, sentence = _bad(name)

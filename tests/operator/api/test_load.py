@@ -211,7 +211,7 @@ def test_a_template_of_wrong_types_is_refused_with_or_without_the_trainer(
 
 
 @pytest.mark.parametrize("strategy", ["Custom", "TPU"])
-def test_servers_belong_to_their_own_strategy(strategy: str) -> None:
+def test_servers_belong_to_one_strategy(strategy: str) -> None:
     document = builders.manifest(trainer=True, worker=1, ps=1)
     document["spec"]["strategy"] = strategy
     with pytest.raises(load.SpecError, match="only strategy ParameterServer uses servers"):
@@ -415,7 +415,7 @@ def test_devices_are_those_of_the_container_that_trains(
     assert load.devices_of(spec) == devices
 
 
-def test_the_one_job_of_a_file_is_found_among_other_objects() -> None:
+def test_the_one_job_of_a_file_is_picked_from_other_objects() -> None:
     text = "kind: ConfigMap\n---\n{kind: List, items: [{kind: Secret},"
     text += "{kind: TFParallelJob, spec: {}}]}"
     objects = yaml_documents.parse_objects(text, "job.yaml")

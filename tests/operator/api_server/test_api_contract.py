@@ -42,7 +42,7 @@ async def test_a_pod_that_is_wrong_is_refused_with_the_servers_sentence(
         await place.api.create(resources.PODS, place.namespace, _pod(containers=[]))
 
 
-async def test_a_name_that_is_taken_is_told_apart_from_a_conflict(place: harness.Place) -> None:
+async def test_a_taken_name_is_no_conflict(place: harness.Place) -> None:
     await place.api.create(resources.PODS, place.namespace, _pod())
     with pytest.raises(errors.AlreadyExists, match='pods "plain" already exists'):
         await place.api.create(resources.PODS, place.namespace, _pod())

@@ -59,14 +59,14 @@ async def test_a_watch_that_is_cut_in_a_line_says_so_and_yields_no_half_event() 
     assert seen == ["ADDED"]
 
 
-async def test_a_silent_watch_is_given_up() -> None:
+async def test_a_silent_watch_is_abandoned() -> None:
     async with scripted_server.serving() as server, server.client(watch_silence=0.1) as api:
         server.script = [scripted_server.stream(then="silence")]
         with pytest.raises(errors.Unavailable):
             await _watch(api)
 
 
-async def test_a_request_that_comes_to_no_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_without_end_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "REQUEST_SECONDS", 0.1)
     async with scripted_server.serving() as server, server.client() as api:
         server.script = [scripted_server.stream(then="silence")]
@@ -75,7 +75,7 @@ async def test_a_request_that_comes_to_no_end_is_given_up(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("inside", [True, False])
-async def test_a_version_that_is_too_old_is_told_apart(inside: bool) -> None:
+async def test_a_version_that_is_too_old_is_recognized(inside: bool) -> None:
     status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
     line = b'{"type":"ERROR","object":{"code":410,"reason":"Expired","message":"too old"}}\n'
     answer = scripted_server.stream(line) if inside else scripted_server.document(status, 410)
@@ -114,7 +114,7 @@ async def test_a_busy_server_says_when_to_come_again() -> None:
         (500, "InternalError", errors.Unavailable),
     ],
 )
-async def test_each_answer_has_its_own_error_with_the_servers_sentence(
+async def test_each_answer_has_a_distinct_error_with_the_servers_sentence(
     status: int, reason: str, kind: type[errors.ApiError]
 ) -> None:
     body = {"kind": "Status", "reason": reason, "message": "what is wrong"}
@@ -141,7 +141,7 @@ async def test_no_server_at_all_is_unavailable() -> None:
             await api.get("/version")
 
 
-async def test_the_token_is_read_anew_after_a_minute_and_after_a_refusal() -> None:
+async def test_the_token_is_read_again_after_a_minute_and_after_a_refusal() -> None:
     tokens = iter(["one", "two", "three"])
     time = clock.Clock()
     token = credentials.Token(lambda: next(tokens), clock=time)

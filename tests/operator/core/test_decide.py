@@ -222,7 +222,7 @@ def test_of_a_gang_the_pod_that_holds_up_the_others_says_why() -> None:
     assert world.status.replicas["Worker"].reason.startswith("job-worker-1: 0/2 nodes")
 
 
-def test_a_second_wrong_spec_is_told_like_the_first() -> None:
+def test_a_second_wrong_spec_is_reported_like_the_first() -> None:
     first = rejected("a", 1, job_status.JobStatus())
     assert rejected("b", 1, first.status).status == first.status
     newer = rejected("b", 2, first.status)

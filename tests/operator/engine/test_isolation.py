@@ -24,7 +24,7 @@ async def _policies(place: harness.Place) -> list[dict[str, Any]]:
     return list((await place.api.list(resources.NETWORK_POLICIES, place.namespace)).items)
 
 
-async def test_a_job_takes_connections_of_its_own_pods_alone(place: harness.Place) -> None:
+async def test_a_job_accepts_connections_of_its_pods_alone(place: harness.Place) -> None:
     async with place.operator():
         job = await place.create_job(objects.job(workers=1))
         pods = await place.until_pods("digits-chief-0", "digits-worker-0")

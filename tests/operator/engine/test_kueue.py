@@ -128,7 +128,7 @@ async def pods_of(place: harness.Place, name: str) -> set[str]:
     return {pod for pod in await place.pods() if pod.startswith(f"{name}-")}
 
 
-async def test_the_example_is_admitted_by_its_own_queue(cluster: handle.Cluster) -> None:
+async def test_the_example_is_admitted_by_its_queue(cluster: handle.Cluster) -> None:
     async with places.on(cluster) as place, place.operator():
         place.kubectl("apply", f"--kustomize={paths.EXAMPLES / 'queue/quota'}")
         place.kubectl("apply", f"--kustomize={paths.EXAMPLES / 'queue'}")
@@ -286,7 +286,7 @@ async def test_scaled_beyond_its_quota_it_waits_with_its_new_size(place: harness
         assert set(await place.pods()) == {"digits-worker-0"}
 
 
-async def test_the_priority_class_of_the_pods_counts_and_one_that_is_not_there_is_told(
+async def test_the_priority_class_of_the_pods_counts_and_a_missing_one_is_reported(
     place: harness.Place,
 ) -> None:
     job = queued(priority="absent")

@@ -148,7 +148,7 @@ async def test_jobs_that_were_there_before_the_operator_are_run(place: harness.P
     assert status["attempt"] == 1
 
 
-async def test_a_job_that_is_made_anew_never_takes_over_the_pods_of_the_former(
+async def test_a_recreated_job_never_adopts_the_pods_of_its_predecessor(
     place: harness.Place,
 ) -> None:
     async with place.operator():

@@ -172,7 +172,7 @@ async def test_the_rights_are_enough_to_say_why_a_pod_waits(
 
 
 @pytest.mark.parametrize("source", ["kustomize", "chart"])
-async def test_whoever_may_edit_jobs_may_scale_them(
+async def test_a_role_that_edits_jobs_may_scale_them(
     place: harness.Place, tmp_path: pathlib.Path, source: str
 ) -> None:
     if source == "chart":

@@ -130,7 +130,7 @@ async def test_a_shrinking_job_does_not_fail(place: harness.Place) -> None:
         assert (await place.status())["restarts"] == {"failure": 0, "disruption": 0}
 
 
-async def test_peers_are_found_before_they_are_ready(place_with_nodes: harness.Place) -> None:
+async def test_peers_have_addresses_before_they_are_ready(place_with_nodes: harness.Place) -> None:
     """1458: names resolved only once pods were ready, and servers that wait for peers never are."""
     place = place_with_nodes
     unready = {"type": "Ready", "status": "False"}

@@ -35,7 +35,7 @@ def book(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_allocated", set())
 
 
-def test_no_two_runs_are_given_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_two_runs_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_RANGE", SIX)
     arguments = (sys.executable, "-c", _DRAW, str(SIX.start), str(SIX.stop))
     with subprocess.Popen(
@@ -52,7 +52,7 @@ def test_no_two_runs_are_given_the_same_port(monkeypatch: pytest.MonkeyPatch) ->
     assert set(ports.allocate(3)) == theirs
 
 
-def test_a_port_at_which_somebody_listens_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_at_which_somebody_listens_is_not_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     others = range(SIX.stop, SIX.stop + 6)
     monkeypatch.setattr(ports, "_RANGE", others)
     with socket.create_server((ports.HOST, others[2])):

@@ -47,7 +47,7 @@ async def test_a_job_whose_chief_ends_well_has_succeeded(tmp_path: pathlib.Path)
 
 
 @pytest.mark.parametrize("spec", [{}, {"network": "Open", "hostNetwork": True}])
-async def test_every_role_gets_its_own_address_on_loopback(
+async def test_every_role_gets_another_address_on_loopback(
     tmp_path: pathlib.Path, spec: dict[str, Any]
 ) -> None:
     show = f'echo "$TF_CONFIG"; {jobs.meet(6)}'
@@ -80,7 +80,7 @@ async def test_a_permanent_failure_names_replica_code_and_reason(tmp_path: pathl
     )
 
 
-async def test_what_a_replica_says_of_its_end_is_told(tmp_path: pathlib.Path) -> None:
+async def test_what_a_replica_says_of_its_end_is_reported(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text(jobs.MODULE)
     command = jobs.shell('echo "a weight is lost." > $TFPARALLEL_FAILURE_FILE; exit 66')
     outcome, _ = await jobs.finish(tmp_path, jobs.job({"Worker": command}, trainer={"epochs": 1}))
@@ -159,7 +159,7 @@ async def test_the_deadline_fires_without_any_event(tmp_path: pathlib.Path) -> N
     assert _failure(outcome).startswith("DeadlineExceeded: not ended 1 s after its start")
 
 
-async def test_the_given_clock_is_the_only_one(tmp_path: pathlib.Path) -> None:
+async def test_the_clock_of_the_caller_is_the_only_one(tmp_path: pathlib.Path) -> None:
     moment = datetime.datetime(2031, 5, 4, 3, 2, 1, 900_000, tzinfo=datetime.UTC)
     job_source = source.read(jobs.write(tmp_path, jobs.job({"Worker": ["true"]})))
     outcome = await run.run(job_source, tmp_path / "out", jobs.Recorder(), lambda: moment)
@@ -181,7 +181,7 @@ async def test_nothing_outlives_the_job_whatever_its_clean_up_policy(
     assert jobs.processes(mark) == []
 
 
-async def test_a_folder_of_an_earlier_run_is_gone_on_with_under_a_new_attempt(
+async def test_a_folder_of_an_earlier_run_is_resumed_under_a_new_attempt(
     tmp_path: pathlib.Path,
 ) -> None:
     template = jobs.template(
@@ -258,7 +258,7 @@ async def test_mounts_are_folders_of_this_machine(tmp_path: pathlib.Path) -> Non
     assert (tmp_path / "out/claims/claim/deep/er/z").read_text() == "z\n"
 
 
-async def test_an_own_command_starts_beside_the_jobs_file(tmp_path: pathlib.Path) -> None:
+async def test_a_custom_command_starts_next_to_the_jobs_file(tmp_path: pathlib.Path) -> None:
     template = jobs.template(["pwd"], workingDir="/only/in/the/image")
     outcome, recorder = await jobs.finish(tmp_path, jobs.job({"Worker": {"template": template}}))
     assert recorder.of("worker-0") == [str(tmp_path)]

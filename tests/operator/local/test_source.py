@@ -125,7 +125,7 @@ BAD: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("document", "sentence"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
-async def test_what_cannot_run_here_is_told_before_anything_starts(
+async def test_what_cannot_run_here_is_reported_before_anything_starts(
     tmp_path: pathlib.Path, document: Any, sentence: str
 ) -> None:
     recorder = jobs.Recorder()
@@ -137,7 +137,7 @@ async def test_what_cannot_run_here_is_told_before_anything_starts(
     assert recorder.placements == ()
 
 
-async def test_an_item_that_its_config_map_does_not_have_is_told(tmp_path: pathlib.Path) -> None:
+async def test_an_item_that_its_config_map_lacks_is_reported(tmp_path: pathlib.Path) -> None:
     document = _volume(configMap={"name": "code", "items": [{"key": "b", "path": "b"}]})
     config_map = {"kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a": ""}}
     job_source = source.read(jobs.write(tmp_path, document, config_map))
@@ -269,7 +269,7 @@ def test_a_config_map_that_makes_no_files_is_refused(
         ("spec.colour=red", "spec.colour: unknown field; remove it or correct its spelling"),
     ],
 )
-def test_an_override_that_cannot_be_made_is_told(
+def test_an_override_that_cannot_be_made_is_reported(
     tmp_path: pathlib.Path, assignment: str, sentence: str
 ) -> None:
     file = jobs.write(tmp_path, jobs.job(_TRUE))

@@ -47,7 +47,7 @@ def test_what_was_replaced_is_not_replaced_again() -> None:
     assert swapped.apply("/a /b") == "/b /a"
 
 
-def test_an_address_is_not_found_inside_a_longer_one() -> None:
+def test_an_address_inside_a_longer_one_is_no_match() -> None:
     addresses = text.Substitution({"job-worker-1.job:2222": "127.0.0.1:5"})
     assert addresses.apply("grpc://job-worker-1.job:2222") == "grpc://127.0.0.1:5"
     assert addresses.apply("my-job-worker-1.job:2222") == "my-job-worker-1.job:2222"

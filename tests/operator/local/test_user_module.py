@@ -71,7 +71,7 @@ def test_nothing_runs_between_imports_so_later_ones_are_looked_up(tmp_path: path
     assert problem.startswith("model.py:5: imports")
 
 
-def test_the_users_own_files_are_followed(tmp_path: pathlib.Path) -> None:
+def test_the_users_files_are_followed(tmp_path: pathlib.Path) -> None:
     [problem] = _problems(tmp_path, "import helper", helper=f"import json\nimport {_MISSING}\n")
     assert problem.startswith(f"helper.py:2: imports '{_MISSING}'")
     [problem] = _problems(tmp_path, "import helper", helper="x = (\n")

@@ -29,7 +29,7 @@ def names(s3: buckets.Bucket) -> list[str]:
     return [path.name for path in store.checkpoints(s3.checkpoints)]
 
 
-def test_the_newest_checkpoints_are_kept_and_found_again(s3: buckets.Bucket) -> None:
+def test_the_newest_checkpoints_are_kept_and_listed(s3: buckets.Bucket) -> None:
     saved = opened(s3)
     assert saved.restore(checkpoints.state(0)) is None
     for step in (5, 25, 31):

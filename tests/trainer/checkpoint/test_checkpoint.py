@@ -119,7 +119,7 @@ def test_a_chief_that_was_replaced_within_its_attempt_writes_nothing_more(
     assert (old.attempt, new.attempt) == (3, 3)
 
 
-def test_a_job_that_was_made_again_takes_the_folder_from_the_one_before(
+def test_a_recreated_job_takes_the_folder_from_its_predecessor(
     tmp_path: pathlib.Path,
 ) -> None:
     old = checkpoints.opened(tmp_path, 7, job="old")

@@ -250,7 +250,7 @@ def test_parts_that_do_not_make_up_the_whole_are_no_checkpoint(tmp_path: pathlib
     ]
 
 
-def test_processes_that_share_no_folder_are_told(tmp_path: pathlib.Path) -> None:
+def test_processes_that_share_no_folder_are_reported(tmp_path: pathlib.Path) -> None:
     results = Processes(2, tmp_path / "one", tmp_path / "other").run(lambda me, writer: None)
     assert all(isinstance(one, errors.BadConfigurationError) for one in results)
     assert "worker-1 does not see what worker-0 writes" in str(results[0])

@@ -52,7 +52,7 @@ def test_what_stands_for_a_folder_is_no_file() -> None:
         ("http://server/a", errors.BadConfigurationError, "is not an address in a bucket"),
     ],
 )
-def test_what_cannot_be_fetched_is_told_with_its_address(
+def test_what_cannot_be_fetched_is_reported_with_its_address(
     s3: buckets.Bucket, tmp_path: pathlib.Path, text: str, error: type[Exception], sentence: str
 ) -> None:
     uri = text.format(s3.name)

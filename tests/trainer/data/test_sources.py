@@ -479,7 +479,7 @@ def build_strategy():
 
 
 @pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", "Custom"])
-def test_processes_that_read_other_examples_are_told(
+def test_processes_that_read_other_examples_are_reported(
     strategy: str, tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
     text = (reference.MODELS / "own_order.py").read_text()

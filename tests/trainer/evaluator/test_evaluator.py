@@ -158,7 +158,7 @@ def test_the_chief_does_not_wait_for_an_evaluator_that_is_dead(tmp_path: pathlib
     assert str(results.metrics(job)) == "{'val_loss': nan, 'val_accuracy': 0.5}"
 
 
-def test_what_an_evaluator_of_another_job_found_does_not_count(tmp_path: pathlib.Path) -> None:
+def test_results_of_another_jobs_evaluator_do_not_count(tmp_path: pathlib.Path) -> None:
     job = evaluator_settings(tmp_path, MLP)
     results.Status(job).publish(12, {"loss": 1.0})
     assert results.metrics(job) == {"val_loss": 1.0}

@@ -227,7 +227,7 @@ def columns(*shapes: tuple[int, ...], dtype: str = "float64") -> Iterator[Any]:
         ),
     ],
 )
-def test_batches_that_do_not_fit_the_first_two_are_told(data: Any, said: str) -> None:
+def test_batches_that_do_not_fit_the_first_two_are_reported(data: Any, said: str) -> None:
     opened = batches.opened(data, "x", None)
     assert opened is not None
     with pytest.raises(errors.UserCodeError, match=re.escape(said)):

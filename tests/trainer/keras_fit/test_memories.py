@@ -94,7 +94,7 @@ def test_after_an_early_stop_a_restart_trains_no_further(tmp_path: pathlib.Path)
     assert (epochs, count) == ([], 6)
 
 
-def test_other_callbacks_begin_anew() -> None:
+def test_other_callbacks_start_again() -> None:
     early = keras.callbacks.EarlyStopping("loss")
     early.wait = 2
     text = memories.dump([early], stopped=True)

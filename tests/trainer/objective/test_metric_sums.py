@@ -374,7 +374,7 @@ def test_what_a_metric_declares_is_taken_by_its_word() -> None:
     assert metric_sums.fault(metric, lambda: None) is None
 
 
-def test_variables_made_without_add_variable_are_added_up() -> None:
+def test_variables_created_without_add_variable_are_added_up() -> None:
     module = ranks.module(
         linear, lambda model: model.compile("sgd", "mse", metrics=[Several(), "mae"])
     )

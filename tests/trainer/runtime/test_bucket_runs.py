@@ -108,7 +108,7 @@ def test_each_process_writes_its_part_of_a_divided_model(
     assert weights.difference(weights.of_model(newest(s3)), expected) <= weights.TOLERANCE
 
 
-def test_an_evaluator_reads_the_checkpoints_of_a_chief_with_a_disk_of_its_own(
+def test_an_evaluator_reads_the_checkpoints_of_a_chief_with_another_disk(
     runs: trainings.Runs, s3: buckets.Bucket
 ) -> None:
     (chief,) = runs.environments(
@@ -198,7 +198,7 @@ def test_a_bucket_that_cannot_be_used_is_refused_before_the_first_step(
     assert ended.errors.count("\n") <= 1
 
 
-def test_missing_credentials_are_told_before_the_first_step(
+def test_missing_credentials_are_reported_before_the_first_step(
     runs: trainings.Runs, s3: buckets.Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secrets = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -227,7 +227,9 @@ def refused(runs: trainings.Runs, variables: Mapping[str, str], uri: str) -> lau
     return trainings.attempt(environment)
 
 
-def test_a_finished_job_is_found_by_its_summary(runs: trainings.Runs, s3: buckets.Bucket) -> None:
+def test_a_finished_job_is_recognized_by_its_summary(
+    runs: trainings.Runs, s3: buckets.Bucket
+) -> None:
     (environment,) = runs.environments(steps=1, checkpoint=s3.checkpoint(), variables=s3.variables)
     job = settings.read(environment)
     assert not preflight.finished(job)

@@ -278,7 +278,7 @@ def test_a_batch_smaller_than_the_ranks_waits_for_nobody(tmp_path: pathlib.Path)
     assert "trainer.globalBatchSize is 2, less than the 3 ranks" in ended.errors
 
 
-def test_tensorflow_at_import_is_told(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
+def test_tensorflow_at_import_is_reported(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     text = "import tensorflow as tf\nX = tf.zeros(3)\n" + MODEL
     environments = launch.environments(tmp_path, tmp_path, {"epochs": 1}, processes=2)
     (tmp_path / "model.py").write_text(text)
@@ -354,7 +354,7 @@ def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Pat
         assert server.got[0][1] == {"step": 1, "epoch": 0, "metrics": {"loss": "0.5"}}
 
 
-def test_progress_that_nobody_takes_is_told_once_and_harms_nothing() -> None:
+def test_progress_that_nobody_accepts_is_reported_once_and_harms_nothing() -> None:
     said: list[str] = []
     (port,) = ports.allocate(1)
     target = settings.ProgressTarget(f"http://127.0.0.1:{port}/", None, None)

@@ -18,7 +18,7 @@ def caught(call: Any) -> BaseException:
     return raised_error.value
 
 
-def test_an_error_of_fit_on_a_model_of_its_own_process_is_not_explained() -> None:
+def test_an_error_of_fit_on_a_model_of_one_process_is_not_explained() -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     wrong = np.ones((3, 5), "float32")

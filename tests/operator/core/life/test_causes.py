@@ -144,7 +144,7 @@ def test_a_restart_becomes_a_disruption_when_a_node_turns_out_to_be_lost() -> No
     assert (world.status.restarts.failure, world.status.restarts.disruption) == (0, 1)
 
 
-def test_a_pod_that_vanishes_before_its_peers_were_created_is_not_made_again() -> None:
+def test_a_pod_that_vanishes_before_its_peers_exist_is_not_recreated() -> None:
     world = builders.World(builders.a_job(chief=1, worker=2))
     world.step(writes=5)
     assert list(world.pods) == ["job-chief-0"]

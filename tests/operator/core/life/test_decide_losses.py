@@ -50,7 +50,7 @@ def test_a_pod_that_is_deleted_terminates_until_it_has_ended() -> None:
     assert world.decide().status.replicas["Worker"].terminating == 1
 
 
-def test_a_lost_peer_restarts_the_gang_when_all_old_pods_are_gone() -> None:
+def test_a_lost_peer_restarts_the_gang_after_all_old_pods_ended() -> None:
     world = builders.a_world(trainer=True, chief=1, worker=1)
     world.run()
     world.settle()
@@ -149,7 +149,7 @@ def test_a_terminating_pod_is_not_a_failed_one() -> None:
 
 
 @pytest.mark.parametrize(("code", "attempt"), [(1, 2), (75, 2), (137, 2), (65, 1), (78, 1)])
-def test_a_command_of_ones_own_may_say_that_it_would_fail_again(code: int, attempt: int) -> None:
+def test_a_custom_command_may_say_that_it_would_fail_again(code: int, attempt: int) -> None:
     world = builders.a_world(worker=1)
     world.exit("job-worker-0", code)
     world.settle()
@@ -169,7 +169,7 @@ def test_a_command_of_ones_own_may_say_that_it_would_fail_again(code: int, attem
         ("Always", 1, 2),
     ],
 )
-def test_a_given_restart_policy_means_what_it_means_in_tfjob(
+def test_a_restart_policy_means_what_it_means_in_tfjob(
     policy: str, code: int, attempt: int
 ) -> None:
     document = builders.manifest(worker=1)
@@ -203,7 +203,7 @@ def test_with_parameter_servers_only_what_has_to_is_restarted(lost: str, again: 
     assert world.status.restarts.failure == (0 if "evaluator" in lost else 1)
 
 
-def test_each_run_of_a_replica_alone_is_an_attempt_of_its_own() -> None:
+def test_each_run_of_a_replica_alone_is_a_new_attempt() -> None:
     world = builders.a_world(chief=1, worker=2, ps=1)
     for count in (1, 2, 3):
         world.run()
@@ -214,7 +214,7 @@ def test_each_run_of_a_replica_alone_is_an_attempt_of_its_own() -> None:
         assert world.pods["job-worker-1"].replica_attempt == count
 
 
-def test_the_added_chief_leads_like_a_given_one() -> None:
+def test_the_added_chief_leads_like_one_in_the_manifest() -> None:
     world = builders.a_world(trainer=True, worker=2, ps=1)
     world.run()
     world.settle()
@@ -280,7 +280,7 @@ def test_a_lost_peer_does_not_wait_for_ever() -> None:
     assert world.status.attempt == 2
 
 
-def test_replicas_lost_at_the_same_time_run_again_in_attempts_of_their_own() -> None:
+def test_replicas_lost_at_the_same_time_run_again_in_separate_attempts() -> None:
     world = builders.a_world(chief=1, worker=2, ps=1, evaluator=1)
     world.run()
     world.settle()

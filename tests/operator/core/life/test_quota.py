@@ -236,7 +236,7 @@ def test_a_gang_keeps_the_quota_of_completed_workers_for_its_next_attempt() -> N
     assert queues.workload_of(world).uid == uid
 
 
-def test_quota_that_was_given_back_and_is_needed_again_is_asked_for() -> None:
+def test_quota_that_was_returned_and_is_needed_again_is_requested() -> None:
     world = servers()
     uid = queues.workload_of(world).uid
     again = restarts.next_attempt(world.status, world.now)

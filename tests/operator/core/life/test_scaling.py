@@ -112,7 +112,7 @@ def test_an_attempt_that_has_no_pod_yet_begins_with_the_new_number() -> None:
     assert (world.status.attempt, world.status.workers, len(world.pods)) == (1, 3, 3)
 
 
-def test_a_number_that_changes_while_pods_are_made_waits_for_the_next_attempt() -> None:
+def test_a_number_that_changes_while_pods_are_created_waits_for_the_next_attempt() -> None:
     world = a_world()
     world.step(writes=5)
     assert set(world.pods) == {"job-worker-0"}

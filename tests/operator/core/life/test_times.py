@@ -60,7 +60,7 @@ def test_pods_that_wait_for_too_long_fail_the_job_with_the_schedulers_words() ->
     assert world.pods == {}, "what the others held is free"
 
 
-def test_by_a_rule_pods_that_wait_for_too_long_are_made_anew() -> None:
+def test_by_a_rule_pods_that_wait_for_too_long_are_recreated() -> None:
     rule = {"causes": ["PendingTooLong"], "action": "RestartGang"}
     policy = {
         "pendingDeadlineSeconds": 60,
@@ -77,7 +77,7 @@ def test_by_a_rule_pods_that_wait_for_too_long_are_made_anew() -> None:
     assert truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
 
 
-def test_a_worker_that_waits_for_too_long_may_be_gone_without() -> None:
+def test_a_worker_that_waits_for_too_long_may_be_left_out() -> None:
     rule = {"roles": ["Worker"], "causes": ["PendingTooLong"], "action": "Ignore"}
     policy = {"pendingDeadlineSeconds": 60, "failurePolicy": {"rules": [rule]}}
     world = builders.World(builders.a_job(chief=1, worker=2, run_policy=policy))
@@ -137,7 +137,7 @@ def test_asynchronous_training_does_not_run_without_its_server() -> None:
     assert truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
 
 
-def test_the_wait_is_counted_anew_in_each_attempt() -> None:
+def test_the_wait_is_counted_from_zero_in_each_attempt() -> None:
     world = running(worker=2, run_policy={"pendingDeadlineSeconds": 60})
     world.advance(3600)
     del world.pods["job-worker-1"]
@@ -251,7 +251,7 @@ def test_a_dead_node_holds_up_no_other_part_of_life_either(state: str) -> None:
     assert [one.force_from for one in world.decide().deletions] == [""]
 
 
-def test_a_refusal_for_now_is_told_once_and_the_job_goes_on() -> None:
+def test_a_refusal_for_now_is_reported_once_and_the_job_goes_on() -> None:
     world = builders.World(builders.a_job(worker=2))
     world.step(writes=1)
     words = "exceeded quota: pods, used: pods={}"

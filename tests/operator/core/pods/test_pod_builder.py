@@ -37,7 +37,7 @@ def environment(pod: dict[str, Any]) -> dict[str, str]:
     return {variable["name"]: variable.get("value") for variable in container["env"]}
 
 
-def test_children_belong_to_the_job_and_are_found_by_its_labels() -> None:
+def test_children_belong_to_the_job_and_carry_its_labels() -> None:
     job = builders.a_job(chief=1, worker=2)
     children = [
         network.service(layout.build(job)),
@@ -101,7 +101,7 @@ def test_an_evaluator_reads_what_training_writes() -> None:
     assert environment(evaluator)["TFPARALLEL_OUTPUT_DIR"] == "/output/job"
 
 
-def test_a_command_of_ones_own_may_say_why_it_ends() -> None:
+def test_a_custom_command_may_say_why_it_ends() -> None:
     document = builders.manifest(worker=1)
     container = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
     worker = replicas.Replica(types.Role.WORKER, 0)
@@ -191,7 +191,7 @@ def _fields(trainer: job_file.TrainerSpec) -> dict[str, Any]:
     return {name: getattr(trainer, name) for name in job_file.TrainerSpec.model_fields}
 
 
-def test_checkpoints_in_a_bucket_leave_a_pod_with_a_folder_of_its_own() -> None:
+def test_checkpoints_in_a_bucket_leave_a_pod_with_its_local_folder() -> None:
     document = builders.manifest(trainer=True, worker=2)
     document["spec"]["trainer"]["checkpoint"] = {"uri": "s3://bucket/runs"}
     job = load.parse_job(document)

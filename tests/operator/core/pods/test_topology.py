@@ -54,7 +54,7 @@ def test_groups_that_take_several_pods_are_labelled() -> None:
     assert labels(job, PIPELINE) == ["0"] * 4 + ["1"] * 4
 
 
-def test_stages_in_pods_of_their_own_make_a_pipeline() -> None:
+def test_stages_in_separate_pods_form_a_pipeline() -> None:
     job = builders.a_split_job({"data": -1, "stage": 2}, worker=4)
     assert labels(job, GROUP) == [None] * 4
     assert labels(job, PIPELINE) == ["0", "0", "1", "1"]

@@ -49,7 +49,7 @@ def a_pod(world: builders.World) -> Mapping[str, Any]:
     return pod
 
 
-def test_without_being_asked_for_nothing_of_a_gang_is_made() -> None:
+def test_without_a_request_no_gang_is_created() -> None:
     world = builders.World(builders.a_job(worker=2), settings=with_gangs(COSCHEDULING))
     world.settle()
     assert len(world.pods) == 2
@@ -233,14 +233,14 @@ def test_a_job_that_changes_its_scheduler_leaves_no_group_behind() -> None:
     assert only_group(world).api_version == "scheduling.volcano.sh/v1beta1"
 
 
-def test_a_group_that_somebody_deletes_is_made_again() -> None:
+def test_a_group_that_somebody_deletes_is_recreated() -> None:
     world = a_gang(worker=2)
     world.groups.clear()
     world.settle()
     assert only_group(world).spec == {"minMember": 2}
 
 
-def test_each_attempt_has_its_own_group_of_kubernetes_for_they_cannot_change() -> None:
+def test_each_attempt_has_another_group_of_kubernetes_for_they_cannot_change() -> None:
     world = a_gang(KUBERNETES, worker=3)
     group = only_group(world)
     assert (group.api_version, group.name) == ("scheduling.k8s.io/v1beta1", "job-1")

@@ -4,7 +4,7 @@ from testing.operator import builders, queues
 from tfparallel_operator.api import names, types
 
 
-def test_suspended_by_its_user_it_leaves_the_queue_and_resumed_it_queues_anew() -> None:
+def test_suspended_by_its_user_it_leaves_the_queue_and_resumed_it_queues_again() -> None:
     world = queues.queued_world()
     queues.admit(world)
     world.run()

@@ -97,7 +97,7 @@ def test_restarts_keep_the_admission() -> None:
     assert queues.pod_manifests(world)[-1]["spec"]["nodeSelector"] == {"cloud.example/spot": "true"}
 
 
-def test_kueue_is_told_of_starts_losses_and_recoveries() -> None:
+def test_kueue_learns_of_starts_losses_and_recoveries() -> None:
     world = queues.queued_world()
     queues.admit(world)
     assert queues.conditions_of(world)["PodsReady"] == ("False", "WaitForStart")

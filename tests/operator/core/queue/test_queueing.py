@@ -45,7 +45,7 @@ def test_its_templates_say_what_decides_about_quota_and_nothing_of_an_attempt() 
     assert world.manifests[0]["spec"]["priorityClassRef"] == reference
 
 
-def test_kueues_own_priority_class_wins_over_that_of_pods() -> None:
+def test_kueues_priority_class_wins_over_that_of_pods() -> None:
     world = queues.queued_world({names.LABEL_WORKLOAD_PRIORITY: "urgent"})
     spec = world.manifests[0]["spec"]
     reference = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "urgent"}

@@ -62,7 +62,7 @@ def _listens_on(pods: dict[str, dict[str, Any]], job: str) -> list[int]:
     return ports
 
 
-async def test_jobs_on_their_nodes_network_get_ports_of_their_own(place: harness.Place) -> None:
+async def test_jobs_on_their_nodes_network_get_different_ports(place: harness.Place) -> None:
     async def pods_of(*names: str) -> None:
         async def there() -> bool:
             pods = await place.pods()

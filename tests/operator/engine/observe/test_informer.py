@@ -48,7 +48,7 @@ async def _turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_was_there_and_what_comes_is_found_by_the_jobs_uid() -> None:
+async def test_objects_present_and_new_are_matched_by_the_jobs_uid() -> None:
     world = World()
     await world.add("a")
     async with world.running():
@@ -81,7 +81,7 @@ async def test_what_vanished_while_nobody_watched_is_removed_after_the_next_list
         assert world.reported
 
 
-async def test_an_answer_to_a_write_is_known_before_the_watch_tells_of_it() -> None:
+async def test_an_answer_to_a_write_is_known_before_the_watch_reports_it() -> None:
     world = World()
     async with world.running():
         created = await world.add("a")
@@ -89,7 +89,7 @@ async def test_an_answer_to_a_write_is_known_before_the_watch_tells_of_it() -> N
         assert world.names() == ["a"]
 
 
-async def test_an_answer_that_comes_late_does_not_bring_back_what_is_gone() -> None:
+async def test_a_late_answer_does_not_bring_back_what_was_deleted() -> None:
     world = World()
     async with world.running():
         created = await world.add("a")
@@ -109,7 +109,7 @@ async def test_a_list_that_is_older_than_a_write_does_not_remove_it() -> None:
         assert world.names() == ["a"]
 
 
-async def test_what_a_list_beside_the_watch_has_told_is_not_told_again_by_the_watch() -> None:
+async def test_what_a_list_has_reported_is_not_reported_again_by_the_watch() -> None:
     world = World()
     first = await world.add("a")
     async with world.running():
@@ -180,7 +180,7 @@ async def test_a_list_is_read_page_by_page() -> None:
         assert world.names() == [f"pod-{number}" for number in range(5)]
 
 
-async def test_only_the_given_namespaces_are_followed() -> None:
+async def test_only_the_watched_namespaces_are_followed() -> None:
     world = World(("one", "two"))
     for namespace in ("one", "two", "three"):
         await world.add(f"pod-{namespace}", namespace)
@@ -222,7 +222,7 @@ def _body(version: int, uid: str = "uid-1", **more: Any) -> dict[str, Any]:
     return {"metadata": {**metadata, "resourceVersion": str(version)}, **more}
 
 
-async def test_the_newest_version_of_a_job_is_kept_whoever_told_of_it() -> None:
+async def test_the_newest_version_of_a_job_is_kept_from_any_source() -> None:
     work: queue.Queue[queue.Key] = queue.Queue()
     known = jobs.Jobs(work)
     known.watched("ADDED", _body(1))

@@ -166,7 +166,7 @@ async def test_a_pod_of_an_earlier_attempt_is_no_longer_heard(place: harness.Pla
         )
 
 
-async def test_the_certificates_are_kept_and_only_made_once(place: harness.Place) -> None:
+async def test_the_certificates_are_kept_and_issued_once(place: harness.Place) -> None:
     certificates = await asyncio.gather(
         *(tls.ensure(place.api, place.namespace, "keys", "operator.svc") for _ in range(3))
     )
@@ -308,7 +308,7 @@ async def test_a_report_that_another_operator_has_overtaken_is_dropped() -> None
         assert desk.api.steps == [1, 10]
 
 
-async def test_a_report_of_a_job_that_is_gone_or_made_anew_is_dropped() -> None:
+async def test_a_report_of_a_deleted_or_recreated_job_is_dropped() -> None:
     async with _desk() as desk:
         desk.report(5, uid="an earlier job's")
         await desk.pass_time(INTERVAL)

@@ -146,7 +146,7 @@ async def test_without_a_token_nobody_learns_which_jobs_there_are() -> None:
     assert "job-uid" not in text
 
 
-def test_the_lease_has_a_client_of_its_own(tmp_path: pathlib.Path) -> None:
+def test_the_lease_has_a_separate_client(tmp_path: pathlib.Path) -> None:
     kubeconfig = operator_process.write_kubeconfig("https://127.0.0.1:1", tmp_path)
     options = settings.Settings("trainer:test", lease="lease", kubeconfig=str(kubeconfig))
     parts = engine.Engine(options)

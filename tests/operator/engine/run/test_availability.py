@@ -222,7 +222,7 @@ class Deaf(wrapped_api.WrappedApi):
             yield event
 
 
-async def test_who_takes_over_does_not_trust_what_its_watches_have_told(
+async def test_a_new_leader_does_not_trust_its_watches(
     place: harness.Place, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with operator_process.running(

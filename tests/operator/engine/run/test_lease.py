@@ -106,7 +106,7 @@ async def test_a_holder_stops_before_another_may_begin() -> None:
     assert not await two.attempt()
 
 
-async def test_the_time_that_counts_is_the_holders_own() -> None:
+async def test_the_time_that_counts_is_the_holders() -> None:
     world = World()
     one, two = world.operator("one", seconds=60), world.operator("two", seconds=3)
     await one.attempt()

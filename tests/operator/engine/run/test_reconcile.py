@@ -102,7 +102,7 @@ async def _occupy(api: memory_api.MemoryApi, owner: dict[str, Any] | None) -> No
 QUOTA = 'pods "digits-chief-0" is forbidden: exceeded quota: gpus'
 
 
-async def test_a_quota_is_waited_for_and_told_of(world: World) -> None:
+async def test_a_quota_is_waited_for_and_reported(world: World) -> None:
     world.api.refusal = errors.Refused(QUOTA, status=403)
     async with world.running():
         assert world.status["state"] == "Pending"
@@ -132,7 +132,7 @@ async def test_a_quota_is_waited_for_and_told_of(world: World) -> None:
         ("pods is forbidden: violates PodSecurity", "AdmissionDenied"),
     ],
 )
-async def test_a_refusal_for_now_has_a_reason_of_its_own(
+async def test_a_refusal_for_now_has_a_distinct_reason(
     world: World, sentence: str, reason: str
 ) -> None:
     world.api.refusal = errors.Refused(sentence, status=403)
@@ -319,7 +319,7 @@ async def test_an_object_that_is_no_valid_job_fails_once_and_is_left_alone(world
         assert len(world.api.log) == before
 
 
-async def test_a_job_that_changed_under_a_decision_is_read_and_decided_anew(world: World) -> None:
+async def test_a_job_that_changed_under_a_decision_is_read_and_decided_again(world: World) -> None:
     async with world.running():
         world.api.intruder = "tfparallel-progress"
         for pod in world.api.items(resources.PODS):

@@ -56,7 +56,7 @@ async def test_the_life_of_a_job_is_counted() -> None:
     assert value(counted, "reconcile_duration_seconds_count", outcome="bug") == 0
 
 
-async def test_an_operator_that_is_started_anew_counts_nothing_twice() -> None:
+async def test_a_restarted_operator_counts_nothing_twice() -> None:
     world = small_world.World()
     async with world.running(objects.job()):
         await world.start_pods()
@@ -79,7 +79,7 @@ def _condition(kind: str, reason: str = "", at: str = "2026-11-21T10:00:00Z") ->
     return {"type": kind, "status": "True", "reason": reason, "lastTransitionTime": at}
 
 
-def test_versions_that_were_skipped_are_made_up_for() -> None:
+def test_skipped_versions_are_caught_up() -> None:
     counted = metrics.Metrics()
     counted.job_changed(
         _body(), _body(attempt=4, restartCauses={"RetryableExit": 2, "Disruption": 1})

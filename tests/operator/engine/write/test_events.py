@@ -252,7 +252,7 @@ async def test_a_quota_that_is_tried_again_and_again_gives_one_event() -> None:
         assert world.events().count(("Warning", "QuotaExceeded")) == 1
 
 
-async def test_each_restart_of_a_replica_alone_is_told() -> None:
+async def test_each_restart_of_a_replica_alone_is_reported() -> None:
     world = small_world.World()
     async with world.running(objects.job(tfReplicaSpecs=SERVERS)):
         await world.start_pods()
@@ -274,7 +274,7 @@ async def test_the_number_of_events_does_not_grow_with_the_number_of_pods() -> N
     assert counts[0] == counts[1]
 
 
-async def test_an_operator_that_is_started_anew_repeats_nothing() -> None:
+async def test_a_restarted_operator_repeats_nothing() -> None:
     world = small_world.World()
     async with world.running(objects.job()):
         await world.start_pods()

@@ -50,7 +50,7 @@ def test_it_trains_and_counts_exactly(runs: trainings.Runs) -> None:
     assert accuracy == pytest.approx(metrics["val_accuracy"], abs=1e-6)
 
 
-def test_whoever_is_lost_comes_back_and_a_worker_joins(runs: trainings.Runs) -> None:
+def test_a_lost_replica_comes_back_and_a_worker_joins(runs: trainings.Runs) -> None:
     """A worker is killed, then a server, then the chief; the chief is stopped, and returns with
     one more worker, while those that nobody touches go on."""
     names = runs.server_environments(**SLOW_STREAM, workers=3)
@@ -114,7 +114,7 @@ presence.SILENCE_SECONDS = 10.0
 ask once a second."""
 
 
-def test_whoever_is_hung(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
+def test_a_hung_replica(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     text = (server_jobs.EXAMPLE / "model.py").read_text()
     (tmp_path / "model.py").write_text(text + SILENCE)
     environments = runs.server_environments(

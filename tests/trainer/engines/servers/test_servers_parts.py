@@ -195,7 +195,9 @@ class Coordinator:
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
-def test_the_first_error_is_told_and_not_that_others_were_cancelled(cancelled_first: bool) -> None:
+def test_the_first_error_is_reported_and_not_that_others_were_cancelled(
+    cancelled_first: bool,
+) -> None:
     users = tf.errors.InvalidArgumentError(None, None, "a label of 9")
     others = tf.errors.CancelledError(None, None, "another function was cancelled")
     results = [LostTwice(others), LostTwice(users), LostTwice(others)]
@@ -216,7 +218,7 @@ def test_what_a_step_gives_is_read_from_its_vector() -> None:
     assert result.contributions.tolist() == [7.0, 8.0]
 
 
-def test_staleness_is_told() -> None:
+def test_staleness_is_reported() -> None:
     total = asynchronous.Staleness()
     for staleness, applied in ((0, True), (3, True), (5, False), (0, True)):
         total.add(staleness, applied)
@@ -275,7 +277,7 @@ def test_a_worker_that_does_not_ask_for_half_a_minute_is_hung(
     assert not workers.missing
 
 
-def test_a_worker_that_was_replaced_before_anybody_saw_it_gone_is_back() -> None:
+def test_a_worker_that_was_replaced_unseen_is_back() -> None:
     chief, worker = chief_and_worker()
     lines: list[str] = []
     with control.Control(chief) as answers:

@@ -28,7 +28,7 @@ def perceptron() -> graph.Graph:
     return recording.record(split_models.bare(planned_models.perceptron))
 
 
-def test_a_run_with_auto_equals_one_process_and_tells_its_choice(runs: trainings.Runs) -> None:
+def test_a_run_with_auto_equals_one_process_and_reports_its_choice(runs: trainings.Runs) -> None:
     steps, batch, seed = 8, 15, 5
     run = runs.finish(
         "mlp.py",

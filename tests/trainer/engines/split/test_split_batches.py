@@ -280,7 +280,7 @@ def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:
     split_ranks.prepare_new(build, shape.Mesh(stage=2), 1)
 
 
-def test_a_layer_that_no_made_up_numbers_suit_is_refused() -> None:
+def test_a_layer_that_no_sample_input_suits_is_refused() -> None:
     def checked(x: Any) -> Any:
         with tf.control_dependencies([tf.debugging.assert_greater(x, 7.0)]):
             return tf.identity(x)
@@ -315,7 +315,7 @@ class Liar(keras.layers.Layer):
         return shape_
 
 
-def test_a_shape_that_a_layer_does_not_keep_to_is_told_before_the_first_step() -> None:
+def test_a_shape_that_a_layer_breaks_is_reported_before_the_first_step() -> None:
     def build() -> Any:
         first = keras.Input((3,))
         return keras.Model(first, LAYERS.Dense(1)(Liar()(LAYERS.Dense(3)(first))))

@@ -77,7 +77,7 @@ def test_a_last_axis_of_one_may_be_left_out_or_be_there(shape: tuple[int, ...]) 
     np.testing.assert_allclose(mine, model(x.reshape(3, 1)), rtol=0, atol=1e-12)
 
 
-def test_losses_that_layers_add_are_given_without_those_of_weights() -> None:
+def test_losses_that_layers_add_exclude_those_of_weights() -> None:
     model = split_models.eager(split_models.own_layers)
     model_graph = recording.record(model)
     inputs = split_models.inputs_of(model, 3)
@@ -89,7 +89,7 @@ def test_losses_that_layers_add_are_given_without_those_of_weights() -> None:
     assert len(model.losses) == 2
 
 
-def test_the_mask_of_an_output_is_given() -> None:
+def test_the_mask_of_an_output_is_passed_on() -> None:
     model_graph = recording.record(split_models.bare(split_models.masked))
     tokens = np.array([[3, 0, 1, 0, 0]])
     mine = execution.run(
@@ -118,7 +118,7 @@ class Embedded(keras.layers.Layer):
 @pytest.mark.parametrize(
     "layer", [Embedded, lambda: keras.layers.ReversibleEmbedding(5, 3, mask_zero=True)]
 )
-def test_a_mask_that_keras_is_not_told_of_is_refused(layer: Callable[[], Any]) -> None:
+def test_a_mask_that_keras_does_not_know_is_refused(layer: Callable[[], Any]) -> None:
     tokens = keras.Input((4,), dtype="int64")
     model = keras.Model(tokens, keras.layers.LSTM(2)(layer()(tokens)))
     inputs = np.array([[1, 2, 0, 0]])
@@ -126,7 +126,7 @@ def test_a_mask_that_keras_is_not_told_of_is_refused(layer: Callable[[], Any]) -
         execution.run(recording.record(model), inputs, split_models.values(model), training=False)
 
 
-def test_nested_models_become_their_own_calls() -> None:
+def test_nested_models_become_calls() -> None:
     names = [node.name for node in recording.record(split_models.bare(split_models.nested)).nodes]
     assert sum(name.startswith("inner/") for name in names) == 4  # two calls of two nodes each
     assert [name for name in names if name.startswith("tower/")] == [

@@ -20,7 +20,7 @@ def place(mesh: shape.Mesh, processes: int, kind: str = "CPU") -> placing.Place:
     return placing.Place(mesh, tasks.Cluster(members, 0), kind)
 
 
-def test_each_stage_is_told_with_its_devices_and_layers() -> None:
+def test_each_stage_is_reported_with_its_devices_and_layers() -> None:
     mesh = job_file.Mesh(data=2, stage=2, microbatches=4)
     model_stages = cutting.cut(chain("conv", "pool", "dense", "dense#2"), [2])
     placement = placing.describe(
@@ -39,7 +39,7 @@ def test_each_stage_is_told_with_its_devices_and_layers() -> None:
     assert (first.busy_seconds, second.busy_seconds) == ("0.5", "0.123457")
 
 
-def test_a_model_in_one_stage_is_told_too() -> None:
+def test_a_model_in_one_stage_is_reported_too() -> None:
     [whole] = placing.describe(
         job_file.Mesh(tensor=8),
         place(shape.Mesh(tensor=8), 4),

@@ -42,7 +42,7 @@ def drawn(model_graph: Any, values: dict[str, Any], ranks: int) -> tuple[Any, li
     return np.array(results[0][0]), [changed for _, changed in results]
 
 
-def test_parts_draw_their_own_and_the_same_again() -> None:
+def test_each_part_draws_other_numbers_and_the_same_again() -> None:
     first = keras.Input((1,))
     cut = keras.layers.Dense(WIDTH, use_bias=False, kernel_initializer="ones", name="cut")(first)
     model_graph = recording.record(keras.Model(first, keras.layers.Dropout(0.3, seed=2)(cut)))

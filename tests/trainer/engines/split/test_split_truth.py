@@ -151,7 +151,7 @@ def test_weights_that_stages_share_stay_equal() -> None:
         assert all(np.array_equal(first, other) for other in others)
 
 
-def test_each_stage_has_its_own_weights_and_slots_only() -> None:
+def test_each_stage_holds_only_its_weights_and_slots() -> None:
     case = cases.CASES[1]
     split_replicas, _, _ = split_ranks.prepare_new(
         case.functions(synchronized=False), shape.Mesh(stage=3), 2

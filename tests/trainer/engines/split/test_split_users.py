@@ -61,7 +61,7 @@ def model(layer: Any) -> Any:
     return keras.Model(first, keras.layers.Dense(3)(layer(split_group.Source()(first))))
 
 
-def test_a_layer_of_ones_own_is_split_by_ones_own_rule() -> None:
+def test_a_custom_layer_is_split_by_its_custom_rule() -> None:
     plan = split_group.compare(lambda: model(Scale()), {TENSOR: 3})
     assert [choice.way for choice in plan.choices] == ["replicated", "features", "row"]
 

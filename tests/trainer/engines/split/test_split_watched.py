@@ -22,7 +22,7 @@ def test_before_the_first_step_nothing_is_known() -> None:
     assert (seen.busy, seen.step_seconds, seen.spans) == (None, None, ())
 
 
-def test_a_step_is_told_from_its_begin_on_in_the_order_of_time() -> None:
+def test_a_step_is_reported_from_its_start_in_the_order_of_time() -> None:
     seen = watched.Watched(2)
     seen.add(seconds_of_step(1e9))
     assert seen.busy == [0.5, 0.25]

@@ -309,7 +309,7 @@ def test_a_step_that_is_not_finite_cannot_be_left_out(runs: trainings.Runs) -> N
     assert "strategy 'Custom' cannot leave out an update" in ended.errors
 
 
-def test_a_tpu_is_found_by_its_signs(tmp_path: pathlib.Path) -> None:
+def test_a_tpu_is_recognized_by_its_signs(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.BadConfigurationError, match="no TPU is here"):
         tpu_name.find({}, tmp_path)
     assert tpu_name.find({"TPU_NAME": "mine"}, tmp_path) == "mine"

@@ -152,7 +152,7 @@ def assert_ends_at(virtual_clock: clock.Clock, moment: float, given_up: threadin
     waiting.until(given_up.is_set, "giving up")
 
 
-def test_time_that_is_given_later_counts(virtual_clock: clock.Clock) -> None:
+def test_time_that_is_added_later_counts(virtual_clock: clock.Clock) -> None:
     given_up = threading.Event()
     stop = termination.Termination(given_up.set, 30)
     stop.allow(0.3)

@@ -62,7 +62,7 @@ def stuck_here(virtual_clock: clock.Clock, ended: threading.Event) -> None:
     assert ended.wait(60)
 
 
-def test_a_wait_for_others_has_its_own_limit(
+def test_a_wait_for_others_has_a_separate_limit(
     tmp_path: pathlib.Path, virtual_clock: clock.Clock
 ) -> None:
     process = Process()
@@ -204,7 +204,7 @@ def training_data():
 """
 
 
-def test_a_step_of_a_worker_that_never_ends_is_told_by_the_chief(
+def test_a_step_of_a_worker_that_never_ends_is_reported_by_the_chief(
     tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
     (tmp_path / "model.py").write_text(ENDLESS)

@@ -236,7 +236,7 @@ def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
         yield folder
 
 
-def test_a_full_disk_is_told_and_leaves_a_good_checkpoint(
+def test_a_full_disk_is_reported_and_leaves_a_good_checkpoint(
     tmp_path: pathlib.Path, small_disk: pathlib.Path, runs: trainings.Runs
 ) -> None:
     (tmp_path / "model.py").write_text(MODEL)
@@ -267,7 +267,7 @@ def begin(folder: pathlib.Path, **trainer: object) -> launch.Group:
     return trainings.Runs(folder).group(environments)
 
 
-def test_a_disk_that_becomes_read_only_is_told_and_leaves_a_good_checkpoint(
+def test_a_disk_that_becomes_read_only_is_reported_and_leaves_a_good_checkpoint(
     tmp_path: pathlib.Path,
 ) -> None:
     checkpoint = {"claim": "c", "everySteps": 2, "keep": 2}
@@ -298,7 +298,9 @@ def test_a_disk_that_becomes_read_only_is_told_and_leaves_a_good_checkpoint(
             group.wait_for_output(0, f"resuming after step {store.step_of(kept[-1])} from")
 
 
-def test_a_disk_that_others_fill_is_told_when_a_record_is_written(tmp_path: pathlib.Path) -> None:
+def test_a_disk_that_others_fill_is_reported_when_a_record_is_written(
+    tmp_path: pathlib.Path,
+) -> None:
     with disks.mounted(tmp_path / "output", "size=1m") as folder, begin(tmp_path) as group:
         group.wait_for_output(0, "] step ")
         with contextlib.suppress(OSError), (folder / "others").open("wb", 0) as file:

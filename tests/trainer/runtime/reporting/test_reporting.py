@@ -34,7 +34,7 @@ def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> clock.Clock:
     return virtual_clock
 
 
-def test_a_resumed_run_tells_its_own_pace(virtual_clock: clock.Clock) -> None:
+def test_a_resumed_run_reports_the_pace_since_it_resumed(virtual_clock: clock.Clock) -> None:
     kept = Kept()
     reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
 
@@ -101,7 +101,7 @@ def test_a_report_costs_next_to_nothing(
     assert statistics.median(costs) < 0.01 * reports.INTERVAL_SECONDS
 
 
-def test_a_report_tells_where_the_parts_of_a_split_model_are() -> None:
+def test_a_report_places_the_parts_of_a_split_model() -> None:
     kept = Kept()
     reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
     reporter.train({"loss": 0.5}, 1, 10, 0)

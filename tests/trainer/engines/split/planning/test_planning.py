@@ -257,7 +257,7 @@ def test_stages_that_cannot_be_are_refused(
         choose.plan_for(model_subject, search_space.Constraints(mesh={"stage": stages}))
 
 
-def test_an_open_length_has_to_be_told() -> None:
+def test_an_open_length_has_to_be_declared() -> None:
     def build() -> Any:
         tokens = keras.Input((None,), dtype="int32", name="words")
         return keras.Model(tokens, keras.layers.LSTM(3)(keras.layers.Embedding(5, 4)(tokens)))
