@@ -1,17 +1,13 @@
-"""State of divided models with whole processes: under another mesh, after a kill, as one file."""
-
-import pathlib
-from typing import Any
+"""State of divided models with whole processes: under another mesh."""
 
 import keras
 import pytest
 
 from testing import repeats
-from testing.trainer import reference, saves, weights
+from testing.trainer import reference, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer.checkpoint import store
-from tfparallel_trainer.contract import exits, outputs
-from tfparallel_trainer.storage import folder as folders
+from tfparallel_trainer.contract import outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
 
@@ -19,7 +15,6 @@ BATCH = 15
 SEED = 5
 EACH = 3
 LIMIT = 240.0
-STAGES_OF_TWO: dict[str, object] = {"stage": 2, "microbatches": 2}
 
 Mesh = dict[str, object]
 
@@ -83,41 +78,3 @@ def test_a_run_goes_on_under_other_meshes_and_strategies(name: str, runs: traini
             for one in (loaded, plain)
         )
     assert metrics == pytest.approx(expected_metrics, rel=1e-9)
-
-
-@pytest.mark.timeout(1200)
-def test_killed_during_a_save_it_goes_on_from_the_one_before(
-    tmp_path: pathlib.Path, runs: trainings.Runs
-) -> None:
-    (tmp_path / "model.py").write_text(saves.MODEL)
-    job: dict[str, Any] = {
-        "source": tmp_path,
-        "steps": 6,
-        "globalBatchSize": 4,
-        "checkpoint": {"claim": "c", "everySteps": 1, "keep": 2},
-        "processes": 2,
-        "strategy": "ModelSplit",
-        "mesh": STAGES_OF_TWO,
-    }
-    checkpoints = tmp_path / "killed" / "output" / outputs.CHECKPOINTS
-    moments = (
-        (1, saves.half(1, parts=2)),
-        (0, saves.half(0, parts=2)),
-        (1, saves.Moment("open", saves.listing(1))),
-        (0, saves.Moment("open", saves.INDEX)),
-    )
-    for step, (victim, moment) in enumerate(moments, 2):
-        environments = runs.environments("model.py", folder="killed", **job)
-        environments[victim].update(moment.of_step(step))
-        with runs.group(environments, logs="killed/logs") as group:
-            processes = group.wait(LIMIT)
-        assert processes[victim].code == moment.code, processes
-        assert processes[1 - victim].code == exits.Exit.PEER_LOST, processes
-        assert store.checkpoints(folders.Folder(checkpoints))[-1].name == store.name(step - 1)
-        weights.checkpoint(checkpoints.parent)  # reads and verifies all of it
-    killed, unbroken = (
-        runs.finish("model.py", folder=folder, limit=LIMIT, **job)
-        for folder in ("killed", "unbroken")
-    )
-    weights.assert_same_bits(killed.checkpoint(6), unbroken.checkpoint(6))
-    assert not saves.drafts(checkpoints)

@@ -3,14 +3,12 @@
 import json
 import pathlib
 import signal
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
-from testing.trainer import launch, reference, saves, weights
+from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import environment, exits
 
@@ -60,70 +58,6 @@ def test_killed_anywhere_it_ends_with_the_same_bits(
         weights.checkpoint(tmp_path / "killed" / "output", steps),
         weights.checkpoint(tmp_path / "whole" / "output", steps),
     )
-
-
-MOMENTS = {
-    "half of the variables are written": saves.half(),
-    "the variables are written": saves.Moment("open", saves.listing()),
-    "the part is written": saves.Moment("open", saves.INDEX),
-    "the folder has no name yet": saves.Moment("os.rename"),
-}
-LEFT = (
-    {saves.data()},
-    {saves.data()},
-    {saves.data(), saves.listing()},
-    {saves.data(), saves.listing(), saves.INDEX},
-)
-"""The files of the draft at each moment."""
-
-
-@pytest.mark.timeout(400)
-def test_killed_during_a_save_it_goes_on_from_the_one_before(
-    tmp_path: pathlib.Path, runs: trainings.Runs
-) -> None:
-    (tmp_path / "model.py").write_text(saves.MODEL)
-    checkpoint = {"claim": "c", "everySteps": 1, "keep": 2}
-    trainer: dict[str, object] = {"steps": 12, "globalBatchSize": 4, "checkpoint": checkpoint}
-
-    def train(name: str, more: Mapping[str, str]) -> launch.Ended:
-        folder = tmp_path / name
-        environments = launch.environments(
-            folder, tmp_path, trainer, strategy="Mirrored", more=more
-        )
-        with trainings.Runs(folder).group(environments) as group:
-            return group.wait()[0]
-
-    assert train("whole", {}).code == 0
-
-    checkpoints = tmp_path / "killed" / "output" / "checkpoints"
-    newest = 0
-    for (what, moment), left in zip(MOMENTS.items(), LEFT, strict=True):
-        # Two more first, so that something is there to be lost.
-        ended = train("killed", moment.of_step(newest + 3))
-        assert ended.code == moment.code, ended
-        if newest:
-            assert f"resuming after step {newest} " in ended.output
-        (draft,) = saves.drafts(checkpoints)
-        assert {path.name for path in draft.iterdir()} == left
-        written = (draft / saves.data()).stat().st_size
-        assert written == moment.limit if moment.limit else written > saves.BYTES
-        steps = sorted(int(path.name[-10:]) for path in checkpoints.glob("step-*"))
-        assert steps == [newest + 1, newest + 2]
-        for step in steps:
-            assert len(weights.checkpoint(tmp_path / "killed" / "output", step)) == saves.VARIABLES
-        newest += 2
-        print(f"killed when {what}: step {newest} is the newest that is whole")
-
-    ended = train("killed", {})
-    assert ended.code == 0, ended
-    assert f"resuming after step {newest} " in ended.output
-    assert not saves.drafts(checkpoints)
-    for one, other in zip(
-        weights.checkpoint(tmp_path / "killed" / "output", 12).values(),
-        weights.checkpoint(tmp_path / "whole" / "output", 12).values(),
-        strict=True,
-    ):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
 
 
 @pytest.mark.timeout(400)
