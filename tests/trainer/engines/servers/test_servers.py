@@ -118,18 +118,26 @@ def test_a_hung_replica(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     text = (server_jobs.EXAMPLE / "model.py").read_text()
     (tmp_path / "model.py").write_text(text + SILENCE)
     environments = runs.server_environments(
-        source=tmp_path, steps=launch.ENDLESS, checkpoint=server_jobs.CHECKPOINT
+        source=tmp_path,
+        steps=launch.ENDLESS,
+        checkpoint=server_jobs.CHECKPOINT,
+        stepTimeoutSeconds=60,  # a chief that is stuck shows its stacks
     )
     with runs.group(
         [environments[name] for name in ("chief-0", "ps-0", "worker-0", "worker-1")]
     ) as group:
-        _, server, _, worker = group.processes
+        chief, server, _, worker = group.processes
         # Until every worker has made steps and evaluated, TensorFlow waits for all of them.
         group.wait_for_output(0, "  epoch 6  ")
         worker.send_signal(signal.SIGSTOP)
         group.wait_for_output(0, "worker-1 has not asked for 10 s")
         saved = launch.newest(runs.folder)
-        waiting.until(lambda: launch.newest(runs.folder) > saved, "training goes on without it")
+        waiting.until(
+            lambda: launch.newest(runs.folder) > saved or chief.poll() is not None,
+            "training goes on without it",
+            limit=180,
+        )
+        assert chief.poll() is None, group.result(0)
         worker.send_signal(signal.SIGCONT)
         group.wait_for_output(0, "worker-1 asks again")
         group.wait_for_output(0, "worker-1 makes steps again")
