@@ -168,6 +168,11 @@ def running(purpose: str, cluster_settings: settings.Settings) -> Generator[hand
             lifecycle.down(name)
 
 
+def outlives_session(cluster: handle.Cluster) -> bool:
+    """Whether somebody else ends the cluster, so that what tests leave in it has to go."""
+    return OWN_NAME.fullmatch(cluster.name) is None
+
+
 def end_abandoned() -> None:
     """End clusters whose test session was killed before it could do so."""
     for name in lifecycle.names():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from testing import waiting
-from testing.cluster import handle
+from testing.cluster import fixtures, handle
 from tfparallel_operator.api import names
 
 Object = dict[str, Any]
@@ -181,7 +181,7 @@ Make = Callable[[str], Namespace]
 
 @contextlib.contextmanager
 def maker(cluster: handle.Cluster) -> Iterator[Make]:
-    """Makes namespaces that enforce the level restricted; they go at the end."""
+    """Makes namespaces that enforce the level restricted; they end with the cluster or here."""
     created: list[str] = []
 
     def make(purpose: str) -> Namespace:
@@ -194,7 +194,7 @@ def maker(cluster: handle.Cluster) -> Iterator[Make]:
         return Namespace(cluster, name)
 
     yield make
-    if created:
+    if created and fixtures.outlives_session(cluster):
         cluster.run_kubectl("delete", "namespace", *created, "--timeout=600s", limit=660.0)
 
 

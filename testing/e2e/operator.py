@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from images import targets
-from testing.cluster import handle
+from testing.cluster import fixtures, handle
 from testing.e2e import volumes
 from testing.image_cache import build
 
@@ -32,10 +32,11 @@ def running(cluster: handle.Cluster) -> Iterator[None]:
     install(cluster)
     keeper.wait()
     yield
-    keeper.remove()
-    uninstall(cluster)
-    cluster.run_kubectl("delete", "crd", CRD)
-    cluster.run_kubectl("delete", "namespace", NAMESPACE, "--timeout=120s")
+    if fixtures.outlives_session(cluster):
+        keeper.remove()
+        uninstall(cluster)
+        cluster.run_kubectl("delete", "crd", CRD)
+        cluster.run_kubectl("delete", "namespace", NAMESPACE, "--timeout=120s")
 
 
 def install(cluster: handle.Cluster, *values: str, chart: Path = CHART) -> None:

@@ -10,14 +10,14 @@ from testing.e2e import namespaces, operator
 
 @pytest.fixture(scope="session")
 def cluster(full_cluster: handle.Cluster) -> Iterator[handle.Cluster]:
-    """The cluster with the operator; after the tests nothing of it is left."""
+    """The cluster with the operator."""
     with operator.running(full_cluster):
         yield full_cluster
 
 
 @pytest.fixture(scope="session")
 def make_namespace(cluster: handle.Cluster) -> Iterator[namespaces.Make]:
-    """Makes namespaces that enforce the level restricted; they go at the end of the session."""
+    """Makes namespaces that enforce the level restricted."""
     with namespaces.maker(cluster) as make:
         yield make
 
