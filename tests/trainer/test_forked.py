@@ -35,6 +35,7 @@ def test_forked_and_new_processes_give_the_same_bits(
     weights.assert_same_bits(forked.checkpoint(STEPS), new.checkpoint(STEPS))
 
 
+@pytest.mark.long
 def test_forked_and_new_servers_give_the_same_bits(runs: trainings.Runs) -> None:
     forked, new = (
         runs.finish_servers("mlp.py", folder=str(is_new), new=is_new, workers=1, **JOB)

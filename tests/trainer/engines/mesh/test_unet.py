@@ -40,6 +40,7 @@ def compile_model(model: Any) -> None:
     model.compile(keras.optimizers.RMSprop(1e-3), "sparse_categorical_crossentropy")
 
 
+@pytest.mark.long
 def test_rounding_that_grows_stays_rounding() -> None:
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (EXAMPLES, SIZE, SIZE, 3)).astype("float64")

@@ -31,6 +31,7 @@ def test_one_forward_one_backward_holds_as_many_microbatches_as_stages() -> None
     assert unbounded == pytest.approx(12, abs=0.1)
 
 
+@pytest.mark.long
 def test_more_microbatches_take_no_more_memory() -> None:
     devices = ranks.DEVICES[:STAGES]
     order = schedule.one_forward_one_backward
