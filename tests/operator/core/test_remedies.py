@@ -230,10 +230,10 @@ def test_pods_that_wait_have_their_remedy_in_the_condition() -> None:
 
 def test_the_condition_has_each_cause_with_its_remedy_once() -> None:
     world = builders.a_world(chief=1, worker=2)
-    held = "Unschedulable: optimistic rejection in PostFilter"
+    pushed_back = "Unschedulable: optimistic rejection in PostFilter"
     no_room = "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."
     no_image = "ImagePullBackOff: registry.example/job:1: not found"
-    world.update("job-chief-0", waiting=held)
+    world.update("job-chief-0", waiting=pushed_back)
     world.update("job-worker-0", waiting=no_room)
     world.settle()
     assert _message(world, names.Condition.RUNNING) == (
