@@ -80,7 +80,10 @@ class TrainerClient:
         follow: bool = False,
         tail: int | None = None,
     ) -> Iterator[str]:
-        """Yield the lines of the coordinator, of a replica such as worker-1, or of "all"."""
+        """Yield the lines of a replica such as worker-1, or of "all".
+
+        None: the coordinator, or of a failed job the replica that failed first.
+        """
         lines = self._client.get_job_logs(name, replica, follow=follow, tail=tail)
         return self._loop.stream(lines)
 

@@ -12,9 +12,6 @@ from tfparallel.diagnosis import findings, gather
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core.status import conditions
 
-ALL_REPLICAS = "all"
-"""As the replica of a call: the logs of every replica."""
-
 Callback = Callable[[models.Job], object]
 
 
@@ -76,15 +73,14 @@ class AsyncTrainerClient:
 
         Args:
             name: the job's.
-            replica: such as worker-1; None: the coordinator, which reports progress; "all": every
-                replica, its name before each line.
+            replica: such as worker-1; None: the coordinator, which reports progress, or of a failed
+                job the replica that failed first; "all": every replica, its name before each line.
             follow: whether to go on until the job ends, over restarts.
             tail: how many lines at most; None: all.
         """
         job = await self.get_job(name)
-        everyone = replica == ALL_REPLICAS
-        chosen = None if everyone else (replica or logs.find_coordinator(job))
-        lines = logs.read(self._backend, job, chosen, follow=follow, tail=tail)
+        everyone = replica == logs.ALL_REPLICAS
+        lines = logs.read(self._backend, job, replica, follow=follow, tail=tail)
         async with contextlib.aclosing(lines):
             async for line in lines:
                 yield f"[{line.replica}] {line.bare_text}" if everyone else line.text

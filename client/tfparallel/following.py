@@ -89,7 +89,7 @@ def describe_waiting(job: models.Job) -> str:
 
 
 async def _show_lines(jobs: backend.Backend, job: models.Job, screen: display.Display) -> None:
-    async for line in _readable(logs.read(jobs, job, None, follow=True)):
+    async for line in _readable(logs.read(jobs, job, logs.ALL_REPLICAS, follow=True)):
         screen.line(line.replica, line.text)
 
 

@@ -7,12 +7,22 @@ import difflib
 from collections.abc import AsyncGenerator, Sequence
 
 from tfparallel import backend, errors, models
-from tfparallel_operator.api import load
+from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.core.status import conditions
+from tfparallel_trainer.contract import exits
+
+ALL_REPLICAS = "all"
+"""As the name of a replica: every replica."""
 
 _PAUSE_SECONDS = 1.0
 """Between two looks for replicas that have started."""
 
 _COORDINATORS = ("Chief", "Master")
+
+_ENDED = ("Failed", "Terminating", "Succeeded")
+
+_LOSSES = (names.Condition.FAILED, names.Condition.RESTARTING)
+"""Conditions whose message begins with the pod that failed first, if a pod failed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,10 +46,58 @@ def find_coordinator(job: models.Job) -> str:
     return "chief-0" if job.status.strategy == "ParameterServer" else "worker-0"
 
 
+def list_witnesses(job: models.Job, replicas: Sequence[models.Replica]) -> list[models.Replica]:
+    """Return the replicas whose lines say why a job is as it is, the one that says most first.
+
+    After a failure these are the replicas that failed and are still there: the cause, and then the
+    others in the order in which they failed, those that lost a peer last. Else it is the
+    coordinator, if it runs.
+    """
+    losses = (conditions.find(job.status, kind) for kind in _LOSSES)
+    loss = next((loss for loss in losses if loss and loss.status is job_status.Truth.TRUE), None)
+    if loss is None:
+        usual = find_coordinator(job), "Running"
+        return [replica for replica in replicas if (replica.name, replica.phase) == usual]
+    first = loss.message.partition(" ")[0].rstrip(":")
+
+    def has_failed(replica: models.Replica) -> bool:
+        # The kubelet reports the end of a container before that of its pod.
+        is_over = replica.exit_code is not None or replica.phase in _ENDED
+        return bool(replica.exit_code) or (replica.pod == first and is_over)
+
+    def order(replica: models.Replica) -> tuple[bool, bool, bool, float]:
+        ended, is_consequence = replica.ended, replica.exit_code == exits.Exit.PEER_LOST
+        moment = ended.timestamp() if ended else 0.0
+        return replica.pod != first, is_consequence, ended is None, moment
+
+    return sorted(filter(has_failed, replicas), key=order)
+
+
+async def read_first(
+    jobs: backend.Backend, job: models.Job, replicas: Sequence[models.Replica], tail: int | None
+) -> AsyncGenerator[Line, None]:
+    """Yield the lines of the first of these replicas whose log can be had.
+
+    Raises:
+        Failure: no log can be read.
+    """
+    for replica in replicas:
+        begun = False
+        try:
+            async for text in jobs.read_logs(replica, job, follow=False, tail=tail):
+                begun = True
+                yield Line(replica.name, text)
+        except errors.Failure:  # Such as of a pod that was evicted, or whose node is gone.
+            if begun or replica is replicas[-1]:
+                raise
+        else:
+            return
+
+
 async def read(
     jobs: backend.Backend,
     job: models.Job,
-    replica: str | None,
+    replica: str | None = None,
     *,
     follow: bool = False,
     tail: int | None = None,
@@ -49,13 +107,22 @@ async def read(
     Args:
         jobs: where the job is.
         job: the job.
-        replica: its name, such as worker-1; None: all replicas.
+        replica: its name, such as worker-1, or `ALL_REPLICAS`; None: the coordinator, which reports
+            how far training is, or of a failed job the first that failed and has a log.
         follow: whether to go on until the job ends, over restarts.
         tail: how many lines of each replica at most; None: all.
 
     Raises:
         SpecError: the job has no such replica, or it has not started yet.
+        Failure: a log cannot be read.
     """
+    if replica is None and job.state == names.State.FAILED:
+        witnesses = list_witnesses(job, await jobs.list_replicas(job))
+        if witnesses:
+            async for line in read_first(jobs, job, witnesses, tail):
+                yield line
+            return
+    replica = replica or find_coordinator(job)
     if follow:
         async for line in _follow(jobs, job, replica, tail):
             yield line
@@ -67,24 +134,24 @@ async def read(
 
 
 def _choose(
-    replicas: Sequence[models.Replica], name: str | None, job: models.Job
+    replicas: Sequence[models.Replica], name: str, job: models.Job
 ) -> Sequence[models.Replica]:
-    if name is None:
+    if name == ALL_REPLICAS:
         return [replica for replica in replicas if replica.phase != "Pending"]
-    names = [replica.name for replica in replicas]
-    if name not in names:
+    known = [replica.name for replica in replicas]
+    if name not in known:
         if job.is_finished and name in _expected(job):
             raise load.SpecError(
                 f"{name} of {job.name} has no log: its pod is gone. Pods that run when a job ends"
                 " are deleted unless spec.runPolicy.cleanPodPolicy is None"
             )
-        if not names and name in _expected(job):
+        if not known and name in _expected(job):
             raise load.SpecError(
                 f"{job.name} has no replicas yet. `tfparallel why {job.name}` says why; -f waits"
                 " for them"
             )
-        near = difflib.get_close_matches(name, names, n=1)
-        shown = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'none'}."
+        near = difflib.get_close_matches(name, known, n=1)
+        shown = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}."
         raise load.SpecError(f"{job.name} has no replica {name!r}: {shown}")
     [replica] = [replica for replica in replicas if replica.name == name]
     if replica.phase == "Pending":
@@ -106,7 +173,7 @@ def _expected(job: models.Job) -> Sequence[str]:
 
 
 async def _follow(
-    jobs: backend.Backend, job: models.Job, name: str | None, tail: int | None
+    jobs: backend.Backend, job: models.Job, name: str, tail: int | None
 ) -> AsyncGenerator[Line, None]:
     """Read every replica as it starts, until the job has ended and all is read."""
     lines: asyncio.Queue[Line] = asyncio.Queue(maxsize=1000)
@@ -116,7 +183,7 @@ async def _follow(
         while True:
             for replica in await jobs.list_replicas(job):
                 key = replica.pod, replica.created
-                is_chosen = name in (None, replica.name) and replica.phase != "Pending"
+                is_chosen = name in (ALL_REPLICAS, replica.name) and replica.phase != "Pending"
                 if is_chosen and key not in readers:
                     reader = _read_into(lines, jobs, job, replica, tail)
                     readers[key] = asyncio.create_task(reader)

@@ -67,6 +67,8 @@ class Replica:
     """When that container ended; None: it has not."""
     memory_limit: str = ""
     """Of the container that trains, such as 2Gi; empty: it has none."""
+    log_container: str = names.CONTAINER
+    """Whose log says what happened: the container that trains, or an init container that failed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

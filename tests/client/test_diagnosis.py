@@ -5,6 +5,7 @@ import datetime
 import json
 import re
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,22 @@ def test_a_condition_says_what_why_says(symptom: str) -> None:
     messages = [one.message for one in facts.status.conditions if one.message.endswith(remedy)]
     causes = [_LEAD.sub("", message.removesuffix(remedy)).rstrip(" .") for message in messages]
     assert any(cause in diagnosis.sentence for cause in causes)
+
+
+def test_why_and_the_condition_name_every_cause_of_pods_that_wait() -> None:
+    seen = symptoms.world()
+    seen.update("digits-chief-0", waiting=symptoms.NO_GPUS)
+    seen.update("digits-worker-0", waiting=symptoms.NO_IMAGE, node="node-1")
+    seen.settle()
+    facts = symptoms.facts(seen)
+    diagnosis = rules.diagnose(facts)
+    assert f"digits-worker-0 and 1 more wait: {symptoms.NO_IMAGE}" in diagnosis.sentence
+    assert diagnosis.remedy == remedies.find(symptoms.NO_IMAGE)
+    other = f"digits-chief-0 waits: {symptoms.NO_GPUS}. {remedies.find(symptoms.NO_GPUS)}"
+    assert diagnosis.evidence[-1] == findings.Evidence(findings.Source.POD, other)
+    [running] = [one for one in facts.status.conditions if one.type == "Running"]
+    for words in (symptoms.NO_IMAGE, symptoms.NO_GPUS):
+        assert f"{words}. {remedies.find(words)}" in running.message
 
 
 def test_the_words_of_the_failed_replica_are_evidence() -> None:
@@ -362,6 +379,7 @@ class Place:
     def __init__(self, facts: findings.Facts) -> None:
         self._facts = facts
         self.read: list[str] = []
+        self.gone: Sequence[str] = ()
         self.looked = False
         self.lines: Sequence[str] = ()
 
@@ -386,6 +404,8 @@ class Place:
     ) -> AsyncIterator[str]:
         assert not follow
         assert tail is not None
+        if replica.name in self.gone:
+            raise errors.Failure(f"pods {replica.pod!r} not found")
         self.read.append(replica.name)
         for line in self.lines:
             yield line
@@ -399,6 +419,16 @@ async def test_the_log_of_the_replica_that_failed_first_is_read() -> None:
     assert place.read == ["chief-0"]
     assert findings.Evidence(findings.Source.LOG, "chief-0: error: it broke") in diagnosis.evidence
     assert not place.looked
+
+
+async def test_the_next_that_failed_speaks_if_the_first_has_no_log() -> None:
+    chief = models.Replica("chief-0", "digits-chief-0", 1, "Failed", exit_code=65)
+    worker = models.Replica("worker-0", "digits-worker-0", 1, "Failed", exit_code=76)
+    place = Place(dataclasses.replace(symptoms.failed(), replicas=[chief, worker]))
+    place.gone = ("chief-0",)
+    diagnosis = await gather.diagnose_job(place, "digits")  # type: ignore[arg-type]
+    assert place.read == ["worker-0"]
+    assert findings.Evidence(findings.Source.LOG, "worker-0: error: it broke") in diagnosis.evidence
 
 
 async def test_the_first_lines_of_tensorflow_are_no_evidence() -> None:
@@ -449,6 +479,28 @@ def test_a_pod_that_was_evicted_has_the_kubelets_words_and_its_limit() -> None:
     }
     pod = objects.parse_pod(body)
     assert (pod.reason, pod.memory_limit) == ("Evicted: The node was low on x.", "2Gi")
+
+
+def test_a_pod_that_an_init_container_holds_up_has_its_words_and_its_log() -> None:
+    waits_for_init = {"waiting": {"reason": "PodInitializing"}}
+    trains: dict[str, Any] = {"name": "tensorflow", "state": waits_for_init}
+    source: dict[str, Any] = {"name": "tfparallel-source"}
+    body = {
+        "metadata": {"name": "digits-worker-0", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "status": {"initContainerStatuses": [source], "containerStatuses": [trains]},
+    }
+    source["state"] = {"waiting": {"reason": "ErrImagePull", "message": "gone"}}
+    pod = objects.parse_pod(body)
+    assert (pod.reason, pod.exit_code, pod.log_container) == (
+        "ErrImagePull: gone",
+        None,
+        "tensorflow",
+    )
+    source["state"] = {"terminated": {"exitCode": 78, "reason": "Error"}}
+    pod = objects.parse_pod(body)
+    assert (pod.reason, pod.exit_code, pod.log_container) == ("Error", 78, "tfparallel-source")
+    trains["state"] = {"running": {"startedAt": "2026-01-01T00:00:01Z"}}
+    assert objects.parse_pod(body).log_container == "tensorflow"
 
 
 def test_an_operator_is_read_from_its_deployment() -> None:
@@ -511,10 +563,3 @@ async def test_operators_are_looked_for_where_rights_allow(
     context = access.Context(name="", namespace="team", access=server)
     operators = await backend.ClusterBackend(context).list_operators()
     assert (None if operators is None else [one.name for one in operators]) == expected
-
-
-def test_the_replica_that_failed_first_speaks_as_soon_as_its_container_has_ended() -> None:
-    failed = symptoms.SYMPTOMS["failed"]()
-    chief = models.Replica("chief-0", "digits-chief-0", 1, "Running", exit_code=65)
-    worker = models.Replica("worker-0", "digits-worker-0", 1, "Failed", exit_code=65)
-    assert rules.find_witness(failed.job, [worker, chief]) == chief

@@ -11,6 +11,7 @@ from testing import waiting
 from testing.operator import symptoms
 from tfparallel import following, models
 from tfparallel.diagnosis import findings
+from tfparallel_operator.core import decision
 
 
 class Place:
@@ -51,12 +52,16 @@ class Place:
 class Screen:
     """Keeps the notes that it shows, and calls back at each."""
 
-    react: Callable[[str], None]
+    react: Callable[[str], None] = lambda _: None
     notes: list[str] = dataclasses.field(default_factory=list)
+    events: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
         self.react(text)
+
+    def event(self, event: decision.Event) -> None:
+        self.events.append((event.reason, event.message))
 
 
 @pytest.mark.parametrize(
@@ -91,3 +96,33 @@ async def test_a_job_that_waits_is_explained_once(
         ended = await following.follow(place, job, screen)
     assert ended.is_finished
     assert sum(remedy in note for note in screen.notes) == 1
+
+
+class EventfulPlace(Place):
+    """Its job ends at the third look at its Events."""
+
+    event_looks = 0
+
+    async def list_events(self, job: models.Job) -> Sequence[models.Event]:
+        self.event_looks += 1
+        if self.event_looks == 3:
+            self.advised.set()
+        return await super().list_events(job)
+
+
+async def test_image_pulls_and_restarts_are_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(following, "_LAST_LINES_SECONDS", 0)
+    facts = symptoms.SYMPTOMS["missing image"]()
+    cause = "attempt 2 after digits-worker-0 exited with code 137"
+    restart = dataclasses.replace(
+        symptoms.warning("digits-worker-0", "JobRestarting", cause), object="tfparalleljob/digits"
+    )
+    back_off = symptoms.warning("digits-worker-0", "BackOff", symptoms.BACK_OFF)
+    place: Any = EventfulPlace(dataclasses.replace(facts, events=[restart, back_off]))
+    screen: Any = Screen()
+    async with asyncio.timeout(waiting.LIMIT_SECONDS):
+        await following.follow(place, facts.job, screen)
+    assert screen.events == [("JobRestarting", cause)]
+    [note] = screen.notes
+    assert f"digits-worker-0: {symptoms.NO_IMAGE}" in note

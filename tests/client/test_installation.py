@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -124,3 +125,21 @@ def test_pipx_installs_the_commands(
         run(str(pipx), "install", where, "tfparallel", folder=tmp_path)
     for command in ("tfparallel", "kubectl-tfparallel"):
         assert run(str(programs / command), "version", folder=tmp_path).startswith("tfparallel ")
+
+
+TYPED = """
+import tfparallel
+
+with tfparallel.TrainerClient(tfparallel.Local()) as client:
+    reveal_type(client.get_job("digits").status.attempt)
+    reveal_type(client.diagnose_job("digits").remedy)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("processes")
+def test_a_type_checker_knows_the_types_of_the_client(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(TYPED)
+    cache = f"--cache-dir={tmp_path / 'cache'}"
+    said = run(sys.executable, "-m", "mypy", "--strict", cache, "train.py", folder=tmp_path)
+    assert re.findall(r'Revealed type is "(.*)"', said) == ["int", "str"]

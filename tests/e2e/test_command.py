@@ -8,30 +8,15 @@ import sys
 import pytest
 import yaml
 
-from testing.e2e import jobs, namespaces, volumes
+from testing.e2e import jobs, modules, namespaces, volumes
 
 pytestmark = [pytest.mark.timeout(1800)]
 
-MODEL = """
-import keras
-import numpy
-
-from layers import blocks
-
-
-def build_model():
-    print("a line of the module")
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(blocks.SIZE)])
-
-
-def compile_model(model):
-    model.compile(optimizer="sgd", loss="mse")
-
-
-def training_data():
-    x = numpy.ones((64, 3), "float32")
-    return x, x[:, :1]
-"""
+MODEL = modules.dense(
+    "from layers import blocks",
+    units="blocks.SIZE",
+    before_data=('print("a line of the module")',),
+)
 WIDTH = 80
 
 

@@ -1,5 +1,9 @@
 """The Dockerfile and the job of the page on sources, built and trained word by word."""
 
+import functools
+import http.server
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,68 +12,68 @@ import yaml
 from images import engines, programs, targets
 from testing import pages, paths, sources
 from testing.cluster import handle
-from testing.e2e import namespaces
+from testing.e2e import modules, namespaces
 from testing.image_cache import build, store
 
 pytestmark = [pytest.mark.timeout(1800)]
 
 PAGE = paths.PAGES / "how-to/sources.md"
 IN_REGISTRY = f"registry.example/team/{targets.TRAINER.reference}"
-WHEELS = "/wheels"
-MODEL = """
-import addon
-import keras
-import numpy
-
-
-def build_model():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-
-
-def compile_model(model):
-    model.compile(optimizer="sgd", loss="mse")
-
-
-def training_data():
-    assert addon.VERSION == "1.0"
-    x = numpy.ones((64, 3), "float32")
-    return x, x[:, :1]
-"""
+BASE = targets.TRAINER.full_reference("", "")
+LOOPBACK = "127.0.0.1"
+MODEL = modules.dense("import addon", before_data=('assert addon.VERSION == "1.0"',))
 
 
 @pytest.fixture
 def engine(cluster: handle.Cluster) -> engines.Engine:
-    """The engine of the test cluster's images; a folder of wheels stands for a package index."""
-    if engines.DOCKER.answers():
-        pytest.skip("docker shows no folder of this machine to a build.")
-    build.ensure([targets.TRAINER])
-    return store.engine(build.folder())
+    """The engine of the test cluster's images, which has that of the trainer."""
+    [trainer] = build.ensure([targets.TRAINER])
+    engine = engines.DOCKER if engines.DOCKER.answers() else store.engine(build.folder())
+    if engine is engines.DOCKER and not engine.has(BASE):
+        load = (*engine.command, "load", "--input", str(trainer.archive))
+        programs.run(load, build.folder() / "load.log")
+    return engine
 
 
-def write_context(folder: Path, base: str) -> None:
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[str]:
+    """The address of a page with a wheel, which stands for a package index."""
+    folder = tmp_path / "wheels"
+    sources.write_wheel(folder, "addon", "1.0", "numpy")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    with http.server.ThreadingHTTPServer((LOOPBACK, 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://{LOOPBACK}:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def write_context(folder: Path, index: str) -> None:
     """Write what the page's Dockerfile copies, from a base image of this machine."""
     [dockerfile] = pages.blocks(PAGE, "dockerfile")
     assert dockerfile.startswith(f"FROM {IN_REGISTRY}\n")
-    (folder / "Dockerfile").write_text(dockerfile.replace(IN_REGISTRY, base))
-    (folder / "requirements.txt").write_text(f"--no-index\n--find-links {WHEELS}\naddon\n")
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(dockerfile.replace(IN_REGISTRY, BASE))
+    (folder / "requirements.txt").write_text(f"--no-index\n--find-links {index}\naddon\n")
     (folder / "model.py").write_text(MODEL)
-    sources.write_wheel(folder / "wheels", "addon", "1.0", "numpy")
 
 
 @pytest.mark.long
 def test_the_image_of_the_page_is_built_and_trains_the_job_of_the_page(
     cluster: handle.Cluster,
     engine: engines.Engine,
+    index: str,
     namespace: namespaces.Namespace,
     tmp_path: Path,
 ) -> None:
     [job] = [yaml.safe_load(block) for block in pages.blocks(PAGE, "yaml") if "image: " in block]
     [container] = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     image = container["image"]
-    write_context(tmp_path, targets.TRAINER.full_reference("", ""))
-    wheels = ("--volume", f"{tmp_path / 'wheels'}:{WHEELS}:ro")
-    command = (*engine.command, *engine.build_command, *wheels, "--tag", image, str(tmp_path))
-    log, archive = tmp_path / "log", tmp_path / "image.tar"
+    context, log, archive = tmp_path / "context", tmp_path / "log", tmp_path / "image.tar"
+    write_context(context, index)
+    network = ("--network", "host", "--build-arg", f"no_proxy={LOOPBACK}")
+    command = (*engine.command, *engine.build_command, *network, "--tag", image, str(context))
     programs.run(command, log, shown=lambda _: False)
     engine.write(image, archive, log)
     cluster.load_image(archive)

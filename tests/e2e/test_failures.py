@@ -7,7 +7,7 @@ import pytest
 
 from testing import waiting
 from testing.cluster import console
-from testing.e2e import jobs, namespaces, operator
+from testing.e2e import jobs, modules, namespaces, operator
 from tfparallel_operator.api import names, paths
 from tfparallel_trainer.contract import exits
 
@@ -72,22 +72,7 @@ def test_image_that_cannot_be_pulled_is_named_with_the_registrys_words(
     assert "connection refused" in shown
 
 
-_LARGE_MODEL = """
-import keras
-import numpy
-
-
-def build_model():
-    return keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000)])
-
-
-def compile_model(model):
-    model.compile(optimizer="sgd", loss="mse")
-
-
-def training_data():
-    return numpy.ones((8, 1000), "float32"), numpy.ones((8, 1000), "float32")
-"""
+_LARGE_MODEL = modules.dense(width=1000, units=1000)
 """Its weights take 4 MB."""
 
 

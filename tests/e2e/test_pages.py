@@ -8,31 +8,17 @@ import yaml
 
 from testing import pages, paths
 from testing.cluster import handle
-from testing.e2e import namespaces, operator, terminal, volumes
+from testing.e2e import modules, namespaces, operator, terminal, volumes
 
 pytestmark = [pytest.mark.timeout(1800)]
 
-MODEL = """
-import os
-
-import keras
-import numpy
-
-
-def build_model():
-    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-
-
-def compile_model(model):
-    model.compile(optimizer="sgd", loss="mse")
-
-
-def training_data():
-    values = (os.environ["HUB_TOKEN"], os.environ["AWS_REGION"], open("/keys/token").read())
-    assert values == ("s3cr3t", "eu-west-3", "s3cr3t"), values
-    x = numpy.ones((64, 3), "float32")
-    return x, x[:, :1]
-"""
+MODEL = modules.dense(
+    "import os",
+    before_data=(
+        'values = (os.environ["HUB_TOKEN"], os.environ["AWS_REGION"], open("/keys/token").read())',
+        'assert values == ("s3cr3t", "eu-west-3", "s3cr3t"), values',
+    ),
+)
 
 
 @pytest.fixture

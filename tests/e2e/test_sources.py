@@ -1,12 +1,13 @@
 """Code in an archive, a package, a Secret and a claim of a template reach pods that train."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from testing import sources
-from testing.e2e import jobs, namespaces, volumes
+from testing.e2e import jobs, namespaces, terminal, volumes
 from testing.operator import objects
 from tfparallel_operator.api import names
 
@@ -93,7 +94,7 @@ def test_code_packages_settings_and_claims_reach_every_replica(
 
 
 def test_a_requirement_that_cannot_be_met_fails_the_job_with_its_name(
-    namespace: namespaces.Namespace,
+    namespace: namespaces.Namespace, tmp_path: Path
 ) -> None:
     namespace.apply(job("greedy", namespace, "addon", "numpy==0.1"))
     status = namespace.wait_ended("greedy")["status"]
@@ -102,3 +103,5 @@ def test_a_requirement_that_cannot_be_met_fails_the_job_with_its_name(
     assert f"init container {names.SOURCE_CONTAINER} exited with code 78" in failed["message"]
     assert "The user requested numpy==0.1" in failed["message"]
     assert status["restarts"]["failure"] == 0
+    shown = terminal.shell(namespace, tmp_path).run("tfparallel logs greedy")
+    assert "The user requested numpy==0.1" in shown, "pip ran before the container that trains"

@@ -29,7 +29,8 @@ def command(
 ) -> None:
     """Show what a replica wrote, such as worker-1.
 
-    Without REPLICA it is the coordinator: the chief, or else worker 0.
+    Without REPLICA it is the coordinator: the chief, or else worker 0. Of a failed job it is the
+    replica that failed first, or the next whose log is left.
 
     Exit status: 0 shown, 1 the cluster refuses or does not answer, 2 no such job or replica.
     """
@@ -38,10 +39,14 @@ def command(
 
     async def act(cluster: backend.ClusterBackend) -> None:
         job = await cluster.get_job(name)
-        chosen = None if everyone else (replica or logs.find_coordinator(job))
-        out, _ = display.consoles()
+        chosen = logs.ALL_REPLICAS if everyone else replica
+        usual = replica or logs.find_coordinator(job)
+        out, err = display.consoles()
         async for line in logs.read(cluster, job, chosen, follow=follow, tail=tail):
-            text = line.text if chosen else f"[{line.replica}] {line.bare_text}"
+            if line.replica != usual and not everyone:
+                usual = line.replica
+                display.print_line(err, f"{line.replica} failed: this is its log")
+            text = f"[{line.replica}] {line.bare_text}" if everyone else line.text
             if out.is_terminal:
                 display.print_line(out, rich_text.Text.from_ansi(text))
             else:

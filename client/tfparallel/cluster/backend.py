@@ -241,7 +241,7 @@ class ClusterBackend:
         self, replica: models.Replica, job: models.Job, *, follow: bool, tail: int | None
     ) -> AsyncIterator[str]:
         """Yield the lines of a replica's log, with `follow` until it ends."""
-        query = {"container": names.CONTAINER}
+        query = {"container": replica.log_container}
         query |= {"follow": "true"} if follow else {}
         query |= {} if tail is None else {"tailLines": str(tail)}
         with answers.explained(self.context):

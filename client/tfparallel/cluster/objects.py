@@ -8,7 +8,7 @@ import pydantic
 from tfparallel import models
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.api_server import client as api
-from tfparallel_operator.core import remedies
+from tfparallel_operator.core import remedies, waits
 
 _LABEL_VERSION = "app.kubernetes.io/version"
 
@@ -41,10 +41,11 @@ def parse_pod(body: api.Object) -> models.Replica:
     """Return the replica that a pod is."""
     metadata, status = body["metadata"], body.get("status", {})
     labels = metadata.get("labels", {})
-    container = _container(status)
-    state = container.get("state", {})
-    ended = state.get("terminated")
-    times = ended or state.get("running") or {}
+    trains = _find_trainer(status)
+    state = trains.get("state", {})
+    times = state.get("terminated") or state.get("running") or {}
+    init = {} if times else _find_blocking_init(status)
+    ended = (init or trains).get("state", {}).get("terminated")
     phase = "Terminating" if "deletionTimestamp" in metadata else status.get("phase", "Pending")
     return models.Replica(
         name=f"{labels.get(names.LABEL_ROLE)}-{labels.get(names.LABEL_INDEX)}",
@@ -52,12 +53,13 @@ def parse_pod(body: api.Object) -> models.Replica:
         attempt=int(labels.get(names.LABEL_ATTEMPT, 0)),
         phase=phase,
         node=body.get("spec", {}).get("nodeName", ""),
-        reason=_reason(status, container),
+        reason=_reason(status, init or trains),
         exit_code=None if ended is None else ended.get("exitCode"),
         created=_time(metadata["creationTimestamp"]),
         started=_optional_time(times.get("startedAt")),
         ended=_optional_time(times.get("finishedAt")),
         memory_limit=_memory_limit(body.get("spec", {})),
+        log_container=init["name"] if init and ended else names.CONTAINER,
     )
 
 
@@ -112,11 +114,20 @@ def owner_reference(job: models.Job) -> dict[str, Any]:
     }
 
 
-def _container(status: api.Object) -> api.Object:
-    """Return the status of the container that trains, or of the first init container that waits."""
-    running: list[Any] = status.get("containerStatuses") or []
-    container: api.Object = next((c for c in running if c["name"] == names.CONTAINER), {})
-    return container
+def _find_trainer(status: api.Object) -> api.Object:
+    """Return the status of the container that trains; empty: it has none yet."""
+    statuses: list[api.Object] = status.get("containerStatuses") or []
+    return next((one for one in statuses if one["name"] == names.CONTAINER), {})
+
+
+def _find_blocking_init(status: api.Object) -> api.Object:
+    """Return the status of the first init container that failed or cannot start; empty: none."""
+    for container in status.get("initContainerStatuses") or ():
+        state = container.get("state", {})
+        failed = state.get("terminated", {}).get("exitCode")
+        if failed or state.get("waiting", {}).get("reason", "") not in waits.UNREMARKABLE:
+            return dict(container)
+    return {}
 
 
 def _memory_limit(spec: api.Object) -> str:

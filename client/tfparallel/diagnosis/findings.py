@@ -81,7 +81,7 @@ class Facts:
     claims: Sequence[models.Claim]
     """Those of the job that exist, as far as rights allow."""
     last_lines: Sequence[str]
-    """Of the log of the replica that `rules.find_witness` names."""
+    """Of the log of the first of `logs.list_witnesses` that can be read."""
     operators: Sequence[models.Operator] | None
     """Those that are installed; None: nobody looked, or may look."""
     now: datetime.datetime

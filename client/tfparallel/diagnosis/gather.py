@@ -2,7 +2,7 @@
 
 import contextlib
 
-from tfparallel import backend, errors, log_lines, models
+from tfparallel import backend, errors, log_lines, logs, models
 from tfparallel.diagnosis import findings, rules
 from tfparallel_operator import wall_clock
 
@@ -35,13 +35,11 @@ async def diagnose_job(place: backend.Backend, name: str) -> findings.Diagnosis:
 async def _read_last_lines(
     place: backend.Backend, job: models.Job, replicas: list[models.Replica]
 ) -> list[str]:
-    witness = rules.find_witness(job, replicas)
-    if witness is None:
-        return []
     lines: list[str] = []
     # A pod may be gone by now, or its node may not answer: the rest is known all the same.
     with contextlib.suppress(errors.Failure):
-        async for line in place.read_logs(witness, job, follow=False, tail=_READ_LINES):
-            if line.strip() and not log_lines.is_start_of_tensorflow(line):
-                lines.append(line.removeprefix(f"[{witness.name}] "))  # noqa: PERF401
-    return [f"{witness.name}: {line}" for line in lines[-_LINES:]]
+        witnesses = logs.list_witnesses(job, replicas)
+        async for line in logs.read_first(place, job, witnesses, _READ_LINES):
+            if line.text.strip() and not log_lines.is_start_of_tensorflow(line.text):
+                lines.append(f"{line.replica}: {line.bare_text}")  # noqa: PERF401
+    return lines[-_LINES:]

@@ -1,15 +1,11 @@
 """Pods that wait: which of them says why, and in which words. Pure."""
 
 import dataclasses
-import re
 from collections.abc import Iterator
 
 from tfparallel import models
 from tfparallel.diagnosis import findings
 from tfparallel_operator.core import remedies, waits
-
-_UNREMARKABLE = re.compile(r"(?:ContainerCreating|PodInitializing|)")
-"""What every pod passes through: the cause, if any, is in Events alone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,6 +17,8 @@ class Wait:
     """Why, in the words of scheduler, kubelet or the volumes' controllers; empty: nobody said."""
     others: int
     """How many more pods wait."""
+    other_causes: tuple[str, ...] = ()
+    """Why some of them do, where it is for another reason, with remedies."""
 
     @property
     def remedy(self) -> str:
@@ -40,8 +38,14 @@ def find_wait(facts: findings.Facts) -> Wait | None:
         return None
     pods = [_read_status(replica, facts) for replica in waiting]
     reasons = [(pod.find_words(facts.events, facts.claims), pod) for pod in pods]
-    words, pod = min(reasons, key=lambda one: _rank(one[0]))
-    return Wait(pod, words, len(waiting) - 1)
+    reasons.sort(key=lambda reason: waits.weigh(reason[0], reason[1].node))
+    by_words: dict[str, waits.WaitingPod] = {}
+    for words, pod in reasons:
+        by_words.setdefault(words, pod)
+    causes = [f"{pod.name} waits: {words}" for words, pod in by_words.items() if words]
+    other_causes = [remedies.append(*cause) for cause in remedies.distinguish(causes)[1:]]
+    words, pod = reasons[0]
+    return Wait(pod, words, len(waiting) - 1, tuple(other_causes))
 
 
 def describe_wait(wait: Wait) -> str:
@@ -68,6 +72,8 @@ def list_evidence(wait: Wait, facts: findings.Facts) -> Iterator[findings.Eviden
         text = f"{event.reason}{often} {facts.age(event.time)} ago{words}"
         yield findings.Evidence(findings.Source.EVENT, text)
     yield from _list_evidence_of_claims(wait.words, facts)
+    for cause in wait.other_causes:
+        yield findings.Evidence(findings.Source.POD, cause)
 
 
 def _list_evidence_of_claims(words: str, facts: findings.Facts) -> Iterator[findings.Evidence]:
@@ -87,14 +93,6 @@ def _list_evidence_of_claims(words: str, facts: findings.Facts) -> Iterator[find
             )
 
 
-def _rank(words: str) -> int:
-    if not words:
-        return 3
-    if remedies.is_held_by_others(words):
-        return 2
-    return 0 if remedies.find(words) else 1
-
-
 def _read_status(replica: models.Replica, facts: findings.Facts) -> waits.WaitingPod:
     words = _find_words_of_status(replica, facts)
     return waits.WaitingPod(replica.pod, words, replica.node, replica.created)
@@ -102,7 +100,7 @@ def _read_status(replica: models.Replica, facts: findings.Facts) -> waits.Waitin
 
 def _find_words_of_status(replica: models.Replica, facts: findings.Facts) -> str:
     """Return the words of the pod, else those that the operator copied into the job's status."""
-    if not _UNREMARKABLE.fullmatch(replica.reason):
+    if replica.reason not in waits.UNREMARKABLE:
         return replica.reason
     for counts in facts.status.replicas.values():
         pod, _, words = counts.reason.partition(": ")

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from tfparallel import logs, models
 from tfparallel.diagnosis import endings, findings, pace, pending, unseen
 from tfparallel.terminal import status as terminal
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import remedies
 from tfparallel_operator.core.life import failure
 from tfparallel_operator.core.status import conditions
-
-_ENDED = ("Failed", "Terminating", "Succeeded")
 
 
 def diagnose(facts: findings.Facts) -> findings.Diagnosis:
@@ -20,23 +17,6 @@ def diagnose(facts: findings.Facts) -> findings.Diagnosis:
         if diagnosis is not None:
             return diagnosis
     return pace.diagnose_pace(facts)
-
-
-def find_witness(job: models.Job, replicas: list[models.Replica]) -> models.Replica | None:
-    """Return the replica whose last lines say most: the one that failed first, or coordinates."""
-    by_pod = {replica.pod: replica for replica in replicas}
-    for kind in (names.Condition.FAILED, names.Condition.RESTARTING):
-        condition = conditions.find(job.status, kind)
-        if condition is None or condition.status is not job_status.Truth.TRUE:
-            continue
-        root = by_pod.get(condition.message.partition(" ")[0])
-        # The kubelet reports the end of a container before that of its pod.
-        if root is not None and (root.exit_code is not None or root.phase in _ENDED):
-            return root
-        return next((one for one in replicas if one.exit_code), None)
-    coordinator = logs.find_coordinator(job)
-    running = (one for one in replicas if one.phase == "Running")
-    return next((one for one in running if one.name == coordinator), None)
 
 
 def _succeeded(facts: findings.Facts) -> findings.Diagnosis | None:

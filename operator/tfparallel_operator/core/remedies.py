@@ -6,7 +6,7 @@ they appear in conditions, container states and Events.
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tfparallel_trainer.contract import exits
 
@@ -62,6 +62,24 @@ def split(message: str) -> tuple[str, str]:
 def append(sentence: str, remedy: str) -> str:
     """Return a sentence of bounded length with a remedy behind it, if there is one."""
     return f"{shorten(sentence).rstrip('.')}. {remedy}" if remedy else sentence
+
+
+def distinguish(causes: Iterable[str]) -> list[tuple[str, str]]:
+    """Return causes of pods that wait with their remedies, the first of each remedy.
+
+    A pod that others hold up counts only if no other says why.
+    """
+    every = list(causes)
+    by_remedy: dict[str, str] = {}
+    for cause in [cause for cause in every if not is_held_by_others(cause)] or every:
+        by_remedy.setdefault(find(cause), cause)
+    return [(cause, remedy) for remedy, cause in by_remedy.items()]
+
+
+def explain(causes: Iterable[str]) -> str:
+    """Return causes of pods that wait as sentences, each remedy once."""
+    *before, last = (append(*pair) for pair in distinguish(causes))
+    return " ".join([*(f"{sentence.rstrip('.')}." for sentence in before), last])
 
 
 def shorten(words: str) -> str:

@@ -5,9 +5,12 @@ The operator and the client look at the same objects, so both say the same.
 
 import dataclasses
 import datetime
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from tfparallel_operator.core import remedies
 
 _VOLUMES = re.compile(
     r"unbound immediate PersistentVolumeClaims|binding volumes|VolumeBinding"
@@ -20,6 +23,9 @@ _PULL = re.compile(r'(?:ErrImagePull|ImagePullBackOff)(?:: Back-off pulling imag
 
 _PROGRESS = ("WaitForFirstConsumer", "WaitForPodScheduled", "Provisioning")
 """Reasons of Events of a claim that waits for its pod, or that a provisioner works on."""
+
+UNREMARKABLE = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Waiting reasons that every pod passes through: the cause, if any, is in Events alone."""
 
 _EPOCH = "1970-01-01T00:00:00Z"
 
@@ -69,8 +75,7 @@ class WaitingPod:
     @property
     def lacks_cause(self) -> bool:
         """Whether the cause, if any, is in Events or claims alone."""
-        is_of_volumes = not self.node and _VOLUMES.search(self.words)
-        return bool(not self.words or _PULL.fullmatch(self.words) or is_of_volumes)
+        return lacks_cause(self.words, bool(self.node))
 
     def find_words(self, events: Iterable[Event], claims: Iterable[Claim]) -> str:
         """Return the words that name the cause: of a claim, of the status or of an Event.
@@ -99,6 +104,22 @@ class WaitingPod:
             for event in of_object(events, "pod", self.name)
             if event.type == "Warning" and (self.created is None or event.time >= self.created)
         ]
+
+
+@functools.lru_cache(maxsize=256)
+def lacks_cause(words: str, has_node: bool) -> bool:
+    """Whether the cause of a pod with these words, if any, is in Events or claims alone."""
+    is_of_volumes = not has_node and _VOLUMES.search(words)
+    return bool(not words or _PULL.fullmatch(words) or is_of_volumes)
+
+
+def weigh(words: str, node: str) -> tuple[bool, bool, bool, bool]:
+    """Return a key that puts the pod first whose words say most about why a job waits.
+
+    What the kubelet complains of does not pass by itself, as a lack of room may.
+    """
+    lacks = lacks_cause(words, bool(node))
+    return not words, remedies.is_held_by_others(words), lacks, not node
 
 
 def of_object(events: Iterable[Event], kind: str, name: str) -> list[Event]:

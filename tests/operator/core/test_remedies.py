@@ -228,6 +228,34 @@ def test_pods_that_wait_have_their_remedy_in_the_condition() -> None:
     )
 
 
+def test_the_condition_has_each_cause_with_its_remedy_once() -> None:
+    world = builders.a_world(chief=1, worker=2)
+    pushed_back = "Unschedulable: optimistic rejection in PostFilter"
+    no_room = "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."
+    no_image = "ImagePullBackOff: registry.example/job:1: not found"
+    world.update("job-chief-0", waiting=pushed_back)
+    world.update("job-worker-0", waiting=no_room)
+    world.settle()
+    assert _message(world, names.Condition.RUNNING) == (
+        f"0/3 replicas run or have completed; job-worker-0: {no_room} {remedies.find(no_room)}"
+    )
+    world.update("job-chief-0", waiting=no_room)
+    world.update("job-worker-1", waiting=no_image, node="node-1")
+    world.settle()
+    assert _message(world, names.Condition.RUNNING) == (
+        f"0/3 replicas run or have completed; job-chief-0: {no_room} {remedies.find(no_room)}"
+        f" job-worker-1: {no_image}. {remedies.find(no_image)}"
+    )
+
+
+def test_a_cause_without_a_remedy_ends_before_the_next() -> None:
+    causes = ["job-chief-0: Odd words", "job-worker-0: 1 Insufficient cpu", "job-ps-0: Odd too"]
+    assert remedies.explain(causes) == (
+        f"job-chief-0: Odd words. job-worker-0: 1 Insufficient cpu. {remedies.find(causes[1])}"
+    )
+    assert remedies.explain(causes[:1]) == causes[0]
+
+
 def test_pods_that_are_refused_have_their_remedy_once() -> None:
     world = builders.a_world(worker=1)
     words = "pods is forbidden: exceeded quota: team"

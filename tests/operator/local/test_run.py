@@ -271,6 +271,7 @@ _SHOWN = (
     "PYTHONUNBUFFERED",
     "no_proxy",
     environment.CPU_DEVICES,
+    environment.PROGRESS_SECONDS,
     "TFPARALLEL_LEFT_OVER",
 )
 
@@ -292,6 +293,7 @@ async def test_processes_share_the_machine_and_inherit_no_other_job(
     assert values["PYTHONUNBUFFERED"] == "1"
     assert values["no_proxy"] == "example.org,127.0.0.1"
     assert values[environment.CPU_DEVICES] == "2"
+    assert float(values[environment.PROGRESS_SECONDS]) <= 0.1, "a bar would lag its lines"
     assert values["TFPARALLEL_LEFT_OVER"] == ""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfparallel_operator.api import job_status, types
-from tfparallel_operator.core import observation, remedies, replicas, view
+from tfparallel_operator.core import observation, replicas, view, waits
 from tfparallel_operator.core.status import replica_records
 from tfparallel_trainer.contract import exits
 
@@ -73,7 +73,7 @@ def _waiting(pods: Sequence[observation.Pod]) -> str:
     waiting = [pod for pod in pods if pod.phase is observation.Phase.PENDING and pod.waiting]
     if not waiting:
         return ""
-    cause = min(waiting, key=lambda pod: remedies.is_held_by_others(pod.waiting))
+    cause = min(waiting, key=lambda pod: waits.weigh(pod.waiting, pod.node))
     return f"{cause.name}: {cause.waiting}"
 
 

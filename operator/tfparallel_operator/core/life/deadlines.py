@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Sequence
 
 from tfparallel_operator.api import job_status, policies, types
-from tfparallel_operator.core import context, layout, observation, replicas, view
+from tfparallel_operator.core import context, layout, observation, replicas, view, waits
 from tfparallel_operator.core.life import completion, failure, pace
 
 
@@ -50,14 +50,14 @@ def _silent_since(
 
 
 def _pending_loss(view: view.View, waiting: Sequence[replicas.Replica]) -> failure.Loss:
-    """Return the loss that pods which wait for too long are: the first that says why, if any."""
-    pods = (view.current[replica] for replica in waiting if replica in view.current)
-    reasons = ((pod.replica, f": {pod.waiting}") for pod in pods if pod.waiting)
-    first, why = next(reasons, (waiting[0], ""))
+    """Return the loss that pods which wait for too long are: the one whose words say most."""
+    pods = [view.current[replica] for replica in waiting if replica in view.current]
+    pod = min(pods, key=lambda pod: waits.weigh(pod.waiting, pod.node), default=None)
+    first, why = (pod.replica, f": {pod.waiting}") if pod and pod.waiting else (waiting[0], "")
     seconds = view.layout.job.spec.run_policy.pending_deadline_seconds
     sentence = f"does not run {seconds} s after it should (runPolicy.pendingDeadlineSeconds){why}"
-    cause, waits = policies.Cause.PENDING_TOO_LONG, view.is_waiting_gang
-    return failure.Loss(first, cause, None, sentence, of_waiting_gang=waits)
+    cause, of_gang = policies.Cause.PENDING_TOO_LONG, view.is_waiting_gang
+    return failure.Loss(first, cause, None, sentence, of_waiting_gang=of_gang)
 
 
 def _stall_loss(status: job_status.JobStatus, layout: layout.Layout) -> failure.Loss:

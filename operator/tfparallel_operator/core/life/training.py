@@ -178,9 +178,9 @@ def _ready_sentence(status: job_status.JobStatus, slowness: pace.Slowness | None
     refused = conditions.find(status, _REFUSED)
     if refused is not None and refused.status is job_status.Truth.TRUE:
         return f"{sentence}; {refused.message}"
-    waiting = next((c.reason for c in status.replicas.values() if c.reason), "")
-    if waiting:
-        return remedies.append(f"{sentence}; {waiting}", remedies.find(waiting))
+    reasons = [counts.reason for counts in status.replicas.values() if counts.reason]
+    if reasons:
+        return f"{sentence}; {remedies.explain(reasons)}"
     if slowness is not None:
         return remedies.append(f"{sentence}; training is slow: {slowness.cause}", slowness.remedy)
     return sentence

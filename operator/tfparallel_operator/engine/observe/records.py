@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import observation, remedies, replicas
+from tfparallel_operator.core import observation, remedies, replicas, waits
 
 Raw = Mapping[str, Any]
 
@@ -17,9 +17,6 @@ _DISRUPTION = "DisruptionTarget"
 
 _TAKEN = frozenset({"Evicted", "NodeLost", "Shutdown", "Terminated", "Preempting", "NodeShutdown"})
 """Reasons of a pod's status that say that the cluster ended it, not the program in it."""
-
-_UNREMARKABLE = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""Waiting reasons that every pod passes through."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -250,7 +247,7 @@ def _waiting(status: Raw) -> str:
     for key in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(key) or ():
             waiting = (container.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason", "") not in _UNREMARKABLE:
+            if waiting.get("reason", "") not in waits.UNREMARKABLE:
                 return _words(waiting)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":

@@ -60,6 +60,17 @@ def test_pods_that_wait_for_too_long_fail_the_job_with_the_schedulers_words() ->
     assert world.pods == {}, "what the others held is free"
 
 
+def test_the_pod_whose_words_say_most_is_named_when_the_wait_is_over() -> None:
+    world = builders.a_world(worker=3, run_policy={"pendingDeadlineSeconds": 60})
+    world.update("job-worker-1", waiting="Unschedulable: optimistic rejection in PostFilter")
+    world.update("job-worker-2", waiting="Unschedulable: 0/3 nodes are available")
+    world.settle()
+    wait(world)
+    failed = conditions.find(world.status, names.Condition.FAILED)
+    assert failed is not None
+    assert failed.message.startswith("job-worker-2 does not run 60 s after it should")
+
+
 def test_by_a_rule_pods_that_wait_for_too_long_are_recreated() -> None:
     rule = {"causes": ["PendingTooLong"], "action": "RestartGang"}
     policy = {

@@ -13,6 +13,7 @@ from tfparallel_operator.engine.observe import waits
 from tfparallel_operator.engine.workqueue import queue, timers
 
 NO_CONFIG_MAP = 'MountVolume.SetUp failed for volume "source" : configmap "digits" not found'
+NO_ROOM = "0/4 nodes are available: 4 Insufficient cpu"
 
 
 class Api(memory_api.MemoryApi):
@@ -46,14 +47,31 @@ class Api(memory_api.MemoryApi):
         await self.create(resources.EVENTS, "default", event)
 
 
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+def world(api: Api) -> small_world.World:
+    return small_world.World(api)
+
+
 def message(world: small_world.World) -> str:
     [running] = [one for one in world.status["conditions"] if one["type"] == "Running"]
     return str(running["message"])
 
 
-async def test_the_condition_says_what_an_event_says() -> None:
-    api = Api()
-    world = small_world.World(api)
+def say(api: Api, name: str, words: str) -> None:
+    """Have the scheduler say why a pod has no node."""
+    path = resources.PODS.path("default", name)
+    [pod] = [pod for pod in api.items(resources.PODS) if pod["metadata"]["name"] == name]
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    pod["status"]["conditions"] = [{**scheduled, "message": words}]
+    api.touch(path)
+
+
+async def test_the_condition_says_what_an_event_says(api: Api, world: small_world.World) -> None:
     async with world.running(objects.job(workers=0)):
         await api.warn("digits-chief-0", NO_CONFIG_MAP)
         await world.engine.settle(29)
@@ -66,38 +84,60 @@ async def test_the_condition_says_what_an_event_says() -> None:
         assert message(world) == "1/1 replicas run or have completed"
 
 
-async def test_the_condition_names_a_claim_that_has_no_volume() -> None:
-    world = small_world.World()
+async def test_the_condition_names_a_claim_that_has_no_volume(world: small_world.World) -> None:
     async with world.running(objects.job(volumeClaimTemplates=[objects.claim_template()])):
         [claim] = world.api.items(resources.CLAIMS)
         for pod in world.api.items(resources.PODS):
             volume = {"name": "data", "persistentVolumeClaim": {"claimName": "digits-data"}}
             pod["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {}}, volume]
         await world.engine.settle(30)
+        await world.engine.settle(1)  # the workers have their turn after the chief
         assert '"digits-data" names no StorageClass' in message(world)
         claim["status"] = {"phase": "Bound"}
         await world.engine.settle(60)
+        await world.engine.settle(1)
         assert "StorageClass" not in message(world)
 
 
-async def test_a_job_is_looked_at_once_a_minute_and_not_at_all_once_it_names_a_cause() -> None:
-    api = Api()
-    world = small_world.World(api)
+async def test_a_role_is_looked_at_once_a_minute_and_not_at_all_once_it_names_a_cause(
+    api: Api, world: small_world.World
+) -> None:
     async with world.running(objects.job(workers=0)):
         for seconds, reads in ((29, 0), (1, 1), (59, 1), (1, 2)):
             await world.engine.settle(seconds)
             assert api.reads == reads
-        [pod] = api.items(resources.PODS)
-        scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        pod["status"]["conditions"] = [{**scheduled, "message": "0/4 nodes are available"}]
-        api.touch(resources.PODS.path("default", "digits-chief-0"))
+        say(api, "digits-chief-0", "0/4 nodes are available")
         await world.engine.settle(600)
         assert api.reads == 2
 
 
-async def test_what_was_read_stays_while_events_cannot_be_read() -> None:
-    api = Api()
-    world = small_world.World(api)
+async def test_a_pod_that_names_its_cause_hides_no_other(
+    api: Api, world: small_world.World
+) -> None:
+    async with world.running(objects.job(workers=1)):
+        say(api, "digits-chief-0", NO_ROOM)
+        await api.warn("digits-worker-0", NO_CONFIG_MAP)
+        await world.engine.settle(30)
+        assert f"; digits-chief-0: Unschedulable: {NO_ROOM}. Lower resources" in message(world)
+        assert f" digits-worker-0: FailedMount: {NO_CONFIG_MAP}. Create the" in message(world)
+
+
+async def test_a_pod_of_which_nobody_says_anything_hides_no_other(
+    api: Api, world: small_world.World
+) -> None:
+    """The first worker pulls a large image; the third has the cause."""
+    async with world.running(objects.job(workers=3)):
+        say(api, "digits-chief-0", NO_ROOM)
+        await api.warn("digits-worker-2", NO_CONFIG_MAP)
+        for seconds, names_it in ((30, False), (60, False), (60, True), (60, True)):
+            await world.engine.settle(seconds)
+            assert (NO_CONFIG_MAP in message(world)) == names_it
+        assert api.reads == 4
+
+
+async def test_what_was_read_stays_while_events_cannot_be_read(
+    api: Api, world: small_world.World
+) -> None:
     async with world.running(objects.job(workers=0)):
         await api.warn("digits-chief-0", NO_CONFIG_MAP)
         await world.engine.settle(30)
@@ -107,11 +147,11 @@ async def test_what_was_read_stays_while_events_cannot_be_read() -> None:
         assert NO_CONFIG_MAP in message(world)
 
 
-def waiting_pod(uid: str) -> observation.Pod:
+def waiting_pod(job: str, role: types.Role) -> observation.Pod:
     return observation.Pod(
-        name=f"{uid}-chief-0",
-        uid=uid,
-        replica=replicas.Replica(types.Role.CHIEF, 0),
+        name=f"{job}-{role.label}-0",
+        uid=f"uid-of-{job}-{role.label}-0",
+        replica=replicas.Replica(role, 0),
         attempt=1,
         replica_attempt=0,
         phase=observation.Phase.PENDING,
@@ -119,21 +159,27 @@ def waiting_pod(uid: str) -> observation.Pod:
     )
 
 
+@pytest.mark.parametrize("roles", [(types.Role.CHIEF,), (types.Role.CHIEF, types.Role.WORKER)])
 @pytest.mark.parametrize("jobs", [1, 5])
-async def test_jobs_are_looked_at_one_after_the_other(jobs: int) -> None:
-    api, time = Api(), clock.Clock()
+async def test_one_look_a_second_and_one_a_minute_for_each_role_are_the_bound(
+    jobs: int, roles: tuple[types.Role, ...], api: Api
+) -> None:
+    time = clock.Clock()
     keys = [queue.Key("default", f"job-{number}") for number in range(jobs)]
     reader = waits.Waits(api, timers.Timers(lambda _: None, time.utc), time.utc)
 
     async def look() -> int:
         before = api.reads
         for key in keys:
-            await reader.of(key, (waiting_pod(key.name),))
+            await reader.of(key, tuple(waiting_pod(key.name, role) for role in roles))
         return api.reads - before
 
     assert await look() == 0
     time.advance(waits.FIRST_LOOK.total_seconds())
-    for _ in keys:
-        assert await look() == 1
-        time.advance(waits.SPACING.total_seconds())
-    assert await look() == 0
+    for _ in range(2):
+        reads = []
+        for _ in range(int(waits.NEXT_LOOK / waits.SPACING)):
+            reads.append(await look())
+            time.advance(waits.SPACING.total_seconds())
+        each = len(roles) * jobs
+        assert reads == [1] * each + [0] * (len(reads) - each)
