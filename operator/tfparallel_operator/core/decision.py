@@ -28,6 +28,16 @@ class Event:
     message: str
 
 
+def normal(reason: str, message: str) -> Event:
+    """Return an Event that asks nobody to act."""
+    return Event(EventType.NORMAL, reason, message)
+
+
+def warning(reason: str, message: str) -> Event:
+    """Return an Event that a person should look at."""
+    return Event(EventType.WARNING, reason, message)
+
+
 ObjectType = tuple[str, str]
 """The apiVersion and kind of an object."""
 

@@ -35,10 +35,6 @@ class Layout:
     host_ports: job_status.HostPorts | None
     """With hostNetwork: the ports of nodes that are set aside for the job."""
 
-    def with_workers(self, count: int) -> "Layout":
-        """Return the layout with another number of workers."""
-        return dataclasses.replace(self, counts={**self.counts, _WORKER: count})
-
     @functools.cached_property
     def all_replicas(self) -> tuple[replicas.Replica, ...]:
         """All replicas, the leading ones first."""
@@ -234,7 +230,7 @@ def _specs(job: types.TFParallelJob) -> Mapping[types.Role, types.ReplicaSpec]:
 
 
 def _template_port(spec: types.ReplicaSpec) -> int | None:
-    for container in ((spec.template or {}).get("spec") or {}).get("containers") or ():
+    for container in spec.pod_spec.get("containers") or ():
         if container.get("name") == names.CONTAINER:
             for port in container.get("ports") or ():
                 if port.get("name") == names.PORT_NAME:

@@ -7,7 +7,7 @@ of the job's own keep the admission. An eviction counts as a disruption: the clu
 
 import datetime
 
-from tfparallel_operator.api import job_status, names, policies
+from tfparallel_operator.api import names, policies
 from tfparallel_operator.core import context, decision, remedies
 from tfparallel_operator.core.life import counts, deadlines, ending, restarts, spec_validity
 from tfparallel_operator.core.queue import gang, kueue, workload
@@ -51,17 +51,13 @@ def wait_for_creation(context: context.DecisionContext) -> decision.Decision | N
     if refusal is None:
         return None
     wake_at = deadlines.active(context.job, status)
-    before = conditions.find(status, _REFUSED)
-    if before and before.status is job_status.Truth.TRUE and before.reason == refusal.reason:
+    before = conditions.find_true(status, _REFUSED)
+    if before is not None and before.reason == refusal.reason:
         return decision.Decision(status, wake_at=wake_at)
     message = f"the API server refuses to create pods, trying again: {refusal.message}"
     message = remedies.append(message, remedies.find(refusal.message))
     status = context.stamp.set(status, _REFUSED, True, refusal.reason, message)
-    return decision.Decision(
-        context.observed(status),
-        events=(context.warning(refusal.reason, message),),
-        wake_at=wake_at,
-    )
+    return decision.Decision(status, (decision.warning(refusal.reason, message),), wake_at=wake_at)
 
 
 def fail_if_too_large(context: context.DecisionContext) -> decision.Decision | None:
@@ -95,8 +91,8 @@ def wait_for_quota(context: context.DecisionContext) -> decision.Decision | None
         status = context.stamp.clear(status, [_REFUSED], created, "the Workload was created")
     status, steps = counts.count(status, context.view_of(status)), kueue.requeue(context)
     return decision.Decision(
-        context.observed(status),
-        events=(context.normal(reason, message),) if is_news else (),
+        status,
+        events=(decision.normal(reason, message),) if is_news else (),
         deletions=(*ending.delete_all_children(context), *steps.deletions),
         changes=steps.changes,
         creations=steps.creations,
@@ -115,7 +111,7 @@ def wait_for_ports(context: context.DecisionContext) -> decision.Decision | None
     is_news = not conditions.holds(context.status, _REFUSED)
     status = context.stamp.set(context.status, _REFUSED, True, reason, message)
     return decision.Decision(
-        context.observed(status),
-        events=(context.warning(reason, message),) if is_news else (),
+        status,
+        events=(decision.warning(reason, message),) if is_news else (),
         wake_at=context.now + _LOOK_FOR_PORTS,
     )

@@ -60,18 +60,9 @@ def shared(layout: layout.Layout) -> str:
 
 def excess(layout: layout.Layout) -> int:
     """Return by how many bytes TF_CONFIG is longer than a pod can be started with; 0: it fits."""
-    every = layout.all_replicas
-    if len(every) * _LONGEST_ADDRESS + _AROUND <= LONGEST_VARIABLE:
-        return 0
-    sizes = (len(f"TF_CONFIG={tf_config(layout, one)}") for one in (every[0], every[-1]))
-    return max(0, max(sizes) - LONGEST_VARIABLE)
-
-
-_LONGEST_ADDRESS = len(f'"{"p" * 63}.{"s" * 63}:65535",')
-"""Bytes of the longest address there can be, as it is written."""
-
-_AROUND = 300
-"""More bytes than TF_CONFIG has in addition to addresses."""
+    ends = layout.all_replicas[0], layout.all_replicas[-1]
+    longest = max(len(f"TF_CONFIG={tf_config(layout, replica)}") for replica in ends)
+    return max(0, longest - LONGEST_VARIABLE)
 
 
 def _task(replica: replicas.Replica) -> str:

@@ -119,8 +119,7 @@ def progress(context: context.DecisionContext, view: view.View) -> tuple[decisio
     needed = (replica for replica in view.layout.all_replicas if replica not in view.ignored)
     ready = all(map(view.is_up, needed))
     idle = {} if view.layout.is_gang else _count_idle(view)
-    change = workload.progress(existing, ready, idle, context.now)
-    return () if change is None else (change,)
+    return workload.progress(existing, ready, idle, context.now)
 
 
 def place(context: context.DecisionContext, pods: Iterable[decision.Manifest]) -> None:

@@ -204,7 +204,7 @@ class Reconciler:
     async def _report(self, body: jobs.Body, error: errors.Refused) -> None:
         """Say on the job why it does not get on: a person has to change the quota or policy."""
         message = f"refused by the API server, trying again: {error}"
-        event = decision.Event(decision.EventType.WARNING, names.Reason.REPLICAS_PENDING, message)
+        event = decision.warning(names.Reason.REPLICAS_PENDING, message)
         # Its numbers change from try to try: which pod, how much of a quota is used.
         await self._events.record(body, event, same=re.sub(r"\d+", "#", message))
 
