@@ -79,7 +79,9 @@ def wait_for_quota(context: context.DecisionContext) -> decision.Decision | None
     message = remedies.append(message, remedies.find(message))
     was_admitted = conditions.holds(status, _ADMITTED)
     is_news = was_admitted or conditions.find(status, _ADMITTED) is None
-    if conditions.begun(status) and was_admitted and not kueue.is_resized(context):
+    fits = existing is None or existing.deleting or workload.fits(context.layout, existing)
+    # Else it is the job itself that no longer asks for what it was admitted with.
+    if conditions.begun(status) and was_admitted and fits:
         status = restarts.count(status, policies.Cause.DISRUPTION)
     status = conditions.without(status, names.Condition.FAILED)
     status = context.stamp.clear(status, _OVER_WHILE_WAITING, reason, message)
@@ -105,7 +107,7 @@ def wait_for_ports(context: context.DecisionContext) -> decision.Decision | None
         return None
     reason = names.Reason.HOST_PORTS_TAKEN
     message = (
-        f"hostNetwork: no {context.layout.ports_needed} ports in a row are free: other jobs on"
+        f"hostNetwork: no {context.layout.most_replicas} ports in a row are free: other jobs on"
         " their nodes' network have to end first"
     )
     is_news = not conditions.holds(context.status, _REFUSED)

@@ -78,10 +78,9 @@ class PodBuilder:
             port = {"name": names.PORT_NAME, "containerPort": self._layout.port(replica)}
             ports = [*ports, port]
         spec = {**shared.spec, "ports": ports, "env": list(shared.spec["env"])}
-        if self._shares_cluster:
-            tf_config = cluster_spec.task(replica)
-        else:
-            tf_config = cluster_spec.tf_config(self._layout, replica)
+        tf_config = cluster_spec.tf_config(
+            self._layout, replica, shares_cluster=self._shares_cluster
+        )
         containers.Container(shared.pod_spec, spec).set_env(environment.TF_CONFIG, tf_config)
         return spec
 

@@ -39,16 +39,6 @@ def is_admitted(context: context.DecisionContext) -> bool:
     )
 
 
-def is_resized(context: context.DecisionContext) -> bool:
-    """Whether it is the job itself that no longer asks for what it was admitted with."""
-    existing = find(context)
-    return (
-        existing is not None
-        and not existing.deleting
-        and not workload.fits(context.layout, existing)
-    )
-
-
 def waiting_message(context: context.DecisionContext) -> str:
     """Say what a job waits for, in Kueue's words where it has said something."""
     existing = find(context)

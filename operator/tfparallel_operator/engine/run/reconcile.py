@@ -184,7 +184,7 @@ class Reconciler:
         requested = layout.build(job)
         if not requested.lacks_ports:
             return None
-        needed = requested.ports_needed
+        needed = requested.most_replicas
         port = self._host_ports.find(job.metadata.uid, needed)
         if port is None and job.status.host_ports is not None:
             raise load.SpecError(
