@@ -7,7 +7,7 @@ from typing import Any
 from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import decide, decision, installation, layout, observation, replicas
 from tfparallel_operator.core.pods import pod_builder
-from tfparallel_operator.core.status import conditions
+from tfparallel_operator.core.status import conditions, replica_records
 from tfparallel_operator.engine.observe import records
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -91,11 +91,14 @@ def a_pod(
     settings: installation.Settings = SETTINGS,
     *,
     attempt: int = 1,
-    **attempts: int,
+    replica_attempt: int = 0,
+    memory_growths: int = 0,
 ) -> dict[str, Any]:
     """Return the manifest of a replica's pod."""
-    builder = pod_builder.PodBuilder(layout.build(job), settings, attempt)
-    return builder.build(replica, **attempts)
+    status = job_status.JobStatus(attempt=attempt, replica_attempts={replica.name: replica_attempt})
+    for _ in range(memory_growths):
+        status = replica_records.grow_memory(status, replica.role)
+    return pod_builder.PodBuilder(layout.build(job), settings, status).build(replica)
 
 
 def an_exit(code: int, at: datetime.datetime = START, said: str = "") -> observation.Exit:

@@ -62,9 +62,10 @@ class SmallEngine:
             tasks = [group.create_task(self.children.run())]
             await self.children.wait_synced()
             listing = await self._api.list(resources.JOBS, None)
-            self.jobs.swept(listing, None)
+            self.jobs.listed(listing.items)
             tasks.append(group.create_task(self._follow(listing.version)))
             tasks += [group.create_task(self.workers.run()) for _ in range(2)]
+            tasks.append(group.create_task(self.workers.events.run()))
             yield self
             for task in tasks:
                 task.cancel()

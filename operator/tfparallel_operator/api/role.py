@@ -6,6 +6,7 @@ import enum
 class Role(enum.StrEnum):
     """Keys of `tfReplicaSpecs`."""
 
+    # In the order in which the replicas of a job are listed.
     CHIEF = "Chief"
     MASTER = "Master"
     WORKER = "Worker"

@@ -4,6 +4,7 @@ Fields that Kubeflow's TFJob has keep their names and, when given, their meaning
 """
 
 import enum
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
@@ -106,6 +107,11 @@ class ReplicaSpec(base.Model):
     template: Annotated[dict[str, Any] | None, rules.Rules(preserve_unknown_fields=True)] = None
     """The pod template; its container named tensorflow trains. May be left out with spec.trainer:
     then the shipped trainer image runs."""
+
+    @property
+    def pod_spec(self) -> Mapping[str, Any]:
+        """What the template says of the pod; empty where it says nothing."""
+        return (self.template or {}).get("spec") or {}
 
 
 T = TypeVar("T")

@@ -4,8 +4,8 @@ import dataclasses
 import datetime
 import functools
 
-from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import decision, installation, layout, observation, view
+from tfparallel_operator.api import job_status, types
+from tfparallel_operator.core import installation, layout, observation, view
 from tfparallel_operator.core.status import conditions
 
 
@@ -34,18 +34,6 @@ class DecisionContext:
     def stamp(self) -> conditions.Stamp:
         """What conditions are set with."""
         return conditions.Stamp(self.now, self.job.metadata.generation)
-
-    def observed(self, status: job_status.JobStatus) -> job_status.JobStatus:
-        """Return the status with the generation of the spec that it describes."""
-        return status.model_copy(update={"observed_generation": self.job.metadata.generation})
-
-    def normal(self, reason: names.Reason, message: str) -> decision.Event:
-        """Return an Event that asks nobody to act."""
-        return decision.Event(decision.EventType.NORMAL, reason, message)
-
-    def warning(self, reason: names.Reason, message: str) -> decision.Event:
-        """Return an Event that a person should look at."""
-        return decision.Event(decision.EventType.WARNING, reason, message)
 
     def view_of(self, status: job_status.JobStatus) -> view.View:
         """Sort the pods by the attempt in a status."""

@@ -43,15 +43,7 @@ def decide(
     settings: installation.Settings,
     refusal: observation.Refusal | None = None,
 ) -> decision.Decision:
-    """Say what to write for a job, given all that is known.
-
-    Args:
-        job: the job with its last written status, or what is wrong with its newest spec.
-        children: what was observed of its children.
-        now: the time, with time zone; whole seconds.
-        settings: what the installation decides for every job.
-        refusal: a create that the API server has refused since the last decision.
-    """
+    """Say what to write for a job at a time of whole seconds; see `DecisionContext`."""
     problem = None
     if isinstance(job, observation.InvalidJob):
         if job.accepted is None:
@@ -64,21 +56,13 @@ def decide(
     status, events = spec_validity.set_spec_condition(job.status, problem, now, generation)
     requested = layout.build(job, first_port=children.host_port)
     in_force = scaling.in_force(requested, children.pods)
-    decision_context = context.DecisionContext(
-        layout=in_force,
-        requested=requested,
-        status=status,
-        children=children,
-        now=now,
-        settings=settings,
-        refusal=refusal,
-    )
-    description = _describe(decision_context)
-    decision_context = dataclasses.replace(decision_context, status=description)
-    decided = next(filter(None, (phase(decision_context) for phase in PHASES)))
+    before = context.DecisionContext(requested, in_force, status, children, now, settings, refusal)
+    described = dataclasses.replace(before, status=_describe(before))
+    decided = next(filter(None, (phase(described) for phase in PHASES)))
     overdue, look_again_at = cleanup.force_deletions(children.pods, now)
     return dataclasses.replace(
         decided,
+        status=decided.status.model_copy(update={"observed_generation": generation}),
         events=(*events, *decided.events),
         deletions=(*decided.deletions, *overdue),
         changes=(*config.changes(requested, settings, children.config), *decided.changes),
@@ -98,13 +82,11 @@ def _describe(context: context.DecisionContext) -> job_status.JobStatus:
     status = context.status.model_copy(update=description)
     if trainer is None:
         return status
-    if trainer.checkpoint is not None:
-        reason = names.Reason.CHECKPOINT_CONFIGURED
-        claim, uri = trainer.checkpoint.claim, trainer.checkpoint.uri
-        place = uri if claim is None else f"claim {claims.name(context.job, claim)}"
-        message = f"a restart goes on from the checkpoints on {place}"
-    else:
-        reason = names.Reason.NO_CHECKPOINT
+    checkpoint, kind = trainer.checkpoint, names.Condition.RESUMABLE
+    if checkpoint is None:
         message = "a restart begins at step 0: set spec.trainer.checkpoint to keep state"
-    has_checkpoint = trainer.checkpoint is not None
-    return context.stamp.set(status, names.Condition.RESUMABLE, has_checkpoint, reason, message)
+        return context.stamp.set(status, kind, False, names.Reason.NO_CHECKPOINT, message)
+    claim, uri = checkpoint.claim, checkpoint.uri
+    place = uri if claim is None else f"claim {claims.name(context.job, claim)}"
+    message = f"a restart goes on from the checkpoints on {place}"
+    return context.stamp.set(status, kind, True, names.Reason.CHECKPOINT_CONFIGURED, message)

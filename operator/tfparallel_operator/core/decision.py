@@ -28,6 +28,16 @@ class Event:
     message: str
 
 
+def normal(reason: str, message: str) -> Event:
+    """Return an Event that asks nobody to act."""
+    return Event(EventType.NORMAL, reason, message)
+
+
+def warning(reason: str, message: str) -> Event:
+    """Return an Event that a person should look at."""
+    return Event(EventType.WARNING, reason, message)
+
+
 ObjectType = tuple[str, str]
 """The apiVersion and kind of an object."""
 
@@ -80,9 +90,10 @@ class Decision:
     """What to write for one job.
 
     Carried out in this order, up to the first refusal: the status, the Events of that change,
-    deletions, changes, creations. The status is the write-ahead of all that follows: it is written
-    when it differs from the job's, conditional on resourceVersion. After each step a new
-    observation leads to the rest of the same steps, so it does not matter where the operator dies.
+    deletions, changes, creations. Events of type Normal may come later. The status is the
+    write-ahead of all that follows: it is written when it differs from the job's, conditional on
+    resourceVersion. After each step a new observation leads to the rest of the same steps, so it
+    does not matter where the operator dies.
     """
 
     status: job_status.JobStatus

@@ -12,13 +12,6 @@ from typing import Any
 from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import replicas
 
-_ORDER = (
-    types.Role.CHIEF,
-    types.Role.MASTER,
-    types.Role.WORKER,
-    types.Role.PS,
-    types.Role.EVALUATOR,
-)
 _LEADERS = (types.Role.CHIEF, types.Role.MASTER)
 _WORKER = types.Role.WORKER
 
@@ -34,10 +27,6 @@ class Layout:
     """Replicas by role, the leading roles first."""
     host_ports: job_status.HostPorts | None
     """With hostNetwork: the ports of nodes that are set aside for the job."""
-
-    def with_workers(self, count: int) -> "Layout":
-        """Return the layout with another number of workers."""
-        return dataclasses.replace(self, counts={**self.counts, _WORKER: count})
 
     @functools.cached_property
     def all_replicas(self) -> tuple[replicas.Replica, ...]:
@@ -112,17 +101,16 @@ class Layout:
         return self.job.metadata.name
 
     @functools.cached_property
-    def ports_needed(self) -> int:
-        """How many ports of nodes the job needs: one for each replica that it may have."""
-        worker = self.specs.get(_WORKER)
-        possible = (worker and worker.max_replicas) or self.workers or 0
-        return sum(self.counts.values()) - (self.workers or 0) + possible
+    def most_replicas(self) -> int:
+        """How many replicas the job may have; if nothing bounds its workers, as many as it has."""
+        workers = self.workers or 0
+        return sum(self.counts.values()) - workers + (self.most_workers or workers)
 
     @property
     def lacks_ports(self) -> bool:
         """Whether ports, or more of them, have yet to be set aside for the job."""
         ports = self.host_ports
-        return self.job.spec.host_network and (ports is None or ports.count < self.ports_needed)
+        return self.job.spec.host_network and (ports is None or ports.count < self.most_replicas)
 
     def host_port(self, replica: replicas.Replica) -> int | None:
         """Return the port of a replica on its node; None: it is not on its node's network."""
@@ -206,11 +194,11 @@ class Layout:
 def build(job: types.TFParallelJob, *, first_port: int | None = None) -> Layout:
     """Lay a job out as its spec asks for; if it lacks ports, those from the first on are free."""
     specs = _specs(job)
-    counts = {role: specs[role].replicas for role in _ORDER if role in specs}
+    counts = {role: specs[role].replicas for role in types.Role if role in specs}
     layout = Layout(job, specs, counts, job.status.host_ports)
     if first_port is None or not layout.lacks_ports:
         return layout
-    ports = job_status.HostPorts(first=first_port, count=layout.ports_needed)
+    ports = job_status.HostPorts(first=first_port, count=layout.most_replicas)
     return dataclasses.replace(layout, host_ports=ports)
 
 
@@ -234,7 +222,7 @@ def _specs(job: types.TFParallelJob) -> Mapping[types.Role, types.ReplicaSpec]:
 
 
 def _template_port(spec: types.ReplicaSpec) -> int | None:
-    for container in ((spec.template or {}).get("spec") or {}).get("containers") or ():
+    for container in spec.pod_spec.get("containers") or ():
         if container.get("name") == names.CONTAINER:
             for port in container.get("ports") or ():
                 if port.get("name") == names.PORT_NAME:

@@ -84,18 +84,13 @@ def build(
         else:
             stale.append(pod)
     carried = {role: replica_records.read(status, role) for role in layout.counts}
-    ended_well = {
-        replica for replica, pod in current.items() if pod.phase is observation.Phase.SUCCEEDED
-    }
-    completed = layout.select({role: record.completed for role, record in carried.items()})
-    return View(
-        layout,
-        current,
-        tuple(stale),
-        completed=completed | ended_well,
-        ignored=layout.select({role: record.ignored for role, record in carried.items()}),
-        seen=layout.select({role: record.seen for role, record in carried.items()}),
+    completed, ignored, seen = (
+        layout.select({role: getattr(record, field) for role, record in carried.items()})
+        for field in ("completed", "ignored", "seen")
     )
+    succeeded = observation.Phase.SUCCEEDED
+    completed |= {replica for replica, pod in current.items() if pod.phase is succeeded}
+    return View(layout, current, tuple(stale), completed, ignored, seen)
 
 
 def _is_current(pod: observation.Pod, status: job_status.JobStatus) -> bool:

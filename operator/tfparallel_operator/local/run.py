@@ -247,7 +247,7 @@ def _translations(
     settings = installation.Settings(trainer_image=TRAINER_IMAGE, share_above=None)
     config_map = config.manifest(layout, settings)
     known = {**config_maps, config_map["metadata"]["name"]: config_map["data"]}
-    builder = pod_builder.PodBuilder(layout, settings, attempt=1)
+    builder = pod_builder.PodBuilder(layout, settings, job_status.JobStatus(attempt=1))
     translations, faults = {}, {}
     for replica in layout.all_replicas:
         manifest = builder.build(replica)

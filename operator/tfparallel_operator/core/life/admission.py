@@ -7,7 +7,7 @@ of the job's own keep the admission. An eviction counts as a disruption: the clu
 
 import datetime
 
-from tfparallel_operator.api import job_status, names, policies
+from tfparallel_operator.api import names, policies
 from tfparallel_operator.core import context, decision, remedies
 from tfparallel_operator.core.life import counts, deadlines, ending, restarts, spec_validity
 from tfparallel_operator.core.queue import gang, kueue, workload
@@ -51,17 +51,13 @@ def wait_for_creation(context: context.DecisionContext) -> decision.Decision | N
     if refusal is None:
         return None
     wake_at = deadlines.active(context.job, status)
-    before = conditions.find(status, _REFUSED)
-    if before and before.status is job_status.Truth.TRUE and before.reason == refusal.reason:
+    before = conditions.find_true(status, _REFUSED)
+    if before is not None and before.reason == refusal.reason:
         return decision.Decision(status, wake_at=wake_at)
     message = f"the API server refuses to create pods, trying again: {refusal.message}"
     message = remedies.append(message, remedies.find(refusal.message))
     status = context.stamp.set(status, _REFUSED, True, refusal.reason, message)
-    return decision.Decision(
-        context.observed(status),
-        events=(context.warning(refusal.reason, message),),
-        wake_at=wake_at,
-    )
+    return decision.Decision(status, (decision.warning(refusal.reason, message),), wake_at=wake_at)
 
 
 def fail_if_too_large(context: context.DecisionContext) -> decision.Decision | None:
@@ -83,7 +79,9 @@ def wait_for_quota(context: context.DecisionContext) -> decision.Decision | None
     message = remedies.append(message, remedies.find(message))
     was_admitted = conditions.holds(status, _ADMITTED)
     is_news = was_admitted or conditions.find(status, _ADMITTED) is None
-    if conditions.begun(status) and was_admitted and not kueue.is_resized(context):
+    fits = existing is None or existing.deleting or workload.fits(context.layout, existing)
+    # Else it is the job itself that no longer asks for what it was admitted with.
+    if conditions.begun(status) and was_admitted and fits:
         status = restarts.count(status, policies.Cause.DISRUPTION)
     status = conditions.without(status, names.Condition.FAILED)
     status = context.stamp.clear(status, _OVER_WHILE_WAITING, reason, message)
@@ -95,8 +93,8 @@ def wait_for_quota(context: context.DecisionContext) -> decision.Decision | None
         status = context.stamp.clear(status, [_REFUSED], created, "the Workload was created")
     status, steps = counts.count(status, context.view_of(status)), kueue.requeue(context)
     return decision.Decision(
-        context.observed(status),
-        events=(context.normal(reason, message),) if is_news else (),
+        status,
+        events=(decision.normal(reason, message),) if is_news else (),
         deletions=(*ending.delete_all_children(context), *steps.deletions),
         changes=steps.changes,
         creations=steps.creations,
@@ -109,13 +107,13 @@ def wait_for_ports(context: context.DecisionContext) -> decision.Decision | None
         return None
     reason = names.Reason.HOST_PORTS_TAKEN
     message = (
-        f"hostNetwork: no {context.layout.ports_needed} ports in a row are free: other jobs on"
+        f"hostNetwork: no {context.layout.most_replicas} ports in a row are free: other jobs on"
         " their nodes' network have to end first"
     )
     is_news = not conditions.holds(context.status, _REFUSED)
     status = context.stamp.set(context.status, _REFUSED, True, reason, message)
     return decision.Decision(
-        context.observed(status),
-        events=(context.warning(reason, message),) if is_news else (),
+        status,
+        events=(decision.warning(reason, message),) if is_news else (),
         wake_at=context.now + _LOOK_FOR_PORTS,
     )

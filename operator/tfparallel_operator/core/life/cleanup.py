@@ -34,20 +34,18 @@ def clean_up(context: context.DecisionContext) -> decision.Decision | None:
         return None
     status = counts.count(status, context.view, ended=True)
     grace_ends = grace_until(context.job, status, pods, now)
-    spared = set() if grace_ends is None else {pod.uid for pod in evaluators(pods)}
-    by_policy = _BY_POLICY.get(context.job.spec.run_policy.clean_pod_policy)
+    spared = () if grace_ends is None else evaluators(pods)
     stages = _stages(context.job, status, status.completion_time or now)
     due = [target for target, at in stages if at <= now]
-    removed = {pod.uid for pod in _of_target(by_policy, pods)} - spared
-    removed |= {pod.uid for target in due for pod in _of_target(target, pods)}
+    removed = {pod.uid for target in due for pod in _of_target(target, pods)}
+    by_policy = _BY_POLICY.get(context.job.spec.run_policy.clean_pod_policy)
+    removed |= {pod.uid for pod in _of_target(by_policy, pods) if pod not in spared}
     later = (at for _, at in stages if at > now)
     delete_job = policies.CleanupTarget.JOB in due
+    deletions = ending.delete_pods(tuple(pod for pod in pods if pod.uid in removed))
     return decision.Decision(
-        context.observed(status),
-        deletions=(
-            *ending.delete_pods(tuple(pod for pod in pods if pod.uid in removed)),
-            *gang.removals(context.children.groups),
-        ),
+        status,
+        deletions=(*deletions, *gang.removals(context.children.groups)),
         changes=kueue.finish(context, status),
         delete_job=delete_job,
         wake_at=None if delete_job else deadlines.earliest(grace_ends, *later),
@@ -99,14 +97,11 @@ def _stages(
     """Return what is removed when, for the way in which the job has ended."""
     policy = job.spec.run_policy
     succeeded = conditions.holds(status, names.Condition.SUCCEEDED)
-    fitting = {
-        policies.CleanupWhen.ENDED,
-        policies.CleanupWhen.SUCCEEDED if succeeded else policies.CleanupWhen.FAILED,
-    }
+    end = policies.CleanupWhen.SUCCEEDED if succeeded else policies.CleanupWhen.FAILED
     stages = [
         (stage.delete, ended_at + datetime.timedelta(seconds=stage.after_seconds))
         for stage in policy.cleanup
-        if stage.when in fitting
+        if stage.when in (policies.CleanupWhen.ENDED, end)
     ]
     if policy.ttl_seconds_after_finished is not None:
         lifetime = datetime.timedelta(seconds=policy.ttl_seconds_after_finished)
@@ -115,10 +110,6 @@ def _stages(
 
 
 def _of_target(target: policies.CleanupTarget | None, pods: Pods) -> Pods:
-    match target:
-        case policies.CleanupTarget.PODS:
-            return pods
-        case policies.CleanupTarget.RUNNING_PODS:
-            return tuple(pod for pod in pods if pod.lingers or not pod.phase.ended)
-        case _:
-            return ()
+    if target is policies.CleanupTarget.RUNNING_PODS:
+        return tuple(pod for pod in pods if pod.lingers or not pod.phase.ended)
+    return pods if target is policies.CleanupTarget.PODS else ()

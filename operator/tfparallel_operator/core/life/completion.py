@@ -1,7 +1,7 @@
 """When a job has succeeded, and when it runs."""
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import replicas, view
+from tfparallel_operator.core import view
 
 _WORKER = types.Role.WORKER
 
@@ -18,7 +18,7 @@ def success(view: view.View) -> tuple[names.Reason, str] | None:
         if all(worker in view.completed for worker in needed):
             return names.Reason.WORKERS_SUCCEEDED, f"all {len(needed)} workers ended with success"
         return None
-    decisive = chief or replicas.Replica(_WORKER, 0)
+    decisive = view.layout.coordinator
     if decisive not in view.completed:
         return None
     reason = names.Reason.CHIEF_SUCCEEDED if chief else names.Reason.WORKERS_SUCCEEDED

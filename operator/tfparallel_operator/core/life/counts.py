@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from tfparallel_operator.api import job_status, types
+from tfparallel_operator.api import job_status
 from tfparallel_operator.core import observation, replicas, view, waits
 from tfparallel_operator.core.status import replica_records
 from tfparallel_trainer.contract import exits
@@ -20,19 +20,18 @@ def count(
     If the job has ended, replicas whose pods are gone no longer wait for anything. Failures stay on
     record, and so does how many were ready.
     """
-    pods: dict[types.Role, list[observation.Pod]] = {role: [] for role in view.layout.counts}
-    for replica, pod in view.current.items():
-        pods[replica.role].append(pod)
-    phases: dict[types.Role, list[observation.Phase]] = {role: [] for role in view.layout.counts}
-    for replica, phase in view.phases.items():
-        phases[replica.role].append(phase)
-    status, completed = _record(status, view), replicas.group(view.completed)
+    status = _record(status, view)
     by_role = dict(status.replicas)
-    for role, of_role in pods.items():
-        of_phases = [pod.phase for pod in of_role] if ended else phases[role]
-        counts = _count_role(of_role, of_phases, by_role[role.value], ended=ended)
-        counts |= {"desired": view.layout.counts[role], "succeeded": len(completed[role])}
-        by_role[role.value] = by_role[role.value].model_copy(update=counts)
+    for role, desired in view.layout.counts.items():
+        pods = [pod for replica, pod in view.current.items() if replica.role is role]
+        phases = [phase for replica, phase in view.phases.items() if replica.role is role]
+        if ended:
+            phases = [pod.phase for pod in pods]
+        before = by_role[role.value]
+        succeeded = sum(replica.role is role for replica in view.completed)
+        counts = {"desired": desired, "succeeded": succeeded}
+        counts |= _count_role(pods, phases, before, ended=ended)
+        by_role[role.value] = before.model_copy(update=counts)
     up = sum(counts.running + counts.succeeded for counts in by_role.values())
     ready = f"{up}/{len(view.layout.all_replicas)}"
     if ended and status.ready:
@@ -45,9 +44,8 @@ def _record(status: job_status.JobStatus, view: view.View) -> job_status.JobStat
     completed, ignored = replicas.group(view.completed), replicas.group(view.ignored)
     seen = replicas.group(view.seen | view.current.keys())
     for role in view.layout.counts:
-        growths = replica_records.read(status, role).memory_growths
-        record = replica_records.Record(completed[role], seen[role], ignored[role], growths)
-        status = replica_records.write(status, role, record)
+        indices = {"completed": completed[role], "seen": seen[role], "ignored": ignored[role]}
+        status = replica_records.write(status, role, **indices)
     return status
 
 

@@ -1,10 +1,9 @@
 """Deadlines of a job: all from times in its status, so that they outlive the operator."""
 
 import datetime
-from collections.abc import Sequence
 
 from tfparallel_operator.api import job_status, policies, types
-from tfparallel_operator.core import context, layout, observation, replicas, view, waits
+from tfparallel_operator.core import context, observation, replicas, view, waits
 from tfparallel_operator.core.life import completion, failure, pace
 
 
@@ -26,31 +25,22 @@ def overdue(
     Until training runs its pods may wait for too long; while it runs it may report too rarely.
     """
     view, policy = context.view, context.job.spec.run_policy
-    runs = completion.running(view)
-    waiting = [] if runs else _waiting(view)
-    if runs:
-        since = _silent_since(status, context.settings.listening_since)
-        at = _after(since, policy.stall_deadline_seconds)
+    if completion.running(view):
+        since = pace.find_report_time(status)
+        if since is not None:  # An operator that was away has missed reports.
+            since = max(since, context.settings.listening_since or since)
+        at, find_loss = _after(since, policy.stall_deadline_seconds), _find_stall
     else:
-        at = _after(status.attempt_time if waiting else None, policy.pending_deadline_seconds)
+        since = status.attempt_time if _list_waiting(view) else None
+        at, find_loss = _after(since, policy.pending_deadline_seconds), _find_pending
     if at is None or at > context.now:
         return None, at
-    return _stall_loss(status, view.layout) if runs else _pending_loss(view, waiting), None
+    return find_loss(view, status), None
 
 
-def _silent_since(
-    status: job_status.JobStatus, listening_since: datetime.datetime | None
-) -> datetime.datetime | None:
-    """Return when training reported last; None where it has not since its latest start.
-
-    Time in which nobody listened does not count: an operator that was away misses reports.
-    """
-    reported_at = pace.find_report_time(status)
-    return reported_at and max(reported_at, listening_since or reported_at)
-
-
-def _pending_loss(view: view.View, waiting: Sequence[replicas.Replica]) -> failure.Loss:
+def _find_pending(view: view.View, status: job_status.JobStatus) -> failure.Loss:
     """Return the loss that pods which wait for too long are: the one whose words say most."""
+    waiting = _list_waiting(view)
     pods = [view.current[replica] for replica in waiting if replica in view.current]
     pod = min(pods, key=lambda pod: waits.weigh(pod.waiting, pod.node), default=None)
     first, why = (pod.replica, f": {pod.waiting}") if pod and pod.waiting else (waiting[0], "")
@@ -60,17 +50,17 @@ def _pending_loss(view: view.View, waiting: Sequence[replicas.Replica]) -> failu
     return failure.Loss(first, cause, None, sentence, of_waiting_gang=of_gang)
 
 
-def _stall_loss(status: job_status.JobStatus, layout: layout.Layout) -> failure.Loss:
+def _find_stall(view: view.View, status: job_status.JobStatus) -> failure.Loss:
     step = 0 if status.progress is None else status.progress.step
-    seconds = layout.job.spec.run_policy.stall_deadline_seconds
+    seconds = view.layout.job.spec.run_policy.stall_deadline_seconds
     sentence = (
         f"has reported no progress after step {step} for {seconds} s"
         " (runPolicy.stallDeadlineSeconds)"
     )
-    return failure.Loss(layout.coordinator, policies.Cause.STALL, None, sentence)
+    return failure.Loss(view.layout.coordinator, policies.Cause.STALL, None, sentence)
 
 
-def _waiting(view: view.View) -> list[replicas.Replica]:
+def _list_waiting(view: view.View) -> list[replicas.Replica]:
     """Return the replicas that train and do not run yet."""
     return [
         replica

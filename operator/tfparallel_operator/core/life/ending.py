@@ -27,8 +27,8 @@ def suspend(context: context.DecisionContext) -> decision.Decision | None:
     status = context.stamp.set(status, names.Condition.SUSPENDED, True, reason, message)
     status = counts.count(status, context.view)
     return decision.Decision(
-        context.observed(status),
-        events=() if was_suspended else (context.normal(reason, message),),
+        status,
+        events=() if was_suspended else (decision.normal(reason, message),),
         deletions=(*delete_all_children(context), *kueue.removals(context)),
     )
 
@@ -53,13 +53,8 @@ def end(
     status = context.stamp.set(status, kind, True, reason, message)
     status = status.model_copy(update={"completion_time": context.now})
     status = counts.count(status, context.view_of(status))
-    succeeded = kind is names.Condition.SUCCEEDED
-    event_type = decision.EventType.NORMAL if succeeded else decision.EventType.WARNING
-    return decision.Decision(
-        context.observed(status),
-        events=(decision.Event(event_type, reason, message),),
-        wake_at=context.now,
-    )
+    event = decision.normal if kind is names.Condition.SUCCEEDED else decision.warning
+    return decision.Decision(status, (event(reason, message),), wake_at=context.now)
 
 
 def delete_all_children(context: context.DecisionContext) -> tuple[decision.Deletion, ...]:

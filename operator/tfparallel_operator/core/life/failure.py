@@ -138,12 +138,6 @@ def settles_at(
     return None if waits is None else loss.exit.finished_at + waits
 
 
-def describe_settling(job: types.TFParallelJob, loss: Loss, until: datetime.datetime) -> str:
-    """Say what the job waits for while a loss may turn out to be the consequence of another."""
-    loss_sentence = loss.describe(job.metadata.name)
-    return f"{loss_sentence}; until {until:%H:%M:%SZ} the operator looks for a loss that caused it"
-
-
 def cause(layout: layout.Layout, pod: observation.Pod) -> policies.Cause:
     """Say why a pod that ended without success did."""
     if pod.disrupted or pod.deleting:

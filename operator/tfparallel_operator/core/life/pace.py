@@ -47,11 +47,8 @@ class Pace:
         reported_at = find_report_time(self.status)
         if reported_at is None and not self.must_report:
             return None
-        running = conditions.find(self.status, names.Condition.RUNNING)
-        if running is not None and running.status is job_status.Truth.TRUE:
-            began = running.last_transition_time
-        else:
-            began = self.now
+        running = conditions.find_true(self.status, names.Condition.RUNNING)
+        began = self.now if running is None else running.last_transition_time
         return max(reported_at or began, self.listening_since or began)
 
     @property

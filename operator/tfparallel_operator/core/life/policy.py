@@ -46,22 +46,18 @@ def find_action(layout: layout.Layout, status: job_status.JobStatus, loss: failu
 
 def _find_action(layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss) -> Action:
     lost = loss.describe(layout.job.metadata.name)
-    rule = _rule(layout.job, loss)
+    ruled = _find_ruled_action(layout.job, loss)
     reason = _REASONS.get(loss.cause, names.Reason.REPLICA_FAILED)
     if loss.exit is not None and loss.cause.bounded:
         reason = names.Reason.REPLICA_FAILED
     if loss.exit is not None and loss.exit.of_source:
         reason = names.Reason.SOURCE_FAILED
-    if (
-        rule is not None
-        and rule.action is policies.Action.IGNORE
-        and _may_go_without(layout, status, loss)
-    ):
+    if ruled is policies.Action.IGNORE and _may_go_without(layout, status, loss):
         return Action(Outcome.IGNORE, names.Reason.FAILURE_POLICY, lost)
-    if rule is not None and rule.action in (policies.Action.FAIL_JOB, policies.Action.IGNORE):
+    if ruled in (policies.Action.FAIL_JOB, policies.Action.IGNORE):
         message = f"{lost}; runPolicy.failurePolicy says that it fails the job"
         return Action(Outcome.FAIL, names.Reason.FAILURE_POLICY, message)
-    if rule is None and not _restarts(layout, loss):
+    if ruled is None and not _restarts(layout, loss):
         return Action(Outcome.FAIL, reason, lost)
     limit = layout.job.spec.run_policy.backoff_limit
     if loss.cause.bounded and counted(layout, status, loss) >= limit:
@@ -88,8 +84,8 @@ _UNBOUNDED = {
 }
 
 
-def _rule(job: types.TFParallelJob, loss: failure.Loss) -> policies.FailureRule | None:
-    """Return the first rule that matches a loss."""
+def _find_ruled_action(job: types.TFParallelJob, loss: failure.Loss) -> policies.Action | None:
+    """Return what the first rule that matches a loss asks for; None: no rule matches."""
     policy = job.spec.run_policy.failure_policy
     code = None if loss.exit is None else loss.exit.code
     for rule in () if policy is None else policy.rules:
@@ -98,7 +94,7 @@ def _rule(job: types.TFParallelJob, loss: failure.Loss) -> policies.FailureRule 
             and (not rule.exit_codes or code in rule.exit_codes)
             and (not rule.causes or loss.cause in rule.causes)
         ):
-            return rule
+            return rule.action
     return None
 
 
@@ -139,18 +135,14 @@ def grows(job: types.TFParallelJob, loss: failure.Loss) -> bool:
 
 def scope(layout: layout.Layout, loss: failure.Loss) -> Scope:
     """Return what has to run again: a gang that waits, else as a rule says, or the strategy."""
-    if loss.of_waiting_gang:
+    ruled, role = _find_ruled_action(layout.job, loss), loss.replica.role
+    if loss.of_waiting_gang or ruled is policies.Action.RESTART_GANG:
         return Scope.GANG
-    rule = _rule(layout.job, loss)
-    if rule is not None and rule.action is policies.Action.RESTART_GANG:
-        return Scope.GANG
-    if rule is not None and rule.action is policies.Action.RESTART_REPLICA:
-        return Scope.REPLICA
-    if loss.replica.role is types.Role.EVALUATOR:
+    if ruled is policies.Action.RESTART_REPLICA or role is types.Role.EVALUATOR:
         return Scope.REPLICA
     if layout.is_gang:
         return Scope.GANG
-    return Scope.REPLICA_AND_CHIEF if loss.replica.role is types.Role.PS else Scope.REPLICA
+    return Scope.REPLICA_AND_CHIEF if role is types.Role.PS else Scope.REPLICA
 
 
 def counted(layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss) -> int:

@@ -43,7 +43,8 @@ def answer_losses(context: context.DecisionContext) -> decision.Decision | Cours
         settles_at = failure.settles_at(loss, view, context.settings.settling, final=final)
         if settles_at is not None and settles_at > context.now:
             wake_at = deadlines.earliest(settles_at, deadline)
-            settling = failure.describe_settling(context.job, loss, settles_at)
+            until = f"until {settles_at:%H:%M:%SZ} the operator looks for a loss that caused it"
+            settling = f"{loss.describe(context.job.metadata.name)}; {until}"
             return Course(status, view, tuple(events), wake_at, settling)
         message = remedies.append(action.message, action.remedy)
         if loss.cause is policies.Cause.STALL and action.outcome is not policy.Outcome.IGNORE:
@@ -57,7 +58,7 @@ def answer_losses(context: context.DecisionContext) -> decision.Decision | Cours
             case policy.Outcome.IGNORE:
                 status = replica_records.ignore(status, loss.replica)
                 message = f"{action.message}; training goes on without it"
-                events.append(context.warning(action.reason, message))
+                events.append(decision.warning(action.reason, message))
     if events:
         view = context.view_of(status)
     wake_at = deadlines.earliest(deadline, next_overdue)
@@ -72,7 +73,7 @@ def _restart(
     action: policy.Action,
 ) -> decision.Decision:
     """Write a restart ahead, and delete what has to run again."""
-    pause = restarts.pause(context.layout, status, loss, context.settings.first_pause, context.now)
+    pause = restarts.pause(context, status, loss)
     reason, message = action.reason, action.message
     if pause:
         message = f"{message}, after {pause.total_seconds():.0f} s"
@@ -85,8 +86,8 @@ def _restart(
     if not completion.running(view):
         status = context.stamp.set(status, names.Condition.RUNNING, False, reason, message)
     return decision.Decision(
-        context.observed(status),
-        events=(context.warning(reason, message),),
+        status,
+        events=(decision.warning(reason, message),),
         deletions=ending.delete_pods(view.stale),
         wake_at=deadlines.earliest(status.attempt_time, deadlines.active(context.job, status)),
     )

@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 from tfparallel_operator.api import job_status, policies, types
-from tfparallel_operator.core import layout, replicas, view
+from tfparallel_operator.core import context, layout, replicas, view
 from tfparallel_operator.core.life import failure, policy
 from tfparallel_operator.core.status import replica_records
 
@@ -64,26 +64,21 @@ def next_attempt(
 
 
 def pause(
-    layout: layout.Layout,
-    status: job_status.JobStatus,
-    loss: failure.Loss,
-    first: datetime.timedelta,
-    now: datetime.datetime,
+    context: context.DecisionContext, status: job_status.JobStatus, loss: failure.Loss
 ) -> datetime.timedelta:
     """Return how long to wait before a restart: twice as long each time, up to a bound.
 
     A disruption, and the first failure, are answered at once; so is one after a long run.
     """
-    began = status.attempt_time or now
-    if loss.cause is policies.Cause.DISRUPTION or now - began >= LONG_RUN:
-        return datetime.timedelta()
+    began = status.attempt_time or context.now
     if loss.cause is policies.Cause.INFRASTRUCTURE:
         earlier = status.restart_causes.get(loss.cause.value, 0)
     else:
-        earlier = policy.counted(layout, status, loss) - 1
-    if earlier < 0:
+        earlier = policy.counted(context.layout, status, loss) - 1
+    is_disruption = loss.cause is policies.Cause.DISRUPTION
+    if is_disruption or earlier < 0 or context.now - began >= LONG_RUN:
         return datetime.timedelta()
-    return min(LONGEST_PAUSE, first * (1 << min(earlier, 20)))
+    return min(LONGEST_PAUSE, context.settings.first_pause * (1 << min(earlier, 20)))
 
 
 def pauses_until(status: job_status.JobStatus, now: datetime.datetime) -> datetime.datetime | None:

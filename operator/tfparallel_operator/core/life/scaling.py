@@ -1,9 +1,10 @@
 """Workers that come and go: how many are in force, and when the number in the spec takes over."""
 
+import dataclasses
 import datetime
 
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import layout, observation, view
+from tfparallel_operator.core import context, layout, observation, view
 from tfparallel_operator.core.life import completion, restarts
 from tfparallel_operator.core.status import conditions
 
@@ -32,7 +33,7 @@ def in_force(layout: layout.Layout, pods: tuple[observation.Pod, ...]) -> layout
     )
     if not begun or job.status.workers is None:
         return layout
-    return layout.with_workers(job.status.workers)
+    return dataclasses.replace(layout, counts={**layout.counts, _WORKER: job.status.workers})
 
 
 def due(status: job_status.JobStatus, view: view.View) -> datetime.datetime | None:
@@ -43,21 +44,16 @@ def due(status: job_status.JobStatus, view: view.View) -> datetime.datetime | No
     return status.attempt_time + pause
 
 
-def scaled(
-    status: job_status.JobStatus,
-    before: layout.Layout,
-    after: layout.Layout,
-    now: datetime.datetime,
-) -> job_status.JobStatus:
+def scaled(context: context.DecisionContext, status: job_status.JobStatus) -> job_status.JobStatus:
     """Return the status that writes ahead that the job has other workers from now on.
 
     Replicas that need each other begin a new attempt. Of parameter servers and their workers the
     chief alone runs again: it fixes the number of workers when it starts.
     """
+    before, after = context.layout, context.requested
+    status = status.model_copy(update={"workers": after.workers})
     if before.is_gang:
         # No loss has led to this attempt: none turns out to be a disruption by its old pods.
-        changes = {"workers": after.workers, "last_cause": ""}
-        return restarts.next_attempt(status, now).model_copy(update=changes)
+        return restarts.next_attempt(status.model_copy(update={"last_cause": ""}), context.now)
     leaving = set(before.all_replicas) - set(after.all_replicas)
-    changed = restarts.restart_alone(status, {before.coordinator} | leaving, now)
-    return changed.model_copy(update={"workers": after.workers})
+    return restarts.restart_alone(status, {before.coordinator} | leaving, context.now)

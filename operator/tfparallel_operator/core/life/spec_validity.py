@@ -74,8 +74,8 @@ def set_spec_condition(
     changed = stamp.set(status, kind, problem is not None, reason, message)
     if before is not None and conditions.find(changed, kind) == before:
         return status, ()
-    event_type = decision.EventType.NORMAL if problem is None else decision.EventType.WARNING
-    return changed, (decision.Event(event_type, reason, message),)
+    event = decision.normal if problem is None else decision.warning
+    return changed, (event(reason, message),)
 
 
 def _reject(
@@ -93,6 +93,6 @@ def _reject(
     end = {"observed_generation": problem.generation, "completion_time": now}
     return decision.Decision(
         status.model_copy(update=end),
-        events=(decision.Event(decision.EventType.WARNING, reason, problem.message),),
+        events=(decision.warning(reason, problem.message),),
         deletions=workload.deletions(children.workloads),
     )

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tfparallel_operator.api import job_status, names
+from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import context, decision, remedies, view
 from tfparallel_operator.core.life import (
     completion,
@@ -16,7 +16,7 @@ from tfparallel_operator.core.life import (
 )
 from tfparallel_operator.core.pods import claims, config, network, pod_builder
 from tfparallel_operator.core.queue import gang, kueue
-from tfparallel_operator.core.status import conditions, replica_records
+from tfparallel_operator.core.status import conditions
 
 _REFUSED = names.Condition.CREATION_REFUSED
 
@@ -48,7 +48,7 @@ def _begin(
     times = {"start_time": context.now, "completion_time": None, "last_cause": ""}
     status = status.model_copy(update=times)
     message = f"attempt {status.attempt} with {len(context.layout.all_replicas)} replicas"
-    return dataclasses.replace(context, status=status), (context.normal(reason, message),)
+    return dataclasses.replace(context, status=status), (decision.normal(reason, message),)
 
 
 def _fail_at_deadline(context: context.DecisionContext) -> decision.Decision | None:
@@ -88,10 +88,10 @@ def _go_on(context: context.DecisionContext, course: recovery.Course) -> decisio
     if not view.missing:
         created = names.Reason.REPLICAS_CREATED
         status = context.stamp.clear(status, [_REFUSED], created, "every pod was created")
-    news = (context.normal(reason, message),) if runs and not was_running else ()
+    news = (decision.normal(reason, message),) if runs and not was_running else ()
     group = gang.steps(context, view, status.attempt)
     return decision.Decision(
-        context.observed(status),
+        status,
         events=(*course.events, *news),
         deletions=(
             *ending.delete_pods((*view.stale, *view.dismissed)),
@@ -109,14 +109,14 @@ def _scale(context: context.DecisionContext, status: job_status.JobStatus) -> de
     again = "all replicas run" if context.layout.is_gang else "the chief runs"
     reason = names.Reason.REPLICAS_SCALED
     message = f"workers {status.workers} to {context.requested.workers}; {again} again"
-    status = scaling.scaled(status, context.layout, context.requested, context.now)
+    status = scaling.scaled(context, status)
     view = dataclasses.replace(context, layout=context.requested).view_of(status)
     status = counts.count(status, view)
     for kind, true in ((names.Condition.RESTARTING, True), (names.Condition.RUNNING, False)):
         status = context.stamp.set(status, kind, true, reason, message)
     return decision.Decision(
-        context.observed(status),
-        events=(context.normal(reason, message),),
+        status,
+        events=(decision.normal(reason, message),),
         deletions=ending.delete_pods(view.stale),
         wake_at=deadlines.active(context.job, status),
     )
@@ -137,7 +137,7 @@ def _creations(
         manifests.append(network.service(context.layout))
     if not children.has_config:
         manifests.append(config.manifest(context.requested, context.settings))
-    if network.is_isolated(job) and not children.has_policy:
+    if job.spec.network is types.Network.ISOLATED and not children.has_policy:
         manifests.append(network.policy(job))
     manifests += group.creations
     waits = group.pods_wait or restarts.pauses_until(status, context.now) is not None
@@ -155,28 +155,21 @@ def _pods(
     A replica that has vanished waits for the answer to its loss, while another loss settles.
     """
     taken = {*(old.replica for old in view.stale), *view.vanished}
-    growths = {
-        role: replica_records.read(status, role).memory_growths for role in context.layout.specs
-    }
-    builder = pod_builder.PodBuilder(context.layout, context.settings, status.attempt)
+    builder = pod_builder.PodBuilder(context.layout, context.settings, status)
     pods = []
     for replica in view.missing:
-        if replica in taken:
-            continue
-        replica_attempt = status.replica_attempts.get(replica.name, 0)
-        manifest = builder.build(
-            replica, replica_attempt=replica_attempt, memory_growths=growths[replica.role]
-        )
-        gang.join(manifest, context.job, context.settings.gangs, status.attempt, replica_attempt)
-        pods.append(manifest)
+        if replica not in taken:
+            manifest = builder.build(replica)
+            gang.join(manifest, context.job, context.settings.gangs)
+            pods.append(manifest)
     kueue.place(context, pods)
     return pods
 
 
 def _ready_sentence(status: job_status.JobStatus, slowness: pace.Slowness | None) -> str:
     sentence = f"{status.ready} replicas run or have completed"
-    refused = conditions.find(status, _REFUSED)
-    if refused is not None and refused.status is job_status.Truth.TRUE:
+    refused = conditions.find_true(status, _REFUSED)
+    if refused is not None:
         return f"{sentence}; {refused.message}"
     reasons = [counts.reason for counts in status.replicas.values() if counts.reason]
     if reasons:

@@ -14,20 +14,23 @@ _compact = layout.compact
 LONGEST_VARIABLE = 131_071
 """Bytes of an environment variable that Linux starts a program with, its name included."""
 
+_LONGEST_ADDRESS = 150
+"""Bytes of an address with two names of 63 and a port, and its share of what is around it."""
 
-def tf_config(layout: layout.Layout, replica: replicas.Replica) -> str:
-    """Return the TF_CONFIG of a replica as compact JSON."""
+
+def tf_config(
+    layout: layout.Layout, replica: replicas.Replica, *, shares_cluster: bool = False
+) -> str:
+    """Return the TF_CONFIG of a replica as compact JSON, without a cluster that a file has."""
+    task = f'"task":{{"type":"{replica.role.task_type}","index":{replica.index}}}'
+    if shares_cluster:
+        return f"{{{task}}}"
     is_evaluator = replica.role is types.Role.EVALUATOR
     if layout.job.spec.enable_dynamic_worker or is_evaluator:
         cluster = _compact(_cluster_of(layout, replica))
     else:
         cluster = layout.cluster_json
-    return f'{{"cluster":{cluster},"task":{_task(replica)}}}'
-
-
-def task(replica: replicas.Replica) -> str:
-    """Return the TF_CONFIG of a replica that finds the cluster in the shared file."""
-    return f'{{"task":{_task(replica)}}}'
+    return f'{{"cluster":{cluster},{task}}}'
 
 
 def is_shared(layout: layout.Layout, above: int | None) -> bool:
@@ -39,8 +42,7 @@ def is_shared(layout: layout.Layout, above: int | None) -> bool:
     spec = layout.job.spec
     if above is None or spec.trainer is None or spec.enable_dynamic_worker:
         return False
-    most = layout.most_workers
-    return most is not None and len(layout.all_replicas) - (layout.workers or 0) + most > above
+    return layout.most_workers is not None and layout.most_replicas > above
 
 
 def shared(layout: layout.Layout) -> str:
@@ -48,34 +50,20 @@ def shared(layout: layout.Layout) -> str:
 
     Pods say how many of them there are; the evaluator is for itself alone to know.
     """
-    return _compact(
-        {
-            role.task_type: layout.addresses(
-                role, layout.most_workers if role is types.Role.WORKER else None
-            )
-            for role in layout.counts
-        }
-    )
+    cluster = {role.task_type: layout.addresses(role) for role in layout.counts}
+    worker = types.Role.WORKER
+    if worker in layout.counts:
+        cluster[worker.task_type] = layout.addresses(worker, layout.most_workers)
+    return _compact(cluster)
 
 
 def excess(layout: layout.Layout) -> int:
     """Return by how many bytes TF_CONFIG is longer than a pod can be started with; 0: it fits."""
-    every = layout.all_replicas
-    if len(every) * _LONGEST_ADDRESS + _AROUND <= LONGEST_VARIABLE:
+    if len(layout.all_replicas) * _LONGEST_ADDRESS <= LONGEST_VARIABLE:
         return 0
-    sizes = (len(f"TF_CONFIG={tf_config(layout, one)}") for one in (every[0], every[-1]))
-    return max(0, max(sizes) - LONGEST_VARIABLE)
-
-
-_LONGEST_ADDRESS = len(f'"{"p" * 63}.{"s" * 63}:65535",')
-"""Bytes of the longest address there can be, as it is written."""
-
-_AROUND = 300
-"""More bytes than TF_CONFIG has in addition to addresses."""
-
-
-def _task(replica: replicas.Replica) -> str:
-    return f'{{"type":"{replica.role.task_type}","index":{replica.index}}}'
+    ends = layout.all_replicas[0], layout.all_replicas[-1]
+    longest = max(len(f"TF_CONFIG={tf_config(layout, replica)}") for replica in ends)
+    return max(0, longest - LONGEST_VARIABLE)
 
 
 def _cluster_of(layout: layout.Layout, replica: replicas.Replica) -> dict[str, Any]:

@@ -6,7 +6,6 @@ annotation would double what `kubectl get -o yaml` shows and every watch carries
 """
 
 import hashlib
-import json
 
 from tfparallel_operator.api import names, paths, types
 from tfparallel_operator.core import decision, installation, layout, observation
@@ -90,4 +89,4 @@ def mount(container: containers.Container, job: types.TFParallelJob) -> None:
 def _record(job: types.TFParallelJob) -> str:
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     record = {"generation": job.metadata.generation, "spec": spec}
-    return json.dumps(record, separators=(",", ":"))
+    return layout.compact(record)

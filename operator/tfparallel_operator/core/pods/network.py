@@ -20,11 +20,6 @@ def service(layout: layout.Layout) -> decision.Manifest:
     }
 
 
-def is_isolated(job: types.TFParallelJob) -> bool:
-    """Whether the job has a NetworkPolicy."""
-    return job.spec.network is types.Network.ISOLATED
-
-
 def policy(job: types.TFParallelJob) -> decision.Manifest:
     """Build the NetworkPolicy: pods take connections from the job's pods and from nobody else.
 

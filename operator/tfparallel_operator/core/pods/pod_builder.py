@@ -1,10 +1,10 @@
 """Pods of replicas, from a role's template or the shipped trainer's. Pure: a repeat is equal."""
 
 import copy
-from collections.abc import Mapping
+import functools
 from typing import Any
 
-from tfparallel_operator.api import names, paths, types
+from tfparallel_operator.api import job_status, names, paths, types
 from tfparallel_operator.core import decision, installation, layout, replicas
 from tfparallel_operator.core.pods import (
     cluster_spec,
@@ -19,35 +19,31 @@ from tfparallel_operator.core.pods import (
     topology,
     trainer_container,
 )
+from tfparallel_operator.core.status import replica_records
 from tfparallel_trainer.contract import environment
 
 
 class PodBuilder:
-    """Builds the pods of one attempt of a job.
+    """Builds the pods of the attempt in a status of a job.
 
     The pods of a role differ in few fields, so the others are built once and shared. Who changes a
     pod may set fields of its metadata and its spec, and never changes one in depth.
     """
 
     def __init__(
-        self, layout: layout.Layout, settings: installation.Settings, attempt: int
+        self, layout: layout.Layout, settings: installation.Settings, status: job_status.JobStatus
     ) -> None:
         self._layout = layout
         self._job = layout.job
         self._settings = settings
-        self._attempt = attempt
+        self._status = status
         self._shares_cluster = cluster_spec.is_shared(layout, settings.share_above)
-        self._shared: dict[tuple[types.Role, bool, int], decision.Manifest] = {}
-        self._affinities: dict[tuple[types.Role, tuple[str, ...]], dict[str, Any] | None] = {}
+        self._shared: dict[tuple[types.Role, bool], decision.Manifest] = {}
+        self._affinity = functools.cache(functools.partial(topology.affinity, layout))
 
-    def build(
-        self, replica: replicas.Replica, *, replica_attempt: int = 0, memory_growths: int = 0
-    ) -> decision.Manifest:
-        """Build the pod of a replica that has run again so often within the attempt.
-
-        The memory of its role has grown so often, over all attempts.
-        """
-        key = replica.role, replica == self._layout.coordinator, memory_growths
+    def build(self, replica: replicas.Replica) -> decision.Manifest:
+        """Build the pod of a replica."""
+        key = replica.role, replica == self._layout.coordinator
         if key not in self._shared:
             self._shared[key] = self._build_shared(*key)
         shared = self._shared[key]
@@ -56,13 +52,13 @@ class PodBuilder:
         labels = {
             **shared["metadata"]["labels"],
             names.LABEL_INDEX: str(replica.index),
-            names.LABEL_REPLICA_ATTEMPT: str(replica_attempt),
+            names.LABEL_REPLICA_ATTEMPT: str(self._status.replica_attempts.get(replica.name, 0)),
             **neighbours,
         }
         metadata = {**shared["metadata"], "name": name, "labels": labels}
         metadata["annotations"] = dict(shared["metadata"]["annotations"])
         spec = {**shared["spec"], "hostname": name}
-        affinity = self._affinity(replica.role, neighbours)
+        affinity = self._affinity(replica.role, tuple(neighbours.items()))
         if affinity is not None:
             spec["affinity"] = {"podAffinity": affinity, **(spec.get("affinity") or {})}
         spec["containers"] = [
@@ -73,12 +69,6 @@ class PodBuilder:
         ]
         return {**shared, "metadata": metadata, "spec": spec}
 
-    def _affinity(self, role: types.Role, neighbours: Mapping[str, str]) -> dict[str, Any] | None:
-        key = role, tuple(neighbours.values())
-        if key not in self._affinities:
-            self._affinities[key] = topology.affinity(self._layout, role, neighbours)
-        return self._affinities[key]
-
     def _for_replica(
         self, shared: containers.Container, replica: replicas.Replica
     ) -> dict[str, Any]:
@@ -88,16 +78,13 @@ class PodBuilder:
             port = {"name": names.PORT_NAME, "containerPort": self._layout.port(replica)}
             ports = [*ports, port]
         spec = {**shared.spec, "ports": ports, "env": list(shared.spec["env"])}
-        if self._shares_cluster:
-            tf_config = cluster_spec.task(replica)
-        else:
-            tf_config = cluster_spec.tf_config(self._layout, replica)
+        tf_config = cluster_spec.tf_config(
+            self._layout, replica, shares_cluster=self._shares_cluster
+        )
         containers.Container(shared.pod_spec, spec).set_env(environment.TF_CONFIG, tf_config)
         return spec
 
-    def _build_shared(
-        self, role: types.Role, coordinates: bool, memory_growths: int
-    ) -> decision.Manifest:
+    def _build_shared(self, role: types.Role, coordinates: bool) -> decision.Manifest:
         """Build what the pods of a role have in common, or what the coordinator alone has."""
         job, settings, spec = self._job, self._settings, self._layout.specs[role]
         template = copy.deepcopy(spec.template) or {}
@@ -112,16 +99,14 @@ class PodBuilder:
             **(template_metadata.get("labels") or {}),
             **ownership.labels(job),
             names.LABEL_ROLE: role.label,
-            names.LABEL_ATTEMPT: str(self._attempt),
+            names.LABEL_ATTEMPT: str(self._status.attempt),
         }
         pod_spec = template["spec"]
         pod_spec["subdomain"] = self._layout.service_name
         pod_spec["restartPolicy"] = "Never"
         container = _container(pod_spec)
         if job.spec.trainer is not None:
-            trainer_container.fill(container, job, job.spec.trainer, settings.trainer_image)
-            if container.spec["image"] == settings.trainer_image:
-                _add_pull_secrets(pod_spec, settings)
+            trainer_container.fill(container, job, job.spec.trainer, settings)
             config.mount(container, job)
             job_file = f"{paths.CONFIG_DIR}/{config.JOB_FILE_KEY}"
             container.set_env(environment.JOB_FILE, job_file)
@@ -129,8 +114,9 @@ class PodBuilder:
         gpus.prepare(container)
         if job.spec.host_network:
             host_network.prepare(container)
-        if memory_growths and job.spec.run_policy.out_of_memory is not None:
-            memory.grow(container.spec, job.spec.run_policy.out_of_memory, memory_growths)
+        growths = replica_records.read(self._status, role).memory_growths
+        if growths and job.spec.run_policy.out_of_memory is not None:
+            memory.grow(container.spec, job.spec.run_policy.out_of_memory, growths)
         if coordinates and settings.progress_url:
             progress_report.prepare(container, job, settings)
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
@@ -140,7 +126,7 @@ class PodBuilder:
         if spec.devices is not None:
             request_devices(container.spec.setdefault("resources", {}), spec)
         container.set_env(environment.JOB_UID, self._job.metadata.uid)
-        container.set_env(environment.ATTEMPT, str(self._attempt))
+        container.set_env(environment.ATTEMPT, str(self._status.attempt))
         path = container.spec.get("terminationMessagePath", containers.FAILURE_FILE)
         container.set_env(environment.FAILURE_FILE, path)
         grace = container.pod_spec.get("terminationGracePeriodSeconds")
@@ -168,9 +154,3 @@ def _container(pod_spec: dict[str, Any]) -> containers.Container:
         listed.append({"name": names.CONTAINER})
     trains = next(one for one in listed if one.get("name") == names.CONTAINER)
     return containers.Container(pod_spec, trains)
-
-
-def _add_pull_secrets(pod_spec: dict[str, Any], settings: installation.Settings) -> None:
-    if settings.trainer_pull_secrets:
-        listed = [{"name": name} for name in settings.trainer_pull_secrets]
-        pod_spec.setdefault("imagePullSecrets", listed)

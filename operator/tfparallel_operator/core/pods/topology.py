@@ -6,7 +6,6 @@ enough of them; when it has not, the pods that share them are neighbours by inde
 neighbours in the cluster.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, types
@@ -29,7 +28,7 @@ def labels(layout: layout.Layout, replica: replicas.Replica) -> dict[str, str]:
 
 
 def affinity(
-    layout: layout.Layout, role: types.Role, labels: Mapping[str, str]
+    layout: layout.Layout, role: types.Role, labels: tuple[tuple[str, str], ...]
 ) -> dict[str, Any] | None:
     """Return the podAffinity of a pod with such labels, preferred only; None: nothing is asked for.
 
@@ -41,19 +40,17 @@ def affinity(
         return None
     job_label = {names.LABEL_JOB: layout.job.metadata.name}
     terms = [
-        _term(job_label | {label: value}, key, _WEIGHTS[label])
-        for level, (label, value) in enumerate({**labels, **job_label}.items())
+        {
+            "weight": _WEIGHTS[label],
+            "podAffinityTerm": {
+                "labelSelector": {"matchLabels": job_label | {label: value}},
+                "topologyKey": key,
+            },
+        }
+        for level, (label, value) in enumerate((*labels, *job_label.items()))
         for key in keys[min(level, len(keys) - 1) :]
     ]
     return {"preferredDuringSchedulingIgnoredDuringExecution": terms}
-
-
-def _term(matched: dict[str, str], key: str, weight: int) -> dict[str, Any]:
-    selector = {"matchLabels": matched}
-    return {
-        "weight": weight,
-        "podAffinityTerm": {"labelSelector": selector, "topologyKey": key},
-    }
 
 
 def _keys(job: types.TFParallelJob) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import paths, trainer_spec, types
+from tfparallel_operator.core import installation
 from tfparallel_operator.core.pods import claims, containers, sources
 from tfparallel_trainer.contract import environment
 
@@ -16,16 +17,16 @@ def fill(
     container: containers.Container,
     job: types.TFParallelJob,
     trainer: trainer_spec.Trainer,
-    image: str,
+    settings: installation.Settings,
 ) -> None:
     """Fill in what the shipped trainer needs, in place, where the template is silent."""
     spec = container.spec
-    spec.setdefault("image", image)
+    spec.setdefault("image", settings.trainer_image)
     if "command" not in spec and "args" not in spec:
         spec["command"] = list(_COMMAND)
     spec.setdefault("workingDir", paths.WORKSPACE_DIR)
-    if spec["image"] == image:
-        _restrict(container)
+    if spec["image"] == settings.trainer_image:
+        _fit_shipped_image(container, settings)
     container.pod_spec.setdefault("automountServiceAccountToken", False)
     sources.add(container, trainer.source)
     volume: dict[str, Any] = {"emptyDir": {}}
@@ -35,13 +36,16 @@ def fill(
     container.set_env(environment.OUTPUT_DIR, f"{paths.OUTPUT_DIR}/{job.metadata.name}")
 
 
-def _restrict(container: containers.Container) -> None:
-    """Meet the Pod Security level restricted: the shipped image needs no more."""
+def _fit_shipped_image(container: containers.Container, settings: installation.Settings) -> None:
+    """Meet the Pod Security level restricted, and pull with the installation's Secrets."""
     ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), _USER_ID)
     of_pod = {"runAsNonRoot": True, **ids, "seccompProfile": {"type": "RuntimeDefault"}}
     container.pod_spec.setdefault("securityContext", of_pod)
     none = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     container.spec.setdefault("securityContext", none)
+    if settings.trainer_pull_secrets:
+        secrets = [{"name": name} for name in settings.trainer_pull_secrets]
+        container.pod_spec.setdefault("imagePullSecrets", secrets)
 
 
 def add_user_fields(

@@ -84,18 +84,14 @@ def problem(layout: layout.Layout, gangs: installation.Gangs | None) -> str | No
 
 
 def join(
-    pod: dict[str, Any],
-    job: types.TFParallelJob,
-    gangs: installation.Gangs | None,
-    attempt: int,
-    replica_attempt: int = 0,
+    pod: decision.Manifest, job: types.TFParallelJob, gangs: installation.Gangs | None
 ) -> None:
     """Make a pod's manifest part of the job's gang, in place; what its template says wins."""
     chosen = scheduler(job, gangs)
     if chosen is None or gangs is None:
         return
-    group = _name(job, chosen, attempt)
     spec, metadata = pod["spec"], pod["metadata"]
+    group = _name(job, chosen, metadata["labels"][names.LABEL_ATTEMPT])
     match chosen:
         case types.GangScheduler.COSCHEDULING:
             metadata["labels"][names.LABEL_POD_GROUP] = group
@@ -104,7 +100,7 @@ def join(
             metadata["annotations"][names.ANNOTATION_POD_GROUP] = group
             spec.setdefault("schedulerName", names.VOLCANO)
         case types.GangScheduler.KUBERNETES:
-            if replica_attempt == 0:
+            if metadata["labels"][names.LABEL_REPLICA_ATTEMPT] == "0":
                 spec["schedulingGroup"] = {"podGroupName": group}
     policy = job.spec.run_policy.scheduling_policy
     if policy is not None and policy.priority_class is not None:
@@ -120,17 +116,13 @@ def steps(context: context.DecisionContext, view: view.View, attempt: int) -> de
         # their group.
         return decision.Steps()
     api_version, kind = _TYPES[chosen]
-    name = _name(job, chosen, attempt)
+    name = _name(job, chosen, str(attempt))
     spec = _spec(view, chosen)
     group = next((g for g in groups if (g.api_version, g.name) == (api_version, name)), None)
     others = removals(tuple(other for other in groups if other is not group))
     if group is None:
-        manifest = {
-            "apiVersion": api_version,
-            "kind": kind,
-            "metadata": ownership.metadata(job, name),
-            "spec": spec,
-        }
+        metadata = ownership.metadata(job, name)
+        manifest = {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
         return decision.Steps((manifest,), deletions=others)
     if chosen is types.GangScheduler.KUBERNETES:
         has_pods = any(pod.attempt == attempt for pod in (*view.current.values(), *view.stale))
@@ -138,10 +130,8 @@ def steps(context: context.DecisionContext, view: view.View, attempt: int) -> de
             return decision.Steps(deletions=others)
         return decision.Steps(deletions=removals(groups), pods_wait=True)
     fields = {key: spec.get(key) for key in _FIELDS[chosen] if group.spec.get(key) != spec.get(key)}
-    if not fields:
-        return decision.Steps(deletions=others)
     change = decision.Change(_TYPES[chosen], name, group.uid, {"spec": fields})
-    return decision.Steps(changes=(change,), deletions=others)
+    return decision.Steps(changes=(change,) if fields else (), deletions=others)
 
 
 def removals(groups: tuple[observation.Group, ...]) -> tuple[decision.Deletion, ...]:
@@ -155,30 +145,32 @@ def removals(groups: tuple[observation.Group, ...]) -> tuple[decision.Deletion, 
 _FIELDS: Mapping[types.GangScheduler, tuple[str, ...]] = {
     types.GangScheduler.COSCHEDULING: ("minMember", "minResources", "scheduleTimeoutSeconds"),
     types.GangScheduler.VOLCANO: ("minMember", "minResources", "priorityClassName", "queue"),
+    types.GangScheduler.KUBERNETES: ("schedulingPolicy", "priorityClassName"),
 }
-"""What of a group's spec follows the job. Kubernetes changes no group of 1.36, and of a group of
-1.37 the minCount alone."""
+"""What a group's spec takes from the job, and follows. Kubernetes changes no group of 1.36, and of
+a group of 1.37 the minCount alone."""
 
 
 def _spec(view: view.View, chosen: types.GangScheduler) -> dict[str, Any]:
     every = view.layout.all_replicas
     policy = view.layout.job.spec.run_policy.scheduling_policy or types.SchedulingPolicy()
     if chosen is types.GangScheduler.KUBERNETES:
-        least = _least(policy, len(every))
-        group: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": least}}}
-        priority_class = _priority_class(view.layout, policy)
-        return group | ({"priorityClassName": priority_class} if priority_class else {})
-    needed = set(every) - view.completed - view.ignored
-    spec: dict[str, Any] = {
-        "minMember": _least(policy, len(needed)),
-        "minResources": policy.min_resources,
-    }
-    if chosen is types.GangScheduler.COSCHEDULING:
-        spec["scheduleTimeoutSeconds"] = policy.schedule_timeout_seconds
+        # The scheduler places no group whose priority differs from that of its pods.
+        first = next(iter(view.layout.specs.values())).pod_spec
+        fields: dict[str, Any] = {
+            "schedulingPolicy": {"gang": {"minCount": _least(policy, len(every))}},
+            "priorityClassName": first.get("priorityClassName", policy.priority_class) or None,
+        }
     else:
-        spec["queue"] = policy.queue or _NO_QUEUE_GIVEN
-        spec["priorityClassName"] = policy.priority_class
-    return {key: value for key, value in spec.items() if value is not None}
+        needed = set(every) - view.completed - view.ignored
+        fields = {
+            "minMember": _least(policy, len(needed)),
+            "minResources": policy.min_resources,
+            "scheduleTimeoutSeconds": policy.schedule_timeout_seconds,
+            "queue": policy.queue or _NO_QUEUE_GIVEN,
+            "priorityClassName": policy.priority_class,
+        }
+    return {key: fields[key] for key in _FIELDS[chosen] if fields.get(key) is not None}
 
 
 def _is_right(group: observation.Group, spec: Mapping[str, Any]) -> bool:
@@ -189,19 +181,11 @@ def _is_right(group: observation.Group, spec: Mapping[str, Any]) -> bool:
     return before == after and name in (None, group.spec.get("priorityClassName"))
 
 
-def _priority_class(layout: layout.Layout, policy: types.SchedulingPolicy) -> str | None:
-    """The class of the pods: the scheduler places no group whose priority differs from theirs."""
-    first = next(iter(layout.specs.values()))
-    pod_spec = (first.template or {}).get("spec") or {}
-    name: str | None = pod_spec.get("priorityClassName", policy.priority_class)
-    return name
-
-
 def _least(policy: types.SchedulingPolicy, members: int) -> int:
     return max(1, min(policy.min_available or members, members))
 
 
-def _name(job: types.TFParallelJob, chosen: types.GangScheduler, attempt: int) -> str:
+def _name(job: types.TFParallelJob, chosen: types.GangScheduler, attempt: str) -> str:
     name = job.metadata.name
     return f"{name}-{attempt}" if chosen is types.GangScheduler.KUBERNETES else name
 

@@ -39,16 +39,6 @@ def is_admitted(context: context.DecisionContext) -> bool:
     )
 
 
-def is_resized(context: context.DecisionContext) -> bool:
-    """Whether it is the job itself that no longer asks for what it was admitted with."""
-    existing = find(context)
-    return (
-        existing is not None
-        and not existing.deleting
-        and not workload.fits(context.layout, existing)
-    )
-
-
 def waiting_message(context: context.DecisionContext) -> str:
     """Say what a job waits for, in Kueue's words where it has said something."""
     existing = find(context)
@@ -119,8 +109,7 @@ def progress(context: context.DecisionContext, view: view.View) -> tuple[decisio
     needed = (replica for replica in view.layout.all_replicas if replica not in view.ignored)
     ready = all(map(view.is_up, needed))
     idle = {} if view.layout.is_gang else _count_idle(view)
-    change = workload.progress(existing, ready, idle, context.now)
-    return () if change is None else (change,)
+    return workload.progress(existing, ready, idle, context.now)
 
 
 def place(context: context.DecisionContext, pods: Iterable[decision.Manifest]) -> None:

@@ -34,6 +34,7 @@ _PLACE = ("nodeSelector", "affinity", "tolerations", "priorityClassName")
 _FORM = "2"
 """How hashes are computed: those of another release in another form are not compared."""
 
+_CONTAINERS = ("initContainers", "containers")
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
 
@@ -54,7 +55,8 @@ def fits(layout: layout.Layout, workload: observation.Workload) -> bool:
     While it holds quota its queue, its priority and its place stay what they were. One that waits
     and whose hashes have another form is written again.
     """
-    if workload.deleting or holds(workload, "Finished") or workload.counts != _counts(layout):
+    counts = {role.label: count for role, count in layout.counts.items()}
+    if workload.deleting or holds(workload, "Finished") or workload.counts != counts:
         return False
     resources, place = _recorded(workload)
     if resources not in ("", _resources(layout)) or _runs_again(layout, workload):
@@ -76,11 +78,8 @@ def waiting_reason(workload: observation.Workload) -> str:
     """Say in Kueue's words why a Workload is not admitted."""
     if not workload.active:
         return "Deactivated: the Workload's spec.active is false"
-    if (
-        workload.pending_checks
-        and holds(workload, "QuotaReserved")
-        and not holds(workload, "Evicted")
-    ):
+    has_quota = holds(workload, "QuotaReserved") and not holds(workload, "Evicted")
+    if has_quota and workload.pending_checks:
         return "; ".join(workload.pending_checks)
     for kind, value in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False")):
         condition = _condition(workload, kind)
@@ -97,7 +96,7 @@ def manifest(layout: layout.Layout, settings: installation.Settings) -> decision
     metadata["annotations"] = {
         names.ANNOTATION_RESOURCES: f"{_resources(layout)}-{_place(layout)}-{_FORM}"
     }
-    pods = pod_builder.PodBuilder(layout, settings, attempt=1)
+    pods = pod_builder.PodBuilder(layout, settings, job.status)
     pod_sets = [_pod_set(layout, role, pods, settings) for role in layout.specs]
     queue = job.metadata.labels[names.LABEL_QUEUE]
     spec: dict[str, Any] = {"queueName": queue, "podSets": pod_sets}
@@ -171,11 +170,11 @@ def finished(
 
 def progress(
     workload: observation.Workload, ready: bool, ended: Mapping[str, int], now: datetime.datetime
-) -> decision.Change | None:
+) -> tuple[decision.Change, ...]:
     """Say whether all pods run or have ended well, and how many of each pod set use nothing.
 
-    None when that is said already. Quota that was given back cannot be taken again. Kueue's
-    field manager writes other fields of the status, so it leaves this one alone.
+    Nothing changes when that is said already. Quota that was given back cannot be taken again.
+    Kueue's field manager writes other fields of the status, so it leaves this one alone.
     """
     counts = {
         name: max(count, workload.reclaimable.get(name, 0))
@@ -187,8 +186,7 @@ def progress(
         pods = [{"name": name, "count": count} for name, count in counts.items()]
         status["reclaimablePods"] = pods
     conditions = _pods_ready(workload, ready)
-    changed = bool(conditions or status)
-    return _change(workload, conditions, now, **status) if changed else None
+    return (_change(workload, conditions, now, **status),) if conditions or status else ()
 
 
 def _pods_ready(workload: observation.Workload, ready: bool) -> list[tuple[str, bool, str, str]]:
@@ -216,10 +214,6 @@ def deletions(workloads: Iterable[observation.Workload]) -> tuple[decision.Delet
     )
 
 
-def _counts(layout: layout.Layout) -> dict[str, int]:
-    return {role.label: count for role, count in layout.counts.items()}
-
-
 def _runs_again(layout: layout.Layout, workload: observation.Workload) -> bool:
     """Whether a replica whose quota was given back has to run again."""
     for role in layout.specs:
@@ -245,21 +239,20 @@ def _resources(layout: layout.Layout) -> str:
     """
     asked = {}
     for role, spec in layout.specs.items():
-        pod_spec = (spec.template or {}).get("spec") or {}
+        initial, containers = (spec.pod_spec.get(kind) or () for kind in _CONTAINERS)
+        if not any(one.get("name") == names.CONTAINER for one in containers):
+            containers = (*containers, {"name": names.CONTAINER})
         asked[role.label] = [
             [_asked(layout, role, one), *_fields(one, "restartPolicy")]
-            for kind in ("initContainers", "containers")
-            for one in (*(pod_spec.get(kind) or ()), *_unwritten(kind, pod_spec))
-        ] + _fields(pod_spec, *_POD_RESOURCES)
+            for one in (*initial, *containers)
+        ] + _fields(spec.pod_spec, *_POD_RESOURCES)
     return _hash(asked)
 
 
 def _place(layout: layout.Layout) -> str:
     """Return a hash of what decides which flavor the pods of each role get, and how soon."""
-    specs = {
-        role.label: (spec.template or {}).get("spec") or {} for role, spec in layout.specs.items()
-    }
-    return _hash({label: _fields(spec, *_PLACE) for label, spec in specs.items()})
+    specs = layout.specs.items()
+    return _hash({role.label: _fields(spec.pod_spec, *_PLACE) for role, spec in specs})
 
 
 def _fields(document: Mapping[str, Any], *keys: str) -> list[Any]:
@@ -268,14 +261,6 @@ def _fields(document: Mapping[str, Any], *keys: str) -> list[Any]:
 
 def _hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _unwritten(kind: str, pod_spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the container that trains, where the template leaves it out."""
-    containers = pod_spec.get(kind) or ()
-    if kind != "containers" or any(one.get("name") == names.CONTAINER for one in containers):
-        return []
-    return [{"name": names.CONTAINER}]
 
 
 def _asked(layout: layout.Layout, role: types.Role, container: Mapping[str, Any]) -> Any:
@@ -294,12 +279,11 @@ def _asked(layout: layout.Layout, role: types.Role, container: Mapping[str, Any]
 
 def _numbers(amounts: Mapping[str, Any] | None) -> dict[str, str]:
     """Return amounts so that two ways to write one number are equal: 1 and 1000m."""
-    written = {name: str(amount) for name, amount in (amounts or {}).items()}
-    numbers = {name: quantities.parse(text) for name, text in written.items()}
-    return {
-        name: text if numbers[name] is None else str(numbers[name])
-        for name, text in written.items()
-    }
+    numbers = {}
+    for name, amount in (amounts or {}).items():
+        number = quantities.parse(str(amount))
+        numbers[name] = str(amount if number is None else number)
+    return numbers
 
 
 def _pod_set(
@@ -309,11 +293,10 @@ def _pod_set(
     settings: installation.Settings,
 ) -> dict[str, Any]:
     """Return how many pods of which kind a role has: what decides about place and quota."""
-    growths = replica_records.read(layout.job.status, role).memory_growths
-    of_role = pods.build(replicas.Replica(role, 0), memory_growths=growths)
-    gang.join(of_role, layout.job, settings.gangs, attempt=1)
+    of_role = pods.build(replicas.Replica(role, 0))
+    gang.join(of_role, layout.job, settings.gangs)
     spec = {key: value for key, value in of_role["spec"].items() if key not in _POD_FIELDS}
-    for kind in ("initContainers", "containers"):
+    for kind in _CONTAINERS:
         if kind in spec:
             spec[kind] = [
                 {key: value for key, value in container.items() if key in _CONTAINER_FIELDS}
@@ -340,6 +323,7 @@ def _change(
     **status: Any,
 ) -> decision.Change:
     """Set conditions of a Workload; a list is written as a whole, so it must not have changed."""
+    moment = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     conditions = {one["type"]: one for one in workload.conditions}
     for kind, true, reason, message in changed:
         value, before = str(true), conditions.get(kind, {})
@@ -349,13 +333,9 @@ def _change(
             "status": value,
             "reason": reason,
             "message": message,
-            "lastTransitionTime": _stamp(now) if moved else before["lastTransitionTime"],
+            "lastTransitionTime": moment if moved else before["lastTransitionTime"],
         }
     fields = {"status": {"conditions": list(conditions.values()), **status}}
     return decision.Change(
         decision.WORKLOAD, workload.name, workload.uid, fields, workload.version, "status"
     )
-
-
-def _stamp(time: datetime.datetime) -> str:
-    return time.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

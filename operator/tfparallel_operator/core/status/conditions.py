@@ -22,7 +22,6 @@ PASSING = (
 )
 """Conditions that a job which has ended, or is suspended, cannot be in."""
 
-
 _STATES = (
     names.Condition.SUCCEEDED,
     names.Condition.FAILED,
@@ -38,19 +37,26 @@ def find(status: job_status.JobStatus, kind: names.Condition) -> job_status.Cond
     return next((condition for condition in status.conditions if condition.type == kind), None)
 
 
-def holds(status: job_status.JobStatus, kind: names.Condition) -> bool:
-    """Whether a condition is set and true."""
-    return _truth(status, kind) is job_status.Truth.TRUE
+def find_true(status: job_status.JobStatus, kind: names.Condition) -> job_status.Condition | None:
+    """Return a condition if it is set and true."""
+    condition = find(status, kind)
+    return condition if condition and condition.status is job_status.Truth.TRUE else None
+
+
+def holds(status: job_status.JobStatus, *kinds: names.Condition) -> bool:
+    """Whether one of these conditions is set and true."""
+    return any(find_true(status, kind) for kind in kinds)
 
 
 def denied(status: job_status.JobStatus, kind: names.Condition) -> bool:
     """Whether a condition is set and false."""
-    return _truth(status, kind) is job_status.Truth.FALSE
+    condition = find(status, kind)
+    return condition is not None and condition.status is job_status.Truth.FALSE
 
 
 def finished(status: job_status.JobStatus) -> bool:
     """Whether the job has ended."""
-    return holds(status, names.Condition.SUCCEEDED) or holds(status, names.Condition.FAILED)
+    return holds(status, names.Condition.SUCCEEDED, names.Condition.FAILED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,13 +77,13 @@ class Stamp:
         """Return the status with a condition; its transition time moves only with its truth."""
         truth = job_status.Truth.TRUE if true else job_status.Truth.FALSE
         before = find(status, kind)
-        stays = before is not None and before.status is truth
+        since = before.last_transition_time if before and before.status is truth else self.now
         condition = job_status.Condition(
             type=kind,
             status=truth,
             reason=reason,
             message=message,
-            last_transition_time=before.last_transition_time if before and stays else self.now,
+            last_transition_time=since,
             observed_generation=self.generation,
         )
         others = (other for other in status.conditions if other.type != kind)
@@ -107,7 +113,9 @@ def with_conditions(
     order = {kind.value: place for place, kind in enumerate(names.Condition)}
     ordered = tuple(sorted(conditions, key=lambda one: order.get(one.type, len(order))))
     changed = status.model_copy(update={"conditions": ordered})
-    return changed.model_copy(update={"state": state(changed)})
+    # An end outweighs what went before it.
+    words = (names.State(kind.value) for kind in _STATES if holds(changed, kind))
+    return changed.model_copy(update={"state": next(words, names.State.PENDING)})
 
 
 def without(status: job_status.JobStatus, kind: names.Condition) -> job_status.JobStatus:
@@ -115,16 +123,9 @@ def without(status: job_status.JobStatus, kind: names.Condition) -> job_status.J
     return with_conditions(status, (other for other in status.conditions if other.type != kind))
 
 
-def state(status: job_status.JobStatus) -> names.State:
-    """Derive the one word from the conditions: an end outweighs what went before it."""
-    words = (names.State(kind.value) for kind in _STATES if holds(status, kind))
-    return next(words, names.State.PENDING)
-
-
 def rests(status: job_status.JobStatus) -> bool:
     """Whether the job is suspended or has failed."""
-    resting = (names.Condition.SUSPENDED, names.Condition.FAILED)
-    return any(holds(status, kind) for kind in resting)
+    return holds(status, names.Condition.SUSPENDED, names.Condition.FAILED)
 
 
 def begun(status: job_status.JobStatus) -> bool:
@@ -142,8 +143,3 @@ def corrected(status: job_status.JobStatus, generation: int) -> bool:
         and failed.reason in _NEVER_RAN
         and failed.observed_generation < generation
     )
-
-
-def _truth(status: job_status.JobStatus, kind: names.Condition) -> job_status.Truth | None:
-    condition = find(status, kind)
-    return None if condition is None else condition.status

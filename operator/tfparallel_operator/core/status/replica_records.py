@@ -4,7 +4,7 @@ It cannot be counted from the pods that exist, so it never shares a type with th
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tfparallel_operator.api import job_status, types
 from tfparallel_operator.core import replicas
@@ -12,23 +12,17 @@ from tfparallel_operator.core import replicas
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record:
-    """What is carried of one role; sets of indices."""
+    """What is carried of one role, as `job_status.ReplicaStatus` says; sets of indices."""
 
-    completed: frozenset[int] = frozenset()
-    """Replicas that ended with success; they stay completed when their pods vanish."""
-    seen: frozenset[int] = frozenset()
-    """Replicas whose pod of this attempt has been seen."""
-    ignored: frozenset[int] = frozenset()
-    """Replicas that were lost and that training goes on without."""
-    memory_growths: int = 0
-    """How often the memory that the role asks for has grown."""
+    completed: frozenset[int]
+    seen: frozenset[int]
+    ignored: frozenset[int]
+    memory_growths: int
 
 
 def read(status: job_status.JobStatus, role: types.Role) -> Record:
     """Return what a status carries of a role."""
-    carried = status.replicas.get(role.value)
-    if carried is None:
-        return Record()
+    carried = status.replicas.get(role.value) or job_status.ReplicaStatus()
     return Record(
         parse_indices(carried.completed),
         parse_indices(carried.seen),
@@ -37,25 +31,19 @@ def read(status: job_status.JobStatus, role: types.Role) -> Record:
     )
 
 
-def write(status: job_status.JobStatus, role: types.Role, record: Record) -> job_status.JobStatus:
-    """Return the status with what it carries of a role; the counts stay."""
-    before = status.replicas.get(role.value) or job_status.ReplicaStatus()
-    carried = {
-        "completed": format_indices(record.completed),
-        "seen": format_indices(record.seen),
-        "ignored": format_indices(record.ignored),
-        "memory_growths": record.memory_growths,
-    }
-    changed = before.model_copy(update=carried)
-    return status.model_copy(update={"replicas": {**status.replicas, role.value: changed}})
+def write(
+    status: job_status.JobStatus, role: types.Role, **indices: Iterable[int]
+) -> job_status.JobStatus:
+    """Return the status with other indices in fields of a role's record; the rest stays."""
+    texts = {field: format_indices(values) for field, values in indices.items()}
+    return _update(status, role, texts)
 
 
 def begin_attempt(status: job_status.JobStatus) -> job_status.JobStatus:
     """Forget all but how memory has grown: every replica runs again."""
     for role in types.Role:
         if role.value in status.replicas:
-            growths = read(status, role).memory_growths
-            status = write(status, role, Record(memory_growths=growths))
+            status = write(status, role, completed=(), seen=(), ignored=())
     return status
 
 
@@ -63,25 +51,20 @@ def forget_seen(
     status: job_status.JobStatus, again: Iterable[replicas.Replica]
 ) -> job_status.JobStatus:
     """Forget that pods of replicas that run again have been seen."""
-    by_role = replicas.group(again)
-    for role, members in by_role.items():
-        record = read(status, role)
-        status = write(status, role, dataclasses.replace(record, seen=record.seen - members))
+    for role, members in replicas.group(again).items():
+        status = write(status, role, seen=read(status, role).seen - members)
     return status
 
 
 def ignore(status: job_status.JobStatus, replica: replicas.Replica) -> job_status.JobStatus:
     """Record that the job goes on without a replica."""
-    record = read(status, replica.role)
-    ignored = record.ignored | {replica.index}
-    return write(status, replica.role, dataclasses.replace(record, ignored=ignored))
+    ignored = read(status, replica.role).ignored | {replica.index}
+    return write(status, replica.role, ignored=ignored)
 
 
 def grow_memory(status: job_status.JobStatus, role: types.Role) -> job_status.JobStatus:
     """Record that a role asks for more memory from now on."""
-    record = read(status, role)
-    growths = record.memory_growths + 1
-    return write(status, role, dataclasses.replace(record, memory_growths=growths))
+    return _update(status, role, {"memory_growths": read(status, role).memory_growths + 1})
 
 
 def parse_indices(text: str) -> frozenset[int]:
@@ -102,3 +85,11 @@ def format_indices(indices: Iterable[int]) -> str:
         else:
             ranges.append([index, index])
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges)
+
+
+def _update(
+    status: job_status.JobStatus, role: types.Role, fields: Mapping[str, str | int]
+) -> job_status.JobStatus:
+    before = status.replicas.get(role.value) or job_status.ReplicaStatus()
+    changed = before.model_copy(update=dict(fields))
+    return status.model_copy(update={"replicas": {**status.replicas, role.value: changed}})

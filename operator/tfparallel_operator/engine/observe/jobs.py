@@ -1,11 +1,10 @@
 """The newest known version of every job: told by the watch, a list or our own writes."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from tfparallel_operator.api import names
-from tfparallel_operator.api_server import client
 from tfparallel_operator.engine.workqueue import queue
 
 Body = Mapping[str, Any]
@@ -69,18 +68,18 @@ class Jobs:
         if known is not None and known["metadata"]["uid"] == uid:
             del self._bodies[key]
 
-    def swept(self, listing: client.Listing, namespace: str | None) -> None:
-        """Take in a list of all jobs: those it lacks, and that are not newer, are gone."""
+    def listed(self, items: Iterable[Body]) -> None:
+        """Take in a page of a list, whose items do not say what they are."""
+        for item in items:
+            self.watched("MODIFIED", {"apiVersion": names.API_VERSION, "kind": names.KIND, **item})
+
+    def keep(self, keys: Set[queue.Key], version: int, namespace: str | None) -> None:
+        """Drop what a list of this version does not hold; what is newer than it stays."""
         self._heard_at = time.monotonic()
-        seen = {key_of(item) for item in listing.items}
         for key, known in list(self._bodies.items()):
             inside = namespace is None or key.namespace == namespace
-            if inside and key not in seen and _version(known) <= int(listing.version):
+            if inside and key not in keys and _version(known) <= version:
                 del self._bodies[key]
-        for item in listing.items:
-            # Items of a list do not say what they are.
-            typed = {"apiVersion": names.API_VERSION, "kind": names.KIND, **item}
-            self.watched("MODIFIED", typed)
 
     def _put(self, key: queue.Key, body: Body) -> None:
         known = self._bodies.get(key)

@@ -6,6 +6,7 @@ import logging
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.engine.observe import jobs
+from tfparallel_operator.engine.workqueue import queue
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,15 +34,21 @@ class Sweeper:
             errors.ApiError: the list cannot be read.
         """
         for scope in self._scopes:
+            keys: set[queue.Key] = set()
+            version = 0
             try:
-                listing = await self._api.list(resources.JOBS, scope)
+                # Page by page: thousands of jobs at once would hold up the event loop.
+                async for page in self._api.pages(resources.JOBS, scope):
+                    self._jobs.listed(page.items)
+                    keys.update(map(jobs.key_of, page.items))
+                    version = int(page.version)
             except errors.NotFound as error:
                 raise NotInstalled(
                     f"the API server does not know {names.PLURAL}.{names.GROUP}: install the "
                     "custom resource definition, a part of the chart and of manifests/, "
                     "and start the operator again"
                 ) from error
-            self._jobs.swept(listing, scope)
+            self._jobs.keep(keys, version, scope)
 
     async def run(self) -> None:
         """Sweep from time to time, forever."""

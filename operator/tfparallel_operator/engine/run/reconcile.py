@@ -41,15 +41,15 @@ BLOCKED_SECONDS = 2.0
 class Reconciler:
     """Looks at jobs."""
 
-    def __init__(self, engine: context.Context) -> None:
+    def __init__(self, engine: context.Context, events: recorder.Recorder) -> None:
         self._engine = engine
         self._api = engine.api
         self._jobs = engine.jobs
         self._children = engine.children
         self._timers = engine.timers
         self._clock = engine.clock
-        self._events = recorder.Recorder(engine)
-        self._applier = apply.Applier(engine, self._events)
+        self._events = events
+        self._applier = apply.Applier(engine, events)
         self._flavors = flavors.Flavors(engine.api, engine.children)
         self._host_ports = host_ports.HostPorts(engine.jobs)
         self._waits = waits.Waits(engine.api, engine.timers, engine.clock)
@@ -184,7 +184,7 @@ class Reconciler:
         requested = layout.build(job)
         if not requested.lacks_ports:
             return None
-        needed = requested.ports_needed
+        needed = requested.most_replicas
         port = self._host_ports.find(job.metadata.uid, needed)
         if port is None and job.status.host_ports is not None:
             raise load.SpecError(
@@ -204,7 +204,7 @@ class Reconciler:
     async def _report(self, body: jobs.Body, error: errors.Refused) -> None:
         """Say on the job why it does not get on: a person has to change the quota or policy."""
         message = f"refused by the API server, trying again: {error}"
-        event = decision.Event(decision.EventType.WARNING, names.Reason.REPLICAS_PENDING, message)
+        event = decision.warning(names.Reason.REPLICAS_PENDING, message)
         # Its numbers change from try to try: which pod, how much of a quota is used.
         await self._events.record(body, event, same=re.sub(r"\d+", "#", message))
 
@@ -242,7 +242,9 @@ class Workers:
         self._queue = engine.work
         self._timers = engine.timers
         self._metrics = engine.metrics
-        self._reconciler = Reconciler(engine)
+        self.events = recorder.Recorder(engine)
+        """What writes the Events of all jobs."""
+        self._reconciler = Reconciler(engine, self.events)
         self._backoff: timers.Backoff[queue.Key] = timers.Backoff()
 
     async def run(self) -> None:

@@ -127,8 +127,7 @@ class Applier:
                 if "trainer" not in body["spec"]:
                     message = f"{message}{_MAY_STILL_WRITE}"
                 reason = names.Reason.POD_FORCED
-                event = decision.Event(decision.EventType.WARNING, reason, message)
-                await self._events.record(body, event)
+                await self._events.record(body, decision.warning(reason, message))
             return DONE
 
         _worst(await _at_once(delete, deletions))

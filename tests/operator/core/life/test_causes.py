@@ -122,6 +122,18 @@ def test_a_verdict_waits_for_signs_that_the_cluster_took_a_replica() -> None:
     assert (world.status.attempt, world.status.restarts.disruption) == (2, 1)
 
 
+def test_while_a_failure_of_a_gang_settles_its_status_says_so() -> None:
+    world = running(chief=1, worker=1, run_policy={"backoffLimit": 0})
+    world.exit("job-worker-0", 1)
+    world.settle()
+    condition = conditions.find(world.status, names.Condition.RUNNING)
+    assert condition is not None
+    sentences = condition.message.split("; ")
+    assert sentences[0] == world.status.ready + " replicas run or have completed"
+    assert sentences[1].startswith("job-worker-0 exited with code 1 ")
+    assert sentences[2] == "until 00:00:10Z the operator looks for a loss that caused it"
+
+
 def test_a_verdict_without_signs_is_spoken_when_it_has_settled() -> None:
     world = running(chief=1, worker=1, run_policy={"backoffLimit": 0})
     world.exit("job-worker-0", 1)

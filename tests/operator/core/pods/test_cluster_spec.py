@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from testing.operator import builders
-from tfparallel_operator.api import load, names, types
+from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import installation, layout, replicas
 from tfparallel_operator.core.pods import cluster_spec, config, pod_builder
 from tfparallel_operator.core.status import conditions
@@ -90,7 +90,7 @@ def test_what_is_built_once_for_all_pods_is_what_each_would_have(dynamic: bool) 
     spec = {"enableDynamicWorker": dynamic}
     job = builders.a_job(chief=1, worker=2, ps=1, evaluator=1, spec=spec)
     plan = layout.build(job)
-    builder = pod_builder.PodBuilder(plan, builders.SETTINGS, attempt=1)
+    builder = pod_builder.PodBuilder(plan, builders.SETTINGS, job_status.JobStatus(attempt=1))
     pods = [builder.build(replica) for replica in plan.all_replicas]
     assert pods == [builders.a_pod(job, replica) for replica in plan.all_replicas]
 
@@ -160,7 +160,7 @@ def test_a_pod_of_a_large_job_has_its_task_alone() -> None:
 def test_stored_bytes_grow_with_the_number_of_replicas_and_not_with_its_square() -> None:
     def stored(workers: int) -> int:
         plan = layout.build(builders.a_job(trainer=True, worker=workers))
-        builder = pod_builder.PodBuilder(plan, builders.SETTINGS, attempt=1)
+        builder = pod_builder.PodBuilder(plan, builders.SETTINGS, job_status.JobStatus(attempt=1))
         manifests = [config.manifest(plan, builders.SETTINGS)]
         manifests += [builder.build(replica) for replica in plan.all_replicas]
         return sum(len(json.dumps(manifest)) for manifest in manifests)

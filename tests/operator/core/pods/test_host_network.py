@@ -20,7 +20,7 @@ def a_world(**roles: Any) -> builders.World:
 
 def test_each_replica_listens_on_another_port_and_peers_know_it() -> None:
     plan = layout.build(a_world(chief=1, worker=2, ps=2).job, first_port=12_000)
-    builder = pod_builder.PodBuilder(plan, builders.SETTINGS, attempt=1)
+    builder = pod_builder.PodBuilder(plan, builders.SETTINGS, job_status.JobStatus(attempt=1))
     pods = [builder.build(replica) for replica in plan.all_replicas]
     ports = {}
     for manifest in pods:

@@ -45,7 +45,7 @@ def only_group(world: builders.World) -> observation.Group:
 def a_pod(world: builders.World) -> Mapping[str, Any]:
     """Return the manifest of worker 0."""
     pod = builders.a_pod(world.job, WORKER, world.settings)
-    gang.join(pod, world.job, world.settings.gangs, attempt=1)
+    gang.join(pod, world.job, world.settings.gangs)
     return pod
 
 

@@ -10,7 +10,7 @@ import pytest
 from testing.operator import memory_api, objects
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import observation
-from tfparallel_operator.engine.observe import informer, jobs, records
+from tfparallel_operator.engine.observe import informer, jobs, records, sweeper
 from tfparallel_operator.engine.workqueue import queue
 
 KEY = queue.Key("default", "digits")
@@ -254,9 +254,27 @@ async def test_a_sweep_removes_jobs_whose_deletion_was_missed() -> None:
     newer = _body(8)
     newer["metadata"]["name"] = "newer"
     known.watched("ADDED", newer)
-    known.swept(client.Listing((), "5"), None)
+    known.keep(set(), 5, None)
     assert known.get(KEY) is None
     assert known.get(queue.Key("default", "newer")) is not None
+
+
+async def test_a_sweep_takes_jobs_in_page_by_page() -> None:
+    known = jobs.Jobs(queue.Queue())
+    counts = []
+
+    class PagedApi(memory_api.MemoryApi):
+        async def page(self, *place: Any, **named: Any) -> client.Listing:
+            counts.append(len(known.keys()))
+            return await super().page(*place, **named)
+
+    api = PagedApi()
+    api.page_size = 2
+    for number in range(5):
+        await api.create(resources.JOBS, "default", objects.job(f"job-{number}"))
+    await sweeper.Sweeper(api, known, ()).sweep()
+    assert counts == [0, 2, 4]
+    assert len(known.keys()) == 5
 
 
 async def test_who_owns_which_field_is_not_kept() -> None:

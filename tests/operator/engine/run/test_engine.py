@@ -43,12 +43,12 @@ class BusyApi(memory_api.MemoryApi):
         super().__init__()
         self.lists_of_jobs = 0
 
-    async def list(self, resource: resources.Resource, *more: Any, **named: Any) -> client.Listing:
+    async def page(self, resource: resources.Resource, *more: Any, **named: Any) -> client.Listing:
         if resource == resources.JOBS:
             self.lists_of_jobs += 1
             if self.lists_of_jobs == 1:
                 raise errors.Unavailable("no answer")
-        return await super().list(resource, *more, **named)
+        return await super().page(resource, *more, **named)
 
 
 @pytest.mark.usefixtures("processes")  # the operator listens on all interfaces

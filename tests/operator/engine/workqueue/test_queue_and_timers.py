@@ -197,6 +197,9 @@ async def test_times_that_no_longer_count_are_not_kept() -> None:
         for key in ("a", "b"):
             alarm.after(key, seconds)
     assert len(alarm._times) == 2
+    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    handles = [each for each in scheduled if each._callback == alarm.check]
+    assert [each.cancelled() for each in handles].count(False) == 2
     time.advance(1)
     small_engine.fire_due(alarm)
     assert sorted(fired) == ["a", "b"]
