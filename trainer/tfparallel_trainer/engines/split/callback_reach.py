@@ -41,12 +41,7 @@ class SplitReach:
         coordinator: coordination.Coordinator,
         callbacks: Sequence[Any],
     ) -> None:
-        """Args:
-        local_ranks: the ranks of this process.
-        coordinator: how all ranks meet.
-        callbacks: the user's.
-
-        Raises:
+        """Raises:
             UserCodeError: one of them needs the model.
         """
         for callback in callbacks:
@@ -96,7 +91,6 @@ class Model:
     def __init__(self, head: Any, optimizer: Any, callback: str) -> None:
         """Args:
         head: has the compiled metrics, `stop_training` and the history.
-        optimizer: that of a rank.
         callback: the name of the callback that is given this.
         """
         vars(self).update(_head=head, _callback=callback)
@@ -123,10 +117,6 @@ class Optimizer:
     """In place of the optimizer, whose state for other ranks' weights is not in this process."""
 
     def __init__(self, optimizer: Any, callback: str) -> None:
-        """Args:
-        optimizer: that of a rank.
-        callback: the name of the callback that is given this.
-        """
         vars(self).update(_optimizer=optimizer, _callback=callback)
 
     @property  # type: ignore[misc]  # as a proxy does, so that isinstance answers of the optimizer

@@ -45,9 +45,6 @@ def describe(
     """Say where the parts of a model are.
 
     Args:
-        mesh: the mesh in force, with every axis a number.
-        place: the devices.
-        model_stages: the stages; one when the layers are not divided.
         parameter_bytes: for each stage, the bytes of weights on the device that has most of them.
         busy_seconds: for each stage, the seconds of a step in which it computes; None when they
             have not been measured.

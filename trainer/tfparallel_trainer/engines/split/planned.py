@@ -55,9 +55,7 @@ def over(
     """Divide a model over devices.
 
     Args:
-        model: its graph.
         job_mesh: the job's mesh; with every axis a number, or `auto`.
-        batch: examples of a step.
         cluster: the devices; their memory is a limit where the planner chooses the mesh.
         optimizer: the one that the user compiled the model with; absent: nothing of it is counted.
 
@@ -92,9 +90,7 @@ def devices_of(job_mesh: job_file.Mesh, peers: agreement.Peers, count: int) -> h
     """The devices of all processes; with `auto`, with the memory of the smallest one.
 
     Args:
-        job_mesh: the job's mesh.
         peers: all processes, each of which makes this call.
-        count: devices of each process.
     """
     memory = None
     if job_mesh.auto:

@@ -27,11 +27,7 @@ class _Step:
 
 
 class Watched:
-    """The steps made lately.
-
-    Args:
-        stages: how many there are.
-    """
+    """The steps made lately."""
 
     def __init__(self, stages: int) -> None:
         self._stages = stages

@@ -39,12 +39,6 @@ class Training(stage_worker.StageWorker):
         workload: stage_worker.Workload,
         known: head.Division,
     ) -> None:
-        """Args:
-        rank: the rank.
-        partition: the model on the mesh.
-        workload: what it works on.
-        known: when the denominators of the loss are known.
-        """
         super().__init__(rank, partition, workload, training=True)
         self._known = known
         self.settled: tf.Tensor | None = None
@@ -213,12 +207,7 @@ class CompleteGradients:
 
 
 def _with_penalty(worker: Training, factor: tf.Tensor | None) -> list[Any]:
-    """The gradients of the whole loss, times its scale.
-
-    Args:
-        worker: of a rank, with its gradients summed over ranks.
-        factor: what these are multiplied by first.
-    """
+    """The gradients of the whole loss, times its scale."""
     trained = worker.rank.trained
     regularised = [key for key, weight in trained.items() if weight.regularizer is not None]
     with tf.GradientTape() as tape:

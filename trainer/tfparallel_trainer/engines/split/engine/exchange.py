@@ -24,7 +24,6 @@ class Exchange:
 
     def __init__(self, partition: partition.Partition, devices: Mapping[int, str]) -> None:
         """Args:
-        partition: the model on the mesh.
         devices: those of this process, by their ranks.
         """
         self._partition = partition
@@ -44,7 +43,6 @@ class Exchange:
         """Start tracing a program.
 
         Args:
-            program: the same on all processes.
             variant: tells apart traces whose messages have other shapes.
         """
         for end in self._ends.values():
@@ -78,7 +76,6 @@ class Exchange:
         """Add tensors up over ranks.
 
         Args:
-            ranks: all that take part.
             summands: of each that is in this process its tensors, of static shapes.
         """
         if not self._is_inside(ranks):
@@ -102,10 +99,7 @@ class Exchange:
         """Add gradients up over ranks, each kind as `objective.gradients` does.
 
         Args:
-            ranks: all that take part.
             local_gradients: of each that is in this process the gradients of its variables.
-            kinds: of these gradients.
-            variables: of each that is in this process.
             also: of each that is in this process further tensors, whose sums come last.
         """
         if not self._is_inside(ranks):

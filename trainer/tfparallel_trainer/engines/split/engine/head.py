@@ -29,10 +29,6 @@ def build(
     """Compile a head with the user's `compile_model`, on the current device.
 
     Args:
-        module: the user's functions.
-        skeleton: what `build_model` gave, built without its weights.
-        model: its graph.
-        data: the rank among those that a batch is divided over.
         sample: (x, y, sample_weight) of one example, with a leading axis of 1.
 
     Returns:
@@ -71,11 +67,6 @@ def build(
 
 def check_loss(head: replica.Replica, model: graph.Graph, part: Any) -> None:
     """Refuse a loss in which examples of a batch depend on each other, for outputs that are drawn.
-
-    Args:
-        head: what `build` gave.
-        model: the graph of the layers.
-        part: (x, y, sample_weight) of some examples.
 
     Raises:
         UserCodeError: there is such a loss.
@@ -162,9 +153,6 @@ def division_of(
     """Tell when the denominators of the loss over a batch are known.
 
     Args:
-        compiled_head: the compiled head.
-        model: the graph.
-        spec: structure of a part of a batch.
         adds: whether layers add losses.
     """
     _, _, weight = spec

@@ -130,11 +130,6 @@ def build(
     """Create a rank's variables, with the values that those of the unsplit model would have.
 
     Args:
-        module: the user's functions.
-        skeleton: what `build_model` gave, built without its weights.
-        partition: how its graph is divided.
-        index: which rank.
-        device: where it lives.
         sample: (x, y, sample_weight) of one example, with a leading axis of 1.
 
     Raises:
@@ -198,10 +193,6 @@ def _table_rows(
 
     Ranks trace steps for batches of known size, in which the rows of a batch may be known too. So
     each node that may look rows up is traced alone, for batches of unknown size.
-
-    Args:
-        model: the graph.
-        nodes: some of its nodes.
     """
     rows_by_key: dict[str, frozenset[lookups.Rows]] = {}
     for node in nodes:

@@ -108,11 +108,7 @@ def build(
     """Build what the ranks of this process have of a model.
 
     Args:
-        module: the user's functions.
-        skeleton: what `build_model` gave, built without its weights.
-        partition: how its graph is divided.
         places: the devices of this process, by their ranks.
-        examples: those to train on.
 
     Raises:
         UserCodeError: the user's functions raise, or make what cannot be trained.

@@ -33,11 +33,8 @@ class Reduction:
         known: head.Division,
     ) -> None:
         """Args:
-        workers: what each rank does.
-        between: how they meet.
         signals: what this process tells the others, which is added up: float64 [n].
         kinds: of gradients; those that become known are added.
-        known: when denominators are known.
         """
         self._workers = workers
         self._between = between

@@ -26,10 +26,7 @@ class TrainStep(engine.Step):
     """The step as a traced function; one for each way that a batch is divided.
 
     Args:
-        module: the user's module, for the messages.
-        local_ranks: the ranks of this process.
         spec: structure of a part of a batch, as tf.TensorSpec [None, …].
-        batch_size: examples of a whole batch.
         leaves_out: whether a step that is not finite changes nothing.
     """
 
@@ -130,12 +127,6 @@ class Evaluation(evaluate.Evaluator):
         spec: Any,
         coordinator: coordination.Coordinator,
     ) -> None:
-        """Args:
-        module: the user's module, for the messages.
-        local_ranks: the ranks of this process.
-        spec: structure of a part of a batch.
-        coordinator: how all ranks meet.
-        """
         super().__init__([rank.head for rank in local_ranks.local])
         self._module = module
         self._ranks = local_ranks

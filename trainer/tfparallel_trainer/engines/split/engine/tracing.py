@@ -33,10 +33,6 @@ def emit(
     """Let the ranks of this process do their lists.
 
     Args:
-        partition: the model on the mesh.
-        lists: of all ranks.
-        workers: those of this process, by rank.
-        between: how they meet.
         total: makes sums; absent where the lists have none.
 
     Raises:

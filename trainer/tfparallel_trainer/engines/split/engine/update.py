@@ -25,7 +25,6 @@ class Optimizer:
     def __init__(self, keras_optimizer: Any, variables: Sequence[Any]) -> None:
         """Args:
         keras_optimizer: what the user compiled, not yet built.
-        variables: those that this rank trains.
         """
         self.keras_optimizer = keras_optimizer
         self._inner = getattr(keras_optimizer, "inner_optimizer", keras_optimizer)
@@ -83,7 +82,6 @@ class Optimizer:
         """Clip and apply what `unscaled` gave, or keep it for a later step.
 
         Args:
-            gradients: what `unscaled` gave.
             norm: of all gradients of all ranks together: a scalar.
             norms: of the gradient of each whole variable that this rank has a part of: [variables].
         """

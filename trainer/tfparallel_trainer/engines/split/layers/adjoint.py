@@ -75,9 +75,6 @@ def reshard(tensor: Any, before: layout.Layout, after: layout.Layout, groups: Gr
 
     Args:
         tensor: the part, or None for a tensor that is not there.
-        before: how the tensor lies.
-        after: how it is to lie.
-        groups: this rank's ends of the groups.
     """
     if tensor is None or before == after:
         return tensor

@@ -105,8 +105,6 @@ def assign(
     """Choose how each node of a model is split.
 
     Args:
-        model: the graph.
-        degrees: number of ranks along the spatial and tensor axes.
         overrides: the way in which a layer or a node is to be split, by its name; absent: the
             model's own.
 

@@ -50,11 +50,6 @@ def check_optimizer(
 ) -> None:
     """See that an optimizer can train parts of variables.
 
-    Args:
-        optimizer: the user's.
-        variables: of the model, by key.
-        shards: how each of them lies.
-
     Raises:
         UserCodeError: it cannot, and a variable is cut; says which, and what would help.
     """
@@ -73,10 +68,6 @@ def check_optimizer(
 
 def check_variable(variable: Any, lies: layout.Layout) -> None:
     """See that what a layer does to its variable can be done to parts of it.
-
-    Args:
-        variable: of a layer, with its constraint and its regulariser.
-        lies: how it is to lie.
 
     Raises:
         CannotSplitError: it cannot.

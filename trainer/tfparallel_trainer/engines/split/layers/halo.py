@@ -22,7 +22,6 @@ def exchange(group: collectives.Communicator, tensor: tf.Tensor, plan: rows.Exch
     Args:
         group: the ranks that the rows are divided over; each calls this with the same plan.
         tensor: the rank's own rows: [examples, rows, …], of static shape.
-        plan: who has which rows, and who wants which.
     """
     if plan.owned == plan.needed:
         return tf.identity(tensor)

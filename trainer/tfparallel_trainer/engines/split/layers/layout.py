@@ -62,9 +62,7 @@ def even(axis: shape.Axis, size: int, ranks: int, unit: int = 1) -> Cut:
     """Divide a dimension as evenly as can be; the first ranks have a unit more.
 
     Args:
-        axis: over which ranks.
         size: number of rows, a multiple of `unit`.
-        ranks: number of ranks.
         unit: rows that stay together.
 
     Raises:

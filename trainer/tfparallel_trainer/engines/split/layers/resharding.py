@@ -28,10 +28,6 @@ def traffic_of(
 
     Args:
         tensor: the shape of the whole tensor.
-        dtype: its type.
-        before: how it lies.
-        after: how it is to lie.
-        has_gradient: whether a gradient goes back.
     """
     if before == after:
         return ()

@@ -172,8 +172,6 @@ def windows(owned: Spans, window: Window, padding: str) -> Plan:
     """Plan what slides a window over its input: convolutions, pooling.
 
     Args:
-        owned: rows of the whole input, by rank.
-        window: what slides.
         padding: "valid", "same" or "causal".
 
     Raises:
@@ -196,9 +194,6 @@ def transposed(owned: Spans, output_size: int, window: Window, padding: str) -> 
     """Plan a transposed convolution, which adds each input row into the rows of a window.
 
     Args:
-        owned: rows of the whole input, by rank.
-        output_size: rows of the whole output.
-        window: of the kernel.
         padding: "valid" or "same", which leaves out what the convolution from output to input
             would add.
 

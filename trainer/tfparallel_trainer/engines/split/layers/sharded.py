@@ -25,13 +25,8 @@ def run_nodes(
     """Run some nodes of a graph; all ranks of the groups run the same ones.
 
     Args:
-        plan: how the model is split.
-        nodes: some of its nodes, in the same order.
         tensors: this rank's parts of what the nodes take from outside, by number, in the layouts of
             `plan.layouts`.
-        variables: this rank's parts of the variables that the nodes read, by key.
-        training: whether layers behave as in training.
-        groups: this rank's ends of the groups that split layers.
         leaving: the tensors that others than these nodes use. Gradients come in through them only.
             They come in one operation, so that all ranks communicate in the same order.
         same_dropout: whether random layers draw what the unsplit model would.
@@ -50,14 +45,7 @@ def run_nodes(
 
 
 def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: adjoint.Group) -> Any:
-    """Make a tensor whole on every rank, as the loss and the metrics want an output.
-
-    Args:
-        plan: how the model is split.
-        tensor: its number.
-        part: this rank's part.
-        groups: this rank's ends of the groups that split layers.
-    """
+    """Make a tensor whole on every rank, as the loss and the metrics want an output."""
     lies = plan.layouts[tensor]
 
     def gather(shard: Any) -> Any:

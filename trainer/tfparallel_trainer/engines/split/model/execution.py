@@ -44,10 +44,7 @@ def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training:
     """Compute what calling the model would.
 
     Args:
-        model: the graph.
         inputs: nested as the model takes them.
-        variables: the values of all variables of the model, by key.
-        training: whether layers behave as in training.
     """
     part = run_nodes(model, model.nodes, by_number(model, inputs), variables, training)
     tensors = part.tensors
@@ -98,11 +95,7 @@ def run_nodes(
     """Run some nodes of a graph.
 
     Args:
-        model: the graph.
-        nodes: some of its nodes, in the same order.
         tensors: what the nodes take from outside, by number.
-        variables: the values of the variables that they read, by key.
-        training: whether layers behave as in training.
 
     Raises:
         UserCodeError: one hangs a mask on a tensor that is not in the graph.

@@ -40,7 +40,6 @@ def of(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[tupl
     them by the shape.
 
     Args:
-        variables: those of a skeleton, by key.
         parts: what this device keeps, by key.
 
     Yields:
@@ -65,7 +64,6 @@ class Rows:
 
     def __init__(self, graph: Any, source: Any, result: Any) -> None:
         """Args:
-        graph: the trace of the initialiser.
         source: its operation that draws.
         result: the tensor that is the initial value.
         """

@@ -74,8 +74,6 @@ def _known_front(
     The further rows that an example has follow each other.
 
     Args:
-        model: the graph.
-        node: one of its nodes.
         growing: what it takes that grows with the batch, and all that it gives.
         fronts: these numbers for what it takes.
 
@@ -248,9 +246,7 @@ def _front(
     """The copies of the batch in an output, if it is twice the same for the first example.
 
     Args:
-        tensor: the output.
         batches: which examples it was computed of, twice.
-        outputs: what was computed.
     """
     place = tensor.batch
     if place is None:

@@ -28,10 +28,6 @@ def build(module: user.Module, seed: int) -> Any:
 
     A variable's `value` then is its initial value, computed each time it is read.
 
-    Args:
-        module: the user's functions.
-        seed: seed of the initial weights.
-
     Raises:
         UserCodeError: the function raises, or does what is lost or impossible without weights.
     """
@@ -159,7 +155,6 @@ def recorded(module: user.Module, skeleton: Any) -> graph.Graph:
     """Give the graph of a model that is to be divided.
 
     Args:
-        module: the user's functions.
         skeleton: what `build_model` gave, built without its weights and not compiled yet.
 
     Raises:

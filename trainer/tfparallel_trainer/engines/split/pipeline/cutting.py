@@ -47,7 +47,6 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
     """Cut the nodes of a graph, in their order, into stages.
 
     Args:
-        model: the graph.
         ends: behind how many nodes each stage but the last one ends.
 
     Raises:
@@ -110,7 +109,6 @@ def ends_of_names(model: graph.Graph, names: Sequence[str]) -> list[int]:
     """Say behind how many nodes each stage but the last one ends_of_names.
 
     Args:
-        model: the graph.
         names: the layer, or the model within the model, that each stage but the first begins with,
             as in `Node.name`. Of several calls the first counts.
 

@@ -43,11 +43,7 @@ class Partition:
     other. Each rank then draws for the whole tensor."""
 
     def counts(self, shares: Sequence[int]) -> list[int]:
-        """How many microbatches each place along the data axis has.
-
-        Args:
-            shares: how many examples each of them has.
-        """
+        """How many microbatches each place along the data axis has."""
         counts = [min(self.microbatches, share) for share in shares]
         if not self.adds_up:
             return counts
@@ -133,10 +129,7 @@ def divide(
     """Divide a model over a mesh.
 
     Args:
-        model: the graph.
-        mesh: the mesh.
         microbatches: parts that a rank's share of a batch is divided into.
-        order: in which a stage works on them.
         ends: behind how many nodes each stage but the last one ends. Absent: as the planner says
             for equal devices of one process.
 

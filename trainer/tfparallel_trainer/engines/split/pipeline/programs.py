@@ -131,7 +131,6 @@ def on_mesh(
 
     Args:
         pipelines: of each place along the data axis; they differ in their microbatches only.
-        mesh: the mesh.
         trains: whether the sums that end a step follow.
 
     Raises:

@@ -101,7 +101,6 @@ def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], w
     """Bytes of an example that a node keeps besides.
 
     Args:
-        node: the node.
         inputs: shapes of its tensors for one example, without the batch.
         outputs: the same of what it gives.
         width: bytes of an element.
@@ -132,7 +131,6 @@ def working(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape])
     gives.
 
     Args:
-        node: the node.
         inputs: shapes of its tensors for one example, without the batch.
         outputs: the same of what it gives.
     """

@@ -51,8 +51,6 @@ def condense(model: graph.Graph, weights: Sequence[float], most: int) -> tuple[B
     be more blocks than asked for.
 
     Args:
-        model: the graph.
-        weights: what each node costs.
         most: so many blocks are few enough.
 
     Returns:

@@ -73,11 +73,6 @@ def plan_for(
 ) -> plan.Plan:
     """Find the best plan.
 
-    Args:
-        subject: model and devices.
-        constraints: what to keep to.
-        measured: told in the plan.
-
     Raises:
         BadConfigurationError: what is wanted is impossible, or does not fit the devices.
     """

@@ -35,10 +35,6 @@ def best(rows: Sequence[Matrix], loads: Sequence[Matrix]) -> tuple[int, ...] | N
     The sum for the least possible maximum is an upper bound; the least sum of all is a lower one.
     Between the two maxima the range is halved as long as it can hold anything better.
 
-    Args:
-        rows: of each stage in turn.
-        loads: of each stage in turn.
-
     Returns:
         The places of the downsets, the empty one and the whole included; None when nothing fits.
     """
@@ -59,8 +55,6 @@ def evenest(
     the least limit that leaves few enough. Of equal cuts the fastest is taken.
 
     Args:
-        rows: of each stage in turn.
-        loads: of each stage in turn.
         sizes: what is to be even, the same for any stage between two downsets.
         most: seconds of a step that are not too long.
 
@@ -185,9 +179,6 @@ class Crossing:
         membership: npt.NDArray[np.float64],
     ) -> None:
         """Args:
-        model: the graph.
-        makers: the node that makes each tensor.
-        block_of: the block of each node.
         membership: 1 where a downset (row) has a block (column), else 0.
         """
         takers: dict[int, set[int]] = {}

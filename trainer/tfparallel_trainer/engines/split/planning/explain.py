@@ -73,8 +73,6 @@ def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
     """Say that a model cannot be cut into so many stages.
 
     Args:
-        asked: how many were asked for.
-        most: how many there can be.
         count: calls that the model makes.
         why: as `valid_stages.why_not_more` tells, where there can be fewer stages than calls.
     """
@@ -91,8 +89,6 @@ def excess(
 
     Args:
         prediction: the cut that fits least badly.
-        setting: what it is a cut for.
-        tried: how many settings were tried.
         limit: bytes of a device.
     """
     index = max(range(len(prediction.stages)), key=lambda one: prediction.stages[one].holds.peak)

@@ -24,7 +24,6 @@ def of(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> f
     """Count the operations of a node.
 
     Args:
-        node: the node.
         inputs: shapes of its tensors for one example, without the batch, in order.
         outputs: the same of what it gives.
     """

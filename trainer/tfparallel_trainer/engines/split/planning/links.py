@@ -128,7 +128,6 @@ def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> hard
     """Measure along an axis.
 
     Args:
-        mesh: of both processes.
         axis: with groups of two.
         places: the devices of this process that take part, by their ranks.
     """

@@ -22,9 +22,7 @@ def of(
     """Say what a model costs.
 
     Args:
-        model: its graph.
         slots: bytes of optimizer slots of each variable that is trained, by key.
-        fixed_slots: bytes that the optimizer holds besides.
         length: value for dimensions that are unknown until data is loaded.
         copies: of the gradients while the optimizer updates, as `subjects.optimizer_copies` tells.
 

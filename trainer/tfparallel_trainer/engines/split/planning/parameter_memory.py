@@ -29,8 +29,6 @@ class Variables:
         membership: npt.NDArray[np.float64],
     ) -> None:
         """Args:
-        by_blocks: variables by the blocks that read them.
-        known: what the model costs.
         membership: 1 where a downset (row) has a block (column), else 0.
         """
         count, of_blocks = membership.shape

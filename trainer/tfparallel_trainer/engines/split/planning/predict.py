@@ -111,11 +111,7 @@ def predict(
     """Run a step in thought.
 
     Args:
-        model: the graph.
-        known: what its stages cost.
         path: the places of the downsets between stages, the empty one and the whole included.
-        setting: the mesh and the rest.
-        cluster: the devices.
     """
     parts = [tuple(sorted(known.nodes(*pair))) for pair in itertools.pairwise(path)]
     order = tuple(itertools.chain.from_iterable(parts))

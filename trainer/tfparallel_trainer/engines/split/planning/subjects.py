@@ -36,9 +36,7 @@ def of(
     """Put together what the planner asks for.
 
     Args:
-        model: the graph of a model without weights.
         optimizer: the one that the user compiled it with; None: nothing of it is counted.
-        cluster: the devices.
         length: value for dimensions that are unknown until data is loaded.
         measured: the times of the nodes; absent: they are estimated.
 
@@ -68,7 +66,6 @@ def optimizer_state(
     slot is one of its weight's.
 
     Args:
-        optimizer: the one that the user compiled the model with.
         variables: those of a skeleton, by key; what is not trained has no slots.
         shapes: those of the parts that a device holds, where they are not the whole, by key.
 

@@ -26,8 +26,6 @@ def stages(
     """Tell which stages there may be.
 
     Args:
-        model: the graph.
-        blocks: its blocks.
         colocated: positions of nodes that have to be in one stage, all of a tuple.
         membership: 1 where a downset (row) has a block (column), else 0.
     """

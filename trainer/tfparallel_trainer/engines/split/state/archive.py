@@ -124,7 +124,6 @@ def fill(
 
     Args:
         source: the file without values, or a group of it.
-        target: where to write the same with values.
         variables: those without values, by key.
         describe: gives shape and type of a variable by its key.
         content: puts the values of a variable, by key, into a dataset.

@@ -53,9 +53,6 @@ def save(
 
     Args:
         drawn: the unsplit model; gets the learning rate and the counters of the checkpoint.
-        checkpoint: a checkpoint that is whole.
-        path: where to.
-        module: the user's module.
 
     Raises:
         StorageError: the disk does not take it, or has damaged the checkpoint.

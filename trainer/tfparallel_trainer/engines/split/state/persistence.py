@@ -38,9 +38,6 @@ class Persistence:
     def start(self, say: Callable[[str], None]) -> files.Position:
         """Give the ranks the newest checkpoint, or the initial weights that the job names.
 
-        Args:
-            say: writes a line for people.
-
         Returns:
             Where training begins; the same on all processes.
 
@@ -62,7 +59,6 @@ class Persistence:
 
         Args:
             at: where training has ended; the last checkpoint is of there.
-            say: writes a line for people.
 
         Raises:
             StorageError: the disk does not take it.
@@ -96,13 +92,6 @@ def prepare(
     say: Callable[[str], None],
 ) -> Persistence:
     """See that the state of these ranks can be saved and exported.
-
-    Args:
-        settings: what this process was started with.
-        module: the user's functions.
-        peers: all processes.
-        ranks: the ranks of this one.
-        say: writes a line for people.
 
     Raises:
         UserCodeError: the model or its optimizer cannot be saved in parts.
@@ -166,10 +155,7 @@ def load_weights(
     """Assign to each rank its part of the weights of a file; the optimizer's state stays as it is.
 
     Args:
-        drawn: the unsplit model.
-        state: what the ranks of this process hold.
         weights_path: `trainer.initialWeights`: a path, relative to `folder` or absolute.
-        folder: the folder of the user's module.
 
     Raises:
         BadConfigurationError: the file is not there, or its variables are not the model's.

@@ -20,7 +20,6 @@ def call_layer(local: registry.Local, seed: int = 0) -> Sequence[Any]:
     It has no weights that are cut, and does not look at masks.
 
     Args:
-        local: the rank's turn.
         seed: what is added to the layer's seeds.
     """
     node = dataclasses.replace(local.node, masks={})
@@ -36,8 +35,6 @@ def smaller(
     """Call a layer of the same kind that is as large as the rank's part.
 
     Args:
-        local: the rank's turn.
-        config: what differs from the configuration of the node's layer.
         variables: the values of its variables by key, in the order in which it has them.
         seed: what is added to the layer's seeds.
     """

@@ -85,7 +85,6 @@ def seed_offset(local: registry.Local, lies: layout.Layout) -> int:
     """What a rank adds to a seed, so that each part of a tensor has its own.
 
     Args:
-        local: the rank's turn.
         lies: how the tensor lies whose parts shall differ.
     """
     part = 0

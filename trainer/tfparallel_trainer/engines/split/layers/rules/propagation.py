@@ -195,9 +195,6 @@ def survives(
 
     Args:
         old: the shape before; None is what only the data tells.
-        new: the shape after.
-        place: the dimension that is cut.
-        cut: how.
     """
     inner = _elements(old[place + 1 :])
     for there in range(len(new)):

@@ -103,8 +103,6 @@ class Call:
 
         Args:
             what: what its rows are, for people; such as "units".
-            size: number of rows.
-            axis: over which ranks.
             unit: rows that stay together.
 
         Raises:

@@ -100,7 +100,6 @@ def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
     """The layout for a first input whose rows, and channels if they may be, come divided.
 
     Args:
-        call: the node.
         channels: whether channels may stay divided.
 
     Raises:
@@ -140,9 +139,6 @@ def planned(
     """Plan a layer on its divided input.
 
     Args:
-        call: the node.
-        lies: how its input lies.
-        make_plan: makes a plan of how the input's rows are divided.
         free: whether each rank has all rows, so that none must be sent.
 
     Raises:
@@ -263,7 +259,6 @@ def surrounded(tensor: tf.Tensor, shares: Sequence[rows.Share], fill: Any = 0) -
     Args:
         tensor: [examples, rows, …, channels].
         shares: the rank's along the rows, and along the dimensions that follow.
-        fill: what the padding holds.
     """
     pads = [(0, 0), *((share.before, share.after) for share in shares)]
     pads += [(0, 0)] * (tensor.shape.rank - len(pads))
