@@ -6,6 +6,7 @@ import sys
 
 from benchmarks.models import layers
 from benchmarks.scripts import events
+from testing.trainer import split_traffic
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.model import graph, recording, skeleton
@@ -19,8 +20,7 @@ def main(batch, ranks):
     order = schedule.one_forward_one_backward
     divided = partition.divide(recording.record(bare), mesh, 1, order)
     plan = divided.plan
-    costs = [one for choice in plan.choices for one in choice.costs] + list(plan.ending)
-    sent = sum(one.sent(batch, ranks) for one in costs)
+    sent = sum(one.sent(batch, ranks) for one in split_traffic.of(plan))
     for key, shard in plan.variables.items():
         if shard.summed:
             sizes = shard.layout.local(tuple(divided.model.variables[key].shape), {})

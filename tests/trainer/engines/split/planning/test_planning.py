@@ -59,7 +59,7 @@ def subject_of(
     return choose.Subject(
         model=recorded,
         costs=known,
-        times=costs.estimated(known, cluster.device),
+        times=[costs.estimated(one, cluster.device) for one in known.nodes],
         cluster=cluster,
         shardings_of=subjects.shardings_of(recorded),
     )
@@ -107,7 +107,8 @@ def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
     model_subject = subject_of(recorded, cluster)
     constraints = search_space.Constraints(mesh={"stage": 2}, microbatches=4)
     split_plan = choose.plan_for(model_subject, constraints)
-    few = blocks.condense(model_subject.model, costs.relative(model_subject.times), BLOCKS)
+    weights = [one.each for one in model_subject.times]
+    few = blocks.condense(model_subject.model, weights, BLOCKS)
     assert 4 <= len(few) <= BLOCKS
     known = cost_tables.Tables(
         model_subject.model, model_subject.costs, model_subject.times, few, blocks.downsets(few)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import elementwise, layout, resharding, traffic
-from tfparallel_trainer.engines.split.layers.rules import activations, catalog, registry
+from tfparallel_trainer.engines.split.layers.rules import catalog, registry
 from tfparallel_trainer.engines.split.model import graph, initial_values
 
 _USUAL_BATCH = 32
@@ -52,8 +52,6 @@ class Assignment:
     """How each tensor lies once it is made; inputs of the model are whole."""
     variables: Mapping[str, registry.Shard]
     """How each variable of the model lies, by key."""
-    ending: tuple[traffic.Traffic, ...]
-    """What it costs to make the outputs of the model whole, for the loss and the metrics."""
 
     def of(self, node: graph.Node) -> Choice:
         """The choice for a node of the model."""
@@ -87,14 +85,6 @@ class Assignment:
                     f"mesh.{axis} is {degree}, but no layer of the model can be divided over it"
                     f"{reason}: give 1."
                 )
-
-    def replicated(self) -> list[str]:
-        """A sentence for each node that holds weights and is replicated all the same."""
-        return [
-            f"{choice.node.name} is replicated: {choice.why}."
-            for choice in self.choices
-            if choice.way == registry.REPLICATED and choice.node.variables and choice.why
-        ]
 
 
 def assign(
@@ -139,7 +129,7 @@ class _Walk:
         self._uncut = uncut
         self._layouts = {one: layout.whole(len(model.tensors[one].shape)) for one in model.inputs}
         self._brought: set[tuple[int, layout.Layout]] = set()
-        self._trained = _trained(model)
+        self._trained = graph.with_gradient(model)
         self._variables: dict[str, registry.Shard] = {}
         self._choices: list[Choice] = []
 
@@ -158,16 +148,6 @@ class _Walk:
 
     def result(self) -> Assignment:
         """The assignment, when the walk came to its end."""
-        makers = {number: node for node in self._model.nodes for number in node.outputs}
-        ending = [
-            one
-            for number in dict.fromkeys(self._model.output_tensors())
-            for one in self._bringing(number, self._whole_layout(number))
-            # What Keras makes an output of goes along with it: see `execution.logits_of`.
-            for _ in range(
-                2 if number in makers and activations.keeps_logits(makers[number], number) else 1
-            )
-        ]
         return Assignment(
             model=self._model,
             degrees=self._degrees,
@@ -176,7 +156,6 @@ class _Walk:
             variables={
                 key: self._variables.get(key) or self._unsplit(key) for key in self._model.variables
             },
-            ending=tuple(ending),
         )
 
     def _choose(self, node: graph.Node) -> Choice:
@@ -300,13 +279,3 @@ def _check(model: graph.Graph, overrides: Mapping[str, str]) -> None:
                 f"The model has no layer {name}, which was to be split by {overrides[name]}: "
                 f"give one of {', '.join(sorted(node.name for node in model.nodes))}."
             )
-
-
-def _trained(model: graph.Graph) -> frozenset[int]:
-    """The tensors that depend on a weight that is trained."""
-    trained: set[int] = set()
-    for node in model.nodes:
-        learns = any(getattr(model.variables[key], "trainable", False) for key in node.variables)
-        if learns or trained.intersection(node.inputs):
-            trained |= {one for one in node.outputs if model.tensors[one].is_real}
-    return frozenset(trained)

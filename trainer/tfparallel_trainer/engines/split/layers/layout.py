@@ -6,7 +6,6 @@ here: each of its ranks has examples of its own, and dimension 0 of a tensor is 
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -145,9 +144,3 @@ def whole(rank: int) -> Layout:
 def cut(rank: int, dimension: int, by: Cut) -> Layout:
     """The layout of a tensor that is cut in one dimension; -1 is the last one."""
     return whole(rank).put(dimension, by)
-
-
-def places(degrees: Mapping[shape.Axis, int]) -> list[dict[shape.Axis, int]]:
-    """All places along the axes that split layers, the last axis varying fastest."""
-    ranges = [range(degrees.get(axis, 1)) for axis in AXES]
-    return [dict(zip(AXES, indices, strict=True)) for indices in itertools.product(*ranges)]

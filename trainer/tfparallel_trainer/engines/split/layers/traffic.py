@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import math
-from collections.abc import Iterable
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.model import graph
@@ -52,14 +51,6 @@ class Traffic:
             Kind.HALO: 1,
         }[self.kind]
         return share * self.brought(batch)
-
-
-def brought(traffic: Iterable[Traffic], batch: int) -> dict[schedule.Work, int]:
-    """Bytes that a rank brings to all operations, forward and backward."""
-    totals = dict.fromkeys(schedule.Work, 0)
-    for one in traffic:
-        totals[one.work] += one.brought(batch)
-    return totals
 
 
 def carried(dtype: str) -> str:

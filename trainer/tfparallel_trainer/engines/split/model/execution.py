@@ -15,45 +15,15 @@ _LOGITS, _MASK = "_keras_logits", "_keras_mask"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Result:
-    """What a model gives for its inputs."""
-
-    outputs: Any
-    """Nested as the model gives them."""
-    masks: dict[str, Any]
-    """Of each output that has one, by its name."""
-    changed: dict[str, Any]
-    """Variables that the run would have changed, by key: statistics and seeds."""
-    added_losses: tuple[Any, ...]
-    """The losses that layers add themselves; not those of weights."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Part:
     """What some nodes of a model give."""
 
     tensors: dict[int, Any]
     """All that are then known, by number."""
     changed: dict[str, Any]
-    """As in a result."""
+    """Variables that the run would have changed, by key: statistics and seeds."""
     added_losses: tuple[Any, ...]
-    """As in a result."""
-
-
-def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training: bool) -> Result:
-    """Compute what calling the model would.
-
-    Args:
-        inputs: nested as the model takes them.
-    """
-    part = run_nodes(model, model.nodes, by_number(model, inputs), variables, training)
-    tensors = part.tensors
-    return Result(
-        outputs=outputs_of(model, tensors),
-        masks={one.name: tensors[one.mask] for one in model.outputs if one.mask is not None},
-        changed=part.changed,
-        added_losses=part.added_losses,
-    )
+    """The losses that layers add themselves; not those of weights."""
 
 
 def outputs_of(model: graph.Graph, tensors: Mapping[int, Any]) -> Any:

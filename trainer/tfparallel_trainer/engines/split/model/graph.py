@@ -127,6 +127,16 @@ class Graph:
                 yield output.mask
 
 
+def with_gradient(model: Graph) -> frozenset[int]:
+    """The tensors that a gradient comes back to: made, directly or not, with trained weights."""
+    tensors: set[int] = set()
+    for node in model.nodes:
+        learns = any(model.variables[key].trainable for key in node.variables)
+        if learns or tensors.intersection(node.inputs):
+            tensors.update(one for one in node.outputs if model.tensors[one].is_real)
+    return frozenset(tensors)
+
+
 def needed(nodes: Collection[Node], targets: Collection[int]) -> tuple[Node, ...]:
     """Those of the nodes that some tensors depend on, in the same order."""
     open_tensors = set(targets)

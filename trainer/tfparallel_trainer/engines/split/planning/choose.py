@@ -223,7 +223,7 @@ class _Planner:
 
     @functools.cached_property
     def _cuts(self) -> tuple[tuple[blocks.Block, ...], tuple[int, ...]]:
-        weights = costs.relative(self._subject.times)
+        weights = [one.each for one in self._subject.times]
         return blocks.cuttable(self._subject.model, weights, MOST_CUTS)
 
     def _run(self, cut: _Cut) -> predict.Prediction:

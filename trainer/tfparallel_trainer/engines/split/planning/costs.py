@@ -107,20 +107,14 @@ class NodeTime:
         return self.forward.each + self.backward.each
 
 
-def estimated(known: Costs, device: hardware.Device) -> tuple[NodeTime, ...]:
-    """Say how long each node takes by the operations and bytes that it needs."""
-    return tuple(_estimated(node, device) for node in known.nodes)
+def estimated(node: NodeCost, device: hardware.Device) -> NodeTime:
+    """How long a node takes: as long as its products or its bytes, whichever is longer.
 
-
-def _estimated(node: NodeCost, device: hardware.Device) -> NodeTime:
+    The roofline model (Williams, Waterman, Patterson 2009), plus a cost of each call.
+    """
     fixed = device.call_seconds + node.weight_bytes / device.bandwidth
     each = max(node.flops / device.flops, node.tensor_bytes / device.bandwidth)
     return NodeTime(Line(fixed, each), Line(node.backward * fixed, node.backward * each))
-
-
-def relative(node_times: Sequence[NodeTime]) -> list[float]:
-    """The costs of the nodes relative to each other, to balance by."""
-    return [one.each for one in node_times]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,13 +31,6 @@ class Device:
     call_seconds: float = 2e-5
     """What each operation takes besides."""
 
-    def seconds(self, flops: float, moved: float) -> float:
-        """How long an operation takes: as long as its products or its bytes, whichever is longer.
-
-        The roofline model (Williams, Waterman, Patterson 2009), plus a cost of each call.
-        """
-        return self.call_seconds + max(flops / self.flops, moved / self.bandwidth)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Link:

@@ -35,7 +35,7 @@ def of(
         one.rows * math.prod(shape) * wide
         for one, shape, wide in zip(model.tensors, shapes, widths, strict=True)
     ]
-    gradients = _with_gradient(model)
+    gradients = graph.with_gradient(model)
     ends = {one.tensor for one in model.outputs}
     kept = set(ends).union(
         *(activation_memory.tensors(node) for node in _backward(model, gradients))
@@ -135,16 +135,6 @@ def _named(model: graph.Graph, number: int) -> str:
     if number in model.inputs:
         return model.input_names[number]
     return next((one.name for one in model.nodes if number in one.outputs), str(number))
-
-
-def _with_gradient(model: graph.Graph) -> set[int]:
-    """The tensors that a gradient comes back to: made, directly or not, with trained weights."""
-    trained = {key for key, one in model.variables.items() if one.trainable}
-    tensors: set[int] = set()
-    for node in model.nodes:
-        if any(key in trained for key in node.variables) or tensors.intersection(node.inputs):
-            tensors.update(one for one in node.outputs if model.tensors[one].is_real)
-    return tensors
 
 
 def _backward(model: graph.Graph, gradients: Container[int]) -> Iterator[graph.Node]:

@@ -51,7 +51,7 @@ def of(
     return choose.Subject(
         model=model,
         costs=known,
-        times=measured or costs.estimated(known, cluster.device),
+        times=measured or [costs.estimated(one, cluster.device) for one in known.nodes],
         cluster=cluster,
         shardings_of=shardings_of(model, optimizer),
     )

@@ -46,15 +46,6 @@ _FUNCTIONS = tuple(
 
 _ALONG_CHANNELS = (keras.activations.softmax, keras.activations.log_softmax)
 
-_PROBABILITIES = (
-    keras.activations.sigmoid,
-    keras.activations.softmax,
-    keras.ops.sigmoid,
-    keras.ops.softmax,
-)
-
-_ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
-
 
 def is_elementwise(activation: Any) -> bool:
     """Whether a function, as an attribute of a layer, is known to be; None is no function."""
@@ -74,22 +65,6 @@ def is_by_place(activation: Any) -> bool:
 def name_of(activation: Any) -> str:
     """The name of an activation for people."""
     return str(getattr(activation, "__name__", type(activation).__name__))
-
-
-def keeps_logits(node: graph.Node, tensor: int) -> bool:
-    """Whether Keras keeps what a call makes an output's probabilities of, for a crossentropy."""
-    if isinstance(node.calls, _ATTENTION):
-        return tensor != node.outputs[0] and not _masks_scores(node)
-    last = getattr(node.calls, "activation", node.calls)
-    return isinstance(last, keras.layers.Softmax) or any(last is one for one in _PROBABILITIES)
-
-
-def _masks_scores(node: graph.Node) -> bool:
-    """Whether attention clears scores after the softmax, which gives a tensor without logits."""
-    call = inspect.signature(node.calls.call).bind(*node.arguments, **node.keywords)
-    masks = (call.arguments.get(name) for name in ("attention_mask", "use_causal_mask"))
-    window = node.calls.get_config().get("sliding_window")
-    return bool(node.masks) or window is not None or any(masks)
 
 
 def apply(activation: Any, tensor: Any) -> Any:
