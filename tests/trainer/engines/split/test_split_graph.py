@@ -123,7 +123,7 @@ def test_a_mask_that_keras_is_not_told_of_is_refused(layer: Callable[[], Any]) -
     model = keras.Model(tokens, keras.layers.LSTM(2)(layer()(tokens)))
     inputs = np.array([[1, 2, 0, 0]])
     with pytest.raises(errors.UserCodeError, match=r"embed.* hangs a mask on what it gives"):
-        split_models.run(recording.record(model), inputs, split_models.values(model), training=False)
+        split_models.run(recording.record(model), inputs, split_models.values(model), False)
 
 
 def test_nested_models_become_their_own_calls() -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.engine import backward, exchange, head
-from tfparallel_trainer.engines.split.pipeline import communication, programs
+from tfparallel_trainer.engines.split.pipeline import programs
 from tfparallel_trainer.objective import gradients, lookups
 
 Kinds = dict[int, list[gradients.Kind]]
@@ -50,7 +50,7 @@ class Reduction:
                 states = worker.rank.head.model.metrics_variables
                 self._before[index] = [(state, tf.identity(state.value)) for state in states]
 
-    def total(self, step: communication.Rendezvous, participants: Sequence[int]) -> None:
+    def total(self, step: programs.Rendezvous, participants: Sequence[int]) -> None:
         """Make a sum that a list asks for, for these of its ranks."""
         match step.tag:
             case programs.DENOMINATORS:

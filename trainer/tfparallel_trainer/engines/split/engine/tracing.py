@@ -11,21 +11,15 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer.engines.split.engine import exchange, stage_worker
-from tfparallel_trainer.engines.split.pipeline import (
-    communication,
-    cutting,
-    partition,
-    programs,
-    schedule,
-)
+from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
 
-Total = collections.abc.Callable[[communication.Rendezvous, Sequence[int]], None]
+Total = collections.abc.Callable[[programs.Rendezvous, Sequence[int]], None]
 """Makes a sum, given the ranks of this process that take part."""
 
 
 def emit(
     partition: partition.Partition,
-    lists: Mapping[int, Sequence[communication.Step]],
+    lists: Mapping[int, Sequence[programs.Step]],
     workers: Mapping[int, stage_worker.StageWorker],
     between: exchange.Exchange,
     total: Total | None = None,
@@ -53,7 +47,7 @@ def emit(
 
 def _advance(
     rank: int,
-    waiting: Mapping[int, collections.deque[communication.Step]],
+    waiting: Mapping[int, collections.deque[programs.Step]],
     workers: Mapping[int, stage_worker.StageWorker],
     messages: "_Messages",
     total: Total | None,
@@ -64,7 +58,7 @@ def _advance(
     while steps:
         step = steps[0]
         participants = [rank]
-        if isinstance(step, communication.Rendezvous):
+        if isinstance(step, programs.Rendezvous):
             participants = [participant for participant in step.ranks if participant in workers]
             if any(not waiting[one] or waiting[one][0] != step for one in participants):
                 break
@@ -72,11 +66,11 @@ def _advance(
             waiting[participant].popleft()
         done += 1
         match step:
-            case communication.Compute(what=schedule.Action() as action):
+            case schedule.Action() as action:
                 workers[rank].work(action)
-            case communication.Rendezvous(ranks=(source, target), tag=programs.Parcel() as parcel):
+            case programs.Rendezvous(ranks=(source, target), tag=programs.Parcel() as parcel):
                 messages.pass_on(source, target, parcel)
-            case communication.Rendezvous() if total is not None:
+            case programs.Rendezvous() if total is not None:
                 for participant in participants:
                     workers[participant].settle()
                 total(step, participants)

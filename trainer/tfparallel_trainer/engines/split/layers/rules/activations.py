@@ -1,11 +1,8 @@
 """Which activation functions work on each element by itself, so that a part of a tensor will do."""
 
-import inspect
 from typing import Any
 
 import keras
-
-from tfparallel_trainer.engines.split.model import graph
 
 _NAMES = (
     "celu",
