@@ -83,6 +83,11 @@ class Node:
     variables: tuple[str, ...]
     """Keys of all variables that the call reads."""
 
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """The tensors in `inputs` but for the masks."""
+        return tuple(one for one in self.inputs if one not in self.masks.values())
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Output:

@@ -12,40 +12,16 @@ from typing import Any
 
 import keras
 
-from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.model import graph, operations
 
 Shape = tuple[int, ...]
 
 _layers = keras.layers
 
-_NOTHING = (
-    _layers.Add,
-    _layers.Average,
-    _layers.AveragePooling1D,
-    _layers.AveragePooling2D,
-    _layers.AveragePooling3D,
-    _layers.Concatenate,
-    _layers.Cropping1D,
-    _layers.Cropping2D,
-    _layers.Cropping3D,
-    _layers.Dropout,
-    _layers.Embedding,
-    _layers.Flatten,
-    _layers.GlobalAveragePooling1D,
-    _layers.GlobalAveragePooling2D,
-    _layers.GlobalAveragePooling3D,
-    _layers.Identity,
-    _layers.InputLayer,
-    _layers.Permute,
-    _layers.RepeatVector,
-    _layers.Reshape,
-    _layers.Subtract,
-    _layers.UpSampling1D,
-    _layers.UpSampling2D,
-    _layers.UpSampling3D,
-    _layers.ZeroPadding1D,
-    _layers.ZeroPadding2D,
-    _layers.ZeroPadding3D,
+_NOTHING = operations.layers(
+    "Add Average AveragePooling*D Concatenate Cropping*D Dropout Embedding Flatten "
+    "GlobalAveragePooling*D Identity InputLayer Permute RepeatVector Reshape Subtract "
+    "UpSampling*D ZeroPadding*D"
 )
 """Linear in their inputs, without weights that multiply them."""
 
@@ -66,12 +42,10 @@ _INNER = {"gelu": 3, "silu": 1, "softplus": 1, "softsign": 1, "mish": 3, "hard_s
 _STEPS = {_layers.LSTM: 7, _layers.GRU: 6, _layers.SimpleRNN: 1}
 """Vectors that each step of a recurrent layer keeps: its gates, and its states."""
 
-_ATTENTIONS = (_layers.MultiHeadAttention, _layers.GroupQueryAttention)
-_NORMALISATIONS = (
-    _layers.BatchNormalization,
-    _layers.GroupNormalization,
-    _layers.LayerNormalization,
-    _layers.RMSNormalization,
+_MAXIMA = operations.layers("MaxPooling*D")
+_ATTENTIONS = operations.layers("MultiHeadAttention GroupQueryAttention")
+_NORMALISATIONS = operations.layers(
+    "BatchNormalization GroupNormalization LayerNormalization RMSNormalization"
 )
 _MASK = 1
 """Bytes of an element of the mask of a dropout."""
@@ -79,22 +53,18 @@ _MASK = 1
 
 def tensors(node: graph.Node) -> Iterator[int]:
     """The tensors of the graph that a node's backward needs."""
-    taken = [one for one in node.inputs if one not in node.masks.values()]
     if node.kind is graph.Kind.MASK:
         return
     if node.kind is graph.Kind.OPERATION:
         if type(node.calls).__name__ not in _LINEAR_OPERATIONS:
-            yield from (*taken, *node.outputs)
+            yield from (*node.operands, *node.outputs)
         return
     layer = node.calls
     if not isinstance(layer, (*_OUTPUT, *_NOTHING)):
-        yield from taken
+        yield from node.operands
     by_output = isinstance(layer, (_layers.ReLU, _layers.Softmax, *_MAXIMA))
     if by_output or _activation(layer) in _OF_OUTPUT:
         yield from node.outputs
-
-
-_MAXIMA = (_layers.MaxPooling1D, _layers.MaxPooling2D, _layers.MaxPooling3D)
 
 
 def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], width: int) -> float:

@@ -74,8 +74,7 @@ class _Measures:
 
     def cost(self, node: graph.Node) -> costs.NodeCost:
         """That of a node."""
-        taken = [one for one in node.inputs if one not in node.masks.values()]
-        forms = [self.shapes[one] for one in taken]
+        forms = [self.shapes[one] for one in node.operands]
         outputs = [self.shapes[one] for one in node.outputs]
         moved = sum(self.sizes[one] for one in (*node.inputs, *node.outputs))
         variables = [self.model.variables[key] for key in node.variables]
@@ -95,7 +94,7 @@ class _Measures:
             gradient_bytes=0.0
             if isinstance(node.calls, keras.layers.Embedding)
             else sum(_bytes(one) for one in variables if one.trainable),
-            backward=float(any(one in self.gradients for one in taken))
+            backward=float(any(one in self.gradients for one in node.operands))
             + any(one.trainable for one in variables),
             inner_bytes=inner,
             working_bytes=moved + working,

@@ -4,49 +4,14 @@ from typing import Any
 
 import keras
 
-_NAMES = (
-    "celu",
-    "elu",
-    "exponential",
-    "gelu",
-    "hard_shrink",
-    "hard_sigmoid",
-    "hard_silu",
-    "hard_tanh",
-    "leaky_relu",
-    "linear",
-    "log_sigmoid",
-    "mish",
-    "relu",
-    "relu6",
-    "selu",
-    "sigmoid",
-    "silu",
-    "soft_shrink",
-    "softplus",
-    "softsign",
-    "sparse_plus",
-    "sparse_sigmoid",
-    "squareplus",
-    "tanh",
-    "tanh_shrink",
-    "threshold",
-)
-
-
-_FUNCTIONS = tuple(
-    function
-    for place in (keras.activations, keras.ops)
-    for name in _NAMES
-    if (function := getattr(place, name, None)) is not None
-)
+from tfparallel_trainer.engines.split.model import operations
 
 _ALONG_CHANNELS = (keras.activations.softmax, keras.activations.log_softmax)
 
 
 def is_elementwise(activation: Any) -> bool:
     """Whether a function, as an attribute of a layer, is known to be; None is no function."""
-    return activation is None or any(activation is one for one in _FUNCTIONS)
+    return activation is None or operations.name_of(activation) in operations.ELEMENTWISE
 
 
 def is_along_channels(activation: Any) -> bool:

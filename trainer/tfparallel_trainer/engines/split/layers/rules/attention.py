@@ -5,7 +5,7 @@ for query, key and value, [heads, size, features] for the output.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,7 +13,6 @@ import keras
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
 from tfparallel_trainer.engines.split.layers.rules import calling, dense, dropout, registry
-from tfparallel_trainer.engines.split.pipeline import schedule
 
 _TENSOR = shape.Axis.TENSOR
 
@@ -58,10 +57,7 @@ class Heads(registry.Rule):
         return registry.Split(
             gives=gives,
             variables=variables,
-            costs=(
-                *(_spreading(call, one) for one in _spread(call.node) if one in call.trained),
-                *dense.summing(call, call.result, gives[call.result]),
-            ),
+            costs=(*_spreading(call), *dense.summing(call)),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -80,7 +76,7 @@ class Heads(registry.Rule):
         if bias is not None:  # the sum has it once
             variables[local.key(bias)] = keras.ops.zeros_like(variables[local.key(bias)])
         tensors = dict(local.tensors)
-        for one in _spread(local.node):
+        for one in local.node.operands:
             tensors[one] = adjoint.spread(group, tensors[one])
         spread = dataclasses.replace(local, tensors=tensors)
         summand, *scores = calling.smaller(
@@ -130,16 +126,9 @@ def _ordered(layer: Any, local: registry.Local, values: Mapping[str, Any]) -> di
     return {local.key(one): values[local.key(one)] for one in layer.variables}
 
 
-def _spread(node: Any) -> list[int]:
-    """The tensors that the projections take."""
-    return [one for one in node.inputs if one not in node.masks.values()]
-
-
-def _spreading(call: registry.Call, tensor: int) -> traffic.Traffic:
-    return traffic.Traffic(
-        kind=traffic.Kind.SUM,
-        axis=_TENSOR,
-        work=schedule.Work.BACKWARD,
-        shape=call.dimensions(tensor),
-        dtype=call.model.tensors[tensor].dtype,
-    )
+def _spreading(call: registry.Call) -> Iterator[traffic.Traffic]:
+    for one in call.node.operands:
+        tensor = call.model.tensors[one]
+        yield from call.sends(
+            traffic.Kind.SUM, _TENSOR, call.backward(one), tensor.shape, tensor.dtype
+        )

@@ -26,6 +26,14 @@ def call_layer(local: registry.Local, seed: int = 0) -> Sequence[Any]:
     return _run(local, local.model, node, local.variables, seed)
 
 
+class OnParts(registry.Rule):
+    """A rule by which the node's own layer or operation computes the rank's part."""
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        """Call it on the rank's parts."""
+        return call_layer(local)
+
+
 def smaller(
     local: registry.Local,
     config: Mapping[str, Any],

@@ -13,9 +13,9 @@ import keras
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout
 from tfparallel_trainer.engines.split.layers.rules import activations, calling, dense, registry
+from tfparallel_trainer.engines.split.model import operations
 
 _TENSOR = shape.Axis.TENSOR
-_LAYERS = keras.layers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,9 +69,7 @@ class Filters(_ConvolutionRule):
     def split(self, call: registry.Call) -> registry.Split:
         """Cut the filters."""
         layer = call.layer
-        dense.check(layer)
-        if getattr(layer, "groups", 1) > 1:
-            raise registry.CannotSplitError("it has groups: split it by groups")
+        _check_ungrouped(layer)
         filters = call.divide("filters", layer.filters, _TENSOR)
         variables = {
             call.key(getattr(layer, one.name)): registry.Shard(
@@ -82,11 +80,8 @@ class Filters(_ConvolutionRule):
         }
         if layer.use_bias:
             variables[call.key(layer.bias)] = registry.Shard(layout.cut(1, 0, filters))
-        return registry.Split(
-            gives={call.result: self._output(call, filters)},
-            variables=variables,
-            costs=dense.spreading(call, call.first, call.whole(call.first)),
-        )
+        costs = dense.spreading(call, call.whole(call.first))
+        return call.split(None, self._output(call, filters), variables, costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Compute the rank's filters."""
@@ -110,22 +105,15 @@ class Channels(_ConvolutionRule):
 
     def split(self, call: registry.Call) -> registry.Split:
         """Cut the channels."""
-        layer = call.layer
-        dense.check(layer)
-        if getattr(layer, "groups", 1) > 1:
-            raise registry.CannotSplitError("it has groups: split it by groups")
+        _check_ungrouped(call.layer)
         input_layout, cut = self._input(call)
         variables = {
-            call.key(getattr(layer, one.name)): registry.Shard(
+            call.key(getattr(call.layer, one.name)): registry.Shard(
                 _kernel(call, one.name, one.channels, cut)
             )
             for one in self._kernels
         }
-        return registry.Split(
-            wants={call.first: input_layout},
-            variables=variables,
-            costs=dense.summing(call, call.result, call.whole(call.result)),
-        )
+        return call.split(input_layout, None, variables, dense.summing(call))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Compute the rank's summand, and add up."""
@@ -168,11 +156,7 @@ class Groups(_ConvolutionRule):
         }
         if layer.use_bias:
             variables[call.key(layer.bias)] = registry.Shard(layout.cut(1, 0, filters))
-        return registry.Split(
-            wants={call.first: input_layout},
-            gives={call.result: self._output(call, filters)},
-            variables=variables,
-        )
+        return call.split(input_layout, self._output(call, filters), variables)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Compute the rank's groups."""
@@ -193,21 +177,24 @@ _TRANSPOSED = Kernel("kernel", -2, -1)
 _DEPTHWISE = Kernel("kernel", None, -2)
 _SEPARABLE = (Kernel("depthwise_kernel", None, -2), Kernel("pointwise_kernel", -1, -2))
 
-RULES: dict[type, tuple[registry.Rule, ...]] = {
-    **dict.fromkeys(
-        (_LAYERS.Conv1D, _LAYERS.Conv2D, _LAYERS.Conv3D),
-        (Filters(_PLAIN), Channels(_PLAIN), Groups(_PLAIN)),
-    ),
-    **dict.fromkeys(
-        (_LAYERS.Conv1DTranspose, _LAYERS.Conv2DTranspose, _LAYERS.Conv3DTranspose),
-        (Filters(_TRANSPOSED), Channels(_TRANSPOSED)),
-    ),
-    **dict.fromkeys(
-        (_LAYERS.SeparableConv1D, _LAYERS.SeparableConv2D),
-        (Filters(*_SEPARABLE), Channels(*_SEPARABLE)),
-    ),
-    **dict.fromkeys((_LAYERS.DepthwiseConv1D, _LAYERS.DepthwiseConv2D), (Groups(_DEPTHWISE),)),
+_RULES: dict[str, tuple[registry.Rule, ...]] = {
+    "Conv*D": (Filters(_PLAIN), Channels(_PLAIN), Groups(_PLAIN)),
+    "Conv*DTranspose": (Filters(_TRANSPOSED), Channels(_TRANSPOSED)),
+    "SeparableConv1D SeparableConv2D": (Filters(*_SEPARABLE), Channels(*_SEPARABLE)),
+    "DepthwiseConv1D DepthwiseConv2D": (Groups(_DEPTHWISE),),
 }
+
+RULES: dict[type, tuple[registry.Rule, ...]] = {
+    layer: rules
+    for names, rules in _RULES.items()
+    for layer in operations.layers(names)
+}
+
+
+def _check_ungrouped(layer: Any) -> None:
+    dense.check(layer)
+    if getattr(layer, "groups", 1) > 1:
+        raise registry.CannotSplitError("it has groups: split it by groups")
 
 
 def channels(layer: Any, rank: int) -> int:

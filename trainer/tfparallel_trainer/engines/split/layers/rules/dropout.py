@@ -8,6 +8,7 @@ import keras
 
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import calling, registry
+from tfparallel_trainer.engines.split.model import operations
 
 _SPREAD = 715_827_883
 """Between the seeds of two parts; far beyond the steps that seeds are apart otherwise."""
@@ -34,7 +35,7 @@ class Random(registry.Rule):
             raise registry.CannotSplitError("its input is whole")
         if getattr(call.layer, "noise_shape", None) is not None:
             raise registry.CannotSplitError("it has a noise_shape")
-        return registry.Split(wants={call.first: input_layout}, gives={call.result: input_layout})
+        return call.split(input_layout, input_layout)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Drop some of the rank's elements."""
@@ -57,19 +58,12 @@ class Random(registry.Rule):
         return tensor * part if self._neutral else tensor + part
 
 
-_LAYERS = keras.layers
-_SPATIAL = (_LAYERS.SpatialDropout1D, _LAYERS.SpatialDropout2D, _LAYERS.SpatialDropout3D)
+_SPATIAL = operations.layers("SpatialDropout*D")
+_DROPOUTS = (*operations.layers("Dropout GaussianDropout"), *_SPATIAL)
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
-    **dict.fromkeys(
-        (
-            _LAYERS.Dropout,
-            *_SPATIAL,
-            _LAYERS.GaussianDropout,
-        ),
-        (Random(neutral=1.0),),
-    ),
-    _LAYERS.GaussianNoise: (Random(neutral=0.0),),
+    **dict.fromkeys(_DROPOUTS, (Random(neutral=1.0),)),
+    keras.layers.GaussianNoise: (Random(neutral=0.0),),
 }
 
 

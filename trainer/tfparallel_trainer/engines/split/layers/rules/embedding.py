@@ -29,11 +29,7 @@ class Vocabulary(registry.Rule):
         """Cut the rows."""
         dense.check(call.layer)
         rows = call.divide("rows", call.layer.input_dim, _TENSOR)
-        output_layout = call.whole(call.result)
-        return registry.Split(
-            variables={call.key(call.layer.embeddings): registry.Shard(layout.cut(2, 0, rows))},
-            costs=dense.summing(call, call.result, output_layout),
-        )
+        return call.split(variables=_table(call, 0, rows), costs=dense.summing(call))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Look up the rank's rows, and add up.
@@ -68,10 +64,8 @@ class Features(registry.Rule):
         """Cut the features."""
         dense.check(call.layer)
         features = call.divide("features", call.layer.output_dim, _TENSOR)
-        return registry.Split(
-            gives={call.result: call.whole(call.result).put(-1, features)},
-            variables={call.key(call.layer.embeddings): registry.Shard(layout.cut(2, 1, features))},
-        )
+        output_layout = call.whole(call.result).put(-1, features)
+        return call.split(gives=output_layout, variables=_table(call, 1, features))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Look up the rank's features."""
@@ -90,10 +84,10 @@ class TiedVocabulary(Vocabulary):
         if not _is_reversed(call.node):
             return super().split(call)
         rows = call.divide("rows", call.layer.input_dim, _TENSOR)
-        return registry.Split(
-            gives={call.result: call.whole(call.result).put(-1, rows)},
-            variables={call.key(call.layer.embeddings): registry.Shard(layout.cut(2, 0, rows))},
-            costs=dense.spreading(call, call.first, call.whole(call.first)),
+        return call.split(
+            gives=call.whole(call.result).put(-1, rows),
+            variables=_table(call, 0, rows),
+            costs=dense.spreading(call, call.whole(call.first)),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -113,10 +107,9 @@ class TiedFeatures(Features):
         if not _is_reversed(call.node):
             return super().split(call)
         features = call.divide("features", call.layer.output_dim, _TENSOR)
-        return registry.Split(
-            wants={call.first: call.whole(call.first).put(-1, features)},
-            variables={call.key(call.layer.embeddings): registry.Shard(layout.cut(2, 1, features))},
-            costs=dense.summing(call, call.result, call.whole(call.result)),
+        input_layout = call.whole(call.first).put(-1, features)
+        return call.split(
+            input_layout, variables=_table(call, 1, features), costs=dense.summing(call)
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -140,6 +133,10 @@ def kind_of(layer: type) -> type:
         if issubclass(layer, table) and len(set(methods)) == 1:
             return table
     return layer
+
+
+def _table(call: registry.Call, dimension: int, cut: layout.Cut) -> dict[str, registry.Shard]:
+    return {call.key(call.layer.embeddings): registry.Shard(layout.cut(2, dimension, cut))}
 
 
 def _check_tied(layer: Any) -> None:

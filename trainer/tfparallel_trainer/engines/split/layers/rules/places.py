@@ -3,16 +3,15 @@
 Weights are whole on each rank. Channels are, too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry, space
 
 
-class Places(registry.Rule):
+class Places(calling.OnParts):
     """Each rank computes the rows that it has."""
 
     way = "rows"
@@ -32,20 +31,7 @@ class Places(registry.Rule):
                 "it has a mask, or what it computes of a row depends on others"
             )
         lies = space.as_it_comes(call, channels=False)
-        return registry.Split(
-            wants={call.first: lies},
-            gives={call.result: lies},
-            variables={
-                key: registry.Shard(
-                    layout.whole(len(call.model.variables[key].shape)), space.SUMMED
-                )
-                for key in call.node.variables
-            },
-        )
-
-    def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Call the layer on the rank's rows."""
-        return calling.call_layer(local)
+        return call.split(lies, lies, call.unsharded(space.SUMMED))
 
 
 def _shares_rows(prelu: Any, _: int) -> bool:
