@@ -51,6 +51,11 @@ class Training(stage_worker.StageWorker):
         with tf.device(rank.device):
             self.scale = rank.optimizer.scale()
 
+    @property
+    def has_all(self) -> bool:
+        """Whether it has the gradients of the whole model, once they are summed over ranks."""
+        return self._partition.mesh.only_data
+
     def work(self, action: schedule.Action) -> None:
         """Go forward or backward with a microbatch."""
         self.begin()
@@ -180,11 +185,10 @@ def _with_one_end(terms: Sequence[stage_worker.Counted]) -> list[stage_worker.Co
 class CompleteGradients:
     """The gradients of a rank as its optimizer takes them."""
 
-    def __init__(self, worker: Training, factor: tf.Tensor | None, *, speaks_for_all: bool) -> None:
+    def __init__(self, worker: Training, factor: tf.Tensor | None) -> None:
         """Args:
         worker: of a rank, with its gradients summed over ranks.
         factor: what these are multiplied by first.
-        speaks_for_all: whether it counts all its variables, not only those that it owns.
         """
         rank = worker.rank
         gradients = _with_penalty(worker, factor)
@@ -200,7 +204,7 @@ class CompleteGradients:
         owned = [
             one
             for key, one in zip(rank.trained, squares, strict=True)
-            if speaks_for_all or rank.owns(key)
+            if worker.has_all or rank.owns(key)
         ]
         self.own_square = tf.add_n([nothing, *owned])
         """Of the parts that this rank speaks for."""

@@ -78,15 +78,8 @@ class Exchange:
         Args:
             summands: of each that is in this process its tensors, of static shapes.
         """
-        if not self._is_inside(ranks):
-            totals: dict[int, list[tf.Tensor]] = {}
-            for rank, tensors in summands.items():
-                with tf.device(self._devices[rank]):
-                    totals[rank] = self._ends[ranks, rank].sum_all(tensors)
-            return totals
-        with tf.device(self._devices[ranks[0]]):
-            sums = [tf.add_n(parts) for parts in zip(*summands.values(), strict=True)]
-        return self._on_each(ranks, sums)
+        none: dict[int, list[Any]] = {rank: [] for rank in summands}
+        return self.gradients(ranks, none, none, none, summands)
 
     def gradients(
         self,
@@ -104,15 +97,10 @@ class Exchange:
         """
         if not self._is_inside(ranks):
             totals: dict[int, list[Any]] = {}
-            for rank, rank_gradients in local_gradients.items():
+            for rank, one in local_gradients.items():
+                end, others = self._ends[ranks, rank], also.get(rank, ())
                 with tf.device(self._devices[rank]):
-                    totals[rank] = gradients.add_up(
-                        self._ends[ranks, rank],
-                        rank_gradients,
-                        kinds[rank],
-                        variables[rank],
-                        also.get(rank, ()),
-                    )
+                    totals[rank] = gradients.add_up(end, one, kinds[rank], variables[rank], others)
             return totals
         parts = zip(*local_gradients.values(), strict=True)
         further = zip(*(also.get(rank, ()) for rank in local_gradients), strict=True)
@@ -122,9 +110,6 @@ class Exchange:
                 for place, one in enumerate(parts)
             ]
             sums += [tf.add_n(one) for one in further]
-        return self._on_each(ranks, sums)
-
-    def _on_each(self, ranks: Sequence[int], sums: Sequence[Any]) -> dict[int, list[Any]]:
         copies = {}
         for rank in ranks:
             with tf.device(self._devices[rank]):
