@@ -44,7 +44,7 @@ class Course(engine.Course):
         leave(coordinator.barrier)
 
         def export(at: files.Position) -> None:
-            model_state.export(at, context.out.say)
+            model_state.export(at)
             if context.settings.cluster.is_chief:
                 _write_pipeline(context.settings, plan, local_ranks)
 
@@ -150,7 +150,7 @@ def _divide(
         evaluation=evaluation_examples,
         saved=model_state.saved,
         state=model_state.state,
-        start=model_state.start(context.out.say),
+        start=model_state.start(),
         given_attempt=settings.attempt or 1,
     )
     return ready, local_ranks, model_state, plan

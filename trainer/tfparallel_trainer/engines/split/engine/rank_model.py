@@ -14,7 +14,13 @@ from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.engines.split.engine import head, update
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import registry
-from tfparallel_trainer.engines.split.model import execution, graph, initial_values, recording
+from tfparallel_trainer.engines.split.model import (
+    execution,
+    graph,
+    initial_values,
+    operations,
+    recording,
+)
 from tfparallel_trainer.engines.split.pipeline import cutting, partition
 from tfparallel_trainer.objective import evaluate, gradients, lookups, replica
 
@@ -208,7 +214,7 @@ def _may_look_up(node: graph.Node) -> bool:
         return False
     layers = list(node.calls._flatten_layers())
     return any(
-        isinstance(layer, keras.layers.Embedding) or not type(layer).__module__.startswith("keras.")
+        isinstance(layer, keras.layers.Embedding) or not operations.is_of_keras(layer)
         for layer in layers
     )
 
@@ -229,14 +235,5 @@ def _of_node(model: graph.Graph, node: graph.Node) -> dict[str, frozenset[lookup
                 sources = lookups.of(gradient)
                 known[key] = frozenset(one.rows for one in sources if one.rows is not None)
 
-    tensors = {number: _spec(model.tensors[number]) for number in node.inputs}
-    variables = {
-        key: tf.TensorSpec(model.variables[key].shape, model.variables[key].dtype)
-        for key in node.variables
-    }
-    tf.function(call, autograph=False).get_concrete_function(tensors, variables)
+    tf.function(call, autograph=False).get_concrete_function(*execution.specs(model, node))
     return known
-
-
-def _spec(tensor: graph.Tensor) -> tf.TensorSpec:
-    return tf.TensorSpec(tensor.shape, tensor.dtype)

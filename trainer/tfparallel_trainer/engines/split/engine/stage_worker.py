@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -180,22 +180,10 @@ class StageWorker(fences.Fences):
         """Keep what is sent; gives it."""
         sent = {one.tensor: part.tensors[one.tensor] for one in self.rank.stage.sent}
         for number, tensor in sent.items():
-            self._check(number, tensor, self._sizes(microbatch, number))
+            node = next(one for one in self.rank.stage.nodes if number in one.outputs)
+            execution.check_shape(node, tensor, self._sizes(microbatch, number))
         self._outgoing |= {(microbatch, number): tensor for number, tensor in sent.items()}
         return list(sent.values())
-
-    def _check(self, number: int, tensor: tf.Tensor, expected: Sequence[int | None]) -> None:
-        """See that a tensor has the shape that the stage that takes it waits for.
-
-        Raises:
-            UserCodeError: it has not.
-        """
-        if not tensor.shape.is_compatible_with(expected):
-            node = next(one for one in self.rank.stage.nodes if number in one.outputs)
-            raise errors.UserCodeError(
-                f"{node.name} gives a tensor of the shape {tuple(tensor.shape)}, and Keras was "
-                f"told {tuple(expected)}: mend its compute_output_shape, or leave it out."
-            )
 
     def _terms(self, microbatch: int, part: execution.Part) -> list[Counted]:
         """The terms of the loss that this stage computes over a microbatch; feeds the metrics."""

@@ -13,7 +13,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import elementwise, layout, resharding, traffic
 from tfparallel_trainer.engines.split.layers.rules import catalog, registry
-from tfparallel_trainer.engines.split.model import graph, initial_values
+from tfparallel_trainer.engines.split.model import graph
 
 _USUAL_BATCH = 32
 """Examples of a microbatch, to weigh what grows with the batch against what does not."""
@@ -57,7 +57,7 @@ class Assignment:
         """The choice for a node of the model."""
         return next(choice for choice in self.choices if choice.node is node)
 
-    def parts(self, place: Mapping[shape.Axis, int]) -> dict[str, initial_values.Part]:
+    def parts(self, place: Mapping[shape.Axis, int]) -> dict[str, layout.Part]:
         """Which part of each variable the rank at a place of the mesh keeps, by key."""
         return {key: shard.layout.part(place) for key, shard in self.variables.items()}
 

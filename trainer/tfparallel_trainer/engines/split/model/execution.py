@@ -1,7 +1,7 @@
 """Runs the nodes of a graph on given tensors and given variables; changes neither."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -88,6 +88,37 @@ def run_nodes(
         key: now for key, then, now in zip(variables, before, after, strict=True) if now is not then
     }
     return Part(known, changed, tuple(scope.losses))
+
+
+def specs(
+    model: graph.Graph, node: graph.Node, examples: int | None = None
+) -> tuple[dict[int, tf.TensorSpec], dict[str, tf.TensorSpec]]:
+    """The tensors, by number, and the variables, by key, that a node takes; for any batch or one.
+
+    A tensor that is not there, as a mask of one output of several, has none.
+    """
+    tensors = {one: model.tensors[one] for one in node.inputs}
+    return {
+        number: tf.TensorSpec(one.shape if examples is None else one.sized(examples), one.dtype)
+        for number, one in tensors.items()
+        if one.dtype != "none"
+    }, {
+        key: tf.TensorSpec(model.variables[key].shape, model.variables[key].dtype)
+        for key in node.variables
+    }
+
+
+def check_shape(node: graph.Node, tensor: Any, expected: Sequence[int | None]) -> None:
+    """See that a node gives a tensor of the shape that Keras was told.
+
+    Raises:
+        UserCodeError: it gives another one.
+    """
+    if not tf.TensorShape(expected).is_compatible_with(tensor.shape):
+        raise errors.UserCodeError(
+            f"{node.name} gives a tensor of the shape {tuple(tensor.shape)}, and Keras was told "
+            f"{tuple(expected)}: mend its compute_output_shape, or leave it out."
+        )
 
 
 def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:

@@ -15,8 +15,6 @@ import tensorflow as tf
 
 from tfparallel_trainer.checkpoint import shard
 
-Part = shard.Part
-
 _STEPS = {
     "StatelessRandomUniformV2": 1,
     "StatelessRandomNormalV2": 1,
@@ -31,7 +29,7 @@ _WORDS = 4
 """Numbers of 32 bits that the counter gives at a time, for a group of elements."""
 
 
-def of(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[tuple[str, Any]]:
+def of(variables: Mapping[str, Any], parts: Mapping[str, shard.Part]) -> Iterator[tuple[str, Any]]:
     """Give the parts of the initial values of some variables, one variable after the other.
 
     In memory is what the caller keeps, and at most one small variable or a block of a large one. A
@@ -85,7 +83,7 @@ class Rows:
         return drawn.numpy()[before:].reshape((high - low, *self._shape[1:]))
 
 
-def _in_blocks(variable: Any, part: Part, rows: Rows, dtype: tf.DType) -> Any:
+def _in_blocks(variable: Any, part: shard.Part, rows: Rows, dtype: tf.DType) -> Any:
     box = shard.box(part, variable.shape)
     low, *inner = box.slices
     content = np.empty(box.shape, dtype.as_numpy_dtype)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -87,22 +86,15 @@ def _check_adapted(module: user.Module, model: Any, assigned: set[int]) -> None:
     Args:
         assigned: ids of the variables that got a value.
     """
-    for layer in _layers(model):
-        if not isinstance(layer, keras.layers.Normalization):
-            continue
-        if any(id(weight) in assigned for weight in layer.weights):
+    for layer in checks.layers(model):
+        if isinstance(layer, keras.layers.Normalization) and any(
+            id(weight) in assigned for weight in layer.weights
+        ):
             raise errors.UserCodeError(
                 f"{module.path}: the layer {layer.name} takes its mean and variance from adapt(), "
                 "which is lost because ModelSplit builds the model without its weights. Create it "
                 "with both, Normalization(mean=…, variance=…), or normalize in training_data."
             )
-
-
-def _layers(model: Any) -> Iterator[Any]:
-    for layer in model.layers:
-        yield layer
-        if isinstance(layer, keras.Model):
-            yield from _layers(layer)
 
 
 def _explained(module: user.Module, error: errors.UserCodeError) -> errors.UserCodeError:

@@ -36,9 +36,9 @@ def check(drawn: blueprint.Blueprint, module: user.Module) -> None:
         tempfile.TemporaryDirectory() as folder,
     ):
         empty = pathlib.Path(folder) / outputs.MODEL
-        archive.save_model(drawn.model, empty, drawn.weights)
+        archive.save(drawn.model, empty, drawn.weights)
         with archive.opened(empty) as file:
-            archive.Layout(file, drawn.weights)
+            archive.places(file, drawn.weights)
 
 
 def save(
@@ -66,7 +66,7 @@ def save(
             _count(drawn, checkpoint, index)
             with tempfile.TemporaryDirectory() as folder:
                 empty = pathlib.Path(folder) / path.name
-                archive.save_model(drawn.model, empty, drawn.weights)
+                archive.save(drawn.model, empty, drawn.weights)
                 with h5py.File(weights, "w") as target:
                     _fill(drawn, checkpoint, index, empty, target)
                 archive.put_together(empty, weights, draft)
