@@ -45,41 +45,43 @@ def part(tensor: tf.Tensor, span: rows.Span, of: rows.Span) -> tf.Tensor:
 
 
 def _brought(group: collectives.Communicator, shard: tf.Tensor, plan: rows.Exchange) -> tf.Tensor:
-    has, wants = plan.owned[group.index], plan.needed[group.index]
-    messages = plan.messages()
-    outgoing = [
-        part(shard, message.span, has) for message in messages if message.source == group.index
-    ]
-    taken, sent = _deliver(group, messages, outgoing, shard)
-    pieces = {message.source: piece for message, piece in taken}
-    kept = has.overlap(wants)
-    if kept.size:
-        pieces[group.index] = part(shard, kept, has)
+    spans = plan.owned[group.index], plan.needed[group.index]
+    pieces, sent = _moved(group, shard, plan.messages(), *spans)
     with tf.control_dependencies(sent):
         if not pieces:
             return tf.zeros([shard.shape[0], 0, *shard.shape[2:]], shard.dtype)
-        return tf.concat([pieces[source] for source in sorted(pieces)], _DIMENSION)
+        in_order = sorted(pieces, key=lambda pair: pair[0].start)
+        return tf.concat([piece for _, piece in in_order], _DIMENSION)
 
 
 def _returned(
     group: collectives.Communicator, gradient: tf.Tensor, plan: rows.Exchange
 ) -> tf.Tensor:
-    has, wants = plan.owned[group.index], plan.needed[group.index]
-    messages = [
-        rows.Message(message.target, message.source, message.span) for message in plan.messages()
-    ]
-    outgoing = [
-        part(gradient, message.span, wants) for message in messages if message.source == group.index
-    ]
-    taken, sent = _deliver(group, messages, outgoing, gradient)
-    pieces = [_among(piece, message.span, has) for message, piece in taken]
-    kept = has.overlap(wants)
-    if kept.size:
-        pieces.append(_among(part(gradient, kept, wants), kept, has))
+    has, wants = plan.needed[group.index], plan.owned[group.index]
+    back = [rows.Message(one.target, one.source, one.span) for one in plan.messages()]
+    pieces, sent = _moved(group, gradient, back, has, wants)
     with tf.control_dependencies(sent):
         if not pieces:
-            return tf.zeros([gradient.shape[0], has.size, *gradient.shape[2:]], gradient.dtype)
-        return tf.identity(tf.add_n(pieces))  # add_n of one tensor is no operation
+            return tf.zeros([gradient.shape[0], wants.size, *gradient.shape[2:]], gradient.dtype)
+        padded = [_among(piece, span, wants) for span, piece in pieces]
+        return tf.identity(tf.add_n(padded))  # add_n of one tensor is no operation
+
+
+def _moved(
+    group: collectives.Communicator,
+    tensor: tf.Tensor,
+    messages: Sequence[rows.Message],
+    has: rows.Span,
+    wants: rows.Span,
+) -> tuple[list[tuple[rows.Span, tf.Tensor]], list[tf.Operation]]:
+    """What a rank gets and keeps of the rows that it wants; and what must run."""
+    outgoing = [part(tensor, one.span, has) for one in messages if one.source == group.index]
+    taken, sent = _deliver(group, messages, outgoing, tensor)
+    pieces = [(message.span, piece) for message, piece in taken]
+    kept = has.overlap(wants)
+    if kept.size:
+        pieces.append((kept, part(tensor, kept, has)))
+    return pieces, sent
 
 
 def _deliver(

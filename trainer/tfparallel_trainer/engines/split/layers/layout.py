@@ -94,12 +94,17 @@ class Layout:
         """Whether every rank has all of it."""
         return all(cut is None for cut in self.cuts)
 
-    def dimension(self, axis: shape.Axis) -> int | None:
-        """Which dimension an axis cuts."""
+    def over(self, axis: shape.Axis) -> tuple[int, Cut] | None:
+        """Which dimension an axis cuts, and how."""
         for dimension, cut in enumerate(self.cuts):
             if cut is not None and cut.axis is axis:
-                return dimension
+                return dimension, cut
         return None
+
+    def dimension(self, axis: shape.Axis) -> int | None:
+        """Which dimension an axis cuts."""
+        place = self.over(axis)
+        return None if place is None else place[0]
 
     def put(self, dimension: int, cut: Cut | None) -> Self:
         """The layout in which one dimension lies otherwise; -1 is the last one."""

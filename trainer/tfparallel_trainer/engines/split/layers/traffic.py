@@ -52,6 +52,12 @@ class Traffic:
         }[self.kind]
         return share * self.brought(batch)
 
+    def messages(self, ranks: int) -> int:
+        """How often a rank sends: around the ring, for a sum twice; to both neighbours at most."""
+        around = ranks - 1
+        times = {Kind.SUM: 2 * around, Kind.HALO: min(2, around)}
+        return times.get(self.kind, around)
+
 
 def carried(dtype: str) -> str:
     """The type in which parts of tensors travel: not every one can be gathered."""

@@ -13,8 +13,9 @@ from typing import Any
 import keras
 
 from tfparallel_trainer.engines.split.model import graph, operations
+from tfparallel_trainer.engines.split.planning import flops
 
-Shape = tuple[int, ...]
+Shape = flops.Shape
 
 _layers = keras.layers
 
@@ -123,26 +124,19 @@ def _activation(layer: Any) -> str | None:
 
 def _pairs(layer: Any, inputs: Sequence[Shape]) -> int:
     """Scores: one for each head and pair of places."""
-    query, key = inputs[0], inputs[min(1, len(inputs) - 1)]
-    return _heads(layer) * math.prod(query[:-1]) * math.prod(key[:-1])
-
-
-def _heads(layer: Any) -> int:
-    return int(layer.num_heads if hasattr(layer, "num_heads") else layer.num_query_heads)
+    heads, _ = flops.heads_of(layer)
+    return heads * math.prod(flops.queries_and_keys(inputs))
 
 
 def _attention(layer: Any, inputs: Sequence[Shape], width: int) -> float:
     """Bytes of queries, keys, values and their mixture; of the softmax, and of its dropout."""
-    query, key = inputs[0], inputs[min(1, len(inputs) - 1)]
-    places = math.prod(query[:-1]) + math.prod(key[:-1])
-    depth = layer.key_dim if hasattr(layer, "key_dim") else layer.head_dim
-    value = getattr(layer, "value_dim", None) or depth
+    heads, depths = flops.heads_of(layer)
+    places = sum(flops.queries_and_keys(inputs))
     of_pair = 2 * width + _MASK if layer.dropout else width
-    return float(_heads(layer) * places * (depth + value) * width + of_pair * _pairs(layer, inputs))
+    return float(heads * places * depths * width + of_pair * _pairs(layer, inputs))
 
 
 def _mixing(layer: Any, inputs: Sequence[Shape]) -> int:
     """Elements of the softmax; and of the sums of each pair where these are what it is of."""
-    query, key = inputs[0], inputs[min(1, len(inputs) - 1)]
-    pairs = math.prod(query[:-1]) * math.prod(key[:-1])
-    return pairs * (1 + (query[-1] if isinstance(layer, _layers.AdditiveAttention) else 0))
+    pairs = math.prod(flops.queries_and_keys(inputs))
+    return pairs * (1 + (inputs[0][-1] if isinstance(layer, _layers.AdditiveAttention) else 0))

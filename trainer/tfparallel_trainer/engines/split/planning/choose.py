@@ -76,7 +76,7 @@ def plan_for(
     Raises:
         BadConfigurationError: what is wanted is impossible, or does not fit the devices.
     """
-    return _Planner(subject).make(constraints, measured)
+    return _Planner(subject).find(constraints, measured)
 
 
 class _Planner:
@@ -85,8 +85,7 @@ class _Planner:
         self._cluster = subject.cluster
         self._tables: dict[tuple[int, int], cost_tables.Tables | errors.TrainerError] = {}
 
-    def make(self, constraints: search_space.Constraints, measured: bool) -> plan.Plan:
-        """Find the best plan; see `plan_for`."""
+    def find(self, constraints: search_space.Constraints, measured: bool) -> plan.Plan:
         fits, misfits = self._search(search_space.every(constraints, self._cluster.size))
         if not fits:
             least = min(misfits, key=lambda one: one.value)
@@ -198,28 +197,24 @@ class _Planner:
         Raises:
             TrainerError: the model cannot be split so.
         """
-        key = (mesh.spatial, mesh.tensor)
+        subject, key = self._subject, (mesh.spatial, mesh.tensor)
         if key not in self._tables:
             try:
-                self._tables[key] = self._build_tables(self._subject.shardings_of(mesh))
+                shardings = subject.shardings_of(mesh)
+                self._tables[key] = cost_tables.Tables(
+                    subject.model, subject.costs, subject.times, *self._cuts, shardings
+                )
             except errors.TrainerError as error:
                 self._tables[key] = error
         result = self._tables[key]
         if isinstance(result, errors.TrainerError):
             raise result
         if mesh.stage > result.most_stages:
-            subject = self._subject
             why = valid_stages.why_not_more(subject.model, result.blocks, subject.costs.colocated)
             raise errors.BadConfigurationError(
                 explain.too_many_stages(mesh.stage, result.most_stages, len(result.blocks), why)
             )
         return result
-
-    def _build_tables(self, chosen: Sequence[costs.Sharding]) -> cost_tables.Tables:
-        subject, (blocks, downsets) = self._subject, self._cuts
-        return cost_tables.Tables(
-            subject.model, subject.costs, subject.times, blocks, downsets, chosen
-        )
 
     @functools.cached_property
     def _cuts(self) -> tuple[tuple[blocks.Block, ...], tuple[int, ...]]:
@@ -244,7 +239,7 @@ class _Planner:
 def _roomiest(known: cost_tables.Tables, setting: search_space.Setting) -> _Cut:
     """The cut whose fullest device is emptiest."""
     peaks = [known.memory(setting, stage).peak for stage in range(setting.mesh.stage)]
-    least = cuts.least_maximum(peaks)
+    least = cuts.least(peaks, np.maximum)
     if least is None:
         raise AssertionError("there are enough blocks for the stages")
     return _Cut(setting, *least)

@@ -38,7 +38,7 @@ def best(rows: Sequence[Matrix], loads: Sequence[Matrix]) -> tuple[int, ...] | N
     Returns:
         The places of the downsets, the empty one and the whole included; None when nothing fits.
     """
-    top = least_maximum(loads)
+    top = least(loads, np.maximum)
     if top is None:
         return None
     search = _Search(rows, loads, top[1])
@@ -61,10 +61,10 @@ def evenest(
     Returns:
         As `best`; None when every cut takes too long.
     """
-    least = least_maximum([sizes] * len(rows))
-    if least is None:
+    smallest = least([sizes] * len(rows), np.maximum)
+    if smallest is None:
         return None
-    limits = np.unique(sizes[np.isfinite(sizes) & (sizes >= least[1])])
+    limits = np.unique(sizes[np.isfinite(sizes) & (sizes >= smallest[1])])
     evenest_path = None
     low, high = 0, len(limits)
     while low < high:
@@ -85,25 +85,16 @@ def _within(
     return best(*limited)
 
 
-def least_maximum(values: Sequence[Matrix]) -> tuple[tuple[int, ...], float] | None:
-    """Find the cut whose greatest value is least, and that value; None when there is no cut."""
+def least(values: Sequence[Matrix], of: np.ufunc) -> tuple[tuple[int, ...], float] | None:
+    """Find the cut whose sum of values (np.add) or greatest one (np.maximum) is least.
+
+    Returns:
+        The cut, and that sum or value; None when there is no cut.
+    """
     reached = values[0][0]
     lasts: list[npt.NDArray[np.intp]] = []
     for value in values[1:]:
-        through = np.maximum(reached[:, None], value)
-        lasts.append(through.argmin(axis=0))
-        reached = through.min(axis=0)
-    if not np.isfinite(reached[-1]):
-        return None
-    return _path(lasts, len(reached) - 1), float(reached[-1])
-
-
-def least_sum(values: Sequence[Matrix]) -> tuple[tuple[int, ...], float] | None:
-    """Find the cut whose sum of values is least, and that sum; None when there is no cut."""
-    reached = values[0][0]
-    lasts: list[npt.NDArray[np.intp]] = []
-    for value in values[1:]:
-        through = reached[:, None] + value
+        through = of(reached[:, None], value)
         lasts.append(through.argmin(axis=0))
         reached = through.min(axis=0)
     if not np.isfinite(reached[-1]):
@@ -152,7 +143,7 @@ class _Search:
                 np.where(load <= limit, row, np.inf)
                 for row, load in zip(self._rows, self._loads, strict=True)
             ]
-            result = least_sum(limited)
+            result = least(limited, np.add)
             self._sums[place] = np.inf if result is None else result[1]
             if result is not None:
                 seconds = step(result[0], self._rows, self._loads)

@@ -51,6 +51,18 @@ def _places(shape: Shape) -> int:
     return math.prod(shape[:-1])
 
 
+def queries_and_keys(inputs: Sequence[Shape]) -> tuple[int, int]:
+    """The places of the queries, and of the keys, that attention takes."""
+    return _places(inputs[0]), _places(inputs[min(1, len(inputs) - 1)])
+
+
+def heads_of(layer: Any) -> tuple[int, int]:
+    """How many heads attention has, and the features of a key and a value of one."""
+    heads = layer.num_heads if hasattr(layer, "num_heads") else layer.num_query_heads
+    depth = layer.key_dim if hasattr(layer, "key_dim") else layer.head_dim
+    return heads, depth + (getattr(layer, "value_dim", None) or depth)
+
+
 def _by_weights(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     places = max((_places(shape) for shape in inputs), default=1)
     return 2.0 * places * _matrices(layer) + _PER_ELEMENT * elements(outputs)
@@ -75,19 +87,15 @@ def _each(operations_of_element: float) -> _Formula:
 
 def _attention(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """Projections of queries, keys and values; scores and mixtures of every pair of places."""
-    query, key = inputs[0], inputs[min(1, len(inputs) - 1)]
-    queries, keys = _places(query), _places(key)
+    queries, keys = queries_and_keys(inputs)
     projections = float(_matrices(layer) * (queries + keys))  # half of the matrices each
-    heads = layer.num_heads if hasattr(layer, "num_heads") else layer.num_query_heads
-    value = getattr(layer, "value_dim", None)
-    depth = layer.key_dim if hasattr(layer, "key_dim") else layer.head_dim
-    pairs = heads * queries * keys
-    return float(projections + pairs * (2.0 * (depth + (value or depth)) + _PER_ELEMENT_SOFTMAX))
+    heads, depths = heads_of(layer)
+    return float(projections + heads * queries * keys * (2.0 * depths + _PER_ELEMENT_SOFTMAX))
 
 
 def _dots(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """Attention without weights: scores and mixtures of every pair of places."""
-    queries, keys = _places(inputs[0]), _places(inputs[min(1, len(inputs) - 1)])
+    queries, keys = queries_and_keys(inputs)
     return queries * keys * (4.0 * inputs[0][-1] + _PER_ELEMENT_SOFTMAX)
 
 

@@ -37,18 +37,11 @@ _REPEATS = 5
 _LIMIT_SECONDS = 240.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
-    """The links of this machine."""
-
-    inside: hardware.Link
-    """Between devices of one process."""
-    across: hardware.Link
-    """Between processes."""
-
-
-def measure() -> Measured:
+def measure() -> dict[str, hardware.Link]:
     """Start two processes, which takes seconds, and let them measure.
+
+    Returns:
+        The links of this machine, by the name that `hardware.Cluster` has for them.
 
     Raises:
         StartTimeoutError: they do not find each other.
@@ -58,7 +51,7 @@ def measure() -> Measured:
         ports = [stack.enter_context(cluster.reserved_port(_HOST)) for _ in range(_PROCESSES)]
         output = _run([f"{_HOST}:{port}" for port in ports])
     links = json.loads(output.splitlines()[-1])
-    return Measured(*(hardware.Link(**links[name]) for name in ("inside", "across")))
+    return {name: hardware.Link(**link) for name, link in links.items()}
 
 
 def _run(addresses: Sequence[str]) -> bytes:

@@ -1,6 +1,7 @@
 """What a step depends on besides model and devices, and all that could be chosen of it. Pure."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 
 from tfparallel_trainer import errors
@@ -108,11 +109,11 @@ def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
 
 def _meshes(ranks: int) -> Iterator[shape.Mesh]:
     """All meshes of so many ranks."""
-    for data in _divisors(ranks):
-        for stage in _divisors(ranks // data):
-            for spatial in _divisors(ranks // data // stage):
-                tensor = ranks // data // stage // spatial
-                yield shape.Mesh(data=data, stage=stage, spatial=spatial, tensor=tensor)
+    divisors = [one for one in range(1, ranks + 1) if ranks % one == 0]
+    for data, stage, spatial in itertools.product(divisors, repeat=3):
+        tensor, rest = divmod(ranks, data * stage * spatial)
+        if tensor and not rest:
+            yield shape.Mesh(data=data, stage=stage, spatial=spatial, tensor=tensor)
 
 
 def _microbatches(mesh: shape.Mesh, constraints: Constraints) -> list[int]:
@@ -124,7 +125,3 @@ def _microbatches(mesh: shape.Mesh, constraints: Constraints) -> list[int]:
         return [] if replica_batch % constraints.microbatches else [constraints.microbatches]
     powers = (2**power for power in range(_MOST_MICROBATCHES.bit_length()))
     return [count for count in powers if replica_batch % count == 0]
-
-
-def _divisors(number: int) -> list[int]:
-    return [one for one in range(1, number + 1) if number % one == 0]

@@ -10,7 +10,7 @@ import keras
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import assignment, elementwise, layout, traffic
+from tfparallel_trainer.engines.split.layers import assignment, elementwise, layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -168,7 +168,8 @@ def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> cos
     axes = set(_axes(choice))
     if choice.way == registry.REPLICATED and not choice.costs:
         return costs.REPLICATED
-    sent = {work: [one for one in choice.costs if one.work is work] for work in schedule.Work}
+    forward_bytes, forward_messages = _sent(choice, schedule.Work.FORWARD, degrees)
+    backward_bytes, backward_messages = _sent(choice, schedule.Work.BACKWARD, degrees)
     return costs.Sharding(
         name=choice.way,
         compute=math.prod(1 / degrees.get(axis, 1) for axis in axes),
@@ -181,10 +182,10 @@ def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> cos
             for key in choice.node.variables
             if not assigned.variables[key].layout.is_whole
         },
-        forward_bytes=_bytes(sent[schedule.Work.FORWARD], degrees),
-        forward_messages=_messages(sent[schedule.Work.FORWARD], degrees),
-        backward_bytes=_bytes(sent[schedule.Work.BACKWARD], degrees),
-        backward_messages=_messages(sent[schedule.Work.BACKWARD], degrees),
+        forward_bytes=forward_bytes,
+        forward_messages=forward_messages,
+        backward_bytes=backward_bytes,
+        backward_messages=backward_messages,
     )
 
 
@@ -194,20 +195,12 @@ def _share(lies: layout.Layout, dims: Sequence[int | None]) -> float:
     return math.prod((part or 1) / (size or 1) for part, size in parts)
 
 
-def _bytes(sent: Sequence[traffic.Traffic], degrees: Mapping[shape.Axis, int]) -> float:
-    """Bytes that a rank sends for an example."""
-    return sum(one.sent(1, degrees.get(one.axis, 1)) for one in sent)
-
-
-def _messages(sent: Sequence[traffic.Traffic], degrees: Mapping[shape.Axis, int]) -> int:
-    """How often a rank sends: around the ring once, for a sum twice, to both neighbours at most."""
-    count = 0
-    for one in sent:
-        around = degrees.get(one.axis, 1) - 1
-        count += {
-            traffic.Kind.SUM: 2 * around,
-            traffic.Kind.GATHER: around,
-            traffic.Kind.EXCHANGE: around,
-            traffic.Kind.HALO: min(2, around),
-        }[one.kind]
-    return count
+def _sent(
+    choice: assignment.Choice, work: schedule.Work, degrees: Mapping[shape.Axis, int]
+) -> tuple[float, int]:
+    """Bytes that a rank sends for an example, and in how many messages."""
+    costs = [(one, degrees.get(one.axis, 1)) for one in choice.costs if one.work is work]
+    return (
+        sum(one.sent(1, ranks) for one, ranks in costs),
+        sum(one.messages(ranks) for one, ranks in costs),
+    )

@@ -5,7 +5,7 @@ can be one copy only, and the engine refuses more. And it computes something bes
 device would have no work.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -53,19 +53,14 @@ def why_not_more(
     model: graph.Graph, blocks: Sequence[blocks.Block], colocated: Collection[tuple[int, ...]]
 ) -> str:
     """Say why there cannot be as many stages as blocks."""
-    return "; ".join(_reasons(model, blocks, colocated))
-
-
-def _reasons(
-    model: graph.Graph, blocks: Sequence[blocks.Block], colocated: Collection[tuple[int, ...]]
-) -> Iterator[str]:
-    for nodes in sorted(colocated):
-        yield (
-            f"{model.nodes[nodes[0]].name} is called {len(nodes)} times and gathers statistics, of "
-            "which there can be one copy only"
-        )
+    reasons = [
+        f"{model.nodes[nodes[0]].name} is called {len(nodes)} times and gathers statistics, of "
+        "which there can be one copy only"
+        for nodes in sorted(colocated)
+    ]
     if any(_only_masks(model, one) for one in blocks):
-        yield "a mask alone is no stage"
+        reasons.append("a mask alone is no stage")
+    return "; ".join(reasons)
 
 
 def _only_masks(model: graph.Graph, block: blocks.Block) -> bool:
