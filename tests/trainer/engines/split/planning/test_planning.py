@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from testing import repeats
-from testing.trainer import planned_models, split_models
+from testing.trainer import planned_graphs, planned_models, split_models
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.engines.split.model import graph, recording
@@ -111,7 +111,11 @@ def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
     few = blocks.condense(model_subject.model, weights, BLOCKS)
     assert 4 <= len(few) <= BLOCKS
     known = cost_tables.Tables(
-        model_subject.model, model_subject.costs, model_subject.times, few, blocks.downsets(few)
+        model_subject.model,
+        model_subject.costs,
+        model_subject.times,
+        few,
+        planned_graphs.downsets(few),
     )
     [setting] = search_space.every(constraints, cluster.size)
     assert split_plan.step_seconds <= 1.05 * brute_force(model_subject, known, setting)

@@ -1,4 +1,6 @@
-"""Keras' layers and operations by name: which work on each element, which run a user's code."""
+"""Keras' layers, operations and activations: which work on each element, or run a user's code."""
+
+from typing import Any
 
 import keras
 
@@ -15,6 +17,8 @@ where
 """
 ELEMENTWISE = frozenset(_NAMES.split())
 """Operations and activations that work on each element by itself, as `name_of` returns them."""
+
+_ALONG_CHANNELS = (keras.activations.softmax, keras.activations.log_softmax)
 
 
 def name_of(calls: object) -> str:
@@ -48,3 +52,28 @@ def runs_code_of_user(node: graph.Node) -> bool:
         isinstance(layer, keras.layers.Lambda) or not is_of_keras(layer)
         for layer in node.calls._flatten_layers()
     )
+
+
+def is_elementwise(activation: Any) -> bool:
+    """Whether a function, as an attribute of a layer, is known to be; None is no function."""
+    return activation is None or name_of(activation) in ELEMENTWISE
+
+
+def is_along_channels(activation: Any) -> bool:
+    """Whether a function is known to need the last dimension of its input whole, and no other."""
+    return any(activation is one for one in _ALONG_CHANNELS)
+
+
+def is_by_place(activation: Any) -> bool:
+    """Whether a function is known to work on each place by itself, with all of its channels."""
+    return is_elementwise(activation) or is_along_channels(activation)
+
+
+def label(activation: Any) -> str:
+    """The name of an activation for people."""
+    return str(getattr(activation, "__name__", type(activation).__name__))
+
+
+def apply(activation: Any, tensor: Any) -> Any:
+    """Give what a layer's activation makes of a tensor."""
+    return tensor if activation is None else activation(tensor)

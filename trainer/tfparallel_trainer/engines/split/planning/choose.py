@@ -20,7 +20,6 @@ from tfparallel_trainer.engines.split.planning import (
     hardware,
     predict,
     search_space,
-    valid_stages,
 )
 
 MOST_CUTS = 160
@@ -210,7 +209,7 @@ class _Planner:
         if isinstance(result, errors.TrainerError):
             raise result
         if mesh.stage > result.most_stages:
-            why = valid_stages.why_not_more(subject.model, result.blocks, subject.costs.colocated)
+            why = blocks.why_not_more(subject.model, result.blocks, subject.costs.colocated)
             raise errors.BadConfigurationError(
                 explain.too_many_stages(mesh.stage, result.most_stages, len(result.blocks), why)
             )

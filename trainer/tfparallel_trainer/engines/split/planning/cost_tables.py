@@ -17,7 +17,6 @@ from tfparallel_trainer.engines.split.planning import (
     hardware,
     parameter_memory,
     search_space,
-    valid_stages,
 )
 
 _UPDATE_COPIES = 1.0
@@ -50,7 +49,7 @@ class Tables:
         model: graph.Graph,
         known: costs.Costs,
         node_times: Sequence[costs.NodeTime],
-        blocks: Sequence[blocks.Block],
+        block_graph: Sequence[blocks.Block],
         downsets: Sequence[int],
         chosen: Sequence[costs.Sharding] | None = None,
     ) -> None:
@@ -60,19 +59,20 @@ class Tables:
         """Of each node."""
         self._durations = costs.Durations(model, known, node_times, self.shardings)
         self.downsets = tuple(downsets)
-        self.blocks = tuple(blocks)
-        self._block_of = {node: place for place, one in enumerate(blocks) for node in one.nodes}
-        bits = [[one >> place & 1 for place in range(len(blocks))] for one in downsets]
+        self.blocks = tuple(block_graph)
+        places = range(len(self.blocks))
+        self._block_of = {node: place for place in places for node in self.blocks[place].nodes}
+        bits = [[one >> place & 1 for place in places] for one in downsets]
         self._membership = np.array(bits, dtype=float)
-        self.valid: npt.NDArray[np.bool_] = valid_stages.stages(
-            model, blocks, known.colocated, self._membership
+        self.valid: npt.NDArray[np.bool_] = blocks.stages(
+            model, self.blocks, known.colocated, self._membership
         )
         """Whether there may be a stage between two downsets."""
 
     @functools.cached_property
     def most_stages(self) -> int:
         """Into how many stages the model can be cut."""
-        return valid_stages.most(self.valid)
+        return blocks.most_stages(self.valid)
 
     def matrices(
         self, setting: search_space.Setting, cluster: hardware.Cluster

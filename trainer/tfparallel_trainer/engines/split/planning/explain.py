@@ -74,7 +74,7 @@ def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
 
     Args:
         count: calls that the model makes.
-        why: as `valid_stages.why_not_more` tells, where there can be fewer stages than calls.
+        why: as `blocks.why_not_more` tells, where there can be fewer stages than calls.
     """
     reason = f"the model cannot be cut into more than {most} ({why})"
     if most == count:

@@ -12,7 +12,7 @@ import keras
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout
-from tfparallel_trainer.engines.split.layers.rules import activations, calling, dense, registry
+from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry
 from tfparallel_trainer.engines.split.model import operations
 
 _TENSOR = shape.Axis.TENSOR
@@ -53,7 +53,7 @@ class _ConvolutionRule(registry.Rule):
 
     def _output(self, call: registry.Call, cut: layout.Cut) -> layout.Layout:
         rank = len(call.dimensions(call.result))
-        if not activations.is_elementwise(call.layer.activation):
+        if not operations.is_elementwise(call.layer.activation):
             raise registry.CannotSplitError(
                 "its activation needs all filters: make it a layer of its own, or replicate the "
                 "layer"
@@ -95,7 +95,7 @@ class Filters(_ConvolutionRule):
         (output,) = calling.smaller(
             spread, {"filters": local_filters, "activation": None}, variables
         )
-        return [activations.apply(local.layer.activation, output)]
+        return [operations.apply(local.layer.activation, output)]
 
 
 class Channels(_ConvolutionRule):
@@ -126,7 +126,7 @@ class Channels(_ConvolutionRule):
             dims = [1] * rank
             dims[channels(layer, rank)] = -1
             output = output + keras.ops.reshape(local.value(layer.bias), dims)
-        return [activations.apply(layer.activation, output)]
+        return [operations.apply(layer.activation, output)]
 
 
 class Groups(_ConvolutionRule):
@@ -169,7 +169,7 @@ class Groups(_ConvolutionRule):
             config["groups"] = round(layer.groups * share)
             config["filters"] = round(layer.filters * share)
         (output,) = calling.smaller(local, config, self._variables(local, bias=True))
-        return [activations.apply(layer.activation, output)]
+        return [operations.apply(layer.activation, output)]
 
 
 _PLAIN = Kernel("kernel", -1, -2)

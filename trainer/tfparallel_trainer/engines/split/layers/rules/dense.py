@@ -11,7 +11,8 @@ import keras
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
-from tfparallel_trainer.engines.split.layers.rules import activations, registry
+from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.model import operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 _TENSOR = shape.Axis.TENSOR
@@ -42,7 +43,7 @@ class Column(_DenseRule):
         if call.layer.use_bias:
             variables[call.key(call.layer.bias)] = registry.Shard(layout.cut(1, 0, units), summed)
         costs = spreading(call, input_layout)
-        if activations.is_elementwise(call.layer.activation):
+        if operations.is_elementwise(call.layer.activation):
             return call.split(input_layout, parts, variables, costs)
         dims, forward = parts.largest(call.dimensions(call.result)), [schedule.Work.FORWARD]
         costs += call.sends(traffic.Kind.GATHER, _TENSOR, forward, dims)
@@ -54,11 +55,11 @@ class Column(_DenseRule):
         units = self._product(local, adjoint.spread(group, local.first))
         if layer.bias is not None:
             units = units + local.value(layer.bias)
-        if not activations.is_elementwise(layer.activation):
+        if not operations.is_elementwise(layer.activation):
             output_layout = local.split.gives[local.node.outputs[0]]
             cut = local.split.variables[local.key(layer.kernel)].layout.cuts[-1]
             units = adjoint.reshard(units, output_layout.put(-1, cut), output_layout, local.groups)
-        return [activations.apply(layer.activation, units)]
+        return [operations.apply(layer.activation, units)]
 
 
 class Row(_DenseRule):
@@ -88,7 +89,7 @@ class Row(_DenseRule):
         output = adjoint.total(local.groups[_TENSOR], self._product(local, local.first))
         if layer.bias is not None:
             output = output + local.value(layer.bias)
-        return [activations.apply(layer.activation, output)]
+        return [operations.apply(layer.activation, output)]
 
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {keras.layers.Dense: (Column(), Row())}
@@ -96,7 +97,7 @@ RULES: dict[type, tuple[registry.Rule, ...]] = {keras.layers.Dense: (Column(), R
 
 def _input(call: registry.Call) -> layout.Layout:
     """The layout of the input with all features, cut by other axes if the activation allows it."""
-    if activations.is_by_place(call.layer.activation):
+    if operations.is_by_place(call.layer.activation):
         return call.input_layouts[call.first].without(_TENSOR).put(-1, None)
     return call.whole(call.first)
 

@@ -12,7 +12,8 @@ import keras
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import layout
-from tfparallel_trainer.engines.split.layers.rules import activations, dense, registry
+from tfparallel_trainer.engines.split.layers.rules import dense, registry
+from tfparallel_trainer.engines.split.model import operations
 
 _TENSOR = shape.Axis.TENSOR
 
@@ -42,7 +43,7 @@ class Column(_Product, dense.Column):
         """Cut the letter with most rows."""
         layer, equation = call.layer, _parsed(call)
         dense.check(layer)
-        if not activations.is_elementwise(layer.activation):
+        if not operations.is_elementwise(layer.activation):
             raise registry.CannotSplitError(
                 "its activation needs the whole output: make it a layer of its own, or split the "
                 "layer by row"

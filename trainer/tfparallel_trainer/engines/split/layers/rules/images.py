@@ -13,7 +13,7 @@ import keras
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, rows, traffic
-from tfparallel_trainer.engines.split.layers.rules import activations, dense, registry, space
+from tfparallel_trainer.engines.split.layers.rules import dense, registry, space
 from tfparallel_trainer.engines.split.model import operations
 
 _TENSOR = shape.Axis.TENSOR
@@ -54,7 +54,7 @@ class Rows(registry.Rule):
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Compute the rank's rows."""
         output = self._convolved(local, local.first)
-        return [activations.apply(local.layer.activation, output)]
+        return [operations.apply(local.layer.activation, output)]
 
     def _plan(self, call: registry.Call) -> tuple[layout.Layout, rows.Plan]:
         """How the input is to lie, all channels on each rank, and what the ranks do.
@@ -110,9 +110,9 @@ class RowsAndFilters(Rows):
         if call.layer.use_bias:
             bias = registry.Shard(layout.cut(1, 0, units), space.SUMMED)
             variables[call.key(call.layer.bias)] = bias
-        if not activations.is_elementwise(call.layer.activation):
+        if not operations.is_elementwise(call.layer.activation):
             raise registry.CannotSplitError(
-                f"its activation {activations.name_of(call.layer.activation)} needs all filters: "
+                f"its activation {operations.label(call.layer.activation)} needs all filters: "
                 "split it by rows, or make the activation a layer of its own"
             )
         return call.split(
@@ -125,7 +125,7 @@ class RowsAndFilters(Rows):
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Compute the rank's filters of its rows."""
         output = self._convolved(local, adjoint.spread(local.groups[_TENSOR], local.first))
-        return [activations.apply(local.layer.activation, output)]
+        return [operations.apply(local.layer.activation, output)]
 
 
 def _windows(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:

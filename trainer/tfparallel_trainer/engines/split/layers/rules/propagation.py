@@ -10,7 +10,7 @@ import numpy as np
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
-from tfparallel_trainer.engines.split.layers.rules import activations, calling, registry
+from tfparallel_trainer.engines.split.layers.rules import calling, registry
 from tfparallel_trainer.engines.split.model import graph, operations
 
 
@@ -71,13 +71,13 @@ class Activation(Elementwise):
         if call.node.masks and isinstance(layer, keras.layers.Softmax):
             raise registry.CannotSplitError("its input has a mask")
         activation = getattr(layer, "activation", None)
-        if isinstance(layer, keras.layers.Softmax) or activations.is_along_channels(activation):
+        if isinstance(layer, keras.layers.Softmax) or operations.is_along_channels(activation):
             axis = getattr(layer, "axis", -1)
             if not isinstance(axis, int) or lies.cuts[axis] is not None:
                 raise registry.CannotSplitError("it needs the dimension whole that is cut")
-        elif not activations.is_elementwise(activation):
+        elif not operations.is_elementwise(activation):
             raise registry.CannotSplitError(
-                f"its activation {activations.name_of(activation)} may need all of its input"
+                f"its activation {operations.label(activation)} may need all of its input"
             )
 
 

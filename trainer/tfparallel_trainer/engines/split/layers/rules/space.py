@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import halo, layout, rows, traffic
-from tfparallel_trainer.engines.split.layers.rules import activations, registry
+from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.model import operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 AXIS = shape.Axis.SPATIAL
@@ -60,9 +61,9 @@ def check_activation(call: registry.Call) -> None:
         CannotSplitError: that is not known of it.
     """
     activation = getattr(call.layer, "activation", None)
-    if not activations.is_by_place(activation):
+    if not operations.is_by_place(activation):
         raise registry.CannotSplitError(
-            f"its activation {activations.name_of(activation)} may need all rows: make the "
+            f"its activation {operations.label(activation)} may need all rows: make the "
             "activation a layer of its own, or replicate the layer"
         )
 
