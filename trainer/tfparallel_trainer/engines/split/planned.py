@@ -124,16 +124,12 @@ def device_memory(count: int) -> int | None:
     (v2) and the limits of the process leave besides what it already has.
     """
     if tf.config.list_physical_devices("GPU"):
-        return _of_gpus()
+        from tensorflow.python.client import device_lib  # the public API does not tell it
+
+        devices: Any = device_lib.list_local_devices()
+        return min(int(one.memory_limit) for one in devices if one.device_type == "GPU")
     left = list(_left())
     return max(1, min(left) // count) if left else None
-
-
-def _of_gpus() -> int:
-    from tensorflow.python.client import device_lib  # the public API does not tell it
-
-    devices: Any = device_lib.list_local_devices()
-    return min(int(one.memory_limit) for one in devices if one.device_type == "GPU")
 
 
 def _left() -> Iterator[int]:

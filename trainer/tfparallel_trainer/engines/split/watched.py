@@ -18,8 +18,6 @@ MOMENTS = 2 * len(schedule.Work)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Step:
-    """One step."""
-
     busy: Sequence[float]
     """Seconds in which each stage computed."""
     spans: Sequence[plan.Span]

@@ -21,8 +21,6 @@ from tfparallel_trainer.objective import loss
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ForwardResult:
-    """What a microbatch's backward work needs of its forward work."""
-
     tape: tf.GradientTape
     taken: dict[cutting.Transfer, tf.Tensor]
     tensors: dict[int, Any]

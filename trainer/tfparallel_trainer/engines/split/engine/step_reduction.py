@@ -102,7 +102,6 @@ class Reduction:
         participants: Sequence[int],
         parts: Callable[[int], tf.Tensor],
     ) -> dict[int, tf.Tensor]:
-        """Add up numbers that each rank gives."""
         summands = {}
         for index in participants:
             with self._workers[index].fence():

@@ -47,8 +47,6 @@ def emit(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Tracer:
-    """The ranks of this process while they do their lists."""
-
     partition: partition.Partition
     workers: Mapping[int, stage_worker.StageWorker]
     between: exchange.Exchange

@@ -250,7 +250,6 @@ class _Walk:
         return layout.whole(len(self._model.tensors[tensor].shape))
 
     def _partners(self, key: str) -> Iterator[str]:
-        """The variables of all nodes that read a variable."""
         for choice in self._choices:
             if key in choice.node.variables:
                 yield from choice.node.variables

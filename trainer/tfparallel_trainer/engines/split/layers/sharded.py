@@ -59,8 +59,6 @@ def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: adjoi
 
 @dataclasses.dataclass(slots=True)
 class _NodeRunner:
-    """A rank while it runs nodes."""
-
     plan: assignment.Assignment
     tensors: dict[int, Any]
     variables: dict[str, Any]

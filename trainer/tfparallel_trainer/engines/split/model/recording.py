@@ -217,7 +217,6 @@ class _Recorder:
         self._nodes.append(node)
 
     def _number(self, symbolic: Any) -> int:
-        """Give a tensor that a node has made the next number."""
         number = len(self._tensors)
         if symbolic is None:  # an output that is not there, as a mask of one output of several
             self._tensors.append(graph.Tensor((), "none", batch=None))

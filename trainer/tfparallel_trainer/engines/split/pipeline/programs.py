@@ -190,7 +190,6 @@ def _is_forward(step: Step) -> bool:
 
 
 def _ending(mesh: shape.Mesh, rank: int) -> Iterator[Step]:
-    """The sums that end a step."""
     if mesh.only_data:
         yield total(range(mesh.size), ALL)
         return

@@ -150,8 +150,6 @@ def _at(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Copy:
-    """A node with made-up tensors and variables of its own."""
-
     model: graph.Graph
     node: graph.Node
     tensors: dict[int, Any]

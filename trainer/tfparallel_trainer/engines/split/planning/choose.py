@@ -56,8 +56,6 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Cut:
-    """A cut for a setting."""
-
     setting: search_space.Setting
     path: tuple[int, ...]
     value: float

@@ -176,7 +176,6 @@ class Tables:
         return shares
 
     def _places(self, nodes: Iterable[int]) -> list[int]:
-        """The blocks of some nodes."""
         return sorted({self._block_of[node] for node in nodes})
 
     def _between(self, of_blocks: cuts.Vector) -> cuts.Matrix:
@@ -192,7 +191,6 @@ class Tables:
         return seconds.astype(float)
 
     def _share(self, tensor: int) -> float:
-        """A rank's share of a tensor."""
         node = self._makers.get(tensor)
         return 1.0 if node is None else self.shardings[node].kept
 

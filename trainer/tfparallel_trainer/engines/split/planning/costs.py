@@ -181,5 +181,4 @@ class Durations:
 
 
 def _share(node: graph.Node, sharding: Sharding) -> float:
-    """A rank's share of the variables of a node."""
     return max((sharding.variables.get(key, 1.0) for key in node.variables), default=1.0)

@@ -80,7 +80,6 @@ def evenest(
 def _within(
     rows: Sequence[Matrix], loads: Sequence[Matrix], allowed: npt.NDArray[np.bool_]
 ) -> tuple[int, ...] | None:
-    """The best cut into stages that are allowed."""
     limited = [[np.where(allowed, one, np.inf) for one in matrices] for matrices in (rows, loads)]
     return best(*limited)
 

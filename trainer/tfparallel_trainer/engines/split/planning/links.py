@@ -137,7 +137,6 @@ def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> hard
 def _sum_seconds(
     ends: Sequence[tuple[str, collectives.Communicator]], variant: int, size: int
 ) -> float:
-    """Seconds of one sum."""
 
     def turns() -> Any:
         sums = []

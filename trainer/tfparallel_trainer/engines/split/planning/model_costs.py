@@ -60,8 +60,6 @@ def of(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Measures:
-    """What the cost of a node follows from."""
-
     model: graph.Graph
     shapes: Sequence[tuple[int, ...]]
     """Of each tensor for one row of the batch."""

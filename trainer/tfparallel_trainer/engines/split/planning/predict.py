@@ -75,8 +75,6 @@ class Prediction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Seconds:
-    """How long things take."""
-
     work: Mapping[int, Mapping[schedule.Work, float]]
     """Of a stage for one microbatch."""
     messages: Mapping[tuple[int, int, int], float]

@@ -108,7 +108,6 @@ def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
 
 
 def _meshes(ranks: int) -> Iterator[shape.Mesh]:
-    """All meshes of so many ranks."""
     divisors = [one for one in range(1, ranks + 1) if ranks % one == 0]
     for data, stage, spatial in itertools.product(divisors, repeat=3):
         tensor, rest = divmod(ranks, data * stage * spatial)

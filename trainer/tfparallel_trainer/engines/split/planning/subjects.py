@@ -154,7 +154,6 @@ def shardings_of(model: graph.Graph, optimizer: Any = None) -> choose.ShardingsO
 
 
 def _axes(choice: assignment.Choice) -> Iterator[shape.Axis]:
-    """The axes that divide the outputs or the variables of a node."""
     lies = [
         *choice.split.gives.values(),
         *(shard.layout for shard in choice.split.variables.values()),

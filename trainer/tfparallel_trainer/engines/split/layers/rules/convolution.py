@@ -28,8 +28,6 @@ class Kernel:
 
 
 class _ConvolutionRule(registry.Rule):
-    """What the ways have in common."""
-
     axes = (_TENSOR,)
 
     def __init__(self, *kernels: Kernel) -> None:

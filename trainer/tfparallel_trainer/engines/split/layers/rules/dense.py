@@ -19,8 +19,6 @@ _TENSOR = shape.Axis.TENSOR
 
 
 class _DenseRule(registry.Rule):
-    """What both ways have in common."""
-
     axes = (_TENSOR,)
 
     def _product(self, local: registry.Local, tensor: Any) -> Any:

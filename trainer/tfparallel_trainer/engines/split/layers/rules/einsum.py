@@ -30,8 +30,6 @@ class _Equation:
 
 
 class _Product:
-    """What takes the place of Dense's product."""
-
     def _product(self, local: registry.Local, tensor: Any) -> Any:
         return keras.ops.einsum(local.layer.equation, tensor, local.value(local.layer.kernel))
 

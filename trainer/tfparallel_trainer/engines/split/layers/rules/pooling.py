@@ -112,7 +112,6 @@ def _reduced(call: registry.Call) -> tuple[layout.Layout, layout.Layout]:
 
 
 def _between(tensor: tf.Tensor) -> list[int]:
-    """The dimensions between examples and channels."""
     return list(range(1, tensor.shape.rank - 1))
 
 

@@ -52,8 +52,6 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _OfNode:
-    """A node of a model."""
-
     model: graph.Graph
     node: graph.Node
 
