@@ -16,7 +16,7 @@ from tfparallel_trainer.engines.split.engine import (
 )
 from tfparallel_trainer.engines.split.layers import adjoint
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
-from tfparallel_trainer.objective import loss
+from tfparallel_trainer.objective import gradients, loss
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -246,5 +246,5 @@ def _one_by_one(number: Callable[[Any], tf.Tensor], gradients: Sequence[Any]) ->
 
 def _failed(gradient: Any) -> tf.Tensor:
     """1 where a gradient is not finite, else 0: a scalar float64."""
-    (values,) = exchange.floats([gradient])
-    return tf.cast(~tf.reduce_all(tf.math.is_finite(values)), tf.float64)
+    is_finite = tf.reduce_all(tf.math.is_finite(gradients.values(gradient)))
+    return tf.cast(~is_finite, tf.float64)

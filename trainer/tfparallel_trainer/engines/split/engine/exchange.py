@@ -153,11 +153,6 @@ def parts(gradients: Iterable[Any]) -> list[tf.Tensor]:
     return tensors
 
 
-def floats(gradients: Iterable[Any]) -> list[tf.Tensor]:
-    """The values of gradients."""
-    return [one for one in parts(gradients) if one.dtype.is_floating]
-
-
 def here(gradient: Any) -> Any:
     """A copy of a gradient of any kind, on the current device."""
     if gradient is None:

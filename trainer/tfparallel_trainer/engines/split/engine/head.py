@@ -42,9 +42,12 @@ def build(
     head = _identities(skeleton, model)
     head.compile(**{**compile_arguments, "optimizer": skeleton.optimizer, "auto_scale_loss": False})
     _, y, weight = nest.convert(tf.convert_to_tensor, sample)
-    y_pred = execution.outputs_of(
-        model, {one.tensor: _nothing(model, one) for one in model.outputs}
-    )
+    tensors = {one.tensor: model.tensors[one.tensor] for one in model.outputs}
+    zeros = {
+        number: tf.zeros([size or 1 for size in one.shape], one.dtype)
+        for number, one in tensors.items()
+    }
+    y_pred = execution.outputs_of(model, zeros)
     with user.guard(module.path, "computing the metrics of the first training example raised"):
         head.compute_metrics(None, y, y_pred, weight)
         head.reset_metrics()
@@ -128,12 +131,6 @@ def _names(skeleton: Any, model: graph.Graph) -> list[str]:
     if names is not None and len(names) == len(edges):
         return list(names)
     return [outputs.names_of(skeleton, one)[0] for one in edges]
-
-
-def _nothing(model: graph.Graph, output: graph.Output) -> tf.Tensor:
-    """An output of one example, of zeros; sizes that only the data tells are 1."""
-    tensor = model.tensors[output.tensor]
-    return tf.zeros([size or 1 for size in tensor.shape], tensor.dtype)
 
 
 class Division(enum.Enum):

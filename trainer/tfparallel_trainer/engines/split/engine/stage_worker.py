@@ -128,12 +128,6 @@ class StageWorker(fences.Fences):
             for one in self.rank.stage.received
         }
 
-    @property
-    def _leaving(self) -> list[int]:
-        """The tensors that are used outside of the stage's nodes."""
-        outputs = self._partition.model.output_tensors() if self.rank.is_last else ()
-        return list(dict.fromkeys([*(one.tensor for one in self.rank.stage.sent), *outputs]))
-
     def _synchronised(self) -> contextlib.AbstractContextManager[object]:
         """A context in which layers of this stage add up over the data axis."""
         data = self.rank.head.data
@@ -142,12 +136,6 @@ class StageWorker(fences.Fences):
             return contextlib.nullcontext()
         return synchrony.Context(data)
 
-    def _unsharded(self, number: int, part: Any) -> Any:
-        """An output of the model as the loss wants it."""
-        if not self.rank.groups:
-            return part
-        return sharded.unsharded(self._partition.plan, number, part, self.rank.groups)
-
     def _run(self, microbatch: int, taken: Mapping[cutting.Transfer, Any]) -> execution.Part:
         rows = self._rows[microbatch]
         inputs = {
@@ -155,26 +143,22 @@ class StageWorker(fences.Fences):
             for number in self.rank.stage.inputs
         }
         tensors = {**inputs, **{one.tensor: tensor for one, tensor in taken.items()}}
-        with self._synchronised():
-            return self._run_nodes(microbatch, tensors)
-
-    def _run_nodes(self, microbatch: int, tensors: Mapping[int, Any]) -> execution.Part:
         variables = {**self.values, **self._seeds(microbatch)}
-        nodes = self.rank.stage.nodes
-        if not self.rank.groups:
-            return execution.run_nodes(
-                self._partition.model, nodes, tensors, variables, self._training
+        nodes, model = self.rank.stage.nodes, self._partition.model
+        with self._synchronised():
+            if not self.rank.groups:
+                return execution.run_nodes(model, nodes, tensors, variables, self._training)
+            outputs = model.output_tensors() if self.rank.is_last else ()
+            return sharded.run_nodes(
+                self._partition.plan,
+                nodes,
+                tensors,
+                variables,
+                self._training,
+                self.rank.groups,
+                leaving=dict.fromkeys([*(one.tensor for one in self.rank.stage.sent), *outputs]),
+                same_dropout=self._partition.same_dropout,
             )
-        return sharded.run_nodes(
-            self._partition.plan,
-            nodes,
-            tensors,
-            variables,
-            self._training,
-            self.rank.groups,
-            leaving=self._leaving,
-            same_dropout=self._partition.same_dropout,
-        )
 
     def _keep(self, microbatch: int, part: execution.Part) -> list[Any]:
         """Keep what is sent; gives it."""
@@ -208,7 +192,9 @@ class StageWorker(fences.Fences):
         rows = self._rows[microbatch]
         _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._workload.part)
         tensors = {
-            number: self._unsharded(number, part.tensors[number])
+            number: sharded.unsharded(
+                self._partition.plan, number, part.tensors[number], self.rank.groups
+            )
             for number in model.output_tensors()
         }
         masked = {

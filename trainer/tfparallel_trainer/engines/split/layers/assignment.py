@@ -7,7 +7,7 @@ that are gathered first.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
@@ -185,7 +185,8 @@ class _Walk:
         if choices:
             return min(choices, key=self._rank)
         asked = "this was asked for" if override == registry.REPLICATED else ""
-        missing = "" if self._alone() else f"there is no rule for {type(node.calls).__name__}"
+        alone = all(call.ranks(axis) == 1 for axis in layout.AXES)
+        missing = "" if alone else f"there is no rule for {type(node.calls).__name__}"
         why = asked or "; ".join(reasons) or missing
         return self._choice(node, registry.REPLICATED, registry.Split(), why)
 
@@ -211,12 +212,13 @@ class _Walk:
         wants = {one: split.wants.get(one) or self._whole_layout(one) for one in node.inputs}
         gives = {one: split.gives.get(one) or self._whole_layout(one) for one in node.outputs}
         bringing = [one for tensor, lies in wants.items() for one in self._bringing(tensor, lies)]
+        # A rule does not know how many rows each example has in the node.
+        rows = self._model.tensors[node.inputs[0]].rows_of_example if node.inputs else 1
+        costs = tuple(dataclasses.replace(one, rows=rows) for one in split.costs)
         return Choice(
             node=node,
             way=way,
-            split=dataclasses.replace(
-                split, wants=wants, gives=gives, costs=self._of_batch(node, split.costs)
-            ),
+            split=dataclasses.replace(split, wants=wants, gives=gives, costs=costs),
             resharding=tuple(bringing),
             why=why,
         )
@@ -229,13 +231,6 @@ class _Walk:
                 known.shape, known.dtype, self._layouts[tensor], lies, has_gradient
             ):
                 yield dataclasses.replace(one, rows=known.rows_of_example)
-
-    def _of_batch(
-        self, node: graph.Node, costs: Iterable[traffic.Traffic]
-    ) -> tuple[traffic.Traffic, ...]:
-        """What a rule communicates, with the rows that each example has in the node."""
-        rows = self._model.tensors[node.inputs[0]].rows_of_example if node.inputs else 1
-        return tuple(dataclasses.replace(one, rows=rows) for one in costs)
 
     def _rank(self, choice: Choice) -> tuple[int, bool, float]:
         axes = len(catalog.rules_of(choice.node)[choice.way].axes)
@@ -253,9 +248,6 @@ class _Walk:
         for choice in self._choices:
             if key in choice.node.variables:
                 yield from choice.node.variables
-
-    def _alone(self) -> bool:
-        return all(self._degrees.get(axis, 1) == 1 for axis in layout.AXES)
 
     def _refusal(self, node: graph.Node, override: str, reasons: list[str]) -> str:
         rules = catalog.rules_of(node)

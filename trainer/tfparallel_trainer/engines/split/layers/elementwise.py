@@ -13,29 +13,14 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 
-_OPTIMIZERS = keras.optimizers
-
-ELEMENTWISE = frozenset(
-    {
-        _OPTIMIZERS.SGD,
-        _OPTIMIZERS.RMSprop,
-        _OPTIMIZERS.Adam,
-        _OPTIMIZERS.AdamW,
-        _OPTIMIZERS.Adamax,
-        _OPTIMIZERS.Nadam,
-        _OPTIMIZERS.Adagrad,
-        _OPTIMIZERS.Adadelta,
-        _OPTIMIZERS.Ftrl,
-        _OPTIMIZERS.Lion,
-        _OPTIMIZERS.ScheduleFreeAdamW,
-    }
-)
+_NAMES = "SGD RMSprop Adam AdamW Adamax Nadam Adagrad Adadelta Ftrl Lion ScheduleFreeAdamW"
+ELEMENTWISE = frozenset(getattr(keras.optimizers, name) for name in _NAMES.split())
 """Optimizers that change each element by itself. Clipping by norms is the engine's own."""
 
 REASONS: Mapping[type, str] = {
-    _OPTIMIZERS.Lamb: "takes the norms of each variable and of its update",
-    _OPTIMIZERS.Adafactor: "takes means over each variable",
-    _OPTIMIZERS.Muon: "makes the update of each matrix orthogonal",
+    keras.optimizers.Lamb: "takes the norms of each variable and of its update",
+    keras.optimizers.Adafactor: "takes means over each variable",
+    keras.optimizers.Muon: "makes the update of each matrix orthogonal",
 }
 """Why others do not."""
 

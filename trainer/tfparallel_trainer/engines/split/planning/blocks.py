@@ -7,7 +7,9 @@ a graph with branches has more, up to all subsets.
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -70,8 +72,14 @@ def some_downsets(blocks: Sequence[Block], most: int) -> tuple[int, ...]:
     They are those of three orders in which the blocks can run. These are the order of the model,
     depth first, and one that first finishes what it has begun.
     """
-    orders = (range(len(blocks)), _depth_first(blocks), _frugal(blocks))
-    prefixes = list(dict.fromkeys(one for order in orders for one in _prefixes(order)))
+    deepest = _ordered(blocks, lambda one, last: last.index(one) if one in last else len(blocks))
+    frugal = _ordered(blocks, lambda one, _: -blocks[one].before.bit_count())
+    orders = (range(len(blocks)), deepest, frugal)
+    every = itertools.chain.from_iterable(
+        itertools.accumulate((1 << place for place in order), operator.or_, initial=0)
+        for order in orders
+    )
+    prefixes = list(dict.fromkeys(every))
     step = -(-len(prefixes) // (most - 1))
     return _sorted({0, (1 << len(blocks)) - 1, *prefixes[::step]})
 
@@ -96,24 +104,6 @@ def downsets(blocks: Sequence[Block], most: int) -> tuple[int, ...] | None:
             return None
         last = grown
     return _sorted(known)
-
-
-def _prefixes(order: Sequence[int]) -> Iterator[int]:
-    downset = 0
-    yield downset
-    for place in order:
-        downset |= 1 << place
-        yield downset
-
-
-def _depth_first(blocks: Sequence[Block]) -> list[int]:
-    """Go on with a successor of the last block, where one can run."""
-    return _ordered(blocks, lambda place, last: last.index(place) if place in last else len(blocks))
-
-
-def _frugal(blocks: Sequence[Block]) -> list[int]:
-    """Go on with the block that takes most of what nobody else waits for any more."""
-    return _ordered(blocks, lambda place, last: -blocks[place].before.bit_count())
 
 
 _Rank = Callable[[int, list[int]], int]

@@ -58,6 +58,7 @@ class Tables:
         self.shardings = tuple(chosen or [costs.REPLICATED] * len(model.nodes))
         """Of each node."""
         self._durations = costs.Durations(model, known, node_times, self.shardings)
+        self._makers = costs.makers(model.nodes)
         self.downsets = tuple(downsets)
         self.blocks = tuple(block_graph)
         places = range(len(self.blocks))
@@ -193,10 +194,6 @@ class Tables:
     def _share(self, tensor: int) -> float:
         node = self._makers.get(tensor)
         return 1.0 if node is None else self.shardings[node].kept
-
-    @functools.cached_property
-    def _makers(self) -> dict[int, int]:
-        return costs.makers(self._model.nodes)
 
     @functools.cached_property
     def _crossing(self) -> cuts.Crossing:

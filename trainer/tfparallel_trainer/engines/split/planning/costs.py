@@ -50,19 +50,12 @@ class TensorCost:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable by what of it is held: its value, its gradient, the optimizer's slots."""
+    """The bytes of a variable: of its value, its gradient, the optimizer's slots."""
 
     parameters: int
-    """Bytes."""
     gradients: int
-    """Bytes; 0 for one that is not trained."""
+    """0 for one that is not trained."""
     slots: int
-    """Bytes."""
-
-    @property
-    def bytes(self) -> int:
-        """All of it."""
-        return self.parameters + self.gradients + self.slots
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,19 +69,13 @@ def evenest(
     low, high = 0, len(limits)
     while low < high:
         middle = (low + high) // 2 if low else 0  # the evenest of all is often fast enough
-        path = _within(rows, loads, sizes <= limits[middle])
+        allowed = sizes <= limits[middle]
+        path = best(*([np.where(allowed, one, np.inf) for one in each] for each in (rows, loads)))
         if path is None or step(path, rows, loads) > most:
             low = middle + 1
         else:
             evenest_path, high = path, middle
     return evenest_path
-
-
-def _within(
-    rows: Sequence[Matrix], loads: Sequence[Matrix], allowed: npt.NDArray[np.bool_]
-) -> tuple[int, ...] | None:
-    limited = [[np.where(allowed, one, np.inf) for one in matrices] for matrices in (rows, loads)]
-    return best(*limited)
 
 
 def least(values: Sequence[Matrix], of: np.ufunc) -> tuple[tuple[int, ...], float] | None:

@@ -73,12 +73,28 @@ class Prediction:
         return max(one.holds.peak for one in self.stages)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Seconds:
-    work: Mapping[int, Mapping[schedule.Work, float]]
-    """Of a stage for one microbatch."""
-    messages: Mapping[tuple[int, int, int], float]
-    """By the stages at both ends, the lower one first, and the tensor."""
+    """How long things take."""
+
+    def __init__(
+        self,
+        known: cost_tables.Tables,
+        model_stages: Sequence[cutting.Stage],
+        parts: Sequence[Sequence[int]],
+        setting: search_space.Setting,
+        cluster: hardware.Cluster,
+    ) -> None:
+        self.work = {}
+        """Of a stage for one microbatch."""
+        for index, part in enumerate(parts):
+            forward, backward = known.seconds(part, setting, cluster)
+            self.work[index] = {schedule.Work.FORWARD: forward, schedule.Work.BACKWARD: backward}
+        self.messages = {}
+        """By the stages at both ends, the lower one first, and the tensor."""
+        for one in itertools.chain.from_iterable(stage.sent for stage in model_stages):
+            link = hardware.link_between(setting.mesh, cluster, one.source, one.target)
+            size = known.message_bytes(one.tensor) * setting.examples
+            self.messages[one.source, one.target, one.tensor] = link.message(size)
 
     def of(self, stage: int, step: programs.Step) -> float:
         if isinstance(step, schedule.Action):
@@ -107,7 +123,7 @@ def predict(
     ends = tuple(itertools.accumulate(map(len, parts[:-1])))
     ordered = dataclasses.replace(model, nodes=tuple(model.nodes[place] for place in order))
     model_stages = cutting.cut(ordered, ends)
-    seconds = _seconds(known, model_stages, parts, setting, cluster)
+    seconds = _Seconds(known, model_stages, parts, setting, cluster)
     pipeline = programs.of_stages(
         ordered, model_stages, setting.microbatches, search_space.ORDERS[setting.order]
     )
@@ -132,25 +148,6 @@ def predict(
     )
 
 
-def _seconds(
-    known: cost_tables.Tables,
-    model_stages: Sequence[cutting.Stage],
-    parts: Sequence[Sequence[int]],
-    setting: search_space.Setting,
-    cluster: hardware.Cluster,
-) -> _Seconds:
-    work = {}
-    for index, part in enumerate(parts):
-        forward, backward = known.seconds(part, setting, cluster)
-        work[index] = {schedule.Work.FORWARD: forward, schedule.Work.BACKWARD: backward}
-    messages = {}
-    for one in itertools.chain.from_iterable(stage.sent for stage in model_stages):
-        link = hardware.link_between(setting.mesh, cluster, one.source, one.target)
-        size = known.message_bytes(one.tensor) * setting.examples
-        messages[one.source, one.target, one.tensor] = link.message(size)
-    return _Seconds(work, messages)
-
-
 def _stage(
     known: cost_tables.Tables,
     part: Sequence[int],
@@ -165,12 +162,8 @@ def _stage(
     message = sum(
         seconds.messages[one.source, one.target, one.tensor] * count for one, count in turns
     )
-    outward = sum(known.message_bytes(one.tensor) for one in stage.sent)
-    back = sum(
-        known.message_bytes(one.tensor)
-        for one in stage.received
-        if known.directions(one.tensor) > 1
-    )
+    sent = [one.tensor for one in stage.sent]
+    sent += [one.tensor for one in stage.received if known.directions(one.tensor) > 1]
     shardings = [known.shardings[place] for place in part]
     return plan.Stage(
         nodes=tuple(node.name for node in stage.nodes),
@@ -185,7 +178,9 @@ def _stage(
         backward_seconds=work[schedule.Work.BACKWARD],
         message_seconds=message,
         update_seconds=update,
-        sent_bytes=round((outward + back) * setting.examples * setting.microbatches),
+        sent_bytes=round(
+            sum(map(known.message_bytes, sent)) * setting.examples * setting.microbatches
+        ),
         busy_seconds=setting.microbatches * (sum(work.values()) + message) + update,
     )
 

@@ -58,7 +58,7 @@ def of(
 
 
 def optimizer_state(
-    optimizer: Any, variables: Mapping[str, Any], shapes: Mapping[str, Sequence[int]] | None = None
+    optimizer: Any, variables: Mapping[str, Any]
 ) -> tuple[dict[str, int], int]:
     """Count what an optimizer of the same kind and configuration would hold.
 
@@ -67,7 +67,6 @@ def optimizer_state(
 
     Args:
         variables: those of a skeleton, by key; what is not trained has no slots.
-        shapes: those of the parts that a device holds, where they are not the whole, by key.
 
     Returns:
         Bytes of each variable that is trained, by key; and bytes that belong to none.
@@ -81,11 +80,10 @@ def optimizer_state(
     for key, variable in variables.items():
         if not variable.trainable:
             continue
-        dimensions = tuple((shapes or {}).get(key, variable.shape))
-        kind = (len(dimensions), variable.dtype, _label(optimizer, variable))
+        kind = (len(variable.shape), variable.dtype, _label(optimizer, variable))
         if kind not in known:
             known[kind] = _built(optimizer, (variable,)) - fixed
-        sizes = dict(zip(_SIZES, dimensions, strict=False))
+        sizes = dict(zip(_SIZES, variable.shape, strict=False))
         bytes_by_key[key] = sum(
             math.prod(sizes.get(size, size) for size in slot) * graph.itemsize(dtype)
             for slot, dtype in known[kind].elements()
