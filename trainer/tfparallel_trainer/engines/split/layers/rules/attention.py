@@ -30,7 +30,6 @@ class Heads(registry.Rule):
         """What these are called in its configuration."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the heads."""
         layer = call.layer
         dense.check(layer)
         if layer.get_config()["activity_regularizer"]:
@@ -61,7 +60,6 @@ class Heads(registry.Rule):
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Attend with the rank's heads, and add up."""
         layer, group = local.layer, local.groups[_TENSOR]
         _, output = _weights(layer)
         heads = local.split.variables[local.key(output)].layout

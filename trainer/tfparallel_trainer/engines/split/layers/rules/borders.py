@@ -14,7 +14,6 @@ class Borders(space.Sliding):
     """Each rank makes some rows of the output; channels stay as they come."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Divide the rows, if they come divided."""
         interpolation = getattr(call.layer, "interpolation", "nearest")
         if interpolation != "nearest":
             raise registry.CannotSplitError(
@@ -23,7 +22,6 @@ class Borders(space.Sliding):
         return super().split(call)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Make the rank's rows."""
         layer = local.layer
         image, shares = space.brought(local, local.first, self._plan_of)
         for dimension, one in enumerate(shares[1:], space.ROWS + 1):

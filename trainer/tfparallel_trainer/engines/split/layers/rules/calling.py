@@ -30,7 +30,6 @@ class OnParts(registry.Rule):
     """A rule by which the node's own layer or operation computes the rank's part."""
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Call it on the rank's parts."""
         return call_layer(local)
 
 

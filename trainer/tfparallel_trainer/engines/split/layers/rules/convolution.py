@@ -65,7 +65,6 @@ class Filters(_ConvolutionRule):
     way = "filters"
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the filters."""
         layer = call.layer
         _check_ungrouped(layer)
         filters = call.divide("filters", layer.filters, _TENSOR)
@@ -82,7 +81,6 @@ class Filters(_ConvolutionRule):
         return call.split(None, self._output(call, filters), variables, costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's filters."""
         kernel = self._kernels[-1]
         variables = self._variables(local, bias=True)
         local_filters = variables[local.key(getattr(local.layer, kernel.name))].shape[
@@ -102,7 +100,6 @@ class Channels(_ConvolutionRule):
     way = "channels"
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the channels."""
         _check_ungrouped(call.layer)
         input_layout, cut = self._input(call)
         variables = {
@@ -114,7 +111,6 @@ class Channels(_ConvolutionRule):
         return call.split(input_layout, None, variables, dense.summing(call))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's summand, and add up."""
         layer = local.layer
         without = {"use_bias": False, "activation": None}
         (summand,) = calling.smaller(local, without, self._variables(local, bias=False))
@@ -133,7 +129,6 @@ class Groups(_ConvolutionRule):
     way = "groups"
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut channels and filters between groups."""
         layer = call.layer
         dense.check(layer)
         size = call.dimensions(call.first)[channels(layer, len(call.dimensions(call.first)))]
@@ -157,7 +152,6 @@ class Groups(_ConvolutionRule):
         return call.split(input_layout, self._output(call, filters), variables)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's groups."""
         layer = local.layer
         config: dict[str, Any] = {"activation": None}
         if hasattr(layer, "filters") and self._kernels[0].filters is not None:

@@ -31,7 +31,6 @@ class Column(_DenseRule):
     way = "column"
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the units."""
         check(call.layer)
         units = call.divide("units", call.layer.units, _TENSOR)
         input_layout = _input(call)
@@ -48,7 +47,6 @@ class Column(_DenseRule):
         return call.split(input_layout, input_layout, variables, costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's units."""
         layer, group = local.layer, local.groups[_TENSOR]
         units = self._product(local, adjoint.spread(group, local.first))
         if layer.bias is not None:
@@ -66,7 +64,6 @@ class Row(_DenseRule):
     way = "row"
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the features."""
         check(call.layer)
         features = call.lies(call.first, -1, _TENSOR) or call.divide(
             "features", call.dimensions(call.first)[-1], _TENSOR
@@ -82,7 +79,6 @@ class Row(_DenseRule):
         return call.split(input_layout, output_layout, variables, summing(call, output_layout))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's summand, and add up."""
         layer = local.layer
         output = adjoint.total(local.groups[_TENSOR], self._product(local, local.first))
         if layer.bias is not None:

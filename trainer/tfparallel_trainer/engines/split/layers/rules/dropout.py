@@ -29,7 +29,6 @@ class Random(registry.Rule):
         """What the layer draws its factors (1.0) or summands (0.0) from."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Keep the input's layout."""
         input_layout = call.input_layouts[call.first]
         if input_layout.is_whole:
             raise registry.CannotSplitError("its input is whole")
@@ -38,7 +37,6 @@ class Random(registry.Rule):
         return call.split(input_layout, input_layout)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Drop some of the rank's elements."""
         lies = local.split.wants[local.node.inputs[0]]
         if local.same_dropout:
             return [self._as_whole(local, lies)]

@@ -26,7 +26,6 @@ class Vocabulary(registry.Rule):
     axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the rows."""
         dense.check(call.layer)
         rows = call.divide("rows", call.layer.input_dim, _TENSOR)
         return call.split(variables=_table(call, 0, rows), costs=dense.summing(call))
@@ -61,14 +60,12 @@ class Features(registry.Rule):
     axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the features."""
         dense.check(call.layer)
         features = call.divide("features", call.layer.output_dim, _TENSOR)
         output_layout = call.whole(call.result).put(-1, features)
         return call.split(gives=output_layout, variables=_table(call, 1, features))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Look up the rank's features."""
         layer = local.layer
         table = local.variables[local.key(layer.embeddings)]
         vectors = keras.ops.take(table, _indices(local.first), axis=0)
@@ -79,7 +76,6 @@ class TiedVocabulary(Vocabulary):
     """Each rank has some of the rows, and gives the logits of these."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the rows."""
         _check_tied(call.layer)
         if not _is_reversed(call.node):
             return super().split(call)
@@ -91,7 +87,6 @@ class TiedVocabulary(Vocabulary):
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Look up the rank's rows, or multiply by them."""
         if not _is_reversed(local.node):
             return super().compute(local)
         states = adjoint.spread(local.groups[_TENSOR], local.first)
@@ -102,7 +97,6 @@ class TiedFeatures(Features):
     """Each rank has some of the features, and gives a summand of all logits."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the features."""
         _check_tied(call.layer)
         if not _is_reversed(call.node):
             return super().split(call)
@@ -113,7 +107,6 @@ class TiedFeatures(Features):
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Look up the rank's features, or multiply by them and add up."""
         if not _is_reversed(local.node):
             return super().compute(local)
         logits = adjoint.total(local.groups[_TENSOR], _product(local, local.first))

@@ -46,7 +46,6 @@ class Data(registry.Rule):
         return call.split(variables=call.unsharded(frozenset(axes)), costs=_costs(call, axes))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Run the layer on the rank's examples, and gather what it gives."""
         node = local.node
         groups = {axis: group for axis, group in local.groups.items() if group.size > 1}
         examples = local.tensors[node.inputs[0]].shape[0]

@@ -42,7 +42,6 @@ class Rows(registry.Rule):
         self._kind = kind
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Divide the rows."""
         input_layout, plan = self._plan(call)
         return call.split(
             input_layout,
@@ -52,7 +51,6 @@ class Rows(registry.Rule):
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's rows."""
         output = self._convolved(local, local.first)
         return [operations.apply(local.layer.activation, output)]
 
@@ -92,7 +90,6 @@ class RowsAndFilters(Rows):
     axes = (space.AXIS, _TENSOR)
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Divide the rows and the filters."""
         dimension = self._kind.filters
         if dimension is None or getattr(call.layer, "groups", 1) > 1:
             raise registry.CannotSplitError(
@@ -123,7 +120,6 @@ class RowsAndFilters(Rows):
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's filters of its rows."""
         output = self._convolved(local, adjoint.spread(local.groups[_TENSOR], local.first))
         return [operations.apply(local.layer.activation, output)]
 

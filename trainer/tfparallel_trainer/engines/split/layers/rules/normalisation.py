@@ -30,7 +30,6 @@ class Parts(registry.Rule):
         """How many sums it takes: of the squares, or of the values before."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Keep the layout of the input."""
         layer, lies = call.layer, call.input_layouts[call.first]
         dense.check(layer)
         if lies.is_whole or getattr(layer, "rms_scaling", False):
@@ -61,7 +60,6 @@ class Parts(registry.Rule):
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Normalise the rank's part."""
         layer = local.layer
         lies = local.split.wants[local.node.inputs[0]]
         values = tf.cast(local.first, _exact(layer))
@@ -106,7 +104,6 @@ class Groups(registry.Rule):
         return call.split(lies, lies, {call.key(one): weight for one in layer.weights})
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Normalise the rank's groups."""
         layer = local.layer
         channels = local.model.tensors[local.node.inputs[0]].shape[layer.axis] or 1
         local_groups = local.first.shape[layer.axis] * layer.groups // channels
@@ -121,7 +118,6 @@ class Batch(space.Passing):
     """BatchNormalization over the rows of all ranks; channels stay as they come."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Keep rows and channels divided as they come."""
         layer, dims = call.layer, call.dimensions(call.first)
         dense.check(layer)
         if call.node.masks or layer.renorm or layer.axis not in (-1, len(dims) - 1):
@@ -149,7 +145,6 @@ class Batch(space.Passing):
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Normalise the rank's rows."""
         layer = local.layer
         values = keras.ops.cast(local.first, _exact(layer))
         moving = (layer.moving_mean, layer.moving_variance)
@@ -181,7 +176,6 @@ class GroupsOfRows(registry.Rule):
     axes = (space.AXIS,)
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Keep rows divided as they come."""
         layer, dims = call.layer, call.dimensions(call.first)
         dense.check(layer)
         space.check(call)
@@ -195,7 +189,6 @@ class GroupsOfRows(registry.Rule):
         return call.split(lies, lies, call.unsharded(space.SUMMED), costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Normalise the rank's rows."""
         layer = local.layer
         values = keras.ops.cast(local.first, _exact(layer))
         channels = values.shape[-1]

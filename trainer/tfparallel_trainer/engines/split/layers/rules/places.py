@@ -22,7 +22,6 @@ class Places(calling.OnParts):
         self._is_alone = is_alone
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Keep rows divided as they come."""
         layer, rank = call.layer, len(call.dimensions(call.first))
         dense.check(layer)
         space.check_activation(call)

@@ -21,7 +21,6 @@ class Windows(space.Sliding):
         super().__init__(axis, _plan)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Pool the rank's rows."""
         layer = local.layer
         image, shares = space.brought(local, local.first, _plan)
         options = {
@@ -49,7 +48,6 @@ class Total(space.Passing):
         return call.split(input_layout, output_layout, costs=costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Add up the means, each as large as its share of the rows."""
         layer, tensor = local.layer, local.first
         share = tensor.shape[space.ROWS] / space.spans_of(local)[-1].stop
         mean = tf.reduce_mean(tensor, _between(tensor), keepdims=layer.keepdims)
@@ -69,7 +67,6 @@ class Largest(space.Passing):
         return call.split(input_layout, output_layout, costs=costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Find the rank's largest, then that of all."""
         largest = _largest(local.groups[space.AXIS], local.first)
         return [largest if local.layer.keepdims else tf.squeeze(largest, _between(largest))]
 

@@ -49,7 +49,6 @@ class Elementwise(registry.Rule):
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's elements."""
         return calling.call_layer(_spread(local))
 
     def _check(self, call: registry.Call, lies: layout.Layout) -> None:
@@ -167,7 +166,6 @@ class Reshaped(registry.Rule):
         return call.split(input_layout, output_layout)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Reshape the rank's elements."""
         number = local.node.outputs[0]
         dims = local.model.tensors[number].shape
         local_dims = local.split.gives[number].local(dims, local.place())

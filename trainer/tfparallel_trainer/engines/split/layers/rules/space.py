@@ -110,7 +110,6 @@ class Sliding(Passing):
         self._plan_of = plan_of
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Divide the rows, if they come divided."""
         check(call)
         input_layout = as_it_comes(call)
         plan = planned(call, input_layout, self._plan_of)
