@@ -142,7 +142,7 @@ class Training(stage_worker.StageWorker):
             return tf.math.divide_no_nan(scale, denominator)
         if self._known is head.Division.LAST:
             return scale
-        return scale * (len(self._rows[microbatch]) / self._workload.total) / one.denominator
+        return scale * (len(self._rows[microbatch]) / sum(self._workload.shares)) / one.denominator
 
     def _backward(self, action: schedule.Action) -> None:
         forward = self._forward_results.pop(action.microbatch)

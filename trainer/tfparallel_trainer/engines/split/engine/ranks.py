@@ -10,14 +10,11 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import batching, nest, order
 from tfparallel_trainer.engines.split import watched
-from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker
+from tfparallel_trainer.engines.split.engine import exchange, head, rank_model
 from tfparallel_trainer.engines.split.layers import elementwise
 from tfparallel_trainer.engines.split.model import recording
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.objective import checks, synchrony
-
-Shares = tuple[int, ...]
-"""How many examples each place along the data axis has."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +28,12 @@ class Ranks:
     """When the denominators of the loss are known."""
     watched: watched.Watched
     """The steps made lately."""
-    variants: dict[tuple[collectives.Program, Shares], int] = dataclasses.field(
+    variants: dict[tuple[collectives.Program, partition.Shares], int] = dataclasses.field(
         default_factory=dict
     )
     """Numbers of traces, in the order in which all processes make them."""
 
-    def begin(self, program: collectives.Program, shares: Shares) -> None:
+    def begin(self, program: collectives.Program, shares: partition.Shares) -> None:
         """Start tracing a program for a batch that is divided in this way.
 
         Raises:
@@ -53,23 +50,11 @@ class Ranks:
             for group in (*rank.groups.values(), rank.head.data):
                 group.begin(program, variant)
 
-    def shares(self, examples: int) -> Shares:
+    def shares(self, examples: int) -> partition.Shares:
         """How examples are divided over the data axis."""
         return tuple(len(part) for part in order.split(examples, self.partition.mesh.data))
 
-    def workload(
-        self, rank: rank_model.Rank, shares: Shares, parts: Mapping[int, Any], step: tf.Tensor
-    ) -> stage_worker.Workload:
-        """What one of the ranks works on."""
-        return stage_worker.Workload(
-            part=parts.get(rank.data),
-            examples=shares[rank.data],
-            microbatches=self.partition.counts(shares)[rank.data],
-            total=sum(shares),
-            step=step,
-        )
-
-    def parts(self, batch: batching.Batch, shares: Shares) -> dict[int, Any]:
+    def parts(self, batch: batching.Batch, shares: partition.Shares) -> dict[int, Any]:
         """This process's parts of a batch by their place along the data axis, as tensors.
 
         Raises:
@@ -88,7 +73,7 @@ class Ranks:
                 converted[rank.data] = nest.convert(tf.convert_to_tensor, part)
         return converted
 
-    def spec(self, spec: Any, shares: Shares) -> dict[int, Any]:
+    def spec(self, spec: Any, shares: partition.Shares) -> dict[int, Any]:
         """The structure of what `parts` gives.
 
         Raises:

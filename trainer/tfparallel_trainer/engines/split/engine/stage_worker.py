@@ -28,16 +28,12 @@ Counted = tuple[loss.Term, loss.Fraction]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What a rank works on."""
+    """What ranks work on."""
 
-    part: Any
-    """(x, y, sample_weight) of its place along the data axis; None when it has no examples."""
-    examples: int
-    """How many, known when the program is traced."""
-    microbatches: int
-    """Into how many parts they are divided."""
-    total: int
-    """How many over the data axis."""
+    shares: partition.Shares
+    """Known when the program is traced."""
+    parts: Mapping[int, Any]
+    """(x, y, sample_weight) by place along the data axis, of those that have examples here."""
     step: tf.Tensor
     """Number of the step: a scalar int64."""
 
@@ -58,21 +54,23 @@ class StageWorker(fences.Fences):
         self._partition = partition
         self._workload = workload
         self._training = training
-        self._rows = (
-            order.split(workload.examples, workload.microbatches) if workload.examples else []
-        )
+        self.examples = workload.shares[rank.data]
+        """How many it works on."""
+        self._part = workload.parts.get(rank.data)
+        count = partition.counts(workload.shares)[rank.data]
+        self._rows = order.split(self.examples, count) if self.examples else []
         self._mail: dict[Address, tf.Tensor] = {}
         self._outgoing: dict[tuple[int, int], tf.Tensor] = {}
         """Tensors that are sent, by microbatch and number."""
         with tf.device(rank.device):
             self.values = {key: tf.convert_to_tensor(one) for key, one in rank.weights.items()}
             self._inputs = (
-                execution.by_number(partition.model, workload.part[0])
-                if workload.examples and rank.stage.inputs
+                execution.by_number(partition.model, self._part[0])
+                if self.examples and rank.stage.inputs
                 else {}
             )
         self.numerators = [tf.zeros((), tf.float64) for _ in rank.head.terms]
-        of_examples = float(workload.examples if rank.is_last else 0)
+        of_examples = float(self.examples if rank.is_last else 0)
         self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
 
     def give(self, address: Address) -> tf.Tensor:
@@ -109,11 +107,6 @@ class StageWorker(fences.Fences):
             part = self._run(action.microbatch, taken)
             numerators = [one.numerator for _, one in self._terms(action.microbatch, part)]
             self.did([*self._keep(action.microbatch, part), *numerators])
-
-    @property
-    def examples(self) -> int:
-        """How many it works on."""
-        return self._workload.examples
 
     @property
     def nodes(self) -> tuple[graph.Node, ...]:
@@ -190,7 +183,7 @@ class StageWorker(fences.Fences):
     def _of_outputs(self, microbatch: int, part: execution.Part) -> list[loss.Fraction]:
         compiled_head, model = self.rank.head, self._partition.model
         rows = self._rows[microbatch]
-        _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._workload.part)
+        _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._part)
         tensors = {
             number: sharded.unsharded(
                 self._partition.plan, number, part.tensors[number], self.rank.groups

@@ -75,39 +75,27 @@ def _moved(
     wants: rows.Span,
 ) -> tuple[list[tuple[rows.Span, tf.Tensor]], list[tf.Operation]]:
     """What a rank gets and keeps of the rows that it wants; and what must run."""
-    outgoing = [part(tensor, one.span, has) for one in messages if one.source == group.index]
-    taken, sent = _deliver(group, messages, outgoing, tensor)
-    pieces = [(message.span, piece) for message, piece in taken]
+    dtype = tf.as_dtype(traffic.carried(tensor.dtype.name))
+    outgoing = {
+        place: tf.cast(part(tensor, one.span, has), dtype)
+        for place, one in enumerate(messages)
+        if one.source == group.index
+    }
+    shapes = {
+        place: [tensor.shape[0], one.span.size, *tensor.shape[2:]]
+        for place, one in enumerate(messages)
+        if one.target == group.index
+    }
+    routes = [(one.source, one.target) for one in messages]
+    taken, sent = group.deliver(routes, outgoing, shapes, dtype)
+    pieces = [
+        (messages[place].span, tf.cast(tf.ensure_shape(taken[place], dims), tensor.dtype))
+        for place, dims in shapes.items()
+    ]
     kept = has.overlap(wants)
     if kept.size:
         pieces.append((kept, part(tensor, kept, has)))
     return pieces, sent
-
-
-def _deliver(
-    group: collectives.Communicator,
-    messages: Sequence[rows.Message],
-    outgoing: list[tf.Tensor],
-    like: tf.Tensor,
-) -> tuple[list[tuple[rows.Message, tf.Tensor]], list[tf.Operation]]:
-    """Send a rank's messages; gives those that it takes, and what must run."""
-    dtype = tf.as_dtype(traffic.carried(like.dtype.name))
-    sending = [place for place, one in enumerate(messages) if one.source == group.index]
-    taking = [place for place, one in enumerate(messages) if one.target == group.index]
-    shapes = {
-        place: [like.shape[0], messages[place].span.size, *like.shape[2:]] for place in taking
-    }
-    taken, sent = group.deliver(
-        [(one.source, one.target) for one in messages],
-        {place: tf.cast(one, dtype) for place, one in zip(sending, outgoing, strict=True)},
-        shapes,
-        dtype,
-    )
-    incoming = [
-        (messages[place], tf.cast(tf.ensure_shape(taken[place], shapes[place]), like.dtype))
-        for place in taking
-    ]
-    return incoming, sent
 
 
 def _among(piece: tf.Tensor, span: rows.Span, of: rows.Span) -> tf.Tensor:

@@ -121,13 +121,10 @@ class Sharding:
     """Its share of the output's bytes."""
     variables: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Its shares of the bytes of variables that are cut, by key."""
-    forward_bytes: float = 0.0
-    """Bytes of an example that it sends to its group forward, resharding included."""
-    forward_messages: int = 0
-    """Messages, one after the other, that these bytes travel in."""
-    backward_bytes: float = 0.0
-    """The same backward."""
-    backward_messages: int = 0
+    forward: tuple[int, float] = (0, 0.0)
+    """Messages, one after the other, that it sends to its group forward, resharding included; and
+    the bytes of an example in them."""
+    backward: tuple[int, float] = (0, 0.0)
     """The same backward."""
 
 
@@ -148,8 +145,8 @@ class Durations:
         self._forward = np.array([(one.forward.fixed, one.forward.each) for one in node_times]).T
         self._backward = np.array([(one.backward.fixed, one.backward.each) for one in node_times]).T
         self._compute = np.array([one.compute for one in chosen])
-        self._ahead = np.array([(one.forward_messages, one.forward_bytes) for one in chosen]).T
-        self._back = np.array([(one.backward_messages, one.backward_bytes) for one in chosen]).T
+        self._ahead = np.array([one.forward for one in chosen]).T
+        self._back = np.array([one.backward for one in chosen]).T
         self._gradients = np.array(
             [
                 cost.gradient_bytes * _share(node, sharding)

@@ -165,8 +165,6 @@ def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> cos
     axes = set(_axes(choice))
     if choice.way == registry.REPLICATED and not choice.costs:
         return costs.REPLICATED
-    forward_bytes, forward_messages = _sent(choice, schedule.Work.FORWARD, degrees)
-    backward_bytes, backward_messages = _sent(choice, schedule.Work.BACKWARD, degrees)
     return costs.Sharding(
         name=choice.way,
         compute=math.prod(1 / degrees.get(axis, 1) for axis in axes),
@@ -179,10 +177,8 @@ def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> cos
             for key in choice.node.variables
             if not assigned.variables[key].layout.is_whole
         },
-        forward_bytes=forward_bytes,
-        forward_messages=forward_messages,
-        backward_bytes=backward_bytes,
-        backward_messages=backward_messages,
+        forward=_sent(choice, schedule.Work.FORWARD, degrees),
+        backward=_sent(choice, schedule.Work.BACKWARD, degrees),
     )
 
 
@@ -194,10 +190,8 @@ def _share(lies: layout.Layout, dims: Sequence[int | None]) -> float:
 
 def _sent(
     choice: assignment.Choice, work: schedule.Work, degrees: Mapping[shape.Axis, int]
-) -> tuple[float, int]:
-    """Bytes that a rank sends for an example, and in how many messages."""
+) -> tuple[int, float]:
+    """How many messages a rank sends, and the bytes of an example in them."""
     costs = [(one, degrees.get(one.axis, 1)) for one in choice.costs if one.work is work]
-    return (
-        sum(one.sent(1, ranks) for one, ranks in costs),
-        sum(one.messages(ranks) for one, ranks in costs),
-    )
+    messages = sum(one.messages(ranks) for one, ranks in costs)
+    return messages, sum(one.sent(1, ranks) for one, ranks in costs)

@@ -83,14 +83,10 @@ class Filters(_ConvolutionRule):
     def compute(self, local: registry.Local) -> Sequence[Any]:
         kernel = self._kernels[-1]
         variables = self._variables(local, bias=True)
-        local_filters = variables[local.key(getattr(local.layer, kernel.name))].shape[
-            kernel.filters
-        ]
+        filters = variables[local.key(getattr(local.layer, kernel.name))].shape[kernel.filters]
         tensor = adjoint.spread(local.groups[_TENSOR], local.first)
         spread = dataclasses.replace(local, tensors={**local.tensors, local.node.inputs[0]: tensor})
-        (output,) = calling.smaller(
-            spread, {"filters": local_filters, "activation": None}, variables
-        )
+        (output,) = calling.smaller(spread, {"filters": filters, "activation": None}, variables)
         return [operations.apply(local.layer.activation, output)]
 
 
