@@ -41,7 +41,7 @@ def main(batch, written):
     measured = hardware.Cluster(device=device)
     meshes = [json.loads(one) for one in written]
     if any(meshes):
-        measured = dataclasses.replace(measured, **links.measure())
+        measured = links.measure(measured)
     for mesh in meshes:
         microbatches = mesh.pop("microbatches", 1)
         cluster = dataclasses.replace(measured, processes=math.prod(mesh.values()))

@@ -187,7 +187,7 @@ def bare(build: Callable[[], Any]) -> Any:
 
 def values(model: Any) -> dict[str, Any]:
     """What the variables of a model hold, by key."""
-    return {key: np.array(one.value) for key, one in recording.variables(model).items()}
+    return {key: np.array(one.value) for key, one in recording.record(model).variables.items()}
 
 
 class Result(NamedTuple):

@@ -42,7 +42,7 @@ class SplitReach:
         callbacks: Sequence[Any],
     ) -> None:
         """Raises:
-            UserCodeError: one of them needs the model.
+        UserCodeError: one of them needs the model.
         """
         for callback in callbacks:
             _check(callback)

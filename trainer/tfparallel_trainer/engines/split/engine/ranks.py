@@ -10,7 +10,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import batching, nest, order
 from tfparallel_trainer.engines.split import watched
-from tfparallel_trainer.engines.split.engine import exchange, head, rank_model
+from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker
 from tfparallel_trainer.engines.split.layers import elementwise
 from tfparallel_trainer.engines.split.model import recording
 from tfparallel_trainer.engines.split.pipeline import partition
@@ -28,12 +28,12 @@ class Ranks:
     """When the denominators of the loss are known."""
     watched: watched.Watched
     """The steps made lately."""
-    variants: dict[tuple[collectives.Program, partition.Shares], int] = dataclasses.field(
+    variants: dict[tuple[collectives.Program, stage_worker.Shares], int] = dataclasses.field(
         default_factory=dict
     )
     """Numbers of traces, in the order in which all processes make them."""
 
-    def begin(self, program: collectives.Program, shares: partition.Shares) -> None:
+    def begin(self, program: collectives.Program, shares: stage_worker.Shares) -> None:
         """Start tracing a program for a batch that is divided in this way.
 
         Raises:
@@ -50,11 +50,11 @@ class Ranks:
             for group in (*rank.groups.values(), rank.head.data):
                 group.begin(program, variant)
 
-    def shares(self, examples: int) -> partition.Shares:
+    def shares(self, examples: int) -> stage_worker.Shares:
         """How examples are divided over the data axis."""
         return tuple(len(part) for part in order.split(examples, self.partition.mesh.data))
 
-    def parts(self, batch: batching.Batch, shares: partition.Shares) -> dict[int, Any]:
+    def parts(self, batch: batching.Batch, shares: stage_worker.Shares) -> dict[int, Any]:
         """This process's parts of a batch by their place along the data axis, as tensors.
 
         Raises:
@@ -73,7 +73,7 @@ class Ranks:
                 converted[rank.data] = nest.convert(tf.convert_to_tensor, part)
         return converted
 
-    def spec(self, spec: Any, shares: partition.Shares) -> dict[int, Any]:
+    def spec(self, spec: Any, shares: stage_worker.Shares) -> dict[int, Any]:
         """The structure of what `parts` gives.
 
         Raises:

@@ -22,6 +22,9 @@ _BORROWED = 1 << 16
 Address = tuple[cutting.Transfer, programs.Parcel]
 """What tells a message of a rank apart from all its others."""
 
+Shares = tuple[int, ...]
+"""How many examples each place along the data axis has."""
+
 Counted = tuple[loss.Term, loss.Fraction]
 """A term of the loss over some examples."""
 
@@ -30,7 +33,7 @@ Counted = tuple[loss.Term, loss.Fraction]
 class Workload:
     """What ranks work on."""
 
-    shares: partition.Shares
+    shares: Shares
     """Known when the program is traced."""
     parts: Mapping[int, Any]
     """(x, y, sample_weight) by place along the data axis, of those that have examples here."""
@@ -56,7 +59,7 @@ class StageWorker(fences.Fences):
         self._training = training
         self.examples = workload.shares[rank.data]
         """How many it works on."""
-        self._part = workload.parts.get(rank.data)
+        self._part: Any = workload.parts.get(rank.data)
         count = partition.counts(workload.shares)[rank.data]
         self._rows = order.split(self.examples, count) if self.examples else []
         self._mail: dict[Address, tf.Tensor] = {}
@@ -65,7 +68,7 @@ class StageWorker(fences.Fences):
         with tf.device(rank.device):
             self.values = {key: tf.convert_to_tensor(one) for key, one in rank.weights.items()}
             self._inputs = (
-                execution.by_number(partition.model, self._part[0])
+                execution.by_number(partition.model, workload.parts[rank.data][0])
                 if self.examples and rank.stage.inputs
                 else {}
             )

@@ -19,7 +19,6 @@ from tfparallel_trainer.engines.split.engine import (
     step_reduction,
     tracing,
 )
-from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.objective import evaluate, synchrony
 
 
@@ -47,7 +46,7 @@ class TrainStep(engine.Step):
         self._spec = spec
         self._full_shares = local_ranks.shares(batch_size)
         self._leaves_out = leaves_out
-        self._traced: dict[partition.Shares, Any] = {}
+        self._traced: dict[stage_worker.Shares, Any] = {}
         self._kinds: step_reduction.Kinds = {}
 
     def compute(
@@ -63,7 +62,7 @@ class TrainStep(engine.Step):
         self._ranks.watched.add(seen.tolist())
         return engine.Computed(*values)
 
-    def _function(self, shares: partition.Shares) -> Any:
+    def _function(self, shares: stage_worker.Shares) -> Any:
         self.check_size(sum(shares))
         if not all(shares) and not self._kinds:
             # Only a rank with examples knows which kinds of gradients its stage has.
@@ -93,7 +92,7 @@ class TrainStep(engine.Step):
         with user.guard(self.module.path, "computing the loss of drawn outputs raised"):
             head.check_loss(self._ranks.local[0].head, self._ranks.partition.model, part)
 
-    def _trace(self, shares: partition.Shares) -> Any:
+    def _trace(self, shares: stage_worker.Shares) -> Any:
         def run(step: tf.Tensor, signals: tf.Tensor, parts: Any) -> Any:
             self._ranks.begin(collectives.Program.TRAIN, shares)
             return self._run(shares, step, signals, parts)
@@ -106,7 +105,7 @@ class TrainStep(engine.Step):
             )
 
     def _run(
-        self, shares: partition.Shares, step: tf.Tensor, signals: tf.Tensor, parts: Any
+        self, shares: stage_worker.Shares, step: tf.Tensor, signals: tf.Tensor, parts: Any
     ) -> Any:
         divided, between = self._ranks.partition, self._ranks.between
         workload = stage_worker.Workload(shares=shares, parts=parts, step=step)
@@ -135,7 +134,7 @@ class Evaluation(evaluate.Evaluator):
         self._module = module
         self._ranks = local_ranks
         self._spec = spec
-        self._traced: dict[partition.Shares, Any] = {}
+        self._traced: dict[stage_worker.Shares, Any] = {}
         self._coordinator = coordinator
 
     def share_statistics(self) -> None:
@@ -157,7 +156,7 @@ class Evaluation(evaluate.Evaluator):
         metrics, (totals, penalties) = self._coordinator.report(sums, penalty)
         return {**evaluate.losses_with(self._replicas[0], totals, penalties), **metrics}
 
-    def _function(self, shares: partition.Shares) -> Any:
+    def _function(self, shares: stage_worker.Shares) -> Any:
         if shares not in self._traced:
 
             def run(parts: Any) -> tf.Tensor:
@@ -170,7 +169,7 @@ class Evaluation(evaluate.Evaluator):
                 )
         return self._traced[shares]
 
-    def _sums(self, shares: partition.Shares, parts: Any) -> tf.Tensor:
+    def _sums(self, shares: stage_worker.Shares, parts: Any) -> tf.Tensor:
         """Numerators and denominators over the examples of this process: [2, terms]."""
         divided, step = self._ranks.partition, tf.zeros((), tf.int64)
         workload = stage_worker.Workload(shares=shares, parts=parts, step=step)

@@ -16,10 +16,6 @@ from tfparallel_trainer.engines.split.model import (
 from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
 
 
-Shares = tuple[int, ...]
-"""How many examples each place along the data axis has."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """A model in stages on a mesh."""
@@ -40,7 +36,7 @@ class Partition:
     """Whether random layers draw what they would draw in one process, to compare meshes with each
     other. Each rank then draws for the whole tensor."""
 
-    def counts(self, shares: Shares) -> list[int]:
+    def counts(self, shares: Sequence[int]) -> list[int]:
         """How many microbatches each place along the data axis has."""
         counts = [min(self.microbatches, share) for share in shares]
         if not self.adds_up:
@@ -54,12 +50,12 @@ class Partition:
         pipeline = programs.of_stages(self.model, self.stages, count, order)
         return dataclasses.replace(pipeline, settles=self.settles)
 
-    def training(self, shares: Shares) -> dict[int, list[programs.Step]]:
+    def training(self, shares: Sequence[int]) -> dict[int, list[programs.Step]]:
         """The list of each rank for a step."""
         pipelines = [self.pipeline(count) for count in self.counts(shares)]
         return programs.on_mesh(pipelines, self.mesh, trains=True)
 
-    def evaluation(self, shares: Shares) -> dict[int, list[programs.Step]]:
+    def evaluation(self, shares: Sequence[int]) -> dict[int, list[programs.Step]]:
         """The list of each rank for a batch that is only looked at."""
         forwards = [
             dataclasses.replace(

@@ -51,5 +51,5 @@ def answer(question: plan.Question) -> plan.Plan:
 def _measured(cluster: hardware.Cluster, update: hardware.Update) -> hardware.Cluster:
     """A cluster whose links and updates are as fast as on this machine."""
     device = dataclasses.replace(cluster.device, update=update)
-    known = links.measure() if cluster.size > 1 else {}
-    return dataclasses.replace(cluster, device=device, **known)
+    cluster = dataclasses.replace(cluster, device=device)
+    return links.measure(cluster) if cluster.size > 1 else cluster

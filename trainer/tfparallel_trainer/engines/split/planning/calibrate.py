@@ -161,9 +161,7 @@ class _Copy:
             for one, dims in sizes.items()
         }
         known = {key: model.variables[key] for key in node.variables}
-        self._variables = {
-            key: _made_up(one.shape, one.dtype, 0.1) for key, one in known.items()
-        }
+        self._variables = {key: _made_up(one.shape, one.dtype, 0.1) for key, one in known.items()}
         values = (*self._variables.values(), *self._tensors.values())
         self.size = sum(int(one.shape.num_elements()) * one.dtype.size for one in values)
         """Bytes of what it takes."""

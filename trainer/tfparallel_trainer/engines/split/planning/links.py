@@ -37,11 +37,8 @@ _REPEATS = 5
 _LIMIT_SECONDS = 240.0
 
 
-def measure() -> dict[str, hardware.Link]:
-    """Start two processes, which takes seconds, and let them measure.
-
-    Returns:
-        The links of this machine, by the name that `hardware.Cluster` has for them.
+def measure(devices_here: hardware.Cluster) -> hardware.Cluster:
+    """Start two processes, which takes seconds, and let them measure the links of this machine.
 
     Raises:
         StartTimeoutError: they do not find each other.
@@ -51,7 +48,8 @@ def measure() -> dict[str, hardware.Link]:
         ports = [stack.enter_context(cluster.reserved_port(_HOST)) for _ in range(_PROCESSES)]
         output = _run([f"{_HOST}:{port}" for port in ports])
     links = json.loads(output.splitlines()[-1])
-    return {name: hardware.Link(**link) for name, link in links.items()}
+    inside, across = (hardware.Link(**links[name]) for name in ("inside", "across"))
+    return dataclasses.replace(devices_here, inside=inside, across=across)
 
 
 def _run(addresses: Sequence[str]) -> bytes:

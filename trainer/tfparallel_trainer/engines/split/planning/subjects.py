@@ -57,9 +57,7 @@ def of(
     )
 
 
-def optimizer_state(
-    optimizer: Any, variables: Mapping[str, Any]
-) -> tuple[dict[str, int], int]:
+def optimizer_state(optimizer: Any, variables: Mapping[str, Any]) -> tuple[dict[str, int], int]:
     """Count what an optimizer of the same kind and configuration would hold.
 
     It is built on small stand-ins with as many dimensions as the weights have; each dimension of a

@@ -173,9 +173,7 @@ _RULES: dict[str, tuple[registry.Rule, ...]] = {
 }
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
-    layer: rules
-    for names, rules in _RULES.items()
-    for layer in operations.layers(names)
+    layer: rules for names, rules in _RULES.items() for layer in operations.layers(names)
 }
 
 

@@ -124,9 +124,7 @@ def spreading(call: registry.Call, lies: layout.Layout) -> tuple[traffic.Traffic
     return call.sends(traffic.Kind.SUM, _TENSOR, call.backward(call.first), dims)
 
 
-def summing(
-    call: registry.Call, lies: layout.Layout | None = None
-) -> tuple[traffic.Traffic, ...]:
+def summing(call: registry.Call, lies: layout.Layout | None = None) -> tuple[traffic.Traffic, ...]:
     """The cost of `adjoint.total` of the first tensor that the node makes; absent: it is whole."""
     dims = (lies or call.whole(call.result)).largest(call.dimensions(call.result))
     return call.sends(traffic.Kind.SUM, _TENSOR, [schedule.Work.FORWARD], dims)
