@@ -210,12 +210,9 @@ def _table_rows(
 
 def _may_look_up(node: graph.Node) -> bool:
     """Whether a node reads weights in another way than Keras' layers that have no table."""
-    if node.kind is not graph.Kind.LAYER or not node.variables:
-        return False
-    layers = list(node.calls._flatten_layers())
-    return any(
-        isinstance(layer, keras.layers.Embedding) or not operations.is_of_keras(layer)
-        for layer in layers
+    return bool(node.variables) and (
+        operations.runs_code_of_user(node)
+        or any(isinstance(one, keras.layers.Embedding) for one in node.calls._flatten_layers())
     )
 
 

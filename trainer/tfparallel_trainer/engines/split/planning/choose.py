@@ -235,7 +235,7 @@ class _Planner:
 
 def _roomiest(known: cost_tables.Tables, setting: search_space.Setting) -> _Cut:
     """The cut whose fullest device is emptiest."""
-    peaks = [known.memory(setting, stage).peak for stage in range(setting.mesh.stage)]
+    peaks = [known.memory(setting, stage)["peak"] for stage in range(setting.mesh.stage)]
     least = cuts.least(peaks, np.maximum)
     if least is None:
         raise AssertionError("there are enough blocks for the stages")

@@ -1,6 +1,5 @@
 """Seconds and bytes of every stage that two downsets leave between them, as matrices. Pure."""
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
@@ -24,21 +23,6 @@ _UPDATE_COPIES = 1.0
 
 _SUMS = 2
 """Sums of a few numbers over all ranks in a step: the loss, and the norms of gradients."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bytes:
-    """Of one rank, for all stages between two downsets, or for one stage."""
-
-    parameters: cuts.Matrix
-    gradients: cuts.Matrix
-    slots: cuts.Matrix
-    activations: cuts.Matrix
-    """Of all microbatches that are held at one time."""
-    working: cuts.Matrix
-    """Tensors and gradients of the widest node while it runs."""
-    peak: cuts.Matrix
-    """The most at one time."""
 
 
 class Tables:
@@ -91,7 +75,7 @@ class Tables:
             load = (setting.microbatches - 1) * row + updates
             impossible = ~self.valid
             if limit is not None:
-                impossible = impossible | (self.memory(setting, stage).peak > limit)
+                impossible = impossible | (self.memory(setting, stage)["peak"] > limit)
             row[impossible] = load[impossible] = np.inf
             rows.append(row)
             loads.append(load)
@@ -116,8 +100,8 @@ class Tables:
         moved = 2 * variables.parameters + 2 * variables.slots + variables.gradients
         return variables.trained * update.weight_seconds + moved / update.bandwidth
 
-    def memory(self, setting: search_space.Setting, stage: int) -> Bytes:
-        """Bytes of a rank of a stage.
+    def memory(self, setting: search_space.Setting, stage: int) -> dict[str, cuts.Matrix]:
+        """Bytes of a rank of a stage, by the fields of `plan.Bytes`.
 
         Weights, slots and gradients are there all the time: no weight changes before all gradients
         are known to be finite. With them are either activations and the node that runs, or what the
@@ -126,14 +110,15 @@ class Tables:
         variables, microbatches = self.variables, setting.held_microbatches(stage)
         running = setting.examples * ((microbatches - 1) * self._kept + self._running)
         applying = variables.copies + _UPDATE_COPIES * variables.largest
-        return Bytes(
-            parameters=variables.parameters,
-            gradients=variables.gradients,
-            slots=variables.slots,
-            activations=microbatches * setting.examples * self._kept,
-            working=setting.examples * self._widest,
-            peak=np.where(self.valid, variables.state + np.maximum(running, applying), np.inf),
-        )
+        peak = variables.state + np.maximum(running, applying)
+        return {
+            "parameters": variables.parameters,
+            "gradients": variables.gradients,
+            "slots": variables.slots,
+            "activations": microbatches * setting.examples * self._kept,
+            "working": setting.examples * self._widest,
+            "peak": np.where(self.valid, peak, np.inf),
+        }
 
     def nodes(self, first: int, second: int) -> tuple[int, ...]:
         """The nodes of a stage between two downsets, by position, in an order of their blocks."""

@@ -135,7 +135,8 @@ def predict(
     stages = []
     for stage, pair in zip(model_stages, pairs, strict=True):
         update = summing[stage.index] + applying[stage.index]
-        holds = _bytes(known.memory(setting, stage.index), pair)
+        memory = known.memory(setting, stage.index)
+        holds = plan.Bytes(**{name: round(float(one[pair])) for name, one in memory.items()})
         stages.append(_stage(known, parts[stage.index], setting, seconds, stage, holds, update))
     return Prediction(
         stages=tuple(stages),
@@ -182,15 +183,6 @@ def _stage(
             sum(map(known.message_bytes, sent)) * setting.examples * setting.microbatches
         ),
         busy_seconds=setting.microbatches * (sum(work.values()) + message) + update,
-    )
-
-
-def _bytes(matrices: cost_tables.Bytes, pair: tuple[int, int]) -> plan.Bytes:
-    return plan.Bytes(
-        **{
-            field.name: round(float(getattr(matrices, field.name)[pair]))
-            for field in dataclasses.fields(matrices)
-        }
     )
 
 

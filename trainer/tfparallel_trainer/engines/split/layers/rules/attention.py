@@ -5,7 +5,7 @@ for query, key and value, [heads, size, features] for the output.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -69,7 +69,7 @@ class Heads(registry.Rule):
         cut = heads.cuts[0]
         local_queries = cut.sizes[group.index] if cut else queries
         config = {self._names[0]: local_queries, self._names[1]: local_queries * keys // queries}
-        variables = {key: local.variables[key] for key in local.node.variables}
+        variables = dict(local.variables)
         bias = layer.weights[-1] if layer.get_config()["use_bias"] else None
         if bias is not None:  # the sum has it once
             variables[local.key(bias)] = keras.ops.zeros_like(variables[local.key(bias)])
@@ -78,7 +78,7 @@ class Heads(registry.Rule):
             tensors[one] = adjoint.spread(group, tensors[one])
         spread = dataclasses.replace(local, tensors=tensors)
         summand, *scores = calling.smaller(
-            spread, config, _ordered(layer, local, variables), dropout.seed_offset(local, heads)
+            spread, config, variables, dropout.seed_offset(local, heads)
         )
         result = adjoint.total(group, summand)
         if bias is not None:
@@ -93,7 +93,7 @@ class Heads(registry.Rule):
             for dimension, cut in enumerate(shard.layout.cuts):
                 if cut is not None:
                     variables[key] = adjoint.gather(group, variables[key], dimension, cut)
-        result, *scores = calling.smaller(local, {}, _ordered(local.layer, local, variables))
+        result, *scores = calling.smaller(local, {}, variables)
         cut = heads.cuts[0]
         return [result, *(adjoint.take(group, one, 1, cut) for one in scores if cut)]
 
@@ -117,11 +117,6 @@ def _weights(layer: Any) -> tuple[list[Any], Any]:
     if layer.get_config()["use_bias"]:
         weights.pop()
     return weights[:-1], weights[-1]
-
-
-def _ordered(layer: Any, local: registry.Local, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by key, in the order in which a layer has its variables."""
-    return {local.key(one): values[local.key(one)] for one in layer.variables}
 
 
 def _spreading(call: registry.Call) -> Iterator[traffic.Traffic]:

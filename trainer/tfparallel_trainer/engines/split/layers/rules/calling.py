@@ -42,7 +42,7 @@ def smaller(
     """Call a layer of the same kind that is as large as the rank's part.
 
     Args:
-        variables: the values of its variables by key, in the order in which it has them.
+        variables: the values of all its variables, by the keys of the node's layer.
         seed: what is added to the layer's seeds.
     """
     with keras.StatelessScope(initialize_variables=False):
@@ -53,10 +53,10 @@ def smaller(
         )
         layer(*arguments, **keywords)
     node = dataclasses.replace(local.node, calls=layer)
-    model = dataclasses.replace(
-        local.model, variables=dict(zip(variables, layer.variables, strict=True))
-    )
-    return _run(local, model, node, variables, seed)
+    keys = [key for one in local.layer.variables if (key := local.key(one)) in variables]
+    known = dict(zip(keys, layer.variables, strict=True))
+    model = dataclasses.replace(local.model, variables=known)
+    return _run(local, model, node, {key: variables[key] for key in keys}, seed)
 
 
 def _run(

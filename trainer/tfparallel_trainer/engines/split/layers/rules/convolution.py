@@ -5,7 +5,7 @@ a row do.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -43,12 +43,6 @@ class _ConvolutionRule(registry.Rule):
             cut = call.divide("channels" if unit == 1 else "groups", size, _TENSOR, unit)
         return layout.cut(rank, place, cut), cut
 
-    def _variables(self, local: registry.Local, *, bias: bool) -> Mapping[str, Any]:
-        layer = local.layer
-        weights = [getattr(layer, one.name) for one in self._kernels]
-        weights += [layer.bias] if bias and layer.use_bias else []
-        return {local.key(one): local.variables[local.key(one)] for one in weights}
-
     def _output(self, call: registry.Call, cut: layout.Cut) -> layout.Layout:
         rank = len(call.dimensions(call.result))
         if not operations.is_elementwise(call.layer.activation):
@@ -82,11 +76,12 @@ class Filters(_ConvolutionRule):
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         kernel = self._kernels[-1]
-        variables = self._variables(local, bias=True)
-        filters = variables[local.key(getattr(local.layer, kernel.name))].shape[kernel.filters]
+        key = local.key(getattr(local.layer, kernel.name))
+        filters = local.variables[key].shape[kernel.filters]
         tensor = adjoint.spread(local.groups[_TENSOR], local.first)
         spread = dataclasses.replace(local, tensors={**local.tensors, local.node.inputs[0]: tensor})
-        (output,) = calling.smaller(spread, {"filters": filters, "activation": None}, variables)
+        config = {"filters": filters, "activation": None}
+        (output,) = calling.smaller(spread, config, local.variables)
         return [operations.apply(local.layer.activation, output)]
 
 
@@ -109,7 +104,10 @@ class Channels(_ConvolutionRule):
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
         without = {"use_bias": False, "activation": None}
-        (summand,) = calling.smaller(local, without, self._variables(local, bias=False))
+        kernels = dict(local.variables)
+        if layer.use_bias:
+            del kernels[local.key(layer.bias)]
+        (summand,) = calling.smaller(local, without, kernels)
         output = adjoint.total(local.groups[_TENSOR], summand)
         if layer.use_bias:
             rank = output.shape.rank
@@ -156,7 +154,7 @@ class Groups(_ConvolutionRule):
             share = local.first.shape[place] / (full_dims[place] or 1)
             config["groups"] = round(layer.groups * share)
             config["filters"] = round(layer.filters * share)
-        (output,) = calling.smaller(local, config, self._variables(local, bias=True))
+        (output,) = calling.smaller(local, config, local.variables)
         return [operations.apply(layer.activation, output)]
 
 

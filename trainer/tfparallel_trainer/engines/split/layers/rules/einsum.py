@@ -128,8 +128,6 @@ def _parsed(call: registry.Call) -> _Equation:
 
 
 def _places(letters: str, rank: int) -> dict[str, int]:
-    front, dots, behind = letters.partition("...")
-    if not dots:
-        return {one: place for place, one in enumerate(front)}
+    front, _, behind = letters.partition("...")
     places = {one: place for place, one in enumerate(front)}
     return places | {one: rank - len(behind) + place for place, one in enumerate(behind)}

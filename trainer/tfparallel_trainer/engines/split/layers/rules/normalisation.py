@@ -107,11 +107,7 @@ class Groups(registry.Rule):
         layer = local.layer
         channels = local.model.tensors[local.node.inputs[0]].shape[layer.axis] or 1
         local_groups = local.first.shape[layer.axis] * layer.groups // channels
-        return calling.smaller(
-            local,
-            {"groups": local_groups},
-            {local.key(one): local.variables[local.key(one)] for one in layer.variables},
-        )
+        return calling.smaller(local, {"groups": local_groups}, local.variables)
 
 
 class Batch(space.Passing):

@@ -33,10 +33,6 @@ class Places(calling.OnParts):
         return call.split(lies, lies, call.unsharded(space.SUMMED))
 
 
-def _shares_rows(prelu: Any, _: int) -> bool:
-    return space.ROWS in (prelu.shared_axes or ())
-
-
 def _is_along_others(layer: Any, rank: int) -> bool:
     axes = [layer.axis] if isinstance(layer.axis, int) else list(layer.axis)
     return all(axis % rank not in (0, space.ROWS) for axis in axes)
@@ -44,6 +40,6 @@ def _is_along_others(layer: Any, rank: int) -> bool:
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
     keras.layers.Dense: (Places(lambda _, rank: rank > 2),),
-    keras.layers.PReLU: (Places(_shares_rows),),
+    keras.layers.PReLU: (Places(lambda prelu, _: space.ROWS in (prelu.shared_axes or ())),),
     keras.layers.UnitNormalization: (Places(_is_along_others),),
 }

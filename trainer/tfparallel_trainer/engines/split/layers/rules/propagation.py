@@ -257,10 +257,6 @@ def _spread(local: registry.Local) -> registry.Local:
     return dataclasses.replace(local, tensors=tensors)
 
 
-def _order(permute: Any, _: int) -> Sequence[int]:
-    return (0, *permute.dims)
-
-
 def _axes(transpose: Any, rank: int) -> Sequence[int]:
     axes = transpose.axes
     return tuple(reversed(range(rank))) if axes is None else tuple(axis % rank for axis in axes)
@@ -274,7 +270,7 @@ _RULES: dict[str, registry.Rule] = {
     "Add Average Identity Maximum Minimum Multiply Rescaling Subtract": Elementwise(),
     "Flatten Reshape": Reshaped(),
     "Concatenate": Concatenated(),
-    "Permute": Moved(_order),
+    "Permute": Moved(lambda permute, _: (0, *permute.dims)),
 }
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
