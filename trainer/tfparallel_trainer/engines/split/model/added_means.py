@@ -45,9 +45,8 @@ def _adds_mean(model: graph.Graph, node: graph.Node) -> bool:
         return True
 
     def call(tensors: dict[int, tf.Tensor], variables: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-        known = {**dict.fromkeys(node.inputs), **tensors}
         with keras.StatelessScope(initialize_variables=False):
-            part = execution.run_nodes(model, [node], known, variables, training=False)
+            part = execution.run_nodes(model, [node], tensors, variables, training=False)
         return [tf.cast(tf.reduce_sum(one), tf.float64) for one in part.added_losses]
 
     traced = tf.function(call, autograph=False)
@@ -55,7 +54,7 @@ def _adds_mean(model: graph.Graph, node: graph.Node) -> bool:
     if not traced.get_concrete_function(*specs).structured_outputs:
         return True
     random = np.random.default_rng(0)
-    draws = {one: mixing.draw(random, model.tensors[one]) for one in specs[0]}
+    draws = {one: mixing.draw(random, model.tensors[one]) for one in node.inputs}
     variables = {key: mixing.drawn_like(random, model.variables[key]) for key in node.variables}
 
     def added(examples: Sequence[int], seed: int = 0) -> float:

@@ -93,15 +93,11 @@ def run_nodes(
 def specs(
     model: graph.Graph, node: graph.Node, examples: int | None = None
 ) -> tuple[dict[int, tf.TensorSpec], dict[str, tf.TensorSpec]]:
-    """The tensors, by number, and the variables, by key, that a node takes; for any batch or one.
-
-    A tensor that is not there, as a mask of one output of several, has none.
-    """
+    """The tensors, by number, and the variables, by key, that a node takes; for any batch or one."""
     tensors = {one: model.tensors[one] for one in node.inputs}
     return {
         number: tf.TensorSpec(one.shape if examples is None else one.sized(examples), one.dtype)
         for number, one in tensors.items()
-        if one.dtype != "none"
     }, {
         key: tf.TensorSpec(model.variables[key].shape, model.variables[key].dtype)
         for key in node.variables
