@@ -87,11 +87,7 @@ def over(
 
 
 def devices_of(job_mesh: job_file.Mesh, peers: agreement.Peers, count: int) -> hardware.Cluster:
-    """The devices of all processes; with `auto`, with the memory of the smallest one.
-
-    Args:
-        peers: all processes, each of which makes this call.
-    """
+    """The devices of all processes, which all ask; with `auto`, with the least memory of one."""
     memory = None
     if job_mesh.auto:
         least = min(peers.gather(device_memory(count) or _MOST))

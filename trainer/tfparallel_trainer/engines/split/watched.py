@@ -26,11 +26,8 @@ class Watched:
         """Of the first replica, by the clocks of its devices; in order."""
 
     def add(self, numbers: Sequence[float]) -> None:
-        """Take in a step.
-
-        Args:
-            numbers: for each stage the seconds in which it computed; then, for each stage and
-                microbatch, `MOMENTS`.
+        """Take in a step: for each stage the seconds in which it computed; then, for each stage and
+        microbatch, `MOMENTS`.
         """
         busy, moments = numbers[: self._stages], numbers[self._stages :]
         self._busy.append(busy)

@@ -23,9 +23,7 @@ class Exchange:
     """This process's ends of all groups."""
 
     def __init__(self, partition: partition.Partition, devices: Mapping[int, str]) -> None:
-        """Args:
-        devices: those of this process, by their ranks.
-        """
+        """Take the devices of this process by their ranks."""
         self._partition = partition
         self._devices = devices
         self._keys = partition.keys()
@@ -40,11 +38,7 @@ class Exchange:
         self._first = 0
 
     def begin(self, program: collectives.Program, variant: int = 0) -> None:
-        """Start tracing a program.
-
-        Args:
-            variant: tells apart traces whose messages have other shapes.
-        """
+        """Start tracing a program; variants are traces whose messages have other shapes."""
         for end in self._ends.values():
             end.begin(program, variant)
         numbers = variant * self._partition.numbers()
@@ -73,11 +67,7 @@ class Exchange:
     def total(
         self, ranks: tuple[int, ...], summands: Mapping[int, Sequence[tf.Tensor]]
     ) -> dict[int, list[tf.Tensor]]:
-        """Add tensors up over ranks.
-
-        Args:
-            summands: of each that is in this process its tensors, of static shapes.
-        """
+        """Add up tensors of static shapes over ranks; those of this process give theirs."""
         none: dict[int, list[Any]] = {rank: [] for rank in summands}
         return self.gradients(ranks, none, none, none, summands)
 

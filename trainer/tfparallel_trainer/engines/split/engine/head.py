@@ -28,8 +28,7 @@ def build(
 ) -> replica.Replica:
     """Compile a head with the user's `compile_model`, on the current device.
 
-    Args:
-        sample: (x, y, sample_weight) of one example, with a leading axis of 1.
+    `sample` is (x, y, sample_weight) of one example, with a leading axis of 1.
 
     Returns:
         A replica whose model is the head and whose optimizer is the user's, not yet built.
@@ -147,11 +146,7 @@ class Division(enum.Enum):
 def division_of(
     compiled_head: replica.Replica, model: graph.Graph, spec: Any, *, adds: bool
 ) -> Division:
-    """Tell when the denominators of the loss over a batch are known.
-
-    Args:
-        adds: whether layers add losses.
-    """
+    """Tell when the denominators of the loss over a batch are known; layers may add losses."""
     _, _, weight = spec
     masked = {one.name for one in model.outputs if one.mask is not None}
     unknown = [

@@ -35,9 +35,7 @@ class Clock:
     """
 
     def __init__(self, device: str) -> None:
-        """Args:
-        device: where the rank lives; the time is that of its processor.
-        """
+        """Take where the rank lives; the time is that of its processor."""
         processor = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
         self.processor = processor.to_string()
         """Where moments are."""
@@ -134,9 +132,6 @@ def build(
     sample: Any,
 ) -> Rank:
     """Create a rank's variables, with the values that those of the unsplit model would have.
-
-    Args:
-        sample: (x, y, sample_weight) of one example, with a leading axis of 1.
 
     Raises:
         UserCodeError: the user's functions raise, or make what cannot be trained.

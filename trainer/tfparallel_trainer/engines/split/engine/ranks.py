@@ -90,10 +90,7 @@ def build(
     places: Mapping[int, str],
     examples: batching.Source,
 ) -> Ranks:
-    """Build what the ranks of this process have of a model.
-
-    Args:
-        places: the devices of this process, by their ranks.
+    """Build what the ranks of this process have of a model, by rank on their devices.
 
     Raises:
         UserCodeError: the user's functions raise, or make what cannot be trained.

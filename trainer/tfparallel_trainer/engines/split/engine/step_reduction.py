@@ -74,10 +74,7 @@ class Reduction:
                 self._sum_shared(str(key), step.ranks, participants)
 
     def update(self, *, leaves_out: bool) -> list[tf.Tensor]:
-        """Let each rank make its update.
-
-        Args:
-            leaves_out: whether a step that is not finite changes nothing.
+        """Let each rank make its update; with `leaves_out` only if the step is finite.
 
         Returns:
             The loss, that of each output, the sum of all processes' signals, whether all is finite,

@@ -27,9 +27,6 @@ def emit(
 ) -> None:
     """Let the ranks of this process do their lists.
 
-    Args:
-        total: makes sums; absent where the lists have none.
-
     Raises:
         ValueError: the lists cannot be done.
     """

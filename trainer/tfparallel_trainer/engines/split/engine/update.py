@@ -23,9 +23,7 @@ class Optimizer:
     """An optimizer that is built for the trained variables of one rank."""
 
     def __init__(self, keras_optimizer: Any, variables: Sequence[Any]) -> None:
-        """Args:
-        keras_optimizer: what the user compiled, not yet built.
-        """
+        """Take what the user compiled, not yet built."""
         self.keras_optimizer = keras_optimizer
         self._inner = getattr(keras_optimizer, "inner_optimizer", keras_optimizer)
         self._variables = list(variables)

@@ -92,11 +92,7 @@ def assign(
     degrees: Mapping[shape.Axis, int],
     overrides: Mapping[str, str] | None = None,
 ) -> Assignment:
-    """Choose how each node of a model is split.
-
-    Args:
-        overrides: the way in which a layer or a node is to be split, by its name; absent: the
-            model's own.
+    """Choose how each node of a model is split, by the model's overrides or by others.
 
     Raises:
         BadConfigurationError: an override names no layer or no way, or is not possible.

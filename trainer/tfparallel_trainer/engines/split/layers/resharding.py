@@ -24,11 +24,7 @@ def traffic_of(
     after: layout.Layout,
     has_gradient: bool,
 ) -> tuple[traffic.Traffic, ...]:
-    """Say what a change of layout costs.
-
-    Args:
-        tensor: the shape of the whole tensor.
-    """
+    """Say what a change of the layout of a tensor costs, by its whole shape."""
     if before == after:
         return ()
     costs: list[traffic.Traffic] = []

@@ -62,10 +62,7 @@ def run_nodes(
     variables: Mapping[str, Any],
     training: bool,
 ) -> Part:
-    """Run some nodes of a graph.
-
-    Args:
-        tensors: what the nodes take from outside, by number.
+    """Run some nodes of a graph on the tensors, by number, that they take from outside.
 
     Raises:
         UserCodeError: one hangs a mask on a tensor that is not in the graph.
@@ -93,7 +90,7 @@ def run_nodes(
 def specs(
     model: graph.Graph, node: graph.Node, examples: int | None = None
 ) -> tuple[dict[int, tf.TensorSpec], dict[str, tf.TensorSpec]]:
-    """The tensors, by number, and the variables, by key, that a node takes; for any batch or one."""
+    """The tensors, by number, and variables, by key, that a node takes; of any batch or one."""
     tensors = {one: model.tensors[one] for one in node.inputs}
     return {
         number: tf.TensorSpec(one.shape if examples is None else one.sized(examples), one.dtype)

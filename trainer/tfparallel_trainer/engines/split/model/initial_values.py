@@ -37,9 +37,6 @@ def of(variables: Mapping[str, Any], parts: Mapping[str, shard.Part]) -> Iterato
     built with the shape of its part: its initialiser would draw other numbers, and some scale
     them by the shape.
 
-    Args:
-        parts: what this device keeps, by key.
-
     Yields:
         Key and part.
     """

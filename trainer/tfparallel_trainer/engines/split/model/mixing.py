@@ -232,10 +232,7 @@ def _computed(
 def _front(
     tensor: graph.Tensor, batches: Sequence[Sequence[int]], outputs: Sequence[Any]
 ) -> int | None:
-    """The copies of the batch in an output, if it is twice the same for the first example.
-
-    Args:
-        batches: which examples it was computed of, twice.
+    """The copies of the batch in an output that is the same for the first example of both batches.
     """
     place = tensor.batch
     if place is None:

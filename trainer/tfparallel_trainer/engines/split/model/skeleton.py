@@ -81,11 +81,7 @@ def compile_model(module: user.Module, model: Any) -> None:
 
 
 def _check_adapted(module: user.Module, model: Any, assigned: set[int]) -> None:
-    """Refuse layers that were adapted: they need a sentence of their own.
-
-    Args:
-        assigned: ids of the variables that got a value.
-    """
+    """Refuse layers that were adapted, by the ids of variables that got a value."""
     for layer in checks.layers(model):
         if isinstance(layer, keras.layers.Normalization) and any(
             id(weight) in assigned for weight in layer.weights
@@ -144,10 +140,7 @@ def _compiles(module: user.Module) -> errors.UserCodeError:
 
 
 def recorded(module: user.Module, skeleton: Any) -> graph.Graph:
-    """Give the graph of a model that is to be divided.
-
-    Args:
-        skeleton: what `build_model` gave, built without its weights and not compiled yet.
+    """Give the graph of a model that is to be divided, and that is not compiled yet.
 
     Raises:
         UserCodeError: it cannot be divided, or `layer_ways` raises or gives something else.

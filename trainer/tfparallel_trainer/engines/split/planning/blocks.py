@@ -53,10 +53,7 @@ def condense(model: graph.Graph, weights: Sequence[float], most: int) -> tuple[B
 
     Two blocks are in series when the first has no other successor and the second no other
     predecessor. The cheapest pair is joined first. What is not in series stays apart, so there may
-    be more blocks than asked for.
-
-    Args:
-        most: so many blocks are few enough.
+    be more blocks than are few enough.
 
     Returns:
         The blocks in an order in which they can run.

@@ -162,11 +162,7 @@ class _Planner:
         return min(alternatives, key=lambda one: one.value, default=None)
 
     def _evened(self, runs: Sequence[_Run]) -> list[_Run]:
-        """Put the cut first whose weights and state are even, where it takes hardly longer.
-
-        Args:
-            runs: the fastest first.
-        """
+        """Put the cut first whose weights and state are even, if it is hardly slower."""
         best, prediction = runs[0]
         setting = best.setting
         known = self._known(setting.mesh)

@@ -162,9 +162,7 @@ class Crossing:
         block_of: Mapping[int, int],
         membership: npt.NDArray[np.float64],
     ) -> None:
-        """Args:
-        membership: 1 where a downset (row) has a block (column), else 0.
-        """
+        """Take a membership: 1 where a downset (row) has a block (column), else 0."""
         takers: dict[int, set[int]] = {}
         for place, node in enumerate(model.nodes):
             for tensor in node.inputs:

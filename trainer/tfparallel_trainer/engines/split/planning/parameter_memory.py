@@ -28,9 +28,7 @@ class Variables:
         known: costs.Costs,
         membership: npt.NDArray[np.float64],
     ) -> None:
-        """Args:
-        membership: 1 where a downset (row) has a block (column), else 0.
-        """
+        """Take a membership: 1 where a downset (row) has a block (column), else 0."""
         count, of_blocks = membership.shape
         sums = np.zeros((6, count, count))
         alone = np.zeros((5, of_blocks))

@@ -112,11 +112,7 @@ def predict(
     setting: search_space.Setting,
     cluster: hardware.Cluster,
 ) -> Prediction:
-    """Run a step in thought.
-
-    Args:
-        path: the places of the downsets between stages, the empty one and the whole included.
-    """
+    """Run a step in thought, for a path as `cuts.best` gives it."""
     pairs = list(itertools.pairwise(path))
     parts = [tuple(sorted(known.nodes(*pair))) for pair in pairs]
     order = tuple(itertools.chain.from_iterable(parts))

@@ -63,9 +63,6 @@ def optimizer_state(optimizer: Any, variables: Mapping[str, Any]) -> tuple[dict[
     It is built on small stand-ins with as many dimensions as the weights have; each dimension of a
     slot is one of its weight's.
 
-    Args:
-        variables: those of a skeleton, by key; what is not trained has no slots.
-
     Returns:
         Bytes of each variable that is trained, by key; and bytes that belong to none.
 

@@ -49,10 +49,8 @@ def save(
 ) -> None:
     """Write `model.keras`, so that readers see all of it or what was there before.
 
-    With an optimizer that keeps averages of the weights (use_ema), those are what is written.
-
-    Args:
-        drawn: the unsplit model; gets the learning rate and the counters of the checkpoint.
+    With an optimizer that keeps averages of the weights (use_ema), those are what is written. The
+    model gets the learning rate and the counters of the checkpoint.
 
     Raises:
         StorageError: the disk does not take it, or has damaged the checkpoint.

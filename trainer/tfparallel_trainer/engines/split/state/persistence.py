@@ -56,10 +56,7 @@ class Persistence:
         return files.Position(step=0, epoch=self.settings.first_epoch, example=0)
 
     def export(self, at: files.Position) -> None:
-        """Leave the trained model in the output directory; all processes take part.
-
-        Args:
-            at: where training has ended; the last checkpoint is of there.
+        """Leave the trained model, where training has ended, in the output directory.
 
         Raises:
             StorageError: the disk does not take it.
@@ -157,8 +154,7 @@ def load_weights(
 ) -> None:
     """Assign to each rank its part of the weights of a file; the optimizer's state stays as it is.
 
-    Args:
-        weights_path: `trainer.initialWeights`: a path, relative to `folder` or absolute.
+    Its path, `trainer.initialWeights`, is relative to the folder or absolute.
 
     Raises:
         BadConfigurationError: the file is not there, or its variables are not the model's.

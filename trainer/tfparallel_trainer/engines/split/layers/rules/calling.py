@@ -15,12 +15,9 @@ _NOT_COPIED = ("_initializer", "_regularizer", "_constraint")
 
 
 def call_layer(local: registry.Local, seed: int = 0) -> Sequence[Any]:
-    """Call the node's own layer or operation on the rank's parts.
+    """Call the node's own layer or operation on the rank's parts, with a seed added to its seeds.
 
     It has no weights that are cut, and does not look at masks.
-
-    Args:
-        seed: what is added to the layer's seeds.
     """
     node = dataclasses.replace(local.node, masks={})
     return _run(local, local.model, node, local.variables, seed)

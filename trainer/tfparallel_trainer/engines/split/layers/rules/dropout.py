@@ -74,11 +74,7 @@ def _drawn(layer: Any, lies: layout.Layout) -> layout.Layout:
 
 
 def seed_offset(local: registry.Local, lies: layout.Layout) -> int:
-    """What a rank adds to a seed, so that each part of a tensor has its own.
-
-    Args:
-        lies: how the tensor lies whose parts shall differ.
-    """
+    """What a rank adds to a seed, so that each part of a tensor that lies so has its own."""
     part = 0
     for cut in lies.cuts:
         if cut is not None:

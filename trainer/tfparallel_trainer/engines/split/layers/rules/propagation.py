@@ -182,9 +182,6 @@ def survives(
     It survives where the rows of some dimensions hold as many elements as they did before. Only
     then each rank's elements are those that it has already. What lies in front of them, such
     as the batch, may be merged or divided.
-
-    Args:
-        old: the shape before; None is what only the data tells.
     """
     inner = _elements(old[place + 1 :])
     for there in range(len(new)):

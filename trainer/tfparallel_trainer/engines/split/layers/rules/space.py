@@ -121,9 +121,6 @@ class Sliding(Passing):
 def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
     """The layout for a first input whose rows, and channels if they may be, come divided.
 
-    Args:
-        channels: whether channels may stay divided.
-
     Raises:
         CannotSplitError: it comes whole.
     """
@@ -155,10 +152,7 @@ def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:
 def planned(
     call: registry.Call, lies: layout.Layout, plan_of: PlanOf, free: bool = False
 ) -> rows.Plan:
-    """Plan a layer on its divided input.
-
-    Args:
-        free: whether each rank has all rows, so that none must be sent.
+    """Plan a layer on its divided input; if it is free, each rank has all rows, and none is sent.
 
     Raises:
         CannotSplitError: there are too few rows, or a halo is wider than a shard.
@@ -221,10 +215,8 @@ def spans_of(local: registry.Local) -> rows.Spans:
 def brought(
     local: registry.Local, tensor: tf.Tensor, plan_of: PlanOf
 ) -> tuple[tf.Tensor, list[rows.Share]]:
-    """Give a rank's rows their halo; and say what the rank does along each dimension.
-
-    Args:
-        tensor: [examples, rows, …, channels].
+    """Give the rows of [examples, rows, …, channels] their halo; and say what the rank does along
+    each dimension.
     """
     group, plan = local.groups[AXIS], plan_of(local.layer, 0, spans_of(local))
     is_whole = len(plan.shares) == 1  # channels are divided, and every rank has all rows
