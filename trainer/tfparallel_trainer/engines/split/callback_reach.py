@@ -89,10 +89,7 @@ class Model:
     """In place of a model: loss and metrics are known by name, and weights are not there."""
 
     def __init__(self, head: Any, optimizer: Any, callback: str) -> None:
-        """Args:
-        head: has the compiled metrics, `stop_training` and the history.
-        callback: the name of the callback that is given this.
-        """
+        """Take a head that has the compiled metrics, and the name of the callback."""
         vars(self).update(_head=head, _callback=callback)
         vars(self)["optimizer"] = Optimizer(optimizer, callback)
 

@@ -50,7 +50,10 @@ def describe(
             have not been measured.
         expected: what the planner expects of these stages; None when it did not cut them.
     """
-    planned = None if expected is None else [_computes(expected, one) for one in expected.stages]
+    planned = None  # seconds of a step in which each stage is expected to compute
+    if expected is not None:
+        of_microbatch = [one.forward_seconds + one.backward_seconds for one in expected.stages]
+        planned = [expected.microbatches * one for one in of_microbatch]
     placements = []
     for stage in model_stages[: progress.MAX_STAGES]:
         ranks = place.of_stage(stage.index)
@@ -77,11 +80,6 @@ def reasons(plan: plan.Plan) -> tuple[str, ...]:
     """Why a plan was chosen, as far as a report has room."""
     shown = plan.reasons[: progress.MAX_REASONS]
     return tuple(one[: progress.MAX_REASON_LETTERS] for one in shown)
-
-
-def _computes(plan: plan.Plan, stage: plan.Stage) -> float:
-    """Seconds of a step in which a stage is expected to compute."""
-    return plan.microbatches * (stage.forward_seconds + stage.backward_seconds)
 
 
 def _number(seconds: Sequence[float] | None, stage: int) -> str | None:

@@ -52,7 +52,8 @@ class Watched:
         steps = [spans for spans in self._spans if spans]
         if not steps:
             return ()
-        chosen = sorted(steps, key=_length)[len(steps) // 2]
+        by_length = sorted(steps, key=lambda spans: max(one.end for one in spans) - spans[0].begin)
+        chosen = by_length[len(steps) // 2]
         begin = chosen[0].begin
         return tuple(
             one.model_copy(update={"begin": one.begin - begin, "end": one.end - begin})
@@ -70,7 +71,3 @@ def _spans(moments: Sequence[float], stages: int) -> Iterator[plan.Span]:
                 yield plan.Span(
                     stage=stage, work=work.value, microbatch=microbatch, begin=begin, end=end
                 )
-
-
-def _length(spans: Sequence[plan.Span]) -> float:
-    return max(one.end for one in spans) - spans[0].begin

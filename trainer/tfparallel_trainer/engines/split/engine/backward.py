@@ -107,7 +107,12 @@ class Training(stage_worker.StageWorker):
             tape.watch([tensor for tensor in taken.values() if tensor.dtype.is_floating])
             tape.watch([self.values[key] for key in self.gradients])
             part = self._run(action.microbatch, taken)
-            terms = _with_one_end(self._terms(action.microbatch, part))
+            terms = self._terms(action.microbatch, part)
+            ends = adjoint.one_end([one.numerator for _, one in terms])
+            terms = [
+                (term, dataclasses.replace(one, numerator=end))
+                for (term, one), end in zip(terms, ends, strict=True)
+            ]
         changed = {key: one for key, one in part.changed.items() if key in self.values}
         self.values |= changed
         self.statistics |= changed
@@ -171,23 +176,11 @@ class Training(stage_worker.StageWorker):
         self.did([*input_gradients.values(), *exchange.parts(self.gradients.values())])
 
 
-def _with_one_end(terms: Sequence[stage_worker.Counted]) -> list[stage_worker.Counted]:
-    """Let gradients come in through one operation (see `adjoint.one_end`)."""
-    ends = adjoint.one_end([one.numerator for _, one in terms])
-    return [
-        (term, dataclasses.replace(one, numerator=end))
-        for (term, one), end in zip(terms, ends, strict=True)
-    ]
-
-
 class CompleteGradients:
     """The gradients of a rank as its optimizer takes them."""
 
     def __init__(self, worker: Training, factor: tf.Tensor | None) -> None:
-        """Args:
-        worker: of a rank, with its gradients summed over ranks.
-        factor: what these are multiplied by first.
-        """
+        """Take gradients that are summed over ranks, and what they are multiplied by first."""
         rank = worker.rank
         gradients = _with_penalty(worker, factor)
         self.failed = tf.add_n([tf.zeros((), tf.float64), *_one_by_one(_failed, gradients)])

@@ -81,9 +81,7 @@ class Exchange:
     ) -> dict[int, list[Any]]:
         """Add gradients up over ranks, each kind as `objective.gradients` does.
 
-        Args:
-            local_gradients: of each that is in this process the gradients of its variables.
-            also: of each that is in this process further tensors, whose sums come last.
+        Each rank of this process gives its own, and further tensors whose sums come last.
         """
         if not self._is_inside(ranks):
             totals: dict[int, list[Any]] = {}
@@ -119,12 +117,7 @@ class Exchange:
 
 
 def add(parts: Sequence[Any], kinds: Sequence[gradients.Kind]) -> Any:
-    """Add gradients of one variable up; sparse ones stay sparse.
-
-    Args:
-        parts: the gradients, or None.
-        kinds: of each.
-    """
+    """Add gradients of one variable up, of which some may be None; sparse ones stay sparse."""
     pairs = [(part, kind) for part, kind in zip(parts, kinds, strict=True) if part is not None]
     if len(pairs) < 2:
         return pairs[0][0] if pairs else None

@@ -25,9 +25,7 @@ class Ranks:
     local: Sequence[rank_model.Rank]
     between: exchange.Exchange
     division: head.Division
-    """When the denominators of the loss are known."""
     watched: watched.Watched
-    """The steps made lately."""
     variants: dict[tuple[collectives.Program, stage_worker.Shares], int] = dataclasses.field(
         default_factory=dict
     )

@@ -33,10 +33,7 @@ class Reduction:
         kinds: Kinds,
         known: head.Division,
     ) -> None:
-        """Args:
-        signals: what this process tells the others, which is added up: float64 [n].
-        kinds: of gradients; those that become known are added.
-        """
+        """Take what this process tells the others, float64 [n]; further kinds become known."""
         self._workers = workers
         self._between = between
         self._signals = signals

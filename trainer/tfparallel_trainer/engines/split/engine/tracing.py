@@ -79,7 +79,10 @@ class _Tracer:
 
     def _pass_on(self, source: int, target: int, parcel: programs.Parcel) -> None:
         """Do this process's part of a message."""
-        address = (self._transfer(source, target, parcel), parcel)
+        begin, end = self.partition.stage_of(source), self.partition.stage_of(target)
+        if parcel.work is schedule.Work.BACKWARD:  # a gradient goes against the transfer
+            begin, end = end, begin
+        address = (cutting.Transfer(begin, end, parcel.tensor), parcel)
         number = self.partition.number(parcel, address[0])
         giver, taker = self.workers.get(source), self.workers.get(target)
         tensor: Any = None
@@ -96,10 +99,3 @@ class _Tracer:
                 taken = tf.identity(tensor)
                 taker.took(taken)
             taker.take(address, taken)
-
-    def _transfer(self, source: int, target: int, parcel: programs.Parcel) -> cutting.Transfer:
-        """Which transfer a message belongs to; a gradient goes against it."""
-        begin, end = self.partition.stage_of(source), self.partition.stage_of(target)
-        if parcel.work is schedule.Work.BACKWARD:
-            begin, end = end, begin
-        return cutting.Transfer(begin, end, parcel.tensor)

@@ -105,9 +105,7 @@ class Optimizer:
     def _in_place_of_kept(self, gradients: Sequence[Any], clipped: Sequence[Any]) -> list[Any]:
         """What makes Keras apply, or keep, exactly these: it adds what it keeps, and divides.
 
-        Args:
-            gradients: with those that are kept, divided by the number of steps of an update.
-            clipped: what of them is applied where this step makes an update.
+        Gradients come with those that are kept, divided by the number of steps of an update.
         """
         is_due = tf.equal((self._iterations + 1) % self._steps, 0)
         for accumulator in self._accumulators:

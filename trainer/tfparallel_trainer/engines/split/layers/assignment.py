@@ -68,15 +68,13 @@ class Assignment:
             BadConfigurationError: an axis does not; says why not, for a layer that it might divide.
         """
         used = {
-            cut.axis
+            axis
             for choice in self.choices
             for lies in (*choice.split.wants.values(), *choice.split.gives.values())
-            for cut in lies.cuts
-            if cut is not None
+            for axis in lies.axes
         }
         for shard in self.variables.values():
-            used |= shard.summed
-            used |= {cut.axis for cut in shard.layout.cuts if cut is not None}
+            used |= shard.summed | shard.layout.axes
         for axis, degree in self.degrees.items():
             if degree > 1 and axis not in used:
                 reasons = [choice.why for choice in self.choices if f"mesh.{axis}" in choice.why]
@@ -162,7 +160,10 @@ class _Walk:
             input_layouts={tensor: self._layouts[tensor] for tensor in node.inputs},
             trained=self._trained,
         )
-        override = self._override_of(node)
+        layer = getattr(node.calls, "name", "")
+        override = self._overrides.get(node.name, self._overrides.get(layer))
+        if node.kind is graph.Kind.MASK:
+            override = None
         reasons: list[str] = []
         choices: list[Choice] = []
         for way, rule in catalog.rules_of(node).items():
@@ -185,12 +186,6 @@ class _Walk:
         missing = "" if alone else f"there is no rule for {type(node.calls).__name__}"
         why = asked or "; ".join(reasons) or missing
         return self._choice(node, registry.REPLICATED, registry.Split(), why)
-
-    def _override_of(self, node: graph.Node) -> str | None:
-        if node.kind is graph.Kind.MASK:
-            return None
-        layer = getattr(node.calls, "name", "")
-        return self._overrides.get(node.name, self._overrides.get(layer))
 
     def _checked(self, node: graph.Node, split: registry.Split) -> registry.Split:
         """See that variables can be cut so, and are where other nodes read them, too."""

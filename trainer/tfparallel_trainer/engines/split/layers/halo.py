@@ -17,11 +17,9 @@ _DIMENSION = 1
 
 
 def exchange(group: collectives.Communicator, tensor: tf.Tensor, plan: rows.Exchange) -> tf.Tensor:
-    """Give a rank the rows that it wants.
+    """Give a rank the rows that it wants, from its own: [examples, rows, …], of static shape.
 
-    Args:
-        group: the ranks that the rows are divided over; each calls this with the same plan.
-        tensor: the rank's own rows: [examples, rows, …], of static shape.
+    All ranks of the group call this with the same plan.
     """
     if plan.owned == plan.needed:
         return tf.identity(tensor)
@@ -34,13 +32,7 @@ def exchange(group: collectives.Communicator, tensor: tf.Tensor, plan: rows.Exch
 
 
 def part(tensor: tf.Tensor, span: rows.Span, of: rows.Span) -> tf.Tensor:
-    """Some of the rows that a tensor holds.
-
-    Args:
-        tensor: [examples, rows, …].
-        span: which rows of the whole image.
-        of: those that the tensor holds.
-    """
+    """A span of the rows of the whole image, from [examples, rows, …] that holds those `of` it."""
     return tensor[:, span.within(of)]
 
 

@@ -81,8 +81,7 @@ class Layout:
     cuts: tuple[Cut | None, ...]
 
     def __post_init__(self) -> None:
-        axes = [cut.axis for cut in self.cuts if cut is not None]
-        if len(set(axes)) < len(axes):
+        if len(self.axes) < sum(cut is not None for cut in self.cuts):
             raise ValueError(f"one axis cuts two dimensions: {self}")
 
     def __str__(self) -> str:
@@ -93,6 +92,11 @@ class Layout:
     def is_whole(self) -> bool:
         """Whether every rank has all of it."""
         return all(cut is None for cut in self.cuts)
+
+    @property
+    def axes(self) -> frozenset[shape.Axis]:
+        """The axes that cut a dimension."""
+        return frozenset(cut.axis for cut in self.cuts if cut is not None)
 
     def over(self, axis: shape.Axis) -> tuple[int, Cut] | None:
         """Which dimension an axis cuts, and how."""

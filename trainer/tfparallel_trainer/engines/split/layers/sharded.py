@@ -81,23 +81,23 @@ class _NodeRunner:
             self.added_losses += part.added_losses
             return
         changed: dict[str, Any] = {}
-        place = {axis: group.index for axis, group in self.groups.items()}
-        outputs = catalog.rules_of(node)[choice.way].compute(
-            registry.Local(
-                model=self.plan.model,
-                node=node,
-                split=choice.split,
-                training=self.training,
-                same_dropout=self.same_dropout,
-                groups=self.groups,
-                tensors=tensors,
-                variables=variables,
-                changed=changed,
-            )
+        local = registry.Local(
+            model=self.plan.model,
+            node=node,
+            split=choice.split,
+            training=self.training,
+            same_dropout=self.same_dropout,
+            groups=self.groups,
+            tensors=tensors,
+            variables=variables,
+            changed=changed,
         )
+        outputs = catalog.rules_of(node)[choice.way].compute(local)
         for number, part in zip(node.outputs, outputs, strict=True):
             # Some operations forget sizes, without which parts cannot be gathered.
-            dims = choice.split.gives[number].local(self.plan.model.tensors[number].shape, place)
+            dims = choice.split.gives[number].local(
+                self.plan.model.tensors[number].shape, local.place()
+            )
             self.tensors[number] = (
                 None
                 if part is None

@@ -58,10 +58,7 @@ class Rows:
     """Draws rows of one variable."""
 
     def __init__(self, graph: Any, source: Any, result: Any) -> None:
-        """Args:
-        source: its operation that draws.
-        result: the tensor that is the initial value.
-        """
+        """Take the operation of a trace that draws, and the tensor that is the initial value."""
         self._shape = tuple(result.shape)
         self._row = math.prod(self._shape[1:])
         wide = source.outputs[0].dtype.size > 4

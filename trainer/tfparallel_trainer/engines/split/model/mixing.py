@@ -232,8 +232,7 @@ def _computed(
 def _front(
     tensor: graph.Tensor, batches: Sequence[Sequence[int]], outputs: Sequence[Any]
 ) -> int | None:
-    """The copies of the batch in an output that is the same for the first example of both batches.
-    """
+    """The copies of the batch in an output that is twice the same for the first example."""
     place = tensor.batch
     if place is None:
         here, there = outputs

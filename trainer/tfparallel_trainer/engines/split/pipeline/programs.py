@@ -176,17 +176,16 @@ def on_mesh(
         rank_lists[rank] = [_placed(step, along) for step in steps]
         if pipelines[0].settles and place[shape.Axis.STAGE] == mesh.stage - 1:
             replicas = mesh.group(rank, shape.Axis.DATA).ranks
-            at = 1 + max(
-                (number for number, step in enumerate(steps) if _is_forward(step)), default=-1
-            )
+            forwards = [
+                number
+                for number, step in enumerate(steps)
+                if isinstance(step, schedule.Action) and step.work is schedule.Work.FORWARD
+            ]
+            at = 1 + max(forwards, default=-1)
             rank_lists[rank].insert(at, total(replicas, DENOMINATORS))
         if trains:
             rank_lists[rank] += _ending(mesh, rank)
     return rank_lists
-
-
-def _is_forward(step: Step) -> bool:
-    return isinstance(step, schedule.Action) and step.work is schedule.Work.FORWARD
 
 
 def _ending(mesh: shape.Mesh, rank: int) -> Iterator[Step]:

@@ -69,13 +69,7 @@ def tensors(node: graph.Node) -> Iterator[int]:
 
 
 def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], width: int) -> float:
-    """Bytes of an example that a node keeps besides.
-
-    Args:
-        inputs: shapes of its tensors for one example, without the batch.
-        outputs: the same of what it gives.
-        width: bytes of an element.
-    """
+    """Bytes of an example that a node keeps besides, by the bytes of an element."""
     layer = node.calls
     elements = math.prod(outputs[0]) if outputs else 0
     if node.kind is not graph.Kind.LAYER:
@@ -100,10 +94,6 @@ def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], w
 def working(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """Elements of an example that a node's backward takes besides gradients of what it takes and
     gives.
-
-    Args:
-        inputs: shapes of its tensors for one example, without the batch.
-        outputs: the same of what it gives.
     """
     if node.kind is not graph.Kind.LAYER:
         return 0.0

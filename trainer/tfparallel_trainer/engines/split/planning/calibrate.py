@@ -30,12 +30,9 @@ _TOGETHER = 1 << 26
 
 
 def measure(model: graph.Graph, examples: int, length: int | None = None) -> list[costs.NodeTime]:
-    """Run each node alone on made-up tensors; nodes that do the same are measured once.
+    """Run each node alone for the examples of a microbatch; those that do the same only once.
 
-    Args:
-        model: the graph of a model without weights; what a node reads is made up, too.
-        examples: of a microbatch.
-        length: value for dimensions that are unknown until data is loaded.
+    Tensors and weights are made up, with a length where only the data would tell it.
     """
     known: dict[str, costs.NodeTime] = {}
     node_times = []
@@ -48,12 +45,7 @@ def measure(model: graph.Graph, examples: int, length: int | None = None) -> lis
 
 
 def update(optimizer: Any, model: graph.Graph) -> hardware.Update:
-    """Measure how fast an optimizer changes weights.
-
-    Args:
-        optimizer: the one that the user compiled the model with; it stays as it is.
-        model: of its weights, the largest one's type and number of axes count.
-    """
+    """Measure how fast a copy of an optimizer changes weights like the largest of a model."""
     trained = [one for one in model.variables.values() if one.trainable]
     if not trained:
         return hardware.Update()

@@ -48,7 +48,6 @@ class Subject:
 
     model: graph.Graph
     times: Sequence[costs.NodeTime]
-    """Of each node."""
     costs: costs.Costs
     cluster: hardware.Cluster
     shardings_of: ShardingsOf

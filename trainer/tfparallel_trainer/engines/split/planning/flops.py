@@ -11,6 +11,8 @@ from typing import Any
 from tfparallel_trainer.engines.split.model import graph, operations
 
 Shape = tuple[int, ...]
+"""Of a tensor for one example, without the batch."""
+
 _Formula = Callable[[Any, Sequence[Shape], Sequence[Shape]], float]
 
 _TRANSPOSED = operations.layers("Conv*DTranspose")
@@ -21,12 +23,7 @@ _PER_ELEMENT_SOFTMAX = 5.0
 
 
 def of(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
-    """Count the operations of a node.
-
-    Args:
-        inputs: shapes of its tensors for one example, without the batch, in order.
-        outputs: the same of what it gives.
-    """
+    """Count the operations of a node."""
     if node.kind is not graph.Kind.LAYER:
         return _operation(node, inputs, outputs)
     layer = node.calls

@@ -116,12 +116,7 @@ def _main() -> None:
 
 
 def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> hardware.Link:
-    """Measure along an axis.
-
-    Args:
-        axis: with groups of two.
-        places: the devices of this process that take part, by their ranks.
-    """
+    """Measure along an axis with groups of two, of whose devices some are in this process."""
     ends = [
         (name, collectives.Communicator.of(mesh.group(rank, axis), rank, name))
         for rank, name in places.items()

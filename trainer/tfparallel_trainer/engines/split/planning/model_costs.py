@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -37,9 +37,8 @@ def of(
     ]
     gradients = graph.with_gradient(model)
     ends = {one.tensor for one in model.outputs}
-    kept = set(ends).union(
-        *(activation_memory.tensors(node) for node in _backward(model, gradients))
-    )
+    backward = (node for node in model.nodes if gradients.intersection(node.outputs))
+    kept = ends.union(*map(activation_memory.tensors, backward))
     measures = _Measures(model, shapes, widths, sizes, gradients)
     return costs.Costs(
         nodes=tuple(map(measures.cost, model.nodes)),
@@ -51,7 +50,10 @@ def of(
             )
             for number, size in enumerate(sizes)
         ),
-        variables={key: _variable(one, slots.get(key, 0)) for key, one in model.variables.items()},
+        variables={
+            key: costs.Variable(_bytes(one), _bytes(one) * one.trainable, slots.get(key, 0))
+            for key, one in model.variables.items()
+        },
         fixed_slots=fixed_slots,
         copies=copies,
         colocated=_colocated(model),
@@ -103,11 +105,6 @@ def _bytes(variable: Any) -> int:
     return int(math.prod(variable.shape)) * graph.itemsize(variable.dtype)
 
 
-def _variable(one: Any, slots: int) -> costs.Variable:
-    size = _bytes(one)
-    return costs.Variable(size, size if one.trainable else 0, slots)
-
-
 def _colocated(model: graph.Graph) -> frozenset[tuple[int, ...]]:
     readers: dict[str, list[int]] = {key: [] for key in recording.gathered(model)}
     for place, node in enumerate(model.nodes):
@@ -132,8 +129,3 @@ def _named(model: graph.Graph, number: int) -> str:
     if number in model.inputs:
         return model.input_names[number]
     return next((one.name for one in model.nodes if number in one.outputs), str(number))
-
-
-def _backward(model: graph.Graph, gradients: Container[int]) -> Iterator[graph.Node]:
-    """The nodes that have a backward: some trained weight comes in or before them."""
-    return (node for node in model.nodes if any(one in gradients for one in node.outputs))

@@ -17,9 +17,7 @@ def timeline(
 ) -> tuple[plan.Span, ...]:
     """Let every stage do its list; all stages of a rendezvous are busy until it ends.
 
-    Args:
-        lists: ordered lists that come to their end, whatever stages wait for.
-        seconds: how long a stage takes for a step; for a rendezvous, its first stage is asked.
+    It takes as long as its first stage says.
     """
     place = dict.fromkeys(lists, 0)
     clock = dict.fromkeys(lists, 0.0)

@@ -3,7 +3,7 @@
 import collections
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -23,7 +23,6 @@ _IN_TURN = (keras.optimizers.Adafactor, keras.optimizers.Muon)
 """They compute norms and products of a weight's gradient, which come one after the other."""
 
 _Kind = tuple[tuple[int, ...], str]
-"""Shape and type of a variable."""
 
 
 def of(
@@ -75,7 +74,8 @@ def optimizer_state(optimizer: Any, variables: Mapping[str, Any]) -> tuple[dict[
     for key, variable in variables.items():
         if not variable.trainable:
             continue
-        kind = (len(variable.shape), variable.dtype, _label(optimizer, variable))
+        label = variable.path if isinstance(optimizer, keras.optimizers.Muon) else ""
+        kind = (len(variable.shape), variable.dtype, label)  # Muon goes by the names of weights
         if kind not in known:
             known[kind] = _built(optimizer, (variable,)) - fixed
         sizes = dict(zip(_SIZES, variable.shape, strict=False))
@@ -96,11 +96,6 @@ def optimizer_copies(optimizer: Any) -> float:
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return 0.0 if isinstance(inner, _IN_TURN) else 1.0
-
-
-def _label(optimizer: Any, variable: Any) -> str:
-    """What tells weights of one kind apart: Muon goes by their names."""
-    return variable.path if isinstance(optimizer, keras.optimizers.Muon) else ""
 
 
 def _built(optimizer: Any, like: Sequence[Any]) -> collections.Counter[_Kind]:
@@ -146,23 +141,15 @@ def shardings_of(model: graph.Graph, optimizer: Any = None) -> choose.ShardingsO
     return on
 
 
-def _axes(choice: assignment.Choice) -> Iterator[shape.Axis]:
-    lies = [
-        *choice.split.gives.values(),
-        *(shard.layout for shard in choice.split.variables.values()),
-    ]
-    for one in lies:
-        yield from (cut.axis for cut in one.cuts if cut is not None)
-
-
 def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> costs.Sharding:
     model, degrees = assigned.model, assigned.degrees
-    axes = set(_axes(choice))
+    variables = [shard.layout for shard in choice.split.variables.values()]
+    divided = [lies.axes for lies in (*choice.split.gives.values(), *variables)]
     if choice.way == registry.REPLICATED and not choice.costs:
         return costs.REPLICATED
     return costs.Sharding(
         name=choice.way,
-        compute=math.prod(1 / degrees.get(axis, 1) for axis in axes),
+        compute=math.prod(1 / degrees.get(axis, 1) for axis in set[shape.Axis]().union(*divided)),
         kept=max(
             (_share(lies, model.tensors[one].shape) for one, lies in choice.split.gives.items()),
             default=1.0,

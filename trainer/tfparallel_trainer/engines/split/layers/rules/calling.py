@@ -36,11 +36,9 @@ def smaller(
     variables: Mapping[str, Any],
     seed: int = 0,
 ) -> Sequence[Any]:
-    """Call a layer of the same kind that is as large as the rank's part.
+    """Call a layer of the same kind that is as large as the rank's part, with a seed added.
 
-    Args:
-        variables: the values of all its variables, by the keys of the node's layer.
-        seed: what is added to the layer's seeds.
+    Its variables have values by the keys of the node's layer.
     """
     with keras.StatelessScope(initialize_variables=False):
         layer = _resized(local.layer, config)

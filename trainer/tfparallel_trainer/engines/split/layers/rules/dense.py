@@ -35,7 +35,7 @@ class Column(_DenseRule):
         units = call.divide("units", call.layer.units, _TENSOR)
         input_layout = _input(call)
         parts = input_layout.put(-1, units)
-        summed = others(input_layout)
+        summed = input_layout.axes - {_TENSOR}  # they leave a sum of gradients
         variables = {call.key(call.layer.kernel): registry.Shard(layout.cut(2, 1, units), summed)}
         if call.layer.use_bias:
             variables[call.key(call.layer.bias)] = registry.Shard(layout.cut(1, 0, units), summed)
@@ -70,7 +70,7 @@ class Row(_DenseRule):
         )
         input_layout = _input(call).put(-1, features)
         output_layout = input_layout.put(-1, None)
-        summed = others(input_layout)
+        summed = input_layout.axes - {_TENSOR}  # they leave a sum of gradients
         variables = {
             call.key(call.layer.kernel): registry.Shard(layout.cut(2, 0, features), summed)
         }
@@ -109,13 +109,6 @@ def check(layer: Any) -> None:
     ):
         if what:
             raise registry.CannotSplitError(f"it has {reason}: do without, or replicate the layer")
-
-
-def others(input_layout: layout.Layout) -> frozenset[shape.Axis]:
-    """The axes other than the tensor axis that cut a tensor, and so leave a sum of gradients."""
-    return frozenset(axis for axis in layout.AXES if axis is not _TENSOR) & frozenset(
-        cut.axis for cut in input_layout.cuts if cut is not None
-    )
 
 
 def spreading(call: registry.Call, lies: layout.Layout) -> tuple[traffic.Traffic, ...]:

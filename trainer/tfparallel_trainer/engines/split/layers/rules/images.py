@@ -6,13 +6,13 @@ so on; the filters of a transposed one are the dimension before the last.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, layout, rows, traffic
+from tfparallel_trainer.engines.split.layers import adjoint, layout, rows
 from tfparallel_trainer.engines.split.layers.rules import dense, registry, space
 from tfparallel_trainer.engines.split.model import operations
 
@@ -47,7 +47,7 @@ class Rows(registry.Rule):
             input_layout,
             space.output(input_layout, plan),
             call.unsharded(space.SUMMED),
-            self._costs(call, input_layout, plan),
+            space.halos(call, plan, input_layout),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -67,11 +67,6 @@ class Rows(registry.Rule):
         free = call.input_layouts[call.first].is_whole and call.first not in call.trained
         plan = space.planned(call, sharded_layout, self._kind.plan_of, free)
         return call.whole(call.first) if free else sharded_layout, plan
-
-    def _costs(
-        self, call: registry.Call, input_layout: layout.Layout, plan: rows.Plan
-    ) -> Iterable[traffic.Traffic]:
-        return () if input_layout.is_whole else space.halos(call, plan, input_layout)
 
     def _convolved(self, local: registry.Local, tensor: Any) -> Any:
         layer = local.layer
@@ -116,7 +111,7 @@ class RowsAndFilters(Rows):
             input_layout,
             space.output(input_layout, plan).put(-1, units),
             variables,
-            (*dense.spreading(call, input_layout), *self._costs(call, input_layout, plan)),
+            (*dense.spreading(call, input_layout), *space.halos(call, plan, input_layout)),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:

@@ -37,11 +37,7 @@ class Parts(registry.Rule):
         reduced = _reduced(layer, len(lies.cuts))
         weight = registry.Shard(
             layout.Layout(tuple(lies.cuts[place] for place in reduced)),
-            frozenset(
-                cut.axis
-                for place, cut in enumerate(lies.cuts)
-                if cut is not None and place not in reduced
-            ),
+            lies.axes.difference(_axes(lies, reduced)),
         )
         dims = tuple(
             1 if place in reduced else size
@@ -123,7 +119,7 @@ class Batch(space.Passing):
             )
         lies = space.as_it_comes(call)
         channels = lies.cuts[-1]
-        summed = frozenset() if space.cut_of_rows(lies) is None else space.SUMMED
+        summed = lies.axes & space.SUMMED
         variables = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
         moments = lies.largest(dims)[-1:]
         costs = call.sends(traffic.Kind.SUM, space.AXIS, _both_ways(call), moments, _exact(layer))
@@ -227,7 +223,8 @@ def _moments(
 
     They take two sums, because the mean of squares would lose small variances.
     """
-    cut = space.cut_of_rows(local.split.wants[local.node.inputs[0]])
+    place = local.split.wants[local.node.inputs[0]].over(space.AXIS)
+    cut = None if place is None else place[1]
     count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(values), axes)), values.dtype)
     group = local.groups[space.AXIS]
     times = 1.0 if cut is None else cut.size / cut.sizes[group.index]

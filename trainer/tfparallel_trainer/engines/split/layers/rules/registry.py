@@ -157,11 +157,9 @@ class Call(_OfNode):
         dims: Iterable[int | None],
         dtype: str | None = None,
     ) -> tuple[traffic.Traffic, ...]:
-        """What ranks along an axis communicate, once for each work.
+        """What ranks along an axis communicate for each work: each brings a tensor of these sizes.
 
-        Args:
-            dims: of the tensor that each rank brings.
-            dtype: of this tensor; absent: that in which the layer computes.
+        Its type is that in which the layer computes, or another one.
         """
         brought = dtype or self.layer.compute_dtype
         return tuple(

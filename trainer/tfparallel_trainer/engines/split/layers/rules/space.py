@@ -136,12 +136,6 @@ def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
     return required_layout
 
 
-def cut_of_rows(lies: layout.Layout) -> layout.Cut | None:
-    """How rows are divided over their axis; None where they are whole."""
-    cut = lies.cuts[ROWS]
-    return cut if cut is not None and cut.axis is AXIS else None
-
-
 def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:
     """The rows of each rank of a tensor of a shape; one rank has all where they are whole."""
     cut = lies.cuts[ROWS]
@@ -195,6 +189,8 @@ def output(lies: layout.Layout, plan: rows.Plan) -> layout.Layout:
 
 def halos(call: registry.Call, plan: rows.Plan, lies: layout.Layout) -> Iterator[traffic.Traffic]:
     """The cost of the rows that change hands, for the rank that sends most of them."""
+    if lies.is_whole:  # each rank has all rows
+        return
     exchange, ranks = plan.exchange, range(len(plan.owned))
     counts = {schedule.Work.FORWARD: exchange.sent, schedule.Work.BACKWARD: exchange.taken}
     examples, _, *rest = lies.largest(call.dimensions(call.first))
@@ -231,12 +227,7 @@ def brought(
 
 
 def surrounded(tensor: tf.Tensor, shares: Sequence[rows.Share], fill: Any = 0) -> tf.Tensor:
-    """Pad an image as far as the rank's part of it has borders of the whole one.
-
-    Args:
-        tensor: [examples, rows, …, channels].
-        shares: the rank's along the rows, and along the dimensions that follow.
-    """
+    """Pad [examples, rows, …, channels] as far as the rank's part borders on the whole image's."""
     pads = [(0, 0), *((share.before, share.after) for share in shares)]
     pads += [(0, 0)] * (tensor.shape.rank - len(pads))
     if not any(map(any, pads)):
