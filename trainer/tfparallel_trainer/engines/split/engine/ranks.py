@@ -119,11 +119,7 @@ def build(
 
 
 def _check(partition: partition.Partition) -> None:
-    """Refuse what two stages cannot share.
-
-    Raises:
-        UserCodeError: a layer that gathers statistics is called in two stages.
-    """
+    """Raise a UserCodeError if two stages call a layer that gathers statistics."""
     gathered = recording.gathered(partition.model)
     for stage in partition.stages:
         for key, owner in stage.borrowed:

@@ -184,11 +184,7 @@ class _Planner:
         ]
 
     def _known(self, mesh: shape.Mesh) -> cost_tables.Tables:
-        """The tables for a way of splitting layers, made once.
-
-        Raises:
-            TrainerError: the model cannot be split so.
-        """
+        """The tables for a way of splitting layers, made once; or the TrainerError why not."""
         subject, key = self._subject, (mesh.spatial, mesh.tensor)
         if key not in self._tables:
             try:

@@ -76,11 +76,7 @@ def every(constraints: Constraints, ranks: int) -> list[Setting]:
 
 
 def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
-    """Fill in what is left.
-
-    Raises:
-        BadConfigurationError: the axes do not fit the ranks, or there is no such axis.
-    """
+    """Fill in what is left; a BadConfigurationError says where the axes do not fit the ranks."""
     axes = [axis.value for axis in shape.Axis]
     for name, degree in degrees.items():
         if name not in axes:

@@ -52,11 +52,7 @@ class Elementwise(registry.Rule):
         return calling.call_layer(_spread(local))
 
     def _check(self, call: registry.Call, lies: layout.Layout) -> None:
-        """See that parts will do.
-
-        Raises:
-            CannotSplitError: they will not.
-        """
+        """Raise a CannotSplitError if parts will not do."""
         if lies.is_whole:
             raise registry.CannotSplitError("its inputs are whole")
 
