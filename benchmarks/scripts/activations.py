@@ -12,13 +12,14 @@ import keras
 import numpy as np
 
 from benchmarks.scripts import events, requested
+from testing.trainer import split_partition
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import devices as machine
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import arrays, batching
 from tfparallel_trainer.engines.split.engine import ranks, steps
 from tfparallel_trainer.engines.split.model import recording, skeleton
-from tfparallel_trainer.engines.split.pipeline import partition, schedule
+from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.objective import replica
 
 LAYERS = 12
@@ -55,7 +56,7 @@ def peak(order: schedule.Schedule, devices: Sequence[str], microbatches: int, ro
     examples = arrays.ArraySource((x, x, None), division, None)
     bare = skeleton.build(module, 0)
     mesh = shape.Mesh(stage=len(devices))
-    divided = partition.divide(recording.record(bare), mesh, microbatches, order)
+    divided = split_partition.divide(recording.record(bare), mesh, microbatches, order)
     places = dict(enumerate(devices))
     step = steps.TrainStep(
         module, ranks.build(module, bare, divided, places, examples), examples.spec, batch

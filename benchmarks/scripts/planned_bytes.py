@@ -6,21 +6,19 @@ import sys
 
 from benchmarks.models import layers
 from benchmarks.scripts import events
+from testing.trainer import split_partition, split_traffic
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.model import graph, recording, skeleton
-from tfparallel_trainer.engines.split.pipeline import partition, schedule
 
 
 def main(batch, ranks):
     functions = {"build_model": layers.build_model}
     bare = skeleton.build(user.Module(pathlib.Path(layers.__file__), functions), 0)
     mesh = shape.Mesh(tensor=ranks)
-    order = schedule.one_forward_one_backward
-    divided = partition.divide(recording.record(bare), mesh, 1, order)
+    divided = split_partition.divide(recording.record(bare), mesh)
     plan = divided.plan
-    costs = [one for choice in plan.choices for one in choice.costs] + list(plan.ending)
-    sent = sum(one.sent(batch, ranks) for one in costs)
+    sent = sum(one.sent(batch, ranks) for one in split_traffic.of(plan))
     for key, shard in plan.variables.items():
         if shard.summed:
             sizes = shard.layout.local(tuple(divided.model.variables[key].shape), {})

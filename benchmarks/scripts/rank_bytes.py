@@ -13,11 +13,11 @@ import tensorflow as tf
 
 from benchmarks.models import stacks
 from benchmarks.scripts import events
+from testing.trainer import split_partition
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.engines.split.engine import rank_model
 from tfparallel_trainer.engines.split.model import recording, skeleton
-from tfparallel_trainer.engines.split.pipeline import partition, schedule
 from tfparallel_trainer.objective import replica
 
 
@@ -31,7 +31,7 @@ def main(name, stages, tensor):
     module = user.Module(pathlib.Path(stacks.__file__), functions)
     bare = skeleton.build(module, 0)
     recorded = recording.record(bare)
-    divided = partition.divide(recorded, mesh, 1, schedule.one_forward_one_backward)
+    divided = split_partition.divide(recorded, mesh)
     kept = []
     for rank in range(mesh.size):
         replica.forget_names()

@@ -93,6 +93,11 @@ def times_of(seconds: Sequence[float]) -> list[costs.NodeTime]:
     return [costs.NodeTime(costs.Line(0.0, one), costs.Line(0.0, 2 * one)) for one in seconds]
 
 
+def downsets(block_graph: Sequence[blocks.Block]) -> tuple[int, ...]:
+    """All that there are."""
+    return blocks.downsets(block_graph, 1 << len(block_graph)) or ()
+
+
 def tables_of(
     model: graph.Graph, known: costs.Costs, node_times: Sequence[costs.NodeTime]
 ) -> cost_tables.Tables:
@@ -103,7 +108,7 @@ def tables_of(
         known,
         node_times,
         block_graph,
-        blocks.downsets(block_graph),
+        downsets(block_graph),
         [costs.REPLICATED] * len(model.nodes),
     )
 

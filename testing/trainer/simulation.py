@@ -8,17 +8,17 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from tfparallel_trainer.engines.split.pipeline import communication
+from tfparallel_trainer.engines.split.pipeline import programs, schedule
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Simulation:
     """How far ranks came when each did its list in order."""
 
-    waiting: Mapping[int, communication.Step]
+    waiting: Mapping[int, programs.Step]
     """The ranks that wait forever, and for what; empty when all came to the end."""
     finished: Mapping[int, float]
-    """When each rank came as far as it could; messages take no time."""
+    """When each rank came as far as it could; each action takes 1, messages take no time."""
     busy: Mapping[int, float]
     """How long each rank worked."""
 
@@ -28,7 +28,7 @@ class Simulation:
         return "; ".join(f"rank {rank} waits at {step}" for rank, step in self.waiting.items())
 
 
-def simulate(lists: Mapping[int, Iterable[communication.Step]]) -> Simulation:
+def simulate(lists: Mapping[int, Iterable[programs.Step]]) -> Simulation:
     """Let every rank do its list.
 
     Raises:
@@ -39,16 +39,16 @@ def simulate(lists: Mapping[int, Iterable[communication.Step]]) -> Simulation:
     place = dict.fromkeys(steps, 0)
     clock = dict.fromkeys(steps, 0.0)
     busy = dict.fromkeys(steps, 0.0)
-    at: dict[int, communication.Step] = {}
+    at: dict[int, programs.Step] = {}
     ready = collections.deque(steps)
     while ready:
         rank = ready.popleft()
         if place[rank] == len(steps[rank]):
             continue
         step = at[rank] = steps[rank][place[rank]]
-        if isinstance(step, communication.Compute):
-            clock[rank] += step.duration
-            busy[rank] += step.duration
+        if isinstance(step, schedule.Action):
+            clock[rank] += 1.0
+            busy[rank] += 1.0
             participants: tuple[int, ...] = (rank,)
         elif all(at.get(participant) == step for participant in step.ranks):
             participants = step.ranks
@@ -64,8 +64,8 @@ def simulate(lists: Mapping[int, Iterable[communication.Step]]) -> Simulation:
     return Simulation(waiting=at, finished=clock, busy=busy)
 
 
-def _check(steps: Mapping[int, Sequence[communication.Step]]) -> None:
+def _check(steps: Mapping[int, Sequence[programs.Step]]) -> None:
     for rank, rank_steps in steps.items():
         for step in rank_steps:
-            if isinstance(step, communication.Rendezvous) and step.ranks.count(rank) != 1:
+            if isinstance(step, programs.Rendezvous) and step.ranks.count(rank) != 1:
                 raise ValueError(f"rank {rank} takes part in the {step} not once")

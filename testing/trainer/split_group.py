@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from testing.trainer import logical_devices, split_models
+from testing.trainer import logical_devices, split_models, split_traffic
 from tfparallel_trainer.comms import collectives, shape
-from tfparallel_trainer.engines.split.layers import assignment, layout, sharded, traffic
+from tfparallel_trainer.engines.split.layers import assignment, layout, sharded
 from tfparallel_trainer.engines.split.model import execution, graph, recording
 from tfparallel_trainer.objective import replica
 
@@ -64,7 +64,7 @@ class Rank:
 
 def ranks(degrees: Mapping[shape.Axis, int]) -> list[Rank]:
     """The ranks that split layers, in groups of their own."""
-    places = layout.places(degrees)
+    places = split_traffic.places(degrees)
     keys: dict[Any, int] = {}
     members = []
     for number, place in enumerate(places):
@@ -150,8 +150,7 @@ def compare(
                 plan, key, gradient, (member, result), (members, rank_results), tolerance
             )
     if counted:
-        costs = [one for choice in plan.choices for one in choice.costs] + list(plan.ending)
-        total = sum(traffic.brought(costs, EXAMPLES).values())
+        total = split_traffic.brought(split_traffic.of(plan), EXAMPLES)
         assert max(member.brought() for member in members) == total
     return plan
 

@@ -1,15 +1,15 @@
 """Models of every shape that users write, each as a function that builds it."""
 
 import pathlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import pytest
 
 from tfparallel_trainer import user
-from tfparallel_trainer.engines.split.model import recording, skeleton
+from tfparallel_trainer.engines.split.model import execution, graph, recording, skeleton
 from tfparallel_trainer.objective import replica
 
 LAYERS = keras.layers
@@ -187,4 +187,28 @@ def bare(build: Callable[[], Any]) -> Any:
 
 def values(model: Any) -> dict[str, Any]:
     """What the variables of a model hold, by key."""
-    return {key: np.array(one.value) for key, one in recording.variables(model).items()}
+    return {key: np.array(one.value) for key, one in recording.record(model).variables.items()}
+
+
+class Result(NamedTuple):
+    """What a model gives for its inputs."""
+
+    outputs: Any
+    """Nested as the model gives them."""
+    masks: dict[str, Any]
+    """Of each output that has one, by its name."""
+    changed: dict[str, Any]
+    added_losses: tuple[Any, ...]
+
+
+def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training: bool) -> Result:
+    """Compute what calling the model would, on inputs that are nested as the model takes them."""
+    known = execution.by_number(model, inputs)
+    part = execution.run_nodes(model, model.nodes, known, variables, training)
+    tensors = part.tensors
+    return Result(
+        outputs=execution.outputs_of(model, tensors),
+        masks={one.name: tensors[one.mask] for one in model.outputs if one.mask is not None},
+        changed=part.changed,
+        added_losses=part.added_losses,
+    )

@@ -5,14 +5,14 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from testing.trainer import cases
+from testing.trainer import cases, split_partition
 from testing.trainer import ranks as devices
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import batching, source
 from tfparallel_trainer.engines.split.engine import ranks, steps
 from tfparallel_trainer.engines.split.model import skeleton
-from tfparallel_trainer.engines.split.pipeline import partition, schedule
+from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.objective import replica
 
 ONE = schedule.one_forward_one_backward
@@ -52,7 +52,7 @@ def prepare(
     examples = source.training(module, request)
     replica.forget_names()
     bare = skeleton.build(module, cases.SEED)
-    divided = partition.divide(skeleton.recorded(module, bare), mesh, microbatches, order)
+    divided = split_partition.divide(skeleton.recorded(module, bare), mesh, microbatches, order)
     divided = dataclasses.replace(divided, same_dropout=same_dropout)
     replicas = ranks.build(module, bare, divided, places, examples)
     return replicas, examples, steps.TrainStep(module, replicas, examples.spec, batch)

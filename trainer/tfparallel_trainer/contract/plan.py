@@ -82,7 +82,8 @@ class Bytes(base.Model):
     working: int
     """Of the widest node while it runs."""
     peak: int
-    """The most at one time; not all of the above are there at the same time."""
+    """The most at one time: parameters, gradients and slots, with either activations and the widest
+    node, or what the optimizer computes from the gradients."""
 
 
 class Stage(base.Model):

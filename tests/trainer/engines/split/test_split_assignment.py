@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testing import paths, repeats
-from testing.trainer import split_group, split_models
+from testing.trainer import split_group, split_models, split_traffic
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, assignment, layout, resharding, traffic
@@ -75,7 +75,7 @@ def test_resharding_keeps_the_tensor_and_its_gradient(
         if dtype != "bool":
             np.testing.assert_array_equal(gradient, upstream[before.part(member.place)])
     costs = resharding.traffic_of(dims, dtype, before, after, dtype != "bool")
-    total = sum(traffic.brought(costs, 1).values())
+    total = split_traffic.brought(costs, 1)
     byte_counts = {member.brought() for member in members}
     assert byte_counts == {total} if degrees[SPATIAL] == 1 else max(byte_counts) <= total
 
@@ -108,8 +108,8 @@ def test_a_column_and_a_row_need_one_sum_each_way() -> None:
         (traffic.Kind.SUM, schedule.Work.BACKWARD, (None, 6)),
         (traffic.Kind.SUM, schedule.Work.FORWARD, (None, 4)),
     ]
-    assert plan.ending == ()
-    assert plan.replicated() == ["source is replicated: there is no rule for Source."]
+    assert list(split_traffic.ending(plan)) == []
+    assert split_traffic.replicated(plan) == ["source is replicated: there is no rule for Source."]
     parts = [plan.parts({TENSOR: index}) for index in (0, 1)]
     kernel = next(key for key, one in plan.model.variables.items() if "wide/kernel" in one.path)
     assert [part[kernel] for part in parts] == [
@@ -178,14 +178,14 @@ def test_wishes_need_ranks() -> None:
         assignment.assign(model_graph, {TENSOR: 1}, {"wide": "row"})
     plan = assignment.assign(model_graph, {TENSOR: 1})
     assert {choice.way for choice in plan.choices} == {registry.REPLICATED}
-    assert plan.replicated() == []
+    assert split_traffic.replicated(plan) == []
 
 
 def test_what_is_asked_to_be_whole_is() -> None:
     model_graph = recording.record(mlp())
     plan = assignment.assign(model_graph, {TENSOR: 2}, {"wide": "replicated", "narrow": "row"})
     assert [choice.way for choice in plan.choices[1:]] == ["replicated", "row"]
-    assert "wide is replicated: this was asked for." in plan.replicated()
+    assert "wide is replicated: this was asked for." in split_traffic.replicated(plan)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_the_graph_of_a_bare_model_computes_what_the_model_does(name: str, train
     model = split_models.eager(split_models.ALL[name])
     model_graph = recording.record(split_models.bare(split_models.ALL[name]))
     inputs = split_models.inputs_of(model, 3)
-    mine = execution.run(model_graph, inputs, split_models.values(model), training)
+    mine = split_models.run(model_graph, inputs, split_models.values(model), training)
     expected = model(inputs, training=training)
     keras.tree.assert_same_structure(mine.outputs, expected)
     for one, other in zip(
@@ -58,7 +58,7 @@ def test_inputs_are_taken_by_name_or_in_order() -> None:
     second, first = split_models.inputs_of(model, 3)
     expected = model([second, first])
     for inputs in ([second, first], {"first": first, "second": second}):
-        mine = execution.run(
+        mine = split_models.run(
             model_graph, inputs, split_models.values(model), training=False
         ).outputs
         np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-12)
@@ -73,7 +73,7 @@ def test_a_last_axis_of_one_may_be_left_out_or_be_there(shape: tuple[int, ...]) 
     model = split_models.eager(lambda: keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)]))
     model_graph = recording.record(model)
     x = np.array([1.0, 2.0, 3.0]).reshape(shape)
-    mine = execution.run(model_graph, x, split_models.values(model), training=False).outputs
+    mine = split_models.run(model_graph, x, split_models.values(model), training=False).outputs
     np.testing.assert_allclose(mine, model(x.reshape(3, 1)), rtol=0, atol=1e-12)
 
 
@@ -81,7 +81,7 @@ def test_losses_that_layers_add_exclude_those_of_weights() -> None:
     model = split_models.eager(split_models.own_layers)
     model_graph = recording.record(model)
     inputs = split_models.inputs_of(model, 3)
-    added = execution.run(
+    added = split_models.run(
         model_graph, inputs, split_models.values(model), training=False
     ).added_losses
     model(inputs)
@@ -92,7 +92,7 @@ def test_losses_that_layers_add_exclude_those_of_weights() -> None:
 def test_the_mask_of_an_output_is_passed_on() -> None:
     model_graph = recording.record(split_models.bare(split_models.masked))
     tokens = np.array([[3, 0, 1, 0, 0]])
-    mine = execution.run(
+    mine = split_models.run(
         model_graph,
         tokens,
         split_models.values(split_models.eager(split_models.masked)),
@@ -123,7 +123,7 @@ def test_a_mask_that_keras_does_not_know_is_refused(layer: Callable[[], Any]) ->
     model = keras.Model(tokens, keras.layers.LSTM(2)(layer()(tokens)))
     inputs = np.array([[1, 2, 0, 0]])
     with pytest.raises(errors.UserCodeError, match=r"embed.* hangs a mask on what it gives"):
-        execution.run(recording.record(model), inputs, split_models.values(model), training=False)
+        split_models.run(recording.record(model), inputs, split_models.values(model), False)
 
 
 def test_nested_models_become_calls() -> None:

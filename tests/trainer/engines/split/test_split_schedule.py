@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from testing.trainer import simulation
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.pipeline import communication, cutting, programs, schedule
+from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
 
 ALL = (schedule.gpipe, schedule.one_forward_one_backward)
 counts = st.integers(1, 6)
@@ -36,7 +36,6 @@ def pipelines(draw: st.DrawFn) -> programs.Pipeline:
         transfers=(*row, *skips),
         without_gradient=frozenset(draw(st.sets(tensors))),
         shared=tuple((f"weight_{place}", members) for place, members in enumerate(shared)),
-        durations={work: draw(st.sampled_from([1.0, 2.0, 3.5])) for work in schedule.Work},
     )
 
 
@@ -84,18 +83,18 @@ def test_all_stages_come_to_their_end(pipeline: programs.Pipeline) -> None:
 @given(pipelines())
 def test_a_stage_works_in_the_order_of_its_schedule(pipeline: programs.Pipeline) -> None:
     for stage, steps in programs.lists(pipeline).items():
-        work = [step.what for step in steps if isinstance(step, communication.Compute)]
+        work = [step for step in steps if isinstance(step, schedule.Action)]
         assert work == list(pipeline.order(pipeline.count, pipeline.microbatches, stage))
 
 
 @given(pipelines())
 def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.Pipeline) -> None:
-    seen: set[communication.Rendezvous] = set()
+    seen: set[programs.Rendezvous] = set()
     for stage, steps in programs.lists(pipeline).items():
         done: list[object] = []
         for step in steps:
-            if isinstance(step, communication.Compute):
-                done.append(step.what)
+            if isinstance(step, schedule.Action):
+                done.append(step)
                 continue
             if not isinstance(step.tag, programs.Parcel):
                 assert len(done) == 2 * pipeline.microbatches
@@ -105,7 +104,7 @@ def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.
             assert (action in done) == (stage == source)
             assert stage in (source, target)
             seen.add(step)
-        rendezvous = [step for step in steps if isinstance(step, communication.Rendezvous)]
+        rendezvous = [step for step in steps if isinstance(step, programs.Rendezvous)]
         assert len(set(rendezvous)) == len(rendezvous)
     back = [one for one in pipeline.transfers if one.tensor not in pipeline.without_gradient]
     assert len(seen) == pipeline.microbatches * (len(pipeline.transfers) + len(back))
@@ -123,7 +122,7 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
     for steps in rank_programs.values():
         separate = [programs.GRADIENTS, programs.LOSS, programs.NORM]
         whole = [programs.ALL] if mesh.only_data else separate
-        ends = [one.tag for one in steps if isinstance(one, communication.Rendezvous)]
+        ends = [one.tag for one in steps if isinstance(one, programs.Rendezvous)]
         assert [tag for tag in ends if tag in (*separate, programs.ALL)] == whole
         split = [f"{programs.PARTS} tensor", f"{programs.SQUARES} tensor"]
         assert [tag for tag in ends if tag in split] == (split if tensor > 1 else [])
@@ -139,7 +138,7 @@ def test_places_of_the_data_axis_may_have_other_numbers_of_microbatches(
     outcome = simulation.simulate(rank_programs)
     assert not outcome.waiting, str(outcome)
     for rank, steps in rank_programs.items():
-        work = [step for step in steps if isinstance(step, communication.Compute)]
+        work = [step for step in steps if isinstance(step, schedule.Action)]
         assert len(work) == 2 * counts[mesh.coordinates(rank)[shape.Axis.DATA]]
 
 
@@ -150,10 +149,10 @@ def test_an_evaluation_goes_forward_only(pipeline: programs.Pipeline) -> None:
     rank_programs = programs.on_mesh([forwards, forwards], mesh, trains=False)
     assert not simulation.simulate(rank_programs).waiting
     works = [
-        step.what.work
+        step.work
         for steps in rank_programs.values()
         for step in steps
-        if isinstance(step, communication.Compute) and isinstance(step.what, schedule.Action)
+        if isinstance(step, schedule.Action)
     ]
     assert works == [schedule.Work.FORWARD] * pipeline.microbatches * mesh.size
 
@@ -172,12 +171,11 @@ def test_one_forward_one_backward_takes_tensors_for_no_more_than_it_holds(
     for stage, steps in programs.lists(bounded).items():
         live: set[int] = set()
         for step in steps:
-            if isinstance(step, communication.Compute):
-                assert isinstance(step.what, schedule.Action)
-                if step.what.work is schedule.Work.BACKWARD:
-                    live.remove(step.what.microbatch)
+            if isinstance(step, schedule.Action):
+                if step.work is schedule.Work.BACKWARD:
+                    live.remove(step.microbatch)
                 else:
-                    live.add(step.what.microbatch)
+                    live.add(step.microbatch)
             elif isinstance(step.tag, programs.Parcel) and stage == step.ranks[1]:
                 live.add(step.tag.microbatch)
             assert len(live) <= bounded.count - stage
@@ -237,8 +235,8 @@ def test_a_schedule_that_works_too_early_is_an_error() -> None:
 
 
 def test_stages_that_both_send_first_wait_for_each_other() -> None:
-    up = communication.message(0, 1, "activation")
-    down = communication.message(1, 0, "gradient")
+    up = programs.message(0, 1, "activation")
+    down = programs.message(1, 0, "gradient")
     outcome = simulation.simulate({0: [up, down], 1: [down, up]})
     assert str(outcome) == (
         "rank 0 waits at message of activation among ranks 0, 1; "
@@ -247,17 +245,17 @@ def test_stages_that_both_send_first_wait_for_each_other() -> None:
 
 
 def test_a_group_waits_for_its_last_member() -> None:
-    both, all_three = communication.total([0, 1], "weights"), communication.total([0, 1, 2], "loss")
-    work = communication.Compute("step", 4.0)
-    lists: dict[int, list[communication.Step]] = {
+    both, all_three = programs.total([0, 1], "weights"), programs.total([0, 1, 2], "loss")
+    work = schedule.Action(schedule.Work.FORWARD, 0)
+    lists: dict[int, list[programs.Step]] = {
         0: [work, both, all_three],
         1: [both, all_three],
         2: [all_three],
     }
     outcome = simulation.simulate(lists)
     assert not outcome.waiting
-    assert outcome.finished == {0: 4.0, 1: 4.0, 2: 4.0}
-    assert outcome.busy == {0: 4.0, 1: 0.0, 2: 0.0}
+    assert outcome.finished == {0: 1.0, 1: 1.0, 2: 1.0}
+    assert outcome.busy == {0: 1.0, 1: 0.0, 2: 0.0}
     left = simulation.simulate({0: [all_three], 1: [all_three], 2: [work]})
     assert dict(left.waiting) == {0: all_three, 1: all_three}
 
@@ -266,7 +264,7 @@ def test_a_group_waits_for_its_last_member() -> None:
 def test_ranks_that_agree_on_one_order_come_to_their_end(
     order: list[tuple[set[int], int]],
 ) -> None:
-    rendezvous = [communication.total(sorted(ranks), tag) for ranks, tag in order]
+    rendezvous = [programs.total(sorted(ranks), tag) for ranks, tag in order]
     lists = {rank: [one for one in rendezvous if rank in one.ranks] for rank in range(5)}
     assert not simulation.simulate(lists).waiting
 
@@ -274,4 +272,4 @@ def test_ranks_that_agree_on_one_order_come_to_their_end(
 @pytest.mark.parametrize("ranks", [(1, 2), (0, 0)])
 def test_a_meeting_has_each_of_its_ranks_once(ranks: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"rank 0 takes part in the total of x .* not once"):
-        simulation.simulate({0: [communication.total(ranks, "x")]})
+        simulation.simulate({0: [programs.total(ranks, "x")]})

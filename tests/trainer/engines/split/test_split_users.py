@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import pytest
 
-from testing.trainer import split_group
+from testing.trainer import split_group, split_traffic
 from tfparallel_trainer import errors
 from tfparallel_trainer import split as splitting
 from tfparallel_trainer.comms import shape
@@ -69,7 +69,7 @@ def test_a_custom_layer_is_split_by_its_custom_rule() -> None:
 def test_a_subclass_may_compute_something_else() -> None:
     plan = split_group.compare(lambda: model(Wider()), {TENSOR: 3})
     assert plan.choices[1].way == "replicated"
-    assert "wider is replicated: there is no rule for Wider." in plan.replicated()
+    assert "wider is replicated: there is no rule for Wider." in split_traffic.replicated(plan)
 
 
 def test_what_is_no_rule_is_refused() -> None:

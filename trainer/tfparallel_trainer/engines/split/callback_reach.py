@@ -41,13 +41,8 @@ class SplitReach:
         coordinator: coordination.Coordinator,
         callbacks: Sequence[Any],
     ) -> None:
-        """Args:
-        local_ranks: the ranks of this process.
-        coordinator: how all ranks meet.
-        callbacks: the user's.
-
-        Raises:
-            UserCodeError: one of them needs the model.
+        """Raises:
+        UserCodeError: one of them needs the model.
         """
         for callback in callbacks:
             _check(callback)
@@ -94,11 +89,7 @@ class Model:
     """In place of a model: loss and metrics are known by name, and weights are not there."""
 
     def __init__(self, head: Any, optimizer: Any, callback: str) -> None:
-        """Args:
-        head: has the compiled metrics, `stop_training` and the history.
-        optimizer: that of a rank.
-        callback: the name of the callback that is given this.
-        """
+        """Take a head that has the compiled metrics, and the name of the callback."""
         vars(self).update(_head=head, _callback=callback)
         vars(self)["optimizer"] = Optimizer(optimizer, callback)
 
@@ -106,16 +97,12 @@ class Model:
         if name in ("stop_training", "history", "name", "metrics", "metrics_names"):
             return getattr(self._head, name)
         if hasattr(keras.Model, name):
-            raise errors.UserCodeError(
-                f"The callback {self._callback} uses model.{name}. {_INSTEAD}."
-            )
+            raise _refusal(self._callback, f"uses model.{name}")
         raise AttributeError(f"a divided model has no {name}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in ("stop_training", "history"):
-            raise errors.UserCodeError(
-                f"The callback {self._callback} sets model.{name}. {_INSTEAD}."
-            )
+            raise _refusal(self._callback, f"sets model.{name}")
         setattr(self._head, name, value)
 
 
@@ -123,10 +110,6 @@ class Optimizer:
     """In place of the optimizer, whose state for other ranks' weights is not in this process."""
 
     def __init__(self, optimizer: Any, callback: str) -> None:
-        """Args:
-        optimizer: that of a rank.
-        callback: the name of the callback that is given this.
-        """
         vars(self).update(_optimizer=optimizer, _callback=callback)
 
     @property  # type: ignore[misc]  # as a proxy does, so that isinstance answers of the optimizer
@@ -141,16 +124,11 @@ class Optimizer:
             return Optimizer(value, self._callback)
         if name in ("learning_rate", "get_config") or isinstance(value, int | float | str | None):
             return value
-        raise errors.UserCodeError(
-            f"The callback {self._callback} uses model.optimizer.{name}. {_INSTEAD}."
-        )
+        raise _refusal(self._callback, f"uses model.optimizer.{name}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "learning_rate" or callable(value):
-            raise errors.UserCodeError(
-                f"The callback {self._callback} sets model.optimizer.{name} to {value!r}. "
-                f"{_INSTEAD}."
-            )
+            raise _refusal(self._callback, f"sets model.optimizer.{name} to {value!r}")
         if not isinstance(self._optimizer.learning_rate, keras.Variable):
             raise errors.UserCodeError(
                 f"The callback {self._callback} sets the learning rate, which the optimizer takes "
@@ -162,8 +140,10 @@ class Optimizer:
 def _check(callback: Any) -> None:
     for kind, names in _ON_OTHERS.items():
         for name in names:
-            if isinstance(callback, kind) and getattr(callback, name):
-                raise errors.UserCodeError(
-                    f"The callback {type(callback).__name__} has {name}={getattr(callback, name)}: "
-                    f"give {name}={type(getattr(callback, name))()}. {_INSTEAD}."
-                )
+            if isinstance(callback, kind) and (value := getattr(callback, name)):
+                has = f"has {name}={value}: give {name}={type(value)()}"
+                raise _refusal(type(callback).__name__, has)
+
+
+def _refusal(callback: str, does: str) -> errors.UserCodeError:
+    return errors.UserCodeError(f"The callback {callback} {does}. {_INSTEAD}.")

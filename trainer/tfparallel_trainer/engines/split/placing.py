@@ -45,15 +45,15 @@ def describe(
     """Say where the parts of a model are.
 
     Args:
-        mesh: the mesh in force, with every axis a number.
-        place: the devices.
-        model_stages: the stages; one when the layers are not divided.
         parameter_bytes: for each stage, the bytes of weights on the device that has most of them.
         busy_seconds: for each stage, the seconds of a step in which it computes; None when they
             have not been measured.
         expected: what the planner expects of these stages; None when it did not cut them.
     """
-    planned = None if expected is None else [_computes(expected, one) for one in expected.stages]
+    planned = None  # seconds of a step in which each stage is expected to compute
+    if expected is not None:
+        of_microbatch = [one.forward_seconds + one.backward_seconds for one in expected.stages]
+        planned = [expected.microbatches * one for one in of_microbatch]
     placements = []
     for stage in model_stages[: progress.MAX_STAGES]:
         ranks = place.of_stage(stage.index)
@@ -80,11 +80,6 @@ def reasons(plan: plan.Plan) -> tuple[str, ...]:
     """Why a plan was chosen, as far as a report has room."""
     shown = plan.reasons[: progress.MAX_REASONS]
     return tuple(one[: progress.MAX_REASON_LETTERS] for one in shown)
-
-
-def _computes(plan: plan.Plan, stage: plan.Stage) -> float:
-    """Seconds of a step in which a stage is expected to compute."""
-    return plan.microbatches * (stage.forward_seconds + stage.backward_seconds)
 
 
 def _number(seconds: Sequence[float] | None, stage: int) -> str | None:

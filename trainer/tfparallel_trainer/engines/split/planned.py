@@ -55,9 +55,7 @@ def over(
     """Divide a model over devices.
 
     Args:
-        model: its graph.
         job_mesh: the job's mesh; with every axis a number, or `auto`.
-        batch: examples of a step.
         cluster: the devices; their memory is a limit where the planner chooses the mesh.
         optimizer: the one that the user compiled the model with; absent: nothing of it is counted.
 
@@ -89,13 +87,7 @@ def over(
 
 
 def devices_of(job_mesh: job_file.Mesh, peers: agreement.Peers, count: int) -> hardware.Cluster:
-    """The devices of all processes; with `auto`, with the memory of the smallest one.
-
-    Args:
-        job_mesh: the job's mesh.
-        peers: all processes, each of which makes this call.
-        count: devices of each process.
-    """
+    """The devices of all processes, which all ask; with `auto`, with the least memory of one."""
     memory = None
     if job_mesh.auto:
         least = min(peers.gather(device_memory(count) or _MOST))
@@ -128,16 +120,12 @@ def device_memory(count: int) -> int | None:
     (v2) and the limits of the process leave besides what it already has.
     """
     if tf.config.list_physical_devices("GPU"):
-        return _of_gpus()
+        from tensorflow.python.client import device_lib  # the public API does not tell it
+
+        devices: Any = device_lib.list_local_devices()
+        return min(int(one.memory_limit) for one in devices if one.device_type == "GPU")
     left = list(_left())
     return max(1, min(left) // count) if left else None
-
-
-def _of_gpus() -> int:
-    from tensorflow.python.client import device_lib  # the public API does not tell it
-
-    devices: Any = device_lib.list_local_devices()
-    return min(int(one.memory_limit) for one in devices if one.device_type == "GPU")
 
 
 def _left() -> Iterator[int]:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,7 +21,7 @@ from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.planning import search_space
 from tfparallel_trainer.engines.split.state import persistence
 from tfparallel_trainer.objective import checks
-from tfparallel_trainer.runtime import context, settings, setup
+from tfparallel_trainer.runtime import settings, setup
 from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.storage import folder
 
@@ -39,28 +40,95 @@ class Course(engine.Course):
     def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
         """Divide the model, and build what the ranks of this process have of it."""
         context = self.context
-        ready, local_ranks, model_state, plan = _divide(context, self._job_mesh, self._devices)
-        coordinator = coordination.Coordinator(local_ranks)
+        settings, module = context.settings, context.module
+        context.watch.moved("the preparation began")
+        all_peers = agreement.peers(settings.cluster, self._devices[0], context.watch)
+        bare = skeleton.build(module, settings.job.trainer.seed)
+        model_partition = self._divide(bare, all_peers)
+        mesh = model_partition.mesh
+        division = setup.over(mesh, settings, len(self._devices))
+        examples, evaluation_examples = setup.examples(settings, module, division)
+        places = dict(enumerate(self._devices, settings.cluster.me * len(self._devices)))
+        self._ranks = ranks.build(module, bare, model_partition, places, examples)
+        advice = checks.check(bare, mesh.data)
+        model_state = persistence.prepare(
+            settings, module, all_peers, self._ranks.local, context.out.say
+        )
+        context.watch.moved("reading the newest checkpoint began")
+        ready = setup.Ready(
+            mesh=mesh,
+            replicas=[dataclasses.replace(one.head, advice=advice) for one in self._ranks.local],
+            training=examples,
+            evaluation=evaluation_examples,
+            saved=model_state.saved,
+            state=model_state.state,
+            start=model_state.start(),
+            given_attempt=settings.attempt or 1,
+        )
+        coordinator = coordination.Coordinator(self._ranks)
         leave(coordinator.barrier)
 
         def export(at: files.Position) -> None:
-            model_state.export(at, context.out.say)
-            if context.settings.cluster.is_chief:
-                _write_pipeline(context.settings, plan, local_ranks)
+            model_state.export(at)
+            if settings.cluster.is_chief:
+                self._write_pipeline()
 
         return engine.Prepared(
             ready=ready,
-            engine=_engine(context, ready, local_ranks, coordinator),
-            announce=functools.partial(self._announce, plan, local_ranks.partition),
+            engine=self._engine(ready, coordinator),
+            announce=self._announce,
             export=export,
-            build_reach=functools.partial(callback_reach.SplitReach, local_ranks, coordinator),
-            placement=functools.partial(_placement, context.settings, plan, local_ranks),
+            build_reach=functools.partial(callback_reach.SplitReach, self._ranks, coordinator),
+            placement=self._placement,
         )
 
-    def _announce(
-        self, plan: planned.Planned, divided: partition.Partition, total: int | None
-    ) -> Iterator[str]:
-        settings = self.context.settings
+    def _divide(self, bare: Any, peers: agreement.Peers) -> partition.Partition:
+        """Divide the model as the job says, or as the planner chooses."""
+        context = self.context
+        model = skeleton.recorded(context.module, bare)
+        skeleton.compile_model(context.module, bare)  # not before: it could not be recorded
+        self._plan = planned.over(
+            model,
+            self._job_mesh,
+            context.settings.job.trainer.global_batch_size,
+            planned.devices_of(self._job_mesh, peers, len(self._devices)),
+            bare.optimizer,
+        )
+        planned.compare(self._plan, peers)
+        divided = partition.divide(
+            self._plan.model,
+            context.mesh(**self._plan.mesh.axes),
+            self._plan.mesh.microbatches,
+            search_space.ORDERS[self._plan.mesh.schedule],
+            self._plan.ends,
+        )
+        return dataclasses.replace(divided, same_dropout=context.settings.same_dropout)
+
+    def _engine(self, ready: setup.Ready, coordinator: coordination.Coordinator) -> engine.Engine:
+        module, spec = self.context.module, self.context.settings.job.trainer
+        evaluator = None
+        if ready.evaluation is not None:
+            evaluator = steps.Evaluation(module, self._ranks, ready.evaluation.spec, coordinator)
+        step = steps.TrainStep(
+            module,
+            self._ranks,
+            ready.training.spec,
+            spec.global_batch_size,
+            leaves_out=spec.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
+        )
+        step.check_size(_last_batch(spec, ready.training))
+        return engine.Synchronous(
+            ready.replicas,
+            step,
+            evaluator,
+            ready.evaluation,
+            coordinator.metrics,
+            coordinator.finite,
+            coordinator.barrier,
+        )
+
+    def _announce(self, total: int | None) -> Iterator[str]:
+        settings, divided = self.context.settings, self._ranks.partition
         axes = " x ".join(f"{axis} {divided.mesh.degree(axis)}" for axis in shape.Axis)
         yield (
             f"{settings.job.strategy}: {axes} = {console.counted(divided.mesh.size, 'rank')} on "
@@ -74,8 +142,34 @@ class Course(engine.Course):
                 f"stage {stage.index}: {stage.nodes[0].name} to {stage.nodes[-1].name}, "
                 f"{console.counted(len(stage.owned), 'variable')}"
             )
-        if self._job_mesh.auto and plan.plan is not None:
-            yield "the planner's choice: " + " ".join(plan.plan.reasons)
+        if self._job_mesh.auto and self._plan.plan is not None:
+            yield "the planner's choice: " + " ".join(self._plan.plan.reasons)
+
+    def _placement(self) -> progress.Placement:
+        divided = self._ranks.partition
+        kind = tf.DeviceSpec.from_string(self._ranks.local[0].device).device_type
+        return placing.describe(
+            self._plan.mesh,
+            placing.Place(divided.mesh, self.context.settings.cluster, kind),
+            divided.stages,
+            [divided.parameter_bytes(stage) for stage in divided.stages],
+            self._ranks.watched.busy,
+            self._plan.plan,
+        )
+
+    def _write_pipeline(self) -> None:
+        """Leave how the stages worked in the output directory, if this attempt has made steps."""
+        watched = self._ranks.watched
+        if not watched.spans:
+            return
+        content = plan.Pipeline(
+            placement=self._placement(),
+            planned=self._plan.plan,
+            step_seconds=watched.step_seconds,
+            spans=watched.spans,
+        )
+        text = content.model_dump_json(by_alias=True)
+        folder.Folder(self.context.settings.output_dir).write(outputs.PIPELINE, text.encode())
 
 
 def _mesh_of(settings: settings.Settings, count: int) -> job_file.Mesh:
@@ -105,119 +199,7 @@ def _mesh_of(settings: settings.Settings, count: int) -> job_file.Mesh:
     return mesh
 
 
-def _divide(
-    context: context.RunContext, job_mesh: job_file.Mesh, names: list[str]
-) -> tuple[setup.Ready, ranks.Ranks, persistence.Persistence, planned.Planned]:
-    """Divide the model, load the data and build what the ranks of this process have of both."""
-    settings, module = context.settings, context.module
-    context.watch.moved("the preparation began")
-    all_peers = agreement.peers(settings.cluster, names[0], context.watch)
-    bare = skeleton.build(module, settings.job.trainer.seed)
-    model = skeleton.recorded(module, bare)
-    skeleton.compile_model(module, bare)  # not before: it could not be recorded
-    plan = planned.over(
-        model,
-        job_mesh,
-        settings.job.trainer.global_batch_size,
-        planned.devices_of(job_mesh, all_peers, len(names)),
-        bare.optimizer,
-    )
-    planned.compare(plan, all_peers)
-    planned_mesh = plan.mesh
-    mesh = context.mesh(**planned_mesh.axes)
-    division = setup.over(mesh, settings, len(names))
-    examples, evaluation_examples = setup.examples(settings, module, division)
-    model_partition = partition.divide(
-        plan.model,
-        mesh,
-        planned_mesh.microbatches,
-        search_space.ORDERS[planned_mesh.schedule],
-        plan.ends,
-    )
-    model_partition = dataclasses.replace(model_partition, same_dropout=settings.same_dropout)
-    first = settings.cluster.me * len(names)
-    places = {first + place: name for place, name in enumerate(names)}
-    local_ranks = ranks.build(module, bare, model_partition, places, examples)
-    advice = checks.check(bare, mesh.data)
-    model_state = persistence.prepare(
-        settings, module, all_peers, local_ranks.local, context.out.say
-    )
-    context.watch.moved("reading the newest checkpoint began")
-    ready = setup.Ready(
-        mesh=mesh,
-        replicas=[dataclasses.replace(one.head, advice=advice) for one in local_ranks.local],
-        training=examples,
-        evaluation=evaluation_examples,
-        saved=model_state.saved,
-        state=model_state.state,
-        start=model_state.start(context.out.say),
-        given_attempt=settings.attempt or 1,
-    )
-    return ready, local_ranks, model_state, plan
-
-
-def _engine(
-    context: context.RunContext,
-    ready: setup.Ready,
-    local_ranks: ranks.Ranks,
-    coordinator: coordination.Coordinator,
-) -> engine.Engine:
-    module, evaluator = context.module, None
-    spec = context.settings.job.trainer
-    if ready.evaluation is not None:
-        evaluator = steps.Evaluation(module, local_ranks, ready.evaluation.spec, coordinator)
-    step = steps.TrainStep(
-        module,
-        local_ranks,
-        ready.training.spec,
-        spec.global_batch_size,
-        leaves_out=spec.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
-    )
-    step.check_size(_last_batch(context.settings, ready.training))
-    return engine.Synchronous(
-        ready.replicas,
-        step,
-        evaluator,
-        ready.evaluation,
-        coordinator.metrics,
-        coordinator.finite,
-        coordinator.barrier,
-    )
-
-
-def _last_batch(settings: settings.Settings, examples: batching.Source) -> int:
+def _last_batch(spec: job_file.TrainerSpec, examples: batching.Source) -> int:
     """Examples of the smallest batch, as far as that is known before training."""
-    size, steps = settings.job.trainer.global_batch_size, settings.job.trainer.steps
-    whole, rest = divmod(examples.examples or 0, size)
-    return rest if rest and (steps is None or steps > whole) else size
-
-
-def _placement(
-    settings: settings.Settings, plan: planned.Planned, local_ranks: ranks.Ranks
-) -> progress.Placement:
-    model_partition = local_ranks.partition
-    kind = tf.DeviceSpec.from_string(local_ranks.local[0].device).device_type
-    return placing.describe(
-        plan.mesh,
-        placing.Place(model_partition.mesh, settings.cluster, kind),
-        model_partition.stages,
-        [model_partition.parameter_bytes(stage) for stage in model_partition.stages],
-        local_ranks.watched.busy,
-        plan.plan,
-    )
-
-
-def _write_pipeline(
-    settings: settings.Settings, divided: planned.Planned, local_ranks: ranks.Ranks
-) -> None:
-    """Leave how the stages worked in the output directory, if this attempt has made steps."""
-    if not local_ranks.watched.spans:
-        return
-    content = plan.Pipeline(
-        placement=_placement(settings, divided, local_ranks),
-        planned=divided.plan,
-        step_seconds=local_ranks.watched.step_seconds,
-        spans=local_ranks.watched.spans,
-    )
-    text = content.model_dump_json(by_alias=True)
-    folder.Folder(settings.output_dir).write(outputs.PIPELINE, text.encode())
+    whole, rest = divmod(examples.examples or 0, spec.global_batch_size)
+    return rest if rest and (spec.steps is None or spec.steps > whole) else spec.global_batch_size

@@ -1,7 +1,6 @@
 """What ranks see of the steps that they make: how long stages compute, and when. Pure."""
 
 import collections
-import dataclasses
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
@@ -16,59 +15,45 @@ MOMENTS = 2 * len(schedule.Work)
 """Of each stage and microbatch: begin and end of each kind of work, 0 where there was none."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Step:
-    """One step."""
-
-    busy: Sequence[float]
-    """Seconds in which each stage computed."""
-    spans: Sequence[plan.Span]
-    """Of the first replica, by the clocks of its devices; in order."""
-
-
 class Watched:
-    """The steps made lately.
-
-    Args:
-        stages: how many there are.
-    """
+    """The steps made lately."""
 
     def __init__(self, stages: int) -> None:
         self._stages = stages
-        self._steps: collections.deque[_Step] = collections.deque(maxlen=_LATELY)
+        self._busy: collections.deque[Sequence[float]] = collections.deque(maxlen=_LATELY)
+        """Seconds in which each stage computed."""
+        self._spans: collections.deque[list[plan.Span]] = collections.deque(maxlen=_LATELY)
+        """Of the first replica, by the clocks of its devices; in order."""
 
     def add(self, numbers: Sequence[float]) -> None:
-        """Take in a step.
-
-        Args:
-            numbers: for each stage the seconds in which it computed; then, for each stage and
-                microbatch, `MOMENTS`.
+        """Take in a step: for each stage the seconds in which it computed; then, for each stage and
+        microbatch, `MOMENTS`.
         """
         busy, moments = numbers[: self._stages], numbers[self._stages :]
-        spans = sorted(_spans(moments, self._stages), key=lambda one: one.begin)
-        self._steps.append(_Step(busy, spans))
+        self._busy.append(busy)
+        self._spans.append(sorted(_spans(moments, self._stages), key=lambda one: one.begin))
 
     @property
     def busy(self) -> list[float] | None:
         """For each stage the seconds of a step in which it computes, on average; None without
         steps."""
-        by_stage = zip(*(step.busy for step in self._steps), strict=True)
-        return [statistics.fmean(one) for one in by_stage] or None
+        return [statistics.fmean(one) for one in zip(*self._busy, strict=True)] or None
 
     @property
     def step_seconds(self) -> float | None:
         """From the begin of a step to that of the next, the median; None before two steps."""
-        begins = [step.spans[0].begin for step in self._steps if step.spans]
+        begins = [spans[0].begin for spans in self._spans if spans]
         between = [late - early for early, late in itertools.pairwise(begins)]
         return statistics.median(between) if between else None
 
     @property
     def spans(self) -> tuple[plan.Span, ...]:
         """What the stages did in the step of median length, from its begin on."""
-        steps = [step.spans for step in self._steps if step.spans]
+        steps = [spans for spans in self._spans if spans]
         if not steps:
             return ()
-        chosen = sorted(steps, key=_length)[len(steps) // 2]
+        by_length = sorted(steps, key=lambda spans: max(one.end for one in spans) - spans[0].begin)
+        chosen = by_length[len(steps) // 2]
         begin = chosen[0].begin
         return tuple(
             one.model_copy(update={"begin": one.begin - begin, "end": one.end - begin})
@@ -86,7 +71,3 @@ def _spans(moments: Sequence[float], stages: int) -> Iterator[plan.Span]:
                 yield plan.Span(
                     stage=stage, work=work.value, microbatch=microbatch, begin=begin, end=end
                 )
-
-
-def _length(spans: Sequence[plan.Span]) -> float:
-    return max(one.end for one in spans) - spans[0].begin

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from testing import repeats
-from testing.trainer import planned_models, split_models
+from testing.trainer import planned_graphs, planned_models, split_models
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.engines.split.model import graph, recording
@@ -59,7 +59,7 @@ def subject_of(
     return choose.Subject(
         model=recorded,
         costs=known,
-        times=costs.estimated(known, cluster.device),
+        times=[costs.estimated(one, cluster.device) for one in known.nodes],
         cluster=cluster,
         shardings_of=subjects.shardings_of(recorded),
     )
@@ -107,10 +107,15 @@ def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
     model_subject = subject_of(recorded, cluster)
     constraints = search_space.Constraints(mesh={"stage": 2}, microbatches=4)
     split_plan = choose.plan_for(model_subject, constraints)
-    few = blocks.condense(model_subject.model, costs.relative(model_subject.times), BLOCKS)
+    weights = [one.each for one in model_subject.times]
+    few = blocks.condense(model_subject.model, weights, BLOCKS)
     assert 4 <= len(few) <= BLOCKS
     known = cost_tables.Tables(
-        model_subject.model, model_subject.costs, model_subject.times, few, blocks.downsets(few)
+        model_subject.model,
+        model_subject.costs,
+        model_subject.times,
+        few,
+        planned_graphs.downsets(few),
     )
     [setting] = search_space.every(constraints, cluster.size)
     assert split_plan.step_seconds <= 1.05 * brute_force(model_subject, known, setting)

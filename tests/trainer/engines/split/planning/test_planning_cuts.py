@@ -22,7 +22,6 @@ from tfparallel_trainer.engines.split.planning import (
     hardware,
     predict,
     search_space,
-    valid_stages,
 )
 
 seconds = st.floats(0.0, 10.0)
@@ -134,7 +133,7 @@ def test_downsets_are_all_sets_that_can_come_first(before: list[list[int]]) -> N
             for one in taken
         )
     }
-    assert set(blocks.downsets(block_graph)) == expected
+    assert set(planned_graphs.downsets(block_graph)) == expected
     some = blocks.some_downsets(block_graph, 6)
     assert set(some) <= expected
     assert (some[0], some[-1]) == (0, (1 << len(before)) - 1)
@@ -178,11 +177,11 @@ def test_stages_have_work_and_all_of_what_belongs_together(
     block_graph = blocks.condense(
         model, [1.0] * len(places), data.draw(st.integers(2, len(places)))
     )
-    downsets = blocks.downsets(block_graph)
+    downsets = planned_graphs.downsets(block_graph)
     member = np.array(
         [[one >> place & 1 for place in range(len(block_graph))] for one in downsets], float
     )
-    places_allowed = valid_stages.stages(model, block_graph, together, member)
+    places_allowed = blocks.stages(model, block_graph, together, member)
     chains = {0: 0}
     for second, later in enumerate(downsets):
         for first, earlier in enumerate(downsets):
@@ -200,7 +199,7 @@ def test_stages_have_work_and_all_of_what_belongs_together(
             assert places_allowed[first, second] == expected
             if expected and first in chains:
                 chains[second] = max(chains.get(second, 0), chains[first] + 1)
-    assert valid_stages.most(places_allowed) == chains[len(downsets) - 1]
+    assert blocks.most_stages(places_allowed) == chains[len(downsets) - 1]
 
 
 def setting_of(draw: Callable[..., Any], count: int) -> search_space.Setting:

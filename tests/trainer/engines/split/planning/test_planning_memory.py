@@ -15,13 +15,12 @@ import pytest
 import tensorflow as tf
 
 from testing import repeats
-from testing.trainer import planned_models, ranks
+from testing.trainer import planned_models, ranks, split_partition
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import arrays, batching
 from tfparallel_trainer.engines.split.engine import ranks as engine
 from tfparallel_trainer.engines.split.engine import steps
 from tfparallel_trainer.engines.split.model import recording, skeleton
-from tfparallel_trainer.engines.split.pipeline import partition, schedule
 from tfparallel_trainer.engines.split.planning import choose, hardware, search_space, subjects
 from tfparallel_trainer.objective import replica
 
@@ -67,7 +66,7 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
     )
     examples = arrays.ArraySource((inputs, expected, None), batching.Division(rows, 1, (0,)), None)
     mesh = shape.Mesh(generation=ranks.generation())
-    divided = partition.divide(recorded, mesh, 1, schedule.one_forward_one_backward)
+    divided = split_partition.divide(recorded, mesh)
     (batch,) = examples.epoch(0, 0)
     gc.collect()
     idle = taken()["current"]

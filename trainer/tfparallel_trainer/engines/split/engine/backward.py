@@ -16,13 +16,11 @@ from tfparallel_trainer.engines.split.engine import (
 )
 from tfparallel_trainer.engines.split.layers import adjoint
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
-from tfparallel_trainer.objective import loss
+from tfparallel_trainer.objective import gradients, loss
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ForwardResult:
-    """What a microbatch's backward work needs of its forward work."""
-
     tape: tf.GradientTape
     taken: dict[cutting.Transfer, tf.Tensor]
     tensors: dict[int, Any]
@@ -39,12 +37,6 @@ class Training(stage_worker.StageWorker):
         workload: stage_worker.Workload,
         known: head.Division,
     ) -> None:
-        """Args:
-        rank: the rank.
-        partition: the model on the mesh.
-        workload: what it works on.
-        known: when the denominators of the loss are known.
-        """
         super().__init__(rank, partition, workload, training=True)
         self._known = known
         self.settled: tf.Tensor | None = None
@@ -56,6 +48,11 @@ class Training(stage_worker.StageWorker):
         """Begin and end of what it does; the rest of a step it waits."""
         with tf.device(rank.device):
             self.scale = rank.optimizer.scale()
+
+    @property
+    def has_all(self) -> bool:
+        """Whether it has the gradients of the whole model, once they are summed over ranks."""
+        return self._partition.mesh.only_data
 
     def work(self, action: schedule.Action) -> None:
         """Go forward or backward with a microbatch."""
@@ -110,7 +107,12 @@ class Training(stage_worker.StageWorker):
             tape.watch([tensor for tensor in taken.values() if tensor.dtype.is_floating])
             tape.watch([self.values[key] for key in self.gradients])
             part = self._run(action.microbatch, taken)
-            terms = _with_one_end(self._terms(action.microbatch, part))
+            terms = self._terms(action.microbatch, part)
+            ends = adjoint.one_end([one.numerator for _, one in terms])
+            terms = [
+                (term, dataclasses.replace(one, numerator=end))
+                for (term, one), end in zip(terms, ends, strict=True)
+            ]
         changed = {key: one for key, one in part.changed.items() if key in self.values}
         self.values |= changed
         self.statistics |= changed
@@ -145,7 +147,7 @@ class Training(stage_worker.StageWorker):
             return tf.math.divide_no_nan(scale, denominator)
         if self._known is head.Division.LAST:
             return scale
-        return scale * (len(self._rows[microbatch]) / self._workload.total) / one.denominator
+        return scale * (len(self._rows[microbatch]) / sum(self._workload.shares)) / one.denominator
 
     def _backward(self, action: schedule.Action) -> None:
         forward = self._forward_results.pop(action.microbatch)
@@ -174,24 +176,11 @@ class Training(stage_worker.StageWorker):
         self.did([*input_gradients.values(), *exchange.parts(self.gradients.values())])
 
 
-def _with_one_end(terms: Sequence[stage_worker.Counted]) -> list[stage_worker.Counted]:
-    """Let gradients come in through one operation (see `adjoint.one_end`)."""
-    ends = adjoint.one_end([one.numerator for _, one in terms])
-    return [
-        (term, dataclasses.replace(one, numerator=end))
-        for (term, one), end in zip(terms, ends, strict=True)
-    ]
-
-
 class CompleteGradients:
     """The gradients of a rank as its optimizer takes them."""
 
-    def __init__(self, worker: Training, factor: tf.Tensor | None, *, speaks_for_all: bool) -> None:
-        """Args:
-        worker: of a rank, with its gradients summed over ranks.
-        factor: what these are multiplied by first.
-        speaks_for_all: whether it counts all its variables, not only those that it owns.
-        """
+    def __init__(self, worker: Training, factor: tf.Tensor | None) -> None:
+        """Take gradients that are summed over ranks, and what they are multiplied by first."""
         rank = worker.rank
         gradients = _with_penalty(worker, factor)
         self.failed = tf.add_n([tf.zeros((), tf.float64), *_one_by_one(_failed, gradients)])
@@ -206,19 +195,14 @@ class CompleteGradients:
         owned = [
             one
             for key, one in zip(rank.trained, squares, strict=True)
-            if speaks_for_all or rank.owns(key)
+            if worker.has_all or rank.owns(key)
         ]
         self.own_square = tf.add_n([nothing, *owned])
         """Of the parts that this rank speaks for."""
 
 
 def _with_penalty(worker: Training, factor: tf.Tensor | None) -> list[Any]:
-    """The gradients of the whole loss, times its scale.
-
-    Args:
-        worker: of a rank, with its gradients summed over ranks.
-        factor: what these are multiplied by first.
-    """
+    """The gradients of the whole loss, times its scale."""
     trained = worker.rank.trained
     regularised = [key for key, weight in trained.items() if weight.regularizer is not None]
     with tf.GradientTape() as tape:
@@ -255,5 +239,5 @@ def _one_by_one(number: Callable[[Any], tf.Tensor], gradients: Sequence[Any]) ->
 
 def _failed(gradient: Any) -> tf.Tensor:
     """1 where a gradient is not finite, else 0: a scalar float64."""
-    (values,) = exchange.floats([gradient])
-    return tf.cast(~tf.reduce_all(tf.math.is_finite(values)), tf.float64)
+    is_finite = tf.reduce_all(tf.math.is_finite(gradients.values(gradient)))
+    return tf.cast(~is_finite, tf.float64)

@@ -125,18 +125,16 @@ class Coordinator:
         waiting: dict[tuple[int, ...], dict[int, list[tf.Tensor]]] = {}
         for rank in self._ranks.local:
             with tf.device(rank.device):
-                statistics = [tf.convert_to_tensor(one) for one in rank.statistics.values()]
-                values = (
-                    statistics if rank.data == 0 else [tf.zeros_like(one) for one in statistics]
-                )
+                values = [tf.convert_to_tensor(one) for one in rank.statistics.values()]
+                if rank.data:
+                    values = [tf.zeros_like(one) for one in values]
             along = self._ranks.partition.mesh.group(rank.index, shape.Axis.DATA).ranks
             waiting.setdefault(along, {})[rank.index] = values
         by_index = {rank.index: rank for rank in self._ranks.local}
         for along, summands in waiting.items():
             for index, totals in self._ranks.between.total(along, summands).items():
-                for variable, value in zip(
-                    by_index[index].statistics.values(), totals, strict=True
-                ):
+                statistics = by_index[index].statistics.values()
+                for variable, value in zip(statistics, totals, strict=True):
                     variable.assign(value)
 
     def _over_all(self, parts: Callable[[rank_model.Rank], Sequence[tf.Tensor]]) -> list[tf.Tensor]:

@@ -23,10 +23,7 @@ class Exchange:
     """This process's ends of all groups."""
 
     def __init__(self, partition: partition.Partition, devices: Mapping[int, str]) -> None:
-        """Args:
-        partition: the model on the mesh.
-        devices: those of this process, by their ranks.
-        """
+        """Take the devices of this process by their ranks."""
         self._partition = partition
         self._devices = devices
         self._keys = partition.keys()
@@ -41,12 +38,7 @@ class Exchange:
         self._first = 0
 
     def begin(self, program: collectives.Program, variant: int = 0) -> None:
-        """Start tracing a program.
-
-        Args:
-            program: the same on all processes.
-            variant: tells apart traces whose messages have other shapes.
-        """
+        """Start tracing a program; variants are traces whose messages have other shapes."""
         for end in self._ends.values():
             end.begin(program, variant)
         numbers = variant * self._partition.numbers()
@@ -75,21 +67,9 @@ class Exchange:
     def total(
         self, ranks: tuple[int, ...], summands: Mapping[int, Sequence[tf.Tensor]]
     ) -> dict[int, list[tf.Tensor]]:
-        """Add tensors up over ranks.
-
-        Args:
-            ranks: all that take part.
-            summands: of each that is in this process its tensors, of static shapes.
-        """
-        if not self._is_inside(ranks):
-            totals: dict[int, list[tf.Tensor]] = {}
-            for rank, tensors in summands.items():
-                with tf.device(self._devices[rank]):
-                    totals[rank] = self._ends[ranks, rank].sum_all(tensors)
-            return totals
-        with tf.device(self._devices[ranks[0]]):
-            sums = [tf.add_n(parts) for parts in zip(*summands.values(), strict=True)]
-        return self._on_each(ranks, sums)
+        """Add up tensors of static shapes over ranks; those of this process give theirs."""
+        none: dict[int, list[Any]] = {rank: [] for rank in summands}
+        return self.gradients(ranks, none, none, none, summands)
 
     def gradients(
         self,
@@ -101,24 +81,14 @@ class Exchange:
     ) -> dict[int, list[Any]]:
         """Add gradients up over ranks, each kind as `objective.gradients` does.
 
-        Args:
-            ranks: all that take part.
-            local_gradients: of each that is in this process the gradients of its variables.
-            kinds: of these gradients.
-            variables: of each that is in this process.
-            also: of each that is in this process further tensors, whose sums come last.
+        Each rank of this process gives its own, and further tensors whose sums come last.
         """
         if not self._is_inside(ranks):
             totals: dict[int, list[Any]] = {}
-            for rank, rank_gradients in local_gradients.items():
+            for rank, one in local_gradients.items():
+                end, others = self._ends[ranks, rank], also.get(rank, ())
                 with tf.device(self._devices[rank]):
-                    totals[rank] = gradients.add_up(
-                        self._ends[ranks, rank],
-                        rank_gradients,
-                        kinds[rank],
-                        variables[rank],
-                        also.get(rank, ()),
-                    )
+                    totals[rank] = gradients.add_up(end, one, kinds[rank], variables[rank], others)
             return totals
         parts = zip(*local_gradients.values(), strict=True)
         further = zip(*(also.get(rank, ()) for rank in local_gradients), strict=True)
@@ -128,9 +98,6 @@ class Exchange:
                 for place, one in enumerate(parts)
             ]
             sums += [tf.add_n(one) for one in further]
-        return self._on_each(ranks, sums)
-
-    def _on_each(self, ranks: Sequence[int], sums: Sequence[Any]) -> dict[int, list[Any]]:
         copies = {}
         for rank in ranks:
             with tf.device(self._devices[rank]):
@@ -150,12 +117,7 @@ class Exchange:
 
 
 def add(parts: Sequence[Any], kinds: Sequence[gradients.Kind]) -> Any:
-    """Add gradients of one variable up; sparse ones stay sparse.
-
-    Args:
-        parts: the gradients, or None.
-        kinds: of each.
-    """
+    """Add gradients of one variable up, of which some may be None; sparse ones stay sparse."""
     pairs = [(part, kind) for part, kind in zip(parts, kinds, strict=True) if part is not None]
     if len(pairs) < 2:
         return pairs[0][0] if pairs else None
@@ -172,11 +134,6 @@ def parts(gradients: Iterable[Any]) -> list[tf.Tensor]:
         if one is not None:
             tensors += [one.values, one.indices] if isinstance(one, tf.IndexedSlices) else [one]
     return tensors
-
-
-def floats(gradients: Iterable[Any]) -> list[tf.Tensor]:
-    """The values of gradients."""
-    return [one for one in parts(gradients) if one.dtype.is_floating]
 
 
 def here(gradient: Any) -> Any:

@@ -28,12 +28,7 @@ def build(
 ) -> replica.Replica:
     """Compile a head with the user's `compile_model`, on the current device.
 
-    Args:
-        module: the user's functions.
-        skeleton: what `build_model` gave, built without its weights.
-        model: its graph.
-        data: the rank among those that a batch is divided over.
-        sample: (x, y, sample_weight) of one example, with a leading axis of 1.
+    `sample` is (x, y, sample_weight) of one example, with a leading axis of 1.
 
     Returns:
         A replica whose model is the head and whose optimizer is the user's, not yet built.
@@ -46,9 +41,12 @@ def build(
     head = _identities(skeleton, model)
     head.compile(**{**compile_arguments, "optimizer": skeleton.optimizer, "auto_scale_loss": False})
     _, y, weight = nest.convert(tf.convert_to_tensor, sample)
-    y_pred = execution.outputs_of(
-        model, {one.tensor: _nothing(model, one) for one in model.outputs}
-    )
+    tensors = {one.tensor: model.tensors[one.tensor] for one in model.outputs}
+    zeros = {
+        number: tf.zeros([size or 1 for size in one.shape], one.dtype)
+        for number, one in tensors.items()
+    }
+    y_pred = execution.outputs_of(model, zeros)
     with user.guard(module.path, "computing the metrics of the first training example raised"):
         head.compute_metrics(None, y, y_pred, weight)
         head.reset_metrics()
@@ -71,11 +69,6 @@ def build(
 
 def check_loss(head: replica.Replica, model: graph.Graph, part: Any) -> None:
     """Refuse a loss in which examples of a batch depend on each other, for outputs that are drawn.
-
-    Args:
-        head: what `build` gave.
-        model: the graph of the layers.
-        part: (x, y, sample_weight) of some examples.
 
     Raises:
         UserCodeError: there is such a loss.
@@ -139,12 +132,6 @@ def _names(skeleton: Any, model: graph.Graph) -> list[str]:
     return [outputs.names_of(skeleton, one)[0] for one in edges]
 
 
-def _nothing(model: graph.Graph, output: graph.Output) -> tf.Tensor:
-    """An output of one example, of zeros; sizes that only the data tells are 1."""
-    tensor = model.tensors[output.tensor]
-    return tf.zeros([size or 1 for size in tensor.shape], tensor.dtype)
-
-
 class Division(enum.Enum):
     """When the denominators of the loss over a whole batch are known."""
 
@@ -159,14 +146,7 @@ class Division(enum.Enum):
 def division_of(
     compiled_head: replica.Replica, model: graph.Graph, spec: Any, *, adds: bool
 ) -> Division:
-    """Tell when the denominators of the loss over a batch are known.
-
-    Args:
-        compiled_head: the compiled head.
-        model: the graph.
-        spec: structure of a part of a batch.
-        adds: whether layers add losses.
-    """
+    """Tell when the denominators of the loss over a batch are known; layers may add losses."""
     _, _, weight = spec
     masked = {one.name for one in model.outputs if one.mask is not None}
     unknown = [

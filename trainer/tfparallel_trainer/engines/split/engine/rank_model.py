@@ -14,7 +14,13 @@ from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.engines.split.engine import head, update
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import registry
-from tfparallel_trainer.engines.split.model import execution, graph, initial_values, recording
+from tfparallel_trainer.engines.split.model import (
+    execution,
+    graph,
+    initial_values,
+    operations,
+    recording,
+)
 from tfparallel_trainer.engines.split.pipeline import cutting, partition
 from tfparallel_trainer.objective import evaluate, gradients, lookups, replica
 
@@ -29,9 +35,7 @@ class Clock:
     """
 
     def __init__(self, device: str) -> None:
-        """Args:
-        device: where the rank lives; the time is that of its processor.
-        """
+        """Take where the rank lives; the time is that of its processor."""
         processor = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
         self.processor = processor.to_string()
         """Where moments are."""
@@ -129,14 +133,6 @@ def build(
 ) -> Rank:
     """Create a rank's variables, with the values that those of the unsplit model would have.
 
-    Args:
-        module: the user's functions.
-        skeleton: what `build_model` gave, built without its weights.
-        partition: how its graph is divided.
-        index: which rank.
-        device: where it lives.
-        sample: (x, y, sample_weight) of one example, with a leading axis of 1.
-
     Raises:
         UserCodeError: the user's functions raise, or make what cannot be trained.
     """
@@ -198,10 +194,6 @@ def _table_rows(
 
     Ranks trace steps for batches of known size, in which the rows of a batch may be known too. So
     each node that may look rows up is traced alone, for batches of unknown size.
-
-    Args:
-        model: the graph.
-        nodes: some of its nodes.
     """
     rows_by_key: dict[str, frozenset[lookups.Rows]] = {}
     for node in nodes:
@@ -213,12 +205,9 @@ def _table_rows(
 
 def _may_look_up(node: graph.Node) -> bool:
     """Whether a node reads weights in another way than Keras' layers that have no table."""
-    if node.kind is not graph.Kind.LAYER or not node.variables:
-        return False
-    layers = list(node.calls._flatten_layers())
-    return any(
-        isinstance(layer, keras.layers.Embedding) or not type(layer).__module__.startswith("keras.")
-        for layer in layers
+    return bool(node.variables) and (
+        operations.runs_code_of_user(node)
+        or any(isinstance(one, keras.layers.Embedding) for one in node.calls._flatten_layers())
     )
 
 
@@ -238,14 +227,5 @@ def _of_node(model: graph.Graph, node: graph.Node) -> dict[str, frozenset[lookup
                 sources = lookups.of(gradient)
                 known[key] = frozenset(one.rows for one in sources if one.rows is not None)
 
-    tensors = {number: _spec(model.tensors[number]) for number in node.inputs}
-    variables = {
-        key: tf.TensorSpec(model.variables[key].shape, model.variables[key].dtype)
-        for key in node.variables
-    }
-    tf.function(call, autograph=False).get_concrete_function(tensors, variables)
+    tf.function(call, autograph=False).get_concrete_function(*execution.specs(model, node))
     return known
-
-
-def _spec(tensor: graph.Tensor) -> tf.TensorSpec:
-    return tf.TensorSpec(tensor.shape, tensor.dtype)

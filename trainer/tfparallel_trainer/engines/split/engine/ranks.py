@@ -16,9 +16,6 @@ from tfparallel_trainer.engines.split.model import recording
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.objective import checks, synchrony
 
-Shares = tuple[int, ...]
-"""How many examples each place along the data axis has."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
@@ -28,15 +25,13 @@ class Ranks:
     local: Sequence[rank_model.Rank]
     between: exchange.Exchange
     division: head.Division
-    """When the denominators of the loss are known."""
     watched: watched.Watched
-    """The steps made lately."""
-    variants: dict[tuple[collectives.Program, Shares], int] = dataclasses.field(
+    variants: dict[tuple[collectives.Program, stage_worker.Shares], int] = dataclasses.field(
         default_factory=dict
     )
     """Numbers of traces, in the order in which all processes make them."""
 
-    def begin(self, program: collectives.Program, shares: Shares) -> None:
+    def begin(self, program: collectives.Program, shares: stage_worker.Shares) -> None:
         """Start tracing a program for a batch that is divided in this way.
 
         Raises:
@@ -53,23 +48,11 @@ class Ranks:
             for group in (*rank.groups.values(), rank.head.data):
                 group.begin(program, variant)
 
-    def shares(self, examples: int) -> Shares:
+    def shares(self, examples: int) -> stage_worker.Shares:
         """How examples are divided over the data axis."""
         return tuple(len(part) for part in order.split(examples, self.partition.mesh.data))
 
-    def workload(
-        self, rank: rank_model.Rank, shares: Shares, parts: Mapping[int, Any], step: tf.Tensor
-    ) -> stage_worker.Workload:
-        """What one of the ranks works on."""
-        return stage_worker.Workload(
-            part=parts.get(rank.data),
-            examples=shares[rank.data],
-            microbatches=self.partition.counts(shares)[rank.data],
-            total=sum(shares),
-            step=step,
-        )
-
-    def parts(self, batch: batching.Batch, shares: Shares) -> dict[int, Any]:
+    def parts(self, batch: batching.Batch, shares: stage_worker.Shares) -> dict[int, Any]:
         """This process's parts of a batch by their place along the data axis, as tensors.
 
         Raises:
@@ -88,7 +71,7 @@ class Ranks:
                 converted[rank.data] = nest.convert(tf.convert_to_tensor, part)
         return converted
 
-    def spec(self, spec: Any, shares: Shares) -> dict[int, Any]:
+    def spec(self, spec: Any, shares: stage_worker.Shares) -> dict[int, Any]:
         """The structure of what `parts` gives.
 
         Raises:
@@ -105,14 +88,7 @@ def build(
     places: Mapping[int, str],
     examples: batching.Source,
 ) -> Ranks:
-    """Build what the ranks of this process have of a model.
-
-    Args:
-        module: the user's functions.
-        skeleton: what `build_model` gave, built without its weights.
-        partition: how its graph is divided.
-        places: the devices of this process, by their ranks.
-        examples: those to train on.
+    """Build what the ranks of this process have of a model, by rank on their devices.
 
     Raises:
         UserCodeError: the user's functions raise, or make what cannot be trained.
@@ -143,11 +119,7 @@ def build(
 
 
 def _check(partition: partition.Partition) -> None:
-    """Refuse what two stages cannot share.
-
-    Raises:
-        UserCodeError: a layer that gathers statistics is called in two stages.
-    """
+    """Raise a UserCodeError if two stages call a layer that gathers statistics."""
     gathered = recording.gathered(partition.model)
     for stage in partition.stages:
         for key, owner in stage.borrowed:

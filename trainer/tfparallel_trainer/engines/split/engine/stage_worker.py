@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -22,22 +22,21 @@ _BORROWED = 1 << 16
 Address = tuple[cutting.Transfer, programs.Parcel]
 """What tells a message of a rank apart from all its others."""
 
+Shares = tuple[int, ...]
+"""How many examples each place along the data axis has."""
+
 Counted = tuple[loss.Term, loss.Fraction]
 """A term of the loss over some examples."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What a rank works on."""
+    """What ranks work on."""
 
-    part: Any
-    """(x, y, sample_weight) of its place along the data axis; None when it has no examples."""
-    examples: int
-    """How many, known when the program is traced."""
-    microbatches: int
-    """Into how many parts they are divided."""
-    total: int
-    """How many over the data axis."""
+    shares: Shares
+    """Known when the program is traced."""
+    parts: Mapping[int, Any]
+    """(x, y, sample_weight) by place along the data axis, of those that have examples here."""
     step: tf.Tensor
     """Number of the step: a scalar int64."""
 
@@ -58,21 +57,23 @@ class StageWorker(fences.Fences):
         self._partition = partition
         self._workload = workload
         self._training = training
-        self._rows = (
-            order.split(workload.examples, workload.microbatches) if workload.examples else []
-        )
+        self.examples = workload.shares[rank.data]
+        """How many it works on."""
+        self._part: Any = workload.parts.get(rank.data)
+        count = partition.counts(workload.shares)[rank.data]
+        self._rows = order.split(self.examples, count) if self.examples else []
         self._mail: dict[Address, tf.Tensor] = {}
         self._outgoing: dict[tuple[int, int], tf.Tensor] = {}
         """Tensors that are sent, by microbatch and number."""
         with tf.device(rank.device):
             self.values = {key: tf.convert_to_tensor(one) for key, one in rank.weights.items()}
             self._inputs = (
-                execution.by_number(partition.model, workload.part[0])
-                if workload.examples and rank.stage.inputs
+                execution.by_number(partition.model, workload.parts[rank.data][0])
+                if self.examples and rank.stage.inputs
                 else {}
             )
         self.numerators = [tf.zeros((), tf.float64) for _ in rank.head.terms]
-        of_examples = float(workload.examples if rank.is_last else 0)
+        of_examples = float(self.examples if rank.is_last else 0)
         self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
 
     def give(self, address: Address) -> tf.Tensor:
@@ -111,11 +112,6 @@ class StageWorker(fences.Fences):
             self.did([*self._keep(action.microbatch, part), *numerators])
 
     @property
-    def examples(self) -> int:
-        """How many it works on."""
-        return self._workload.examples
-
-    @property
     def nodes(self) -> tuple[graph.Node, ...]:
         """Those of the whole model."""
         return self._partition.model.nodes
@@ -128,12 +124,6 @@ class StageWorker(fences.Fences):
             for one in self.rank.stage.received
         }
 
-    @property
-    def _leaving(self) -> list[int]:
-        """The tensors that are used outside of the stage's nodes."""
-        outputs = self._partition.model.output_tensors() if self.rank.is_last else ()
-        return list(dict.fromkeys([*(one.tensor for one in self.rank.stage.sent), *outputs]))
-
     def _synchronised(self) -> contextlib.AbstractContextManager[object]:
         """A context in which layers of this stage add up over the data axis."""
         data = self.rank.head.data
@@ -142,12 +132,6 @@ class StageWorker(fences.Fences):
             return contextlib.nullcontext()
         return synchrony.Context(data)
 
-    def _unsharded(self, number: int, part: Any) -> Any:
-        """An output of the model as the loss wants it."""
-        if not self.rank.groups:
-            return part
-        return sharded.unsharded(self._partition.plan, number, part, self.rank.groups)
-
     def _run(self, microbatch: int, taken: Mapping[cutting.Transfer, Any]) -> execution.Part:
         rows = self._rows[microbatch]
         inputs = {
@@ -155,47 +139,31 @@ class StageWorker(fences.Fences):
             for number in self.rank.stage.inputs
         }
         tensors = {**inputs, **{one.tensor: tensor for one, tensor in taken.items()}}
-        with self._synchronised():
-            return self._run_nodes(microbatch, tensors)
-
-    def _run_nodes(self, microbatch: int, tensors: Mapping[int, Any]) -> execution.Part:
         variables = {**self.values, **self._seeds(microbatch)}
-        nodes = self.rank.stage.nodes
-        if not self.rank.groups:
-            return execution.run_nodes(
-                self._partition.model, nodes, tensors, variables, self._training
+        nodes, model = self.rank.stage.nodes, self._partition.model
+        with self._synchronised():
+            if not self.rank.groups:
+                return execution.run_nodes(model, nodes, tensors, variables, self._training)
+            outputs = model.output_tensors() if self.rank.is_last else ()
+            return sharded.run_nodes(
+                self._partition.plan,
+                nodes,
+                tensors,
+                variables,
+                self._training,
+                self.rank.groups,
+                leaving=dict.fromkeys([*(one.tensor for one in self.rank.stage.sent), *outputs]),
+                same_dropout=self._partition.same_dropout,
             )
-        return sharded.run_nodes(
-            self._partition.plan,
-            nodes,
-            tensors,
-            variables,
-            self._training,
-            self.rank.groups,
-            leaving=self._leaving,
-            same_dropout=self._partition.same_dropout,
-        )
 
     def _keep(self, microbatch: int, part: execution.Part) -> list[Any]:
         """Keep what is sent; gives it."""
         sent = {one.tensor: part.tensors[one.tensor] for one in self.rank.stage.sent}
         for number, tensor in sent.items():
-            self._check(number, tensor, self._sizes(microbatch, number))
+            node = next(one for one in self.rank.stage.nodes if number in one.outputs)
+            execution.check_shape(node, tensor, self._sizes(microbatch, number))
         self._outgoing |= {(microbatch, number): tensor for number, tensor in sent.items()}
         return list(sent.values())
-
-    def _check(self, number: int, tensor: tf.Tensor, expected: Sequence[int | None]) -> None:
-        """See that a tensor has the shape that the stage that takes it waits for.
-
-        Raises:
-            UserCodeError: it has not.
-        """
-        if not tensor.shape.is_compatible_with(expected):
-            node = next(one for one in self.rank.stage.nodes if number in one.outputs)
-            raise errors.UserCodeError(
-                f"{node.name} gives a tensor of the shape {tuple(tensor.shape)}, and Keras was "
-                f"told {tuple(expected)}: mend its compute_output_shape, or leave it out."
-            )
 
     def _terms(self, microbatch: int, part: execution.Part) -> list[Counted]:
         """The terms of the loss that this stage computes over a microbatch; feeds the metrics."""
@@ -218,9 +186,11 @@ class StageWorker(fences.Fences):
     def _of_outputs(self, microbatch: int, part: execution.Part) -> list[loss.Fraction]:
         compiled_head, model = self.rank.head, self._partition.model
         rows = self._rows[microbatch]
-        _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._workload.part)
+        _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._part)
         tensors = {
-            number: self._unsharded(number, part.tensors[number])
+            number: sharded.unsharded(
+                self._partition.plan, number, part.tensors[number], self.rank.groups
+            )
             for number in model.output_tensors()
         }
         masked = {

@@ -7,6 +7,7 @@ applied.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.engine import backward, exchange, head
-from tfparallel_trainer.engines.split.pipeline import communication, programs
+from tfparallel_trainer.engines.split.pipeline import programs
 from tfparallel_trainer.objective import gradients, lookups
 
 Kinds = dict[int, list[gradients.Kind]]
@@ -32,20 +33,14 @@ class Reduction:
         kinds: Kinds,
         known: head.Division,
     ) -> None:
-        """Args:
-        workers: what each rank does.
-        between: how they meet.
-        signals: what this process tells the others, which is added up: float64 [n].
-        kinds: of gradients; those that become known are added.
-        known: when denominators are known.
-        """
+        """Take what this process tells the others, float64 [n]; further kinds become known."""
         self._workers = workers
         self._between = between
         self._signals = signals
         self._kinds = kinds
         self._divides = known is head.Division.LAST
         self._losses: dict[int, _Loss] = {}
-        self._finished: dict[int, backward.CompleteGradients] = {}
+        self._complete: dict[int, backward.CompleteGradients] = {}
         self._norms: dict[int, tf.Tensor] = {}
         self._before = {}
         for index, worker in workers.items():
@@ -53,7 +48,7 @@ class Reduction:
                 states = worker.rank.head.model.metrics_variables
                 self._before[index] = [(state, tf.identity(state.value)) for state in states]
 
-    def total(self, step: communication.Rendezvous, participants: Sequence[int]) -> None:
+    def total(self, step: programs.Rendezvous, participants: Sequence[int]) -> None:
         """Make a sum that a list asks for, for these of its ranks."""
         match step.tag:
             case programs.DENOMINATORS:
@@ -76,10 +71,7 @@ class Reduction:
                 self._sum_shared(str(key), step.ranks, participants)
 
     def update(self, *, leaves_out: bool) -> list[tf.Tensor]:
-        """Let each rank make its update.
-
-        Args:
-            leaves_out: whether a step that is not finite changes nothing.
+        """Let each rank make its update; with `leaves_out` only if the step is finite.
 
         Returns:
             The loss, that of each output, the sum of all processes' signals, whether all is finite,
@@ -104,7 +96,6 @@ class Reduction:
         participants: Sequence[int],
         parts: Callable[[int], tf.Tensor],
     ) -> dict[int, tf.Tensor]:
-        """Add up numbers that each rank gives."""
         summands = {}
         for index in participants:
             with self._workers[index].fence():
@@ -114,45 +105,52 @@ class Reduction:
             self._workers[index].did([one])
         return sums
 
+    def _add_up(
+        self,
+        ranks: tuple[int, ...],
+        keys: Sequence[str],
+        summands: Mapping[int, Sequence[Any]],
+        kinds: Mapping[int, Sequence[gradients.Kind]],
+        also: Mapping[int, Sequence[tf.Tensor]] = MappingProxyType({}),
+    ) -> dict[int, list[Any]]:
+        """Add up the gradients of some weights, and other numbers; gives the sums of the latter."""
+        weights = {
+            index: [self._workers[index].rank.weights[key] for key in keys] for index in summands
+        }
+        others = {}
+        for index, sums in self._between.gradients(ranks, summands, kinds, weights, also).items():
+            self._workers[index].gradients |= dict(zip(keys, sums, strict=False))
+            self._workers[index].did(exchange.parts(sums))
+            others[index] = sums[len(keys) :]
+        return others
+
     def _sum_shared(self, key: str, ranks: tuple[int, ...], participants: Sequence[int]) -> None:
         """Add up the gradients of a weight that several stages have."""
-        summands = {}
+        summands, kinds = {}, {}
         for index in participants:
             worker = self._workers[index]
             if key not in worker.gradients:
                 return  # it is not trained
-            gradient, weight = worker.gradients[key], worker.rank.weights[key]
             with worker.fence():
-                if self._looks_up(key):
-                    summands[index] = self._mentions(gradient, weight)
-                    continue
-                dense = tf.zeros(weight.shape, weight.dtype) if gradient is None else gradient
-                summands[index] = [tf.ensure_shape(tf.convert_to_tensor(dense), weight.shape)]
-        if self._looks_up(key):
-            weights = {index: [self._workers[index].rank.weights[key]] for index in participants}
+                summand = self._shared(key, worker.gradients[key], worker.rank.weights[key])
             # Each stage's look-ups are look-ups of their own.
-            kinds = {
-                index: [gradients.kind(rank_summands[0], ())]
-                for index, rank_summands in summands.items()
-            }
-            sums = self._between.gradients(ranks, summands, kinds, weights)
-        else:
-            sums = self._between.total(ranks, summands)
-        for index, (total,) in sums.items():
-            self._workers[index].gradients[key] = total
-            self._workers[index].did(exchange.parts([total]))
+            summands[index], kinds[index] = [summand], [gradients.kind(summand, ())]
+        self._add_up(ranks, [key], summands, kinds)
+
+    def _shared(self, key: str, gradient: Any, weight: Any) -> Any:
+        """What a stage adds for a weight: without examples, a gradient of no rows or of zeros."""
+        if self._looks_up(key):
+            if gradient is not None:
+                return exchange.here(gradient)
+            batch = lookups.Lookup(of_batch=True)
+            return gradients.zeros([gradients.Kind(gradients.Form.SPARSE, (batch,))], [weight])[0]
+        dense = tf.zeros(weight.shape, weight.dtype) if gradient is None else gradient
+        return tf.ensure_shape(tf.convert_to_tensor(dense), weight.shape)
 
     def _looks_up(self, key: str) -> bool:
         """Whether all that reads a weight looks rows up, so that its gradient may stay sparse."""
         reading = [node for node in self._first.nodes if key in node.variables]
         return all(type(node.calls) is keras.layers.Embedding for node in reading)
-
-    def _mentions(self, gradient: Any, weight: Any) -> list[Any]:
-        """A gradient as it is; where there were no examples, one of no rows."""
-        if gradient is None:
-            batch = lookups.Lookup(of_batch=True)
-            return gradients.zeros([gradients.Kind(gradients.Form.SPARSE, (batch,))], [weight])
-        return [exchange.here(gradient)]
 
     def _sum_parts(
         self, ranks: tuple[int, ...], participants: Sequence[int], axis: shape.Axis
@@ -160,17 +158,15 @@ class Reduction:
         """Add up gradients of which each rank along an axis has a part."""
         first = self._workers[participants[0]]
         keys = [key for key in first.gradients if axis in first.rank.shards[key].summed]
-        summands, kinds, variables = {}, {}, {}
+        if not keys or not first.examples:
+            return
+        summands, kinds = {}, {}
         for index in participants:
             worker = self._workers[index]
-            variables[index] = [worker.rank.weights[key] for key in keys]
             with worker.fence():
                 summands[index] = [exchange.here(worker.gradients[key]) for key in keys]
             kinds[index] = list(map(worker.rank.kind, keys, summands[index]))
-        if keys and first.examples:
-            for index, sums in self._between.gradients(ranks, summands, kinds, variables).items():
-                self._workers[index].gradients |= dict(zip(keys, sums, strict=True))
-                self._workers[index].did(exchange.parts(sums))
+        self._add_up(ranks, keys, summands, kinds)
 
     def _sum_squares(
         self, ranks: tuple[int, ...], participants: Sequence[int], axis: shape.Axis
@@ -182,12 +178,11 @@ class Reduction:
             return [rank.shards[key].layout.dimension(axis) is not None for key in rank.trained]
 
         def squares(index: int) -> tf.Tensor:
-            self._finish(index)
-            values = self._finished[index].squares
+            values = self._finished(index).squares
             return tf.where(is_cut(index), values, tf.zeros_like(values))
 
         for index, total in self._sum(ranks, participants, squares).items():
-            finished = self._finished[index]
+            finished = self._finished(index)
             with self._workers[index].fence():
                 finished.squares = tf.where(is_cut(index), total, finished.squares)
 
@@ -198,27 +193,19 @@ class Reduction:
         parts: Callable[[int], tf.Tensor] | None = None,
     ) -> dict[int, list[Any]]:
         """Add gradients up over the data axis; gives the sums of other parts, if there are any."""
-        summands, variables, also = {}, {}, {}
+        keys = list(self._workers[participants[0]].gradients)
+        summands, also = {}, {}
         for index in participants:
             worker = self._workers[index]
-            variables[index] = list(worker.rank.trained.values())
             with worker.fence():
                 summands[index] = [exchange.here(one) for one in worker.gradients.values()]
                 if worker.examples:
-                    self._kinds[index] = list(
-                        map(worker.rank.kind, worker.gradients, summands[index])
-                    )
+                    self._kinds[index] = list(map(worker.rank.kind, keys, summands[index]))
                 else:
-                    summands[index] = gradients.zeros(self._kinds[index], variables[index])
+                    weights = list(worker.rank.trained.values())
+                    summands[index] = gradients.zeros(self._kinds[index], weights)
                 also[index] = [] if parts is None else [parts(index)]
-        others = {}
-        kinds = {index: self._kinds[index] for index in participants}
-        for index, sums in self._between.gradients(ranks, summands, kinds, variables, also).items():
-            worker = self._workers[index]
-            worker.gradients = dict(zip(worker.gradients, sums, strict=False))
-            worker.did(exchange.parts(sums))
-            others[index] = sums[len(worker.gradients) :]
-        return others
+        return self._add_up(ranks, keys, summands, self._kinds, also)
 
     def _sum_all(self, ranks: tuple[int, ...], participants: Sequence[int]) -> None:
         """Add up gradients and loss; their norms every rank knows then, as it has all of them."""
@@ -226,7 +213,6 @@ class Reduction:
         self._know_losses({index: numbers for index, (numbers,) in loss_sums.items()})
         for index in participants:
             with self._workers[index].fence():
-                self._finish(index, speaks_for_all=True)
                 self._norms[index] = self._parts_of_norm(index)
 
     def _know_losses(self, sums: Mapping[int, tf.Tensor]) -> None:
@@ -251,18 +237,16 @@ class Reduction:
         signals = self._signals if worker is self._first else tf.zeros_like(self._signals)
         return tf.concat([numbers, signals, worker.watched()], 0)
 
-    def _finish(self, index: int, *, speaks_for_all: bool = False) -> None:
-        """Complete the gradients of a rank, once the loss is known."""
-        if index not in self._finished:
+    def _finished(self, index: int) -> backward.CompleteGradients:
+        """The gradients of a rank, completed once the loss is known."""
+        if index not in self._complete:
             factor = self._losses[index].factor if self._divides else None
-            self._finished[index] = backward.CompleteGradients(
-                self._workers[index], factor, speaks_for_all=speaks_for_all
-            )
+            self._complete[index] = backward.CompleteGradients(self._workers[index], factor)
+        return self._complete[index]
 
     def _parts_of_norm(self, index: int) -> tf.Tensor:
         """How many gradients are not finite, and the sum of the squares of those of a rank."""
-        self._finish(index)
-        finished = self._finished[index]
+        finished = self._finished(index)
         return tf.stack([finished.failed, finished.own_square])
 
     def _is_finite(self, index: int) -> tf.Tensor:
@@ -282,7 +266,7 @@ class Reduction:
             for state, value in self._before[index]:
                 state.assign(tf.where(condition, state.value, value))
         norm = tf.sqrt(self._norms[index][1])
-        finished = self._finished[index]
+        finished = self._finished(index)
 
         def apply() -> tf.Tensor:
             rank.optimizer.apply(finished.gradients, norm, tf.sqrt(finished.squares))

@@ -26,10 +26,7 @@ class TrainStep(engine.Step):
     """The step as a traced function; one for each way that a batch is divided.
 
     Args:
-        module: the user's module, for the messages.
-        local_ranks: the ranks of this process.
         spec: structure of a part of a batch, as tf.TensorSpec [None, …].
-        batch_size: examples of a whole batch.
         leaves_out: whether a step that is not finite changes nothing.
     """
 
@@ -42,14 +39,14 @@ class TrainStep(engine.Step):
         *,
         leaves_out: bool = False,
     ) -> None:
-        partition = local_ranks.partition
-        parts = partition.mesh.data * partition.microbatches
+        divided = local_ranks.partition
+        parts = divided.mesh.data * divided.microbatches
         super().__init__(module, local_ranks.local[0].head, parts)
         self._ranks = local_ranks
         self._spec = spec
         self._full_shares = local_ranks.shares(batch_size)
         self._leaves_out = leaves_out
-        self._traced: dict[ranks.Shares, Any] = {}
+        self._traced: dict[stage_worker.Shares, Any] = {}
         self._kinds: step_reduction.Kinds = {}
 
     def compute(
@@ -65,7 +62,7 @@ class TrainStep(engine.Step):
         self._ranks.watched.add(seen.tolist())
         return engine.Computed(*values)
 
-    def _function(self, shares: ranks.Shares) -> Any:
+    def _function(self, shares: stage_worker.Shares) -> Any:
         self.check_size(sum(shares))
         if not all(shares) and not self._kinds:
             # Only a rank with examples knows which kinds of gradients its stage has.
@@ -80,13 +77,13 @@ class TrainStep(engine.Step):
         Raises:
             UserCodeError: there is such a layer, and a place along the data axis has no examples.
         """
-        partition = self._ranks.partition
-        if partition.adds_up and not all(self._ranks.shares(examples)):
-            layer, *_ = synchrony.among(node.calls for node in partition.model.nodes)
+        divided = self._ranks.partition
+        if divided.adds_up and not all(self._ranks.shares(examples)):
+            layer, *_ = synchrony.among(node.calls for node in divided.model.nodes)
             raise errors.UserCodeError(
-                f"A batch has {examples} examples, fewer than the {partition.mesh.data} places "
+                f"A batch has {examples} examples, fewer than the {divided.mesh.data} places "
                 f"along mesh.data, and {layer.name} (synchronized=True) adds up over all of them. "
-                f"Let the last batch of an epoch have at least {partition.mesh.data} (change "
+                f"Let the last batch of an epoch have at least {divided.mesh.data} (change "
                 "trainer.globalBatchSize, or leave examples out), or use LayerNormalization."
             )
 
@@ -95,7 +92,7 @@ class TrainStep(engine.Step):
         with user.guard(self.module.path, "computing the loss of drawn outputs raised"):
             head.check_loss(self._ranks.local[0].head, self._ranks.partition.model, part)
 
-    def _trace(self, shares: ranks.Shares) -> Any:
+    def _trace(self, shares: stage_worker.Shares) -> Any:
         def run(step: tf.Tensor, signals: tf.Tensor, parts: Any) -> Any:
             self._ranks.begin(collectives.Program.TRAIN, shares)
             return self._run(shares, step, signals, parts)
@@ -107,16 +104,19 @@ class TrainStep(engine.Step):
                 self._ranks.spec(self._spec, shares),
             )
 
-    def _run(self, shares: ranks.Shares, step: tf.Tensor, signals: tf.Tensor, parts: Any) -> Any:
-        partition, between = self._ranks.partition, self._ranks.between
-        workers = {}
-        for rank in self._ranks.local:
-            workload = self._ranks.workload(rank, shares, parts, step)
-            workers[rank.index] = backward.Training(rank, partition, workload, self._ranks.division)
+    def _run(
+        self, shares: stage_worker.Shares, step: tf.Tensor, signals: tf.Tensor, parts: Any
+    ) -> Any:
+        divided, between = self._ranks.partition, self._ranks.between
+        workload = stage_worker.Workload(shares=shares, parts=parts, step=step)
+        workers = {
+            rank.index: backward.Training(rank, divided, workload, self._ranks.division)
+            for rank in self._ranks.local
+        }
         reduction = step_reduction.Reduction(
             workers, between, signals, self._kinds, self._ranks.division
         )
-        tracing.emit(partition, partition.training(shares), workers, between, reduction.total)
+        tracing.emit(divided, divided.training(shares), workers, between, reduction.total)
         return reduction.update(leaves_out=self._leaves_out)
 
 
@@ -130,17 +130,11 @@ class Evaluation(evaluate.Evaluator):
         spec: Any,
         coordinator: coordination.Coordinator,
     ) -> None:
-        """Args:
-        module: the user's module, for the messages.
-        local_ranks: the ranks of this process.
-        spec: structure of a part of a batch.
-        coordinator: how all ranks meet.
-        """
         super().__init__([rank.head for rank in local_ranks.local])
         self._module = module
         self._ranks = local_ranks
         self._spec = spec
-        self._traced: dict[ranks.Shares, Any] = {}
+        self._traced: dict[stage_worker.Shares, Any] = {}
         self._coordinator = coordinator
 
     def share_statistics(self) -> None:
@@ -162,7 +156,7 @@ class Evaluation(evaluate.Evaluator):
         metrics, (totals, penalties) = self._coordinator.report(sums, penalty)
         return {**evaluate.losses_with(self._replicas[0], totals, penalties), **metrics}
 
-    def _function(self, shares: ranks.Shares) -> Any:
+    def _function(self, shares: stage_worker.Shares) -> Any:
         if shares not in self._traced:
 
             def run(parts: Any) -> tf.Tensor:
@@ -175,16 +169,15 @@ class Evaluation(evaluate.Evaluator):
                 )
         return self._traced[shares]
 
-    def _sums(self, shares: ranks.Shares, parts: Any) -> tf.Tensor:
+    def _sums(self, shares: stage_worker.Shares, parts: Any) -> tf.Tensor:
         """Numerators and denominators over the examples of this process: [2, terms]."""
-        partition = self._ranks.partition
-        workers = {}
-        for rank in self._ranks.local:
-            workload = self._ranks.workload(rank, shares, parts, tf.zeros((), tf.int64))
-            workers[rank.index] = stage_worker.StageWorker(
-                rank, partition, workload, training=False
-            )
-        tracing.emit(partition, partition.evaluation(shares), workers, self._ranks.between)
+        divided, step = self._ranks.partition, tf.zeros((), tf.int64)
+        workload = stage_worker.Workload(shares=shares, parts=parts, step=step)
+        workers = {
+            rank.index: stage_worker.StageWorker(rank, divided, workload, training=False)
+            for rank in self._ranks.local
+        }
+        tracing.emit(divided, divided.evaluation(shares), workers, self._ranks.between)
         totals = [tf.zeros((2, len(self._ranks.local[0].head.terms)), tf.float64)]
         done = []
         for worker in workers.values():

@@ -5,48 +5,35 @@ processes relaxes the order of lists that come to their end, so these do, too.
 """
 
 import collections
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer.engines.split.engine import exchange, stage_worker
-from tfparallel_trainer.engines.split.pipeline import (
-    communication,
-    cutting,
-    partition,
-    programs,
-    schedule,
-)
+from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
 
-Total = collections.abc.Callable[[communication.Rendezvous, Sequence[int]], None]
+Total = Callable[[programs.Rendezvous, Sequence[int]], None]
 """Makes a sum, given the ranks of this process that take part."""
 
 
 def emit(
     partition: partition.Partition,
-    lists: Mapping[int, Sequence[communication.Step]],
+    lists: Mapping[int, Sequence[programs.Step]],
     workers: Mapping[int, stage_worker.StageWorker],
     between: exchange.Exchange,
     total: Total | None = None,
 ) -> None:
     """Let the ranks of this process do their lists.
 
-    Args:
-        partition: the model on the mesh.
-        lists: of all ranks.
-        workers: those of this process, by rank.
-        between: how they meet.
-        total: makes sums; absent where the lists have none.
-
     Raises:
         ValueError: the lists cannot be done.
     """
     waiting = {rank: collections.deque(lists[rank]) for rank in workers}
-    messages = _Messages(partition, workers, between)
+    tracer = _Tracer(partition, workers, between, total, waiting)
     while any(waiting.values()):
-        done = sum([_advance(rank, waiting, workers, messages, total) for rank in workers])
-        if not done:
+        if not sum([tracer.advance(rank) for rank in workers]):
             stuck = "; ".join(
                 f"rank {rank}: {steps[0]}" for rank, steps in waiting.items() if steps
             )
@@ -55,74 +42,60 @@ def emit(
         worker.settle()
 
 
-def _advance(
-    rank: int,
-    waiting: Mapping[int, collections.deque[communication.Step]],
-    workers: Mapping[int, stage_worker.StageWorker],
-    messages: "_Messages",
-    total: Total | None,
-) -> int:
-    """Do what a rank can do now; gives how many steps."""
-    done = 0
-    steps = waiting[rank]
-    while steps:
-        step = steps[0]
-        participants = [rank]
-        if isinstance(step, communication.Rendezvous):
-            participants = [participant for participant in step.ranks if participant in workers]
-            if any(not waiting[one] or waiting[one][0] != step for one in participants):
-                break
-        for participant in participants:
-            waiting[participant].popleft()
-        done += 1
-        match step:
-            case communication.Compute(what=schedule.Action() as action):
-                workers[rank].work(action)
-            case communication.Rendezvous(ranks=(source, target), tag=programs.Parcel() as parcel):
-                messages.pass_on(source, target, parcel)
-            case communication.Rendezvous() if total is not None:
-                for participant in participants:
-                    workers[participant].settle()
-                total(step, participants)
-    return done
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Tracer:
+    partition: partition.Partition
+    workers: Mapping[int, stage_worker.StageWorker]
+    between: exchange.Exchange
+    total: Total | None
+    waiting: Mapping[int, collections.deque[programs.Step]]
+    """What each rank has still to do."""
 
+    def advance(self, rank: int) -> int:
+        """Do what a rank can do now; gives how many steps."""
+        done = 0
+        steps = self.waiting[rank]
+        while steps:
+            step = steps[0]
+            participants = [rank]
+            if isinstance(step, programs.Rendezvous):
+                participants = [one for one in step.ranks if one in self.workers]
+                heads = [next(iter(self.waiting[one]), None) for one in participants]
+                if any(head != step for head in heads):
+                    break
+            for participant in participants:
+                self.waiting[participant].popleft()
+            done += 1
+            match step:
+                case schedule.Action():
+                    self.workers[rank].work(step)
+                case programs.Rendezvous(ranks=(source, target), tag=programs.Parcel() as parcel):
+                    self._pass_on(source, target, parcel)
+                case programs.Rendezvous() if self.total is not None:
+                    for participant in participants:
+                        self.workers[participant].settle()
+                    self.total(step, participants)
+        return done
 
-class _Messages:
-    """Passes tensors from one rank to another."""
-
-    def __init__(
-        self,
-        partition: partition.Partition,
-        workers: Mapping[int, stage_worker.StageWorker],
-        between: exchange.Exchange,
-    ) -> None:
-        self._partition = partition
-        self._workers = workers
-        self._between = between
-
-    def pass_on(self, source: int, target: int, parcel: programs.Parcel) -> None:
+    def _pass_on(self, source: int, target: int, parcel: programs.Parcel) -> None:
         """Do this process's part of a message."""
-        address = (self._transfer(source, target, parcel), parcel)
-        number = self._partition.number(parcel, address[0])
-        giver, taker = self._workers.get(source), self._workers.get(target)
+        begin, end = self.partition.stage_of(source), self.partition.stage_of(target)
+        if parcel.work is schedule.Work.BACKWARD:  # a gradient goes against the transfer
+            begin, end = end, begin
+        address = (cutting.Transfer(begin, end, parcel.tensor), parcel)
+        number = self.partition.number(parcel, address[0])
+        giver, taker = self.workers.get(source), self.workers.get(target)
         tensor: Any = None
         if giver is not None:
             tensor = giver.give(address)
             if taker is None:
                 with giver.giving():
-                    giver.gave(self._between.send(source, target, number, tensor))
+                    giver.gave(self.between.send(source, target, number, tensor))
         if taker is not None:
             with taker.taking():
                 if giver is None:
                     shape, kind = taker.shape_of(address)
-                    tensor = self._between.receive(source, target, number, shape, kind)
+                    tensor = self.between.receive(source, target, number, shape, kind)
                 taken = tf.identity(tensor)
                 taker.took(taken)
             taker.take(address, taken)
-
-    def _transfer(self, source: int, target: int, parcel: programs.Parcel) -> cutting.Transfer:
-        """Which transfer a message belongs to; a gradient goes against it."""
-        begin, end = self._partition.stage_of(source), self._partition.stage_of(target)
-        if parcel.work is schedule.Work.BACKWARD:
-            begin, end = end, begin
-        return cutting.Transfer(begin, end, parcel.tensor)

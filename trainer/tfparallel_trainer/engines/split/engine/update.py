@@ -23,10 +23,7 @@ class Optimizer:
     """An optimizer that is built for the trained variables of one rank."""
 
     def __init__(self, keras_optimizer: Any, variables: Sequence[Any]) -> None:
-        """Args:
-        keras_optimizer: what the user compiled, not yet built.
-        variables: those that this rank trains.
-        """
+        """Take what the user compiled, not yet built."""
         self.keras_optimizer = keras_optimizer
         self._inner = getattr(keras_optimizer, "inner_optimizer", keras_optimizer)
         self._variables = list(variables)
@@ -83,7 +80,6 @@ class Optimizer:
         """Clip and apply what `unscaled` gave, or keep it for a later step.
 
         Args:
-            gradients: what `unscaled` gave.
             norm: of all gradients of all ranks together: a scalar.
             norms: of the gradient of each whole variable that this rank has a part of: [variables].
         """
@@ -109,9 +105,7 @@ class Optimizer:
     def _in_place_of_kept(self, gradients: Sequence[Any], clipped: Sequence[Any]) -> list[Any]:
         """What makes Keras apply, or keep, exactly these: it adds what it keeps, and divides.
 
-        Args:
-            gradients: with those that are kept, divided by the number of steps of an update.
-            clipped: what of them is applied where this step makes an update.
+        Gradients come with those that are kept, divided by the number of steps of an update.
         """
         is_due = tf.equal((self._iterations + 1) % self._steps, 0)
         for accumulator in self._accumulators:

@@ -71,14 +71,7 @@ def exchange(
 
 
 def reshard(tensor: Any, before: layout.Layout, after: layout.Layout, groups: Group) -> Any:
-    """Bring a rank's part of a tensor from one layout into another.
-
-    Args:
-        tensor: the part, or None for a tensor that is not there.
-        before: how the tensor lies.
-        after: how it is to lie.
-        groups: this rank's ends of the groups.
-    """
+    """Bring a rank's part of a tensor, which may be None, from one layout into another."""
     if tensor is None or before == after:
         return tensor
     tensor = tf.convert_to_tensor(tensor)

@@ -7,13 +7,13 @@ that are gathered first.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import elementwise, layout, resharding, traffic
-from tfparallel_trainer.engines.split.layers.rules import activations, catalog, registry
-from tfparallel_trainer.engines.split.model import graph, initial_values
+from tfparallel_trainer.engines.split.layers.rules import catalog, registry
+from tfparallel_trainer.engines.split.model import graph
 
 _USUAL_BATCH = 32
 """Examples of a microbatch, to weigh what grows with the batch against what does not."""
@@ -52,14 +52,12 @@ class Assignment:
     """How each tensor lies once it is made; inputs of the model are whole."""
     variables: Mapping[str, registry.Shard]
     """How each variable of the model lies, by key."""
-    ending: tuple[traffic.Traffic, ...]
-    """What it costs to make the outputs of the model whole, for the loss and the metrics."""
 
     def of(self, node: graph.Node) -> Choice:
         """The choice for a node of the model."""
         return next(choice for choice in self.choices if choice.node is node)
 
-    def parts(self, place: Mapping[shape.Axis, int]) -> dict[str, initial_values.Part]:
+    def parts(self, place: Mapping[shape.Axis, int]) -> dict[str, layout.Part]:
         """Which part of each variable the rank at a place of the mesh keeps, by key."""
         return {key: shard.layout.part(place) for key, shard in self.variables.items()}
 
@@ -70,15 +68,13 @@ class Assignment:
             BadConfigurationError: an axis does not; says why not, for a layer that it might divide.
         """
         used = {
-            cut.axis
+            axis
             for choice in self.choices
             for lies in (*choice.split.wants.values(), *choice.split.gives.values())
-            for cut in lies.cuts
-            if cut is not None
+            for axis in lies.axes
         }
         for shard in self.variables.values():
-            used |= shard.summed
-            used |= {cut.axis for cut in shard.layout.cuts if cut is not None}
+            used |= shard.summed | shard.layout.axes
         for axis, degree in self.degrees.items():
             if degree > 1 and axis not in used:
                 reasons = [choice.why for choice in self.choices if f"mesh.{axis}" in choice.why]
@@ -88,27 +84,13 @@ class Assignment:
                     f"{reason}: give 1."
                 )
 
-    def replicated(self) -> list[str]:
-        """A sentence for each node that holds weights and is replicated all the same."""
-        return [
-            f"{choice.node.name} is replicated: {choice.why}."
-            for choice in self.choices
-            if choice.way == registry.REPLICATED and choice.node.variables and choice.why
-        ]
-
 
 def assign(
     model: graph.Graph,
     degrees: Mapping[shape.Axis, int],
     overrides: Mapping[str, str] | None = None,
 ) -> Assignment:
-    """Choose how each node of a model is split.
-
-    Args:
-        model: the graph.
-        degrees: number of ranks along the spatial and tensor axes.
-        overrides: the way in which a layer or a node is to be split, by its name; absent: the
-            model's own.
+    """Choose how each node of a model is split, by the model's overrides or by others.
 
     Raises:
         BadConfigurationError: an override names no layer or no way, or is not possible.
@@ -141,7 +123,7 @@ class _Walk:
         self._uncut = uncut
         self._layouts = {one: layout.whole(len(model.tensors[one].shape)) for one in model.inputs}
         self._brought: set[tuple[int, layout.Layout]] = set()
-        self._trained = _trained(model)
+        self._trained = graph.with_gradient(model)
         self._variables: dict[str, registry.Shard] = {}
         self._choices: list[Choice] = []
 
@@ -160,16 +142,6 @@ class _Walk:
 
     def result(self) -> Assignment:
         """The assignment, when the walk came to its end."""
-        makers = {number: node for node in self._model.nodes for number in node.outputs}
-        ending = [
-            one
-            for number in dict.fromkeys(self._model.output_tensors())
-            for one in self._bringing(number, self._whole_layout(number))
-            # What Keras makes an output of goes along with it: see `execution.logits_of`.
-            for _ in range(
-                2 if number in makers and activations.keeps_logits(makers[number], number) else 1
-            )
-        ]
         return Assignment(
             model=self._model,
             degrees=self._degrees,
@@ -178,7 +150,6 @@ class _Walk:
             variables={
                 key: self._variables.get(key) or self._unsplit(key) for key in self._model.variables
             },
-            ending=tuple(ending),
         )
 
     def _choose(self, node: graph.Node) -> Choice:
@@ -189,7 +160,10 @@ class _Walk:
             input_layouts={tensor: self._layouts[tensor] for tensor in node.inputs},
             trained=self._trained,
         )
-        override = self._override_of(node)
+        layer = getattr(node.calls, "name", "")
+        override = self._overrides.get(node.name, self._overrides.get(layer))
+        if node.kind is graph.Kind.MASK:
+            override = None
         reasons: list[str] = []
         choices: list[Choice] = []
         for way, rule in catalog.rules_of(node).items():
@@ -208,15 +182,10 @@ class _Walk:
         if choices:
             return min(choices, key=self._rank)
         asked = "this was asked for" if override == registry.REPLICATED else ""
-        missing = "" if self._alone() else f"there is no rule for {type(node.calls).__name__}"
+        alone = all(call.ranks(axis) == 1 for axis in layout.AXES)
+        missing = "" if alone else f"there is no rule for {type(node.calls).__name__}"
         why = asked or "; ".join(reasons) or missing
         return self._choice(node, registry.REPLICATED, registry.Split(), why)
-
-    def _override_of(self, node: graph.Node) -> str | None:
-        if node.kind is graph.Kind.MASK:
-            return None
-        layer = getattr(node.calls, "name", "")
-        return self._overrides.get(node.name, self._overrides.get(layer))
 
     def _checked(self, node: graph.Node, split: registry.Split) -> registry.Split:
         """See that variables can be cut so, and are where other nodes read them, too."""
@@ -234,12 +203,13 @@ class _Walk:
         wants = {one: split.wants.get(one) or self._whole_layout(one) for one in node.inputs}
         gives = {one: split.gives.get(one) or self._whole_layout(one) for one in node.outputs}
         bringing = [one for tensor, lies in wants.items() for one in self._bringing(tensor, lies)]
+        # A rule does not know how many rows each example has in the node.
+        rows = self._model.tensors[node.inputs[0]].rows_of_example if node.inputs else 1
+        costs = tuple(dataclasses.replace(one, rows=rows) for one in split.costs)
         return Choice(
             node=node,
             way=way,
-            split=dataclasses.replace(
-                split, wants=wants, gives=gives, costs=self._of_batch(node, split.costs)
-            ),
+            split=dataclasses.replace(split, wants=wants, gives=gives, costs=costs),
             resharding=tuple(bringing),
             why=why,
         )
@@ -252,13 +222,6 @@ class _Walk:
                 known.shape, known.dtype, self._layouts[tensor], lies, has_gradient
             ):
                 yield dataclasses.replace(one, rows=known.rows_of_example)
-
-    def _of_batch(
-        self, node: graph.Node, costs: Iterable[traffic.Traffic]
-    ) -> tuple[traffic.Traffic, ...]:
-        """What a rule communicates, with the rows that each example has in the node."""
-        rows = self._model.tensors[node.inputs[0]].rows_of_example if node.inputs else 1
-        return tuple(dataclasses.replace(one, rows=rows) for one in costs)
 
     def _rank(self, choice: Choice) -> tuple[int, bool, float]:
         axes = len(catalog.rules_of(choice.node)[choice.way].axes)
@@ -273,13 +236,9 @@ class _Walk:
         return layout.whole(len(self._model.tensors[tensor].shape))
 
     def _partners(self, key: str) -> Iterator[str]:
-        """The variables of all nodes that read a variable."""
         for choice in self._choices:
             if key in choice.node.variables:
                 yield from choice.node.variables
-
-    def _alone(self) -> bool:
-        return all(self._degrees.get(axis, 1) == 1 for axis in layout.AXES)
 
     def _refusal(self, node: graph.Node, override: str, reasons: list[str]) -> str:
         rules = catalog.rules_of(node)
@@ -302,13 +261,3 @@ def _check(model: graph.Graph, overrides: Mapping[str, str]) -> None:
                 f"The model has no layer {name}, which was to be split by {overrides[name]}: "
                 f"give one of {', '.join(sorted(node.name for node in model.nodes))}."
             )
-
-
-def _trained(model: graph.Graph) -> frozenset[int]:
-    """The tensors that depend on a weight that is trained."""
-    trained: set[int] = set()
-    for node in model.nodes:
-        learns = any(getattr(model.variables[key], "trainable", False) for key in node.variables)
-        if learns or trained.intersection(node.inputs):
-            trained |= {one for one in node.outputs if model.tensors[one].is_real}
-    return frozenset(trained)

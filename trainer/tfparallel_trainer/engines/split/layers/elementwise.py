@@ -13,29 +13,14 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 
-_OPTIMIZERS = keras.optimizers
-
-ELEMENTWISE = frozenset(
-    {
-        _OPTIMIZERS.SGD,
-        _OPTIMIZERS.RMSprop,
-        _OPTIMIZERS.Adam,
-        _OPTIMIZERS.AdamW,
-        _OPTIMIZERS.Adamax,
-        _OPTIMIZERS.Nadam,
-        _OPTIMIZERS.Adagrad,
-        _OPTIMIZERS.Adadelta,
-        _OPTIMIZERS.Ftrl,
-        _OPTIMIZERS.Lion,
-        _OPTIMIZERS.ScheduleFreeAdamW,
-    }
-)
+_NAMES = "SGD RMSprop Adam AdamW Adamax Nadam Adagrad Adadelta Ftrl Lion ScheduleFreeAdamW"
+ELEMENTWISE = frozenset(getattr(keras.optimizers, name) for name in _NAMES.split())
 """Optimizers that change each element by itself. Clipping by norms is the engine's own."""
 
 REASONS: Mapping[type, str] = {
-    _OPTIMIZERS.Lamb: "takes the norms of each variable and of its update",
-    _OPTIMIZERS.Adafactor: "takes means over each variable",
-    _OPTIMIZERS.Muon: "makes the update of each matrix orthogonal",
+    keras.optimizers.Lamb: "takes the norms of each variable and of its update",
+    keras.optimizers.Adafactor: "takes means over each variable",
+    keras.optimizers.Muon: "makes the update of each matrix orthogonal",
 }
 """Why others do not."""
 
@@ -49,11 +34,6 @@ def check_optimizer(
     optimizer: Any, variables: Mapping[str, Any], shards: Mapping[str, registry.Shard]
 ) -> None:
     """See that an optimizer can train parts of variables.
-
-    Args:
-        optimizer: the user's.
-        variables: of the model, by key.
-        shards: how each of them lies.
 
     Raises:
         UserCodeError: it cannot, and a variable is cut; says which, and what would help.
@@ -73,10 +53,6 @@ def check_optimizer(
 
 def check_variable(variable: Any, lies: layout.Layout) -> None:
     """See that what a layer does to its variable can be done to parts of it.
-
-    Args:
-        variable: of a layer, with its constraint and its regulariser.
-        lies: how it is to lie.
 
     Raises:
         CannotSplitError: it cannot.

@@ -17,12 +17,9 @@ _DIMENSION = 1
 
 
 def exchange(group: collectives.Communicator, tensor: tf.Tensor, plan: rows.Exchange) -> tf.Tensor:
-    """Give a rank the rows that it wants.
+    """Give a rank the rows that it wants, from its own: [examples, rows, …], of static shape.
 
-    Args:
-        group: the ranks that the rows are divided over; each calls this with the same plan.
-        tensor: the rank's own rows: [examples, rows, …], of static shape.
-        plan: who has which rows, and who wants which.
+    All ranks of the group call this with the same plan.
     """
     if plan.owned == plan.needed:
         return tf.identity(tensor)
@@ -35,78 +32,62 @@ def exchange(group: collectives.Communicator, tensor: tf.Tensor, plan: rows.Exch
 
 
 def part(tensor: tf.Tensor, span: rows.Span, of: rows.Span) -> tf.Tensor:
-    """Some of the rows that a tensor holds.
-
-    Args:
-        tensor: [examples, rows, …].
-        span: which rows of the whole image.
-        of: those that the tensor holds.
-    """
+    """A span of the rows of the whole image, from [examples, rows, …] that holds those `of` it."""
     return tensor[:, span.within(of)]
 
 
 def _brought(group: collectives.Communicator, shard: tf.Tensor, plan: rows.Exchange) -> tf.Tensor:
-    has, wants = plan.owned[group.index], plan.needed[group.index]
-    messages = plan.messages()
-    outgoing = [
-        part(shard, message.span, has) for message in messages if message.source == group.index
-    ]
-    taken, sent = _deliver(group, messages, outgoing, shard)
-    pieces = {message.source: piece for message, piece in taken}
-    kept = has.overlap(wants)
-    if kept.size:
-        pieces[group.index] = part(shard, kept, has)
+    spans = plan.owned[group.index], plan.needed[group.index]
+    pieces, sent = _moved(group, shard, plan.messages(), *spans)
     with tf.control_dependencies(sent):
         if not pieces:
             return tf.zeros([shard.shape[0], 0, *shard.shape[2:]], shard.dtype)
-        return tf.concat([pieces[source] for source in sorted(pieces)], _DIMENSION)
+        in_order = sorted(pieces, key=lambda pair: pair[0].start)
+        return tf.concat([piece for _, piece in in_order], _DIMENSION)
 
 
 def _returned(
     group: collectives.Communicator, gradient: tf.Tensor, plan: rows.Exchange
 ) -> tf.Tensor:
-    has, wants = plan.owned[group.index], plan.needed[group.index]
-    messages = [
-        rows.Message(message.target, message.source, message.span) for message in plan.messages()
-    ]
-    outgoing = [
-        part(gradient, message.span, wants) for message in messages if message.source == group.index
-    ]
-    taken, sent = _deliver(group, messages, outgoing, gradient)
-    pieces = [_among(piece, message.span, has) for message, piece in taken]
-    kept = has.overlap(wants)
-    if kept.size:
-        pieces.append(_among(part(gradient, kept, wants), kept, has))
+    has, wants = plan.needed[group.index], plan.owned[group.index]
+    back = [rows.Message(one.target, one.source, one.span) for one in plan.messages()]
+    pieces, sent = _moved(group, gradient, back, has, wants)
     with tf.control_dependencies(sent):
         if not pieces:
-            return tf.zeros([gradient.shape[0], has.size, *gradient.shape[2:]], gradient.dtype)
-        return tf.identity(tf.add_n(pieces))  # add_n of one tensor is no operation
+            return tf.zeros([gradient.shape[0], wants.size, *gradient.shape[2:]], gradient.dtype)
+        padded = [_among(piece, span, wants) for span, piece in pieces]
+        return tf.identity(tf.add_n(padded))  # add_n of one tensor is no operation
 
 
-def _deliver(
+def _moved(
     group: collectives.Communicator,
+    tensor: tf.Tensor,
     messages: Sequence[rows.Message],
-    outgoing: list[tf.Tensor],
-    like: tf.Tensor,
-) -> tuple[list[tuple[rows.Message, tf.Tensor]], list[tf.Operation]]:
-    """Send a rank's messages; gives those that it takes, and what must run."""
-    dtype = tf.as_dtype(traffic.carried(like.dtype.name))
-    sending = [place for place, one in enumerate(messages) if one.source == group.index]
-    taking = [place for place, one in enumerate(messages) if one.target == group.index]
-    shapes = {
-        place: [like.shape[0], messages[place].span.size, *like.shape[2:]] for place in taking
+    has: rows.Span,
+    wants: rows.Span,
+) -> tuple[list[tuple[rows.Span, tf.Tensor]], list[tf.Operation]]:
+    """What a rank gets and keeps of the rows that it wants; and what must run."""
+    dtype = tf.as_dtype(traffic.carried(tensor.dtype.name))
+    outgoing = {
+        place: tf.cast(part(tensor, one.span, has), dtype)
+        for place, one in enumerate(messages)
+        if one.source == group.index
     }
-    taken, sent = group.deliver(
-        [(one.source, one.target) for one in messages],
-        {place: tf.cast(one, dtype) for place, one in zip(sending, outgoing, strict=True)},
-        shapes,
-        dtype,
-    )
-    incoming = [
-        (messages[place], tf.cast(tf.ensure_shape(taken[place], shapes[place]), like.dtype))
-        for place in taking
+    shapes = {
+        place: [tensor.shape[0], one.span.size, *tensor.shape[2:]]
+        for place, one in enumerate(messages)
+        if one.target == group.index
+    }
+    routes = [(one.source, one.target) for one in messages]
+    taken, sent = group.deliver(routes, outgoing, shapes, dtype)
+    pieces = [
+        (messages[place].span, tf.cast(tf.ensure_shape(taken[place], dims), tensor.dtype))
+        for place, dims in shapes.items()
     ]
-    return incoming, sent
+    kept = has.overlap(wants)
+    if kept.size:
+        pieces.append((kept, part(tensor, kept, has)))
+    return pieces, sent
 
 
 def _among(piece: tf.Tensor, span: rows.Span, of: rows.Span) -> tf.Tensor:

@@ -6,7 +6,6 @@ here: each of its ranks has examples of its own, and dimension 0 of a tensor is 
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -62,9 +61,7 @@ def even(axis: shape.Axis, size: int, ranks: int, unit: int = 1) -> Cut:
     """Divide a dimension as evenly as can be; the first ranks have a unit more.
 
     Args:
-        axis: over which ranks.
         size: number of rows, a multiple of `unit`.
-        ranks: number of ranks.
         unit: rows that stay together.
 
     Raises:
@@ -84,8 +81,7 @@ class Layout:
     cuts: tuple[Cut | None, ...]
 
     def __post_init__(self) -> None:
-        axes = [cut.axis for cut in self.cuts if cut is not None]
-        if len(set(axes)) < len(axes):
+        if len(self.axes) < sum(cut is not None for cut in self.cuts):
             raise ValueError(f"one axis cuts two dimensions: {self}")
 
     def __str__(self) -> str:
@@ -97,12 +93,22 @@ class Layout:
         """Whether every rank has all of it."""
         return all(cut is None for cut in self.cuts)
 
-    def dimension(self, axis: shape.Axis) -> int | None:
-        """Which dimension an axis cuts."""
+    @property
+    def axes(self) -> frozenset[shape.Axis]:
+        """The axes that cut a dimension."""
+        return frozenset(cut.axis for cut in self.cuts if cut is not None)
+
+    def over(self, axis: shape.Axis) -> tuple[int, Cut] | None:
+        """Which dimension an axis cuts, and how."""
         for dimension, cut in enumerate(self.cuts):
             if cut is not None and cut.axis is axis:
-                return dimension
+                return dimension, cut
         return None
+
+    def dimension(self, axis: shape.Axis) -> int | None:
+        """Which dimension an axis cuts."""
+        place = self.over(axis)
+        return None if place is None else place[0]
 
     def put(self, dimension: int, cut: Cut | None) -> Self:
         """The layout in which one dimension lies otherwise; -1 is the last one."""
@@ -147,9 +153,3 @@ def whole(rank: int) -> Layout:
 def cut(rank: int, dimension: int, by: Cut) -> Layout:
     """The layout of a tensor that is cut in one dimension; -1 is the last one."""
     return whole(rank).put(dimension, by)
-
-
-def places(degrees: Mapping[shape.Axis, int]) -> list[dict[shape.Axis, int]]:
-    """All places along the axes that split layers, the last axis varying fastest."""
-    ranges = [range(degrees.get(axis, 1)) for axis in AXES]
-    return [dict(zip(AXES, indices, strict=True)) for indices in itertools.product(*ranges)]

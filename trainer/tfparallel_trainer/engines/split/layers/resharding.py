@@ -24,15 +24,7 @@ def traffic_of(
     after: layout.Layout,
     has_gradient: bool,
 ) -> tuple[traffic.Traffic, ...]:
-    """Say what a change of layout costs.
-
-    Args:
-        tensor: the shape of the whole tensor.
-        dtype: its type.
-        before: how it lies.
-        after: how it is to lie.
-        has_gradient: whether a gradient goes back.
-    """
+    """Say what a change of the layout of a tensor costs, by its whole shape."""
     if before == after:
         return ()
     costs: list[traffic.Traffic] = []
@@ -63,7 +55,7 @@ def traffic_of(
 
 def changes(before: layout.Layout, after: layout.Layout) -> Iterator[Change]:
     """One change after the other, in an order in which no dimension is ever cut twice."""
-    waiting = {axis: (_of(before, axis), _of(after, axis)) for axis in layout.AXES}
+    waiting = {axis: (before.over(axis), after.over(axis)) for axis in layout.AXES}
     now = before
     for axis, (old, new) in waiting.items():
         taken = new is not None and any(
@@ -73,22 +65,15 @@ def changes(before: layout.Layout, after: layout.Layout) -> Iterator[Change]:
             yield Change(axis, old, None)
             now = now.without(axis)
     for axis, (_, new) in waiting.items():
-        here = _of(now, axis)
+        here = now.over(axis)
         if here is None and new is not None:
             continue
         if here != new:
             yield Change(axis, here, new)
             now = _done(now, Change(axis, here, new))
     for axis, (_, new) in waiting.items():
-        if new is not None and _of(now, axis) is None:
+        if new is not None and now.over(axis) is None:
             yield Change(axis, None, new)
-
-
-def _of(layout: layout.Layout, axis: shape.Axis) -> tuple[int, layout.Cut] | None:
-    for dimension, cut in enumerate(layout.cuts):
-        if cut is not None and cut.axis is axis:
-            return dimension, cut
-    return None
 
 
 def _done(lies: layout.Layout, change: Change) -> layout.Layout:

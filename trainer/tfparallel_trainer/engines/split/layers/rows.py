@@ -169,12 +169,7 @@ class Window:
 
 
 def windows(owned: Spans, window: Window, padding: str) -> Plan:
-    """Plan what slides a window over its input: convolutions, pooling.
-
-    Args:
-        owned: rows of the whole input, by rank.
-        window: what slides.
-        padding: "valid", "same" or "causal".
+    """Plan what slides a window over its input; padding is "valid", "same" or "causal".
 
     Raises:
         ValueError: the output has fewer rows than there are ranks.
@@ -195,12 +190,7 @@ def windows(owned: Spans, window: Window, padding: str) -> Plan:
 def transposed(owned: Spans, output_size: int, window: Window, padding: str) -> Plan:
     """Plan a transposed convolution, which adds each input row into the rows of a window.
 
-    Args:
-        owned: rows of the whole input, by rank.
-        output_size: rows of the whole output.
-        window: of the kernel.
-        padding: "valid" or "same", which leaves out what the convolution from output to input
-            would add.
+    Padding is "valid" or "same", which leaves out what the convolution from output to input adds.
 
     Raises:
         ValueError: the output has fewer rows than there are ranks.

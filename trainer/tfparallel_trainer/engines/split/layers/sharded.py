@@ -25,13 +25,8 @@ def run_nodes(
     """Run some nodes of a graph; all ranks of the groups run the same ones.
 
     Args:
-        plan: how the model is split.
-        nodes: some of its nodes, in the same order.
         tensors: this rank's parts of what the nodes take from outside, by number, in the layouts of
             `plan.layouts`.
-        variables: this rank's parts of the variables that the nodes read, by key.
-        training: whether layers behave as in training.
-        groups: this rank's ends of the groups that split layers.
         leaving: the tensors that others than these nodes use. Gradients come in through them only.
             They come in one operation, so that all ranks communicate in the same order.
         same_dropout: whether random layers draw what the unsplit model would.
@@ -50,14 +45,7 @@ def run_nodes(
 
 
 def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: adjoint.Group) -> Any:
-    """Make a tensor whole on every rank, as the loss and the metrics want an output.
-
-    Args:
-        plan: how the model is split.
-        tensor: its number.
-        part: this rank's part.
-        groups: this rank's ends of the groups that split layers.
-    """
+    """Make a tensor whole on every rank, as the loss and the metrics want an output."""
     lies = plan.layouts[tensor]
 
     def gather(shard: Any) -> Any:
@@ -71,8 +59,6 @@ def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: adjoi
 
 @dataclasses.dataclass(slots=True)
 class _NodeRunner:
-    """A rank while it runs nodes."""
-
     plan: assignment.Assignment
     tensors: dict[int, Any]
     variables: dict[str, Any]
@@ -95,23 +81,23 @@ class _NodeRunner:
             self.added_losses += part.added_losses
             return
         changed: dict[str, Any] = {}
-        place = {axis: group.index for axis, group in self.groups.items()}
-        outputs = catalog.rules_of(node)[choice.way].compute(
-            registry.Local(
-                model=self.plan.model,
-                node=node,
-                split=choice.split,
-                training=self.training,
-                same_dropout=self.same_dropout,
-                groups=self.groups,
-                tensors=tensors,
-                variables=variables,
-                changed=changed,
-            )
+        local = registry.Local(
+            model=self.plan.model,
+            node=node,
+            split=choice.split,
+            training=self.training,
+            same_dropout=self.same_dropout,
+            groups=self.groups,
+            tensors=tensors,
+            variables=variables,
+            changed=changed,
         )
+        outputs = catalog.rules_of(node)[choice.way].compute(local)
         for number, part in zip(node.outputs, outputs, strict=True):
             # Some operations forget sizes, without which parts cannot be gathered.
-            dims = choice.split.gives[number].local(self.plan.model.tensors[number].shape, place)
+            dims = choice.split.gives[number].local(
+                self.plan.model.tensors[number].shape, local.place()
+            )
             self.tensors[number] = (
                 None
                 if part is None

@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import math
-from collections.abc import Iterable
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.model import graph
@@ -53,13 +52,11 @@ class Traffic:
         }[self.kind]
         return share * self.brought(batch)
 
-
-def brought(traffic: Iterable[Traffic], batch: int) -> dict[schedule.Work, int]:
-    """Bytes that a rank brings to all operations, forward and backward."""
-    totals = dict.fromkeys(schedule.Work, 0)
-    for one in traffic:
-        totals[one.work] += one.brought(batch)
-    return totals
+    def messages(self, ranks: int) -> int:
+        """How often a rank sends: around the ring, for a sum twice; to both neighbours at most."""
+        around = ranks - 1
+        times = {Kind.SUM: 2 * around, Kind.HALO: min(2, around)}
+        return times.get(self.kind, around)
 
 
 def carried(dtype: str) -> str:

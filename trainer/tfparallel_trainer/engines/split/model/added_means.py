@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.model import execution, graph
+from tfparallel_trainer.engines.split.model import execution, graph, mixing, operations
 
 _HALF = 2
 """Examples of half of a batch."""
@@ -41,64 +41,33 @@ def _adds_mean(model: graph.Graph, node: graph.Node) -> bool:
     That of Keras' own layers is, but for their regularizers. What is random is taken for a mean.
     """
     regularizer = getattr(node.calls, "activity_regularizer", None)
-    if type(node.calls).__module__.startswith("keras.") and regularizer is None:
+    if operations.is_of_keras(node.calls) and regularizer is None:
         return True
-    absent = dict.fromkeys(one for one in node.inputs if model.tensors[one].dtype == "none")
 
     def call(tensors: dict[int, tf.Tensor], variables: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-        known = {**absent, **tensors}
         with keras.StatelessScope(initialize_variables=False):
-            part = execution.run_nodes(model, [node], known, variables, training=False)
+            part = execution.run_nodes(model, [node], tensors, variables, training=False)
         return [tf.cast(tf.reduce_sum(one), tf.float64) for one in part.added_losses]
 
     traced = tf.function(call, autograph=False)
-    specs = _specs(model, [one for one in node.inputs if one not in absent], node.variables)
+    specs = execution.specs(model, node, 2 * _HALF)
     if not traced.get_concrete_function(*specs).structured_outputs:
         return True
-    tensors, variables = keras.tree.map_structure(_numbers, specs)
+    random = np.random.default_rng(0)
+    draws = {one: mixing.draw(random, model.tensors[one]) for one in node.inputs}
+    variables = {key: mixing.drawn_like(random, model.variables[key]) for key in node.variables}
 
-    def added(first: int, end: int, seed: int = 0) -> float:
-        parts = {
-            one: _rows(model.tensors[one], tensor, first, end) for one, tensor in tensors.items()
-        }
+    def added(examples: Sequence[int], seed: int = 0) -> float:
+        tensors = {one: take(examples) for one, take in draws.items()}
         seeded = {
             key: value if value.dtype.is_floating else value + tf.cast(seed, value.dtype)
             for key, value in variables.items()
         }
-        return float(sum(one.numpy() for one in traced(parts, seeded)))
+        return float(sum(one.numpy() for one in traced(tensors, seeded)))
 
-    whole = added(0, 2 * _HALF)
-    halves = added(0, _HALF), added(_HALF, 2 * _HALF)
+    every = range(2 * _HALF)
+    whole = added(every)
+    halves = added(every[:_HALF]), added(every[_HALF:])
     if np.isclose(whole, np.mean(halves), rtol=_ROUNDING, equal_nan=True):
         return True
-    return whole != added(0, 2 * _HALF, seed=1)
-
-
-def _specs(
-    model: graph.Graph, inputs: Sequence[int], keys: Sequence[str]
-) -> tuple[dict[int, tf.TensorSpec], dict[str, tf.TensorSpec]]:
-    """The shapes of tensors, for twice as many examples, and of variables."""
-    tensors = {}
-    for one in inputs:
-        sizes = model.tensors[one].sized(2 * _HALF)
-        tensors[one] = tf.TensorSpec([size or 1 for size in sizes], model.tensors[one].dtype)
-    variables = {
-        key: tf.TensorSpec(model.variables[key].shape, model.variables[key].dtype) for key in keys
-    }
-    return tensors, variables
-
-
-def _numbers(spec: tf.TensorSpec) -> tf.Tensor:
-    random = np.random.default_rng(0)
-    if spec.dtype.is_floating:
-        return tf.constant(random.normal(size=spec.shape), spec.dtype)
-    if spec.dtype == tf.string:
-        return tf.fill(spec.shape, "")
-    return tf.cast(random.integers(0, 2, size=spec.shape), spec.dtype)
-
-
-def _rows(tensor: graph.Tensor, value: tf.Tensor, first: int, end: int) -> tf.Tensor:
-    """Those of some examples."""
-    if tensor.batch is None:
-        return value
-    return tf.gather(value, range(first * tensor.rows, end * tensor.rows), axis=tensor.batch)
+    return whole != added(every, seed=1)

@@ -1,7 +1,7 @@
 """Runs the nodes of a graph on given tensors and given variables; changes neither."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,48 +15,15 @@ _LOGITS, _MASK = "_keras_logits", "_keras_mask"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Result:
-    """What a model gives for its inputs."""
-
-    outputs: Any
-    """Nested as the model gives them."""
-    masks: dict[str, Any]
-    """Of each output that has one, by its name."""
-    changed: dict[str, Any]
-    """Variables that the run would have changed, by key: statistics and seeds."""
-    added_losses: tuple[Any, ...]
-    """The losses that layers add themselves; not those of weights."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Part:
     """What some nodes of a model give."""
 
     tensors: dict[int, Any]
     """All that are then known, by number."""
     changed: dict[str, Any]
-    """As in a result."""
+    """Variables that the run would have changed, by key: statistics and seeds."""
     added_losses: tuple[Any, ...]
-    """As in a result."""
-
-
-def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training: bool) -> Result:
-    """Compute what calling the model would.
-
-    Args:
-        model: the graph.
-        inputs: nested as the model takes them.
-        variables: the values of all variables of the model, by key.
-        training: whether layers behave as in training.
-    """
-    part = run_nodes(model, model.nodes, by_number(model, inputs), variables, training)
-    tensors = part.tensors
-    return Result(
-        outputs=outputs_of(model, tensors),
-        masks={one.name: tensors[one.mask] for one in model.outputs if one.mask is not None},
-        changed=part.changed,
-        added_losses=part.added_losses,
-    )
+    """The losses that layers add themselves; not those of weights."""
 
 
 def outputs_of(model: graph.Graph, tensors: Mapping[int, Any]) -> Any:
@@ -95,14 +62,7 @@ def run_nodes(
     variables: Mapping[str, Any],
     training: bool,
 ) -> Part:
-    """Run some nodes of a graph.
-
-    Args:
-        model: the graph.
-        nodes: some of its nodes, in the same order.
-        tensors: what the nodes take from outside, by number.
-        variables: the values of the variables that they read, by key.
-        training: whether layers behave as in training.
+    """Run some nodes of a graph on the tensors, by number, that they take from outside.
 
     Raises:
         UserCodeError: one hangs a mask on a tensor that is not in the graph.
@@ -125,6 +85,33 @@ def run_nodes(
         key: now for key, then, now in zip(variables, before, after, strict=True) if now is not then
     }
     return Part(known, changed, tuple(scope.losses))
+
+
+def specs(
+    model: graph.Graph, node: graph.Node, examples: int | None = None
+) -> tuple[dict[int, tf.TensorSpec], dict[str, tf.TensorSpec]]:
+    """The tensors, by number, and variables, by key, that a node takes; of any batch or one."""
+    tensors = {one: model.tensors[one] for one in node.inputs}
+    return {
+        number: tf.TensorSpec(one.shape if examples is None else one.sized(examples), one.dtype)
+        for number, one in tensors.items()
+    }, {
+        key: tf.TensorSpec(model.variables[key].shape, model.variables[key].dtype)
+        for key in node.variables
+    }
+
+
+def check_shape(node: graph.Node, tensor: Any, expected: Sequence[int | None]) -> None:
+    """See that a node gives a tensor of the shape that Keras was told.
+
+    Raises:
+        UserCodeError: it gives another one.
+    """
+    if not tf.TensorShape(expected).is_compatible_with(tensor.shape):
+        raise errors.UserCodeError(
+            f"{node.name} gives a tensor of the shape {tuple(tensor.shape)}, and Keras was told "
+            f"{tuple(expected)}: mend its compute_output_shape, or leave it out."
+        )
 
 
 def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:

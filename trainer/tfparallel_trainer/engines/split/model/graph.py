@@ -83,6 +83,11 @@ class Node:
     variables: tuple[str, ...]
     """Keys of all variables that the call reads."""
 
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """The tensors in `inputs` but for the masks."""
+        return tuple(one for one in self.inputs if one not in self.masks.values())
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Output:
@@ -125,6 +130,16 @@ class Graph:
             yield output.tensor
             if output.mask is not None:
                 yield output.mask
+
+
+def with_gradient(model: Graph) -> frozenset[int]:
+    """The tensors that a gradient comes back to: made, directly or not, with trained weights."""
+    tensors: set[int] = set()
+    for node in model.nodes:
+        learns = any(model.variables[key].trainable for key in node.variables)
+        if learns or tensors.intersection(node.inputs):
+            tensors.update(one for one in node.outputs if model.tensors[one].is_real)
+    return frozenset(tensors)
 
 
 def needed(nodes: Collection[Node], targets: Collection[int]) -> tuple[Node, ...]:

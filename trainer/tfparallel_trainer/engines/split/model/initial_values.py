@@ -15,8 +15,6 @@ import tensorflow as tf
 
 from tfparallel_trainer.checkpoint import shard
 
-Part = shard.Part
-
 _STEPS = {
     "StatelessRandomUniformV2": 1,
     "StatelessRandomNormalV2": 1,
@@ -31,17 +29,13 @@ _WORDS = 4
 """Numbers of 32 bits that the counter gives at a time, for a group of elements."""
 
 
-def of(variables: Mapping[str, Any], parts: Mapping[str, Part]) -> Iterator[tuple[str, Any]]:
+def of(variables: Mapping[str, Any], parts: Mapping[str, shard.Part]) -> Iterator[tuple[str, Any]]:
     """Give the parts of the initial values of some variables, one variable after the other.
 
     In memory is what the caller keeps, and at most one small variable or a block of a large one. A
     large one that has to be drawn as a whole (Orthogonal, arrays) is there too. A layer must not be
     built with the shape of its part: its initialiser would draw other numbers, and some scale
     them by the shape.
-
-    Args:
-        variables: those of a skeleton, by key.
-        parts: what this device keeps, by key.
 
     Yields:
         Key and part.
@@ -64,11 +58,7 @@ class Rows:
     """Draws rows of one variable."""
 
     def __init__(self, graph: Any, source: Any, result: Any) -> None:
-        """Args:
-        graph: the trace of the initialiser.
-        source: its operation that draws.
-        result: the tensor that is the initial value.
-        """
+        """Take the operation of a trace that draws, and the tensor that is the initial value."""
         self._shape = tuple(result.shape)
         self._row = math.prod(self._shape[1:])
         wide = source.outputs[0].dtype.size > 4
@@ -87,7 +77,7 @@ class Rows:
         return drawn.numpy()[before:].reshape((high - low, *self._shape[1:]))
 
 
-def _in_blocks(variable: Any, part: Part, rows: Rows, dtype: tf.DType) -> Any:
+def _in_blocks(variable: Any, part: shard.Part, rows: Rows, dtype: tf.DType) -> Any:
     box = shard.box(part, variable.shape)
     low, *inner = box.slices
     content = np.empty(box.shape, dtype.as_numpy_dtype)

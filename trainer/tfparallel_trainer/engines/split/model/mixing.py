@@ -74,8 +74,6 @@ def _known_front(
     The further rows that an example has follow each other.
 
     Args:
-        model: the graph.
-        node: one of its nodes.
         growing: what it takes that grows with the batch, and all that it gives.
         fronts: these numbers for what it takes.
 
@@ -130,23 +128,22 @@ def _tried_fronts(
     if sum(math.prod(one.shape) for one in weights.values()) > _MOST_WEIGHTS:
         return [1] * len(outputs)
     random = np.random.default_rng(0)
-    draws = {one: _draw(random, model.tensors[one], fronts[one]) for one in node.inputs}
-    variables = {
-        key: _cast(random.uniform(-0.5, 0.5, one.shape), one.dtype) for key, one in weights.items()
-    }
+    draws = {one: draw(random, model.tensors[one], fronts[one]) for one in node.inputs}
+    variables = {key: drawn_like(random, one) for key, one in weights.items()}
     is_random = any(key.startswith(recording.SEED_PREFIX) for key in node.variables)
     batches = (_FIRST, _STAYING if is_random else _MOVED)
     known: dict[int, int] = {}
     for training in (False,) if _gathers(node) else (False, True):
         first, second = (
             _computed(
-                model, node, {one: draw(batch) for one, draw in draws.items()}, variables, training
+                model, node, {one: take(batch) for one, take in draws.items()}, variables, training
             )
             for batch in batches
         )
         for one in outputs:
             tensor = model.tensors[one]
-            _check_shape(model, node, tensor, first[one])
+            if all(None not in model.tensors[taken].sized(1) for taken in node.inputs):
+                execution.check_shape(node, first[one], tensor.sized(len(_FIRST)))
             front = _front(tensor, batches, (first[one], second[one]))
             if front is None or known.setdefault(one, front) != front:
                 raise errors.UserCodeError(
@@ -165,8 +162,8 @@ def _gathers(node: graph.Node) -> bool:
     )
 
 
-def _draw(
-    random: np.random.Generator, tensor: graph.Tensor, front: int
+def draw(
+    random: np.random.Generator, tensor: graph.Tensor, front: int = 1
 ) -> Callable[[Sequence[int]], tf.Tensor]:
     """Draw numbers for each example; gives what puts those of some examples into a tensor."""
     sizes = [_LENGTH if size is None else size for size in tensor.sized(1)]
@@ -184,6 +181,11 @@ def _draw(
         return _cast(numbers[:, :, batch].reshape(shape), tensor.dtype)
 
     return take
+
+
+def drawn_like(random: np.random.Generator, variable: Any) -> tf.Tensor:
+    """Numbers in place of a variable's."""
+    return _cast(random.uniform(-0.5, 0.5, variable.shape), variable.dtype)
 
 
 def _cast(numbers: Any, dtype: str) -> tf.Tensor:
@@ -227,31 +229,10 @@ def _computed(
         ) from error
 
 
-def _check_shape(model: graph.Graph, node: graph.Node, tensor: graph.Tensor, output: Any) -> None:
-    """See that a node gives what Keras was told.
-
-    Raises:
-        UserCodeError: it gives another shape.
-    """
-    shape = tensor.sized(len(_FIRST))
-    is_known = all(None not in model.tensors[one].sized(1) for one in node.inputs)
-    if is_known and not tf.TensorShape(shape).is_compatible_with(output.shape):
-        raise errors.UserCodeError(
-            f"{node.name} gives a tensor of the shape {output.shape}, and Keras was told {shape}: "
-            "mend its compute_output_shape, or leave it out."
-        )
-
-
 def _front(
     tensor: graph.Tensor, batches: Sequence[Sequence[int]], outputs: Sequence[Any]
 ) -> int | None:
-    """The copies of the batch in an output, if it is twice the same for the first example.
-
-    Args:
-        tensor: the output.
-        batches: which examples it was computed of, twice.
-        outputs: what was computed.
-    """
+    """The copies of the batch in an output that is twice the same for the first example."""
     place = tensor.batch
     if place is None:
         here, there = outputs

@@ -1,4 +1,6 @@
-"""Which operations of Keras work on each element by itself, and which calls run a user's code."""
+"""Keras' layers, operations and activations: which work on each element, or run a user's code."""
+
+from typing import Any
 
 import keras
 
@@ -6,13 +8,17 @@ from tfparallel_trainer.engines.split.model import graph
 
 _NAMES = """
 absolute add arccos arcsin arctan arctan2 cast ceil celu clip cos cosh divide dividenonan elu equal
-erf exp expm1 floor gelu greater greaterequal hardsigmoid hardsilu hardtanh isfinite isinf isnan
-leakyrelu less lessequal log log10 log1p log2 logaddexp logicaland logicalnot logicalor logsigmoid
-maximum minimum mod multiply negative notequal power reciprocal relu relu6 round rsqrt selu sigmoid
-sign silu sin sinh softplus softsign sqrt square stopgradient subtract tan tanh truedivide where
+erf exp expm1 exponential floor gelu greater greaterequal hardshrink hardsigmoid hardsilu hardtanh
+isfinite isinf isnan leakyrelu less lessequal linear log log10 log1p log2 logaddexp logicaland
+logicalnot logicalor logsigmoid maximum minimum mish mod multiply negative notequal power reciprocal
+relu relu6 round rsqrt selu sigmoid sign silu sin sinh softplus softshrink softsign sparseplus
+sparsesigmoid sqrt square squareplus stopgradient subtract tan tanh tanhshrink threshold truedivide
+where
 """
 ELEMENTWISE = frozenset(_NAMES.split())
-"""By name, as `name_of` returns it."""
+"""Operations and activations that work on each element by itself, as `name_of` returns them."""
+
+_ALONG_CHANNELS = (keras.activations.softmax, keras.activations.log_softmax)
 
 
 def name_of(calls: object) -> str:
@@ -26,11 +32,48 @@ def name_of(calls: object) -> str:
     return str(kind.__name__).lower().replace("_", "")
 
 
+def layers(names: str) -> tuple[type, ...]:
+    """Keras' classes of layers by their names; Conv*D stands for those of 1, 2 and 3 dimensions."""
+    return tuple(
+        getattr(keras.layers, name.replace("*", number))
+        for name in names.split()
+        for number in ("123" if "*" in name else "1")
+    )
+
+
+def is_of_keras(layer: object) -> bool:
+    """Whether a layer is Keras' own."""
+    return type(layer).__module__.startswith("keras.")
+
+
 def runs_code_of_user(node: graph.Node) -> bool:
     """Whether a node calls a layer that is not Keras' own, or a function within one."""
-    if node.kind is graph.Kind.OPERATION:
-        return False
-    return any(
-        isinstance(layer, keras.layers.Lambda) or not type(layer).__module__.startswith("keras.")
+    return node.kind is not graph.Kind.OPERATION and any(
+        isinstance(layer, keras.layers.Lambda) or not is_of_keras(layer)
         for layer in node.calls._flatten_layers()
     )
+
+
+def is_elementwise(activation: Any) -> bool:
+    """Whether a function, as an attribute of a layer, is known to be; None is no function."""
+    return activation is None or name_of(activation) in ELEMENTWISE
+
+
+def is_along_channels(activation: Any) -> bool:
+    """Whether a function is known to need the last dimension of its input whole, and no other."""
+    return any(activation is one for one in _ALONG_CHANNELS)
+
+
+def is_by_place(activation: Any) -> bool:
+    """Whether a function is known to work on each place by itself, with all of its channels."""
+    return is_elementwise(activation) or is_along_channels(activation)
+
+
+def label(activation: Any) -> str:
+    """The name of an activation for people."""
+    return str(getattr(activation, "__name__", type(activation).__name__))
+
+
+def apply(activation: Any, tensor: Any) -> Any:
+    """Give what a layer's activation makes of a tensor."""
+    return tensor if activation is None else activation(tensor)

@@ -55,21 +55,12 @@ def _drawing(model: graph.Graph, node: graph.Node) -> str:
         with random_state.drawing_from(generator):
             execution.run_nodes(model, [node], tensors, variables, training=True)
 
-    traced = tf.function(call, autograph=False).get_concrete_function(
-        {one: _spec(model.tensors[one]) for one in node.inputs},
-        {
-            key: tf.TensorSpec(model.variables[key].shape, model.variables[key].dtype)
-            for key in node.variables
-        },
-    )
+    specs = execution.specs(model, node, _EXAMPLES)
+    traced = tf.function(call, autograph=False).get_concrete_function(*specs)
     if generator.drew:
         return "keras.random"
     names = (name for name in _operations(traced.graph.as_graph_def()) if _keeps_state(name))
     return next(names, "")
-
-
-def _spec(tensor: graph.Tensor) -> tf.TensorSpec:
-    return tf.TensorSpec(tensor.sized(_EXAMPLES), tensor.dtype)
 
 
 def _operations(definition: Any) -> Iterator[str]:

@@ -36,14 +36,6 @@ def record(model: Any) -> graph.Graph:
         return _Recorder(model).run()
 
 
-def variables(model: Any) -> dict[str, Any]:
-    """The variables of a model by key: weights as in a checkpoint, and seeds."""
-    weights = keys.of_weights(model)
-    known = {id(variable) for variable in weights.values()}
-    others = [variable for variable in model.variables if id(variable) not in known]
-    return {**weights, **{f"{SEED_PREFIX}{place}": one for place, one in enumerate(others)}}
-
-
 def gathered(model: graph.Graph) -> frozenset[str]:
     """Keys of the weights that calls change while they train, such as moving statistics.
 
@@ -77,7 +69,10 @@ class _Recorder:
         """The symbolic mask of a symbolic tensor, by the number of the latter."""
         self._masked: set[int] = set()
         self._calls: collections.Counter[str] = collections.Counter()
-        self._variables = variables(model)
+        self._variables = keys.of_weights(model)
+        known = {id(one) for one in self._variables.values()}
+        others = (one for one in model.variables if id(one) not in known)
+        self._variables |= {f"{SEED_PREFIX}{place}": one for place, one in enumerate(others)}
         self._keys = {id(variable): key for key, variable in self._variables.items()}
 
     def run(self) -> graph.Graph:
@@ -126,7 +121,7 @@ class _Recorder:
         structure = _inputs(model)
         outer = keras.tree.flatten(inputs)
         leaves = [
-            _placeholder(here, _inner_shape(here.shape, there.shape))
+            _placeholder(here, there.shape)
             for here, there in zip(keras.tree.flatten(structure), outer, strict=True)
         ]
         placeholders = keras.tree.pack_sequence_as(structure, leaves)
@@ -162,20 +157,15 @@ class _Recorder:
             return result
         if _is_graph(operation) and _fits(operation, arguments):
             return self._nested(path, operation, arguments[0], keywords.get("mask"))
-        return self._layer(path, operation, arguments, keywords)
-
-    def _layer(
-        self, path: str, layer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Any:
-        keywords = {name: value for name, value in keywords.items() if name != "training"}
-        result = layer(*arguments, **keywords)
-        self._add(graph.Kind.LAYER, path, layer, arguments, keywords, result)
+        keywords.pop("training", None)
+        result = operation(*arguments, **keywords)
+        self._add(graph.Kind.LAYER, path, operation, arguments, keywords, result)
         first = arguments[0] if arguments else next(iter(keywords.values()))
         previous = keywords.get("mask")
         if previous is None:
             previous = keras.tree.map_structure(self._mask, first)
-        if layer.supports_masking:
-            self._masks_of(path, layer, first, previous, result)
+        if operation.supports_masking:
+            self._masks_of(path, operation, first, previous, result)
         return result
 
     def _masks_of(self, path: str, layer: Any, first: Any, previous: Any, result: Any) -> None:
@@ -227,7 +217,6 @@ class _Recorder:
         self._nodes.append(node)
 
     def _number(self, symbolic: Any) -> int:
-        """Give a tensor that a node has made the next number."""
         number = len(self._tensors)
         if symbolic is None:  # an output that is not there, as a mask of one output of several
             self._tensors.append(graph.Tensor((), "none", batch=None))
@@ -309,16 +298,10 @@ def _inputs(model: Any) -> Any:
     return model.input if not isinstance(model, keras.Sequential) else model.inputs[0]
 
 
-def _placeholder(tensor: Any, shape: tuple[int | None, ...]) -> Any:
-    return keras.Input(batch_shape=shape, dtype=tensor.dtype, name=tensor.name)
-
-
-def _inner_shape(
-    here: tuple[int | None, ...], there: tuple[int | None, ...]
-) -> tuple[int | None, ...]:
-    """The shape of a nested model's input: as the model knows it, or else its caller."""
-    sizes = (inner or outer for inner, outer in zip(here[1:], there[1:], strict=True))
-    return (*there[:1], *sizes)
+def _placeholder(tensor: Any, outer: tuple[int | None, ...]) -> Any:
+    """An input of a model, of a shape as the model knows it, or else its caller."""
+    sizes = (here or there for here, there in zip(tensor.shape[1:], outer[1:], strict=True))
+    return keras.Input(batch_shape=(outer[0], *sizes), dtype=tensor.dtype, name=tensor.name)
 
 
 def _tensor(symbolic: Any) -> graph.Tensor:

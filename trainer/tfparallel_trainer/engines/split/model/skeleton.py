@@ -2,7 +2,6 @@
 
 import dataclasses
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -27,10 +26,6 @@ def build(module: user.Module, seed: int) -> Any:
     """Call the user's `build_model` so that it creates variables without values.
 
     A variable's `value` then is its initial value, computed each time it is read.
-
-    Args:
-        module: the user's functions.
-        seed: seed of the initial weights.
 
     Raises:
         UserCodeError: the function raises, or does what is lost or impossible without weights.
@@ -86,27 +81,16 @@ def compile_model(module: user.Module, model: Any) -> None:
 
 
 def _check_adapted(module: user.Module, model: Any, assigned: set[int]) -> None:
-    """Refuse layers that were adapted: they need a sentence of their own.
-
-    Args:
-        assigned: ids of the variables that got a value.
-    """
-    for layer in _layers(model):
-        if not isinstance(layer, keras.layers.Normalization):
-            continue
-        if any(id(weight) in assigned for weight in layer.weights):
+    """Refuse layers that were adapted, by the ids of variables that got a value."""
+    for layer in checks.layers(model):
+        if isinstance(layer, keras.layers.Normalization) and any(
+            id(weight) in assigned for weight in layer.weights
+        ):
             raise errors.UserCodeError(
                 f"{module.path}: the layer {layer.name} takes its mean and variance from adapt(), "
                 "which is lost because ModelSplit builds the model without its weights. Create it "
                 "with both, Normalization(mean=…, variance=…), or normalize in training_data."
             )
-
-
-def _layers(model: Any) -> Iterator[Any]:
-    for layer in model.layers:
-        yield layer
-        if isinstance(layer, keras.Model):
-            yield from _layers(layer)
 
 
 def _explained(module: user.Module, error: errors.UserCodeError) -> errors.UserCodeError:
@@ -156,11 +140,7 @@ def _compiles(module: user.Module) -> errors.UserCodeError:
 
 
 def recorded(module: user.Module, skeleton: Any) -> graph.Graph:
-    """Give the graph of a model that is to be divided.
-
-    Args:
-        module: the user's functions.
-        skeleton: what `build_model` gave, built without its weights and not compiled yet.
+    """Give the graph of a model that is to be divided, and that is not compiled yet.
 
     Raises:
         UserCodeError: it cannot be divided, or `layer_ways` raises or gives something else.

@@ -44,11 +44,7 @@ class Stage:
 
 
 def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
-    """Cut the nodes of a graph, in their order, into stages.
-
-    Args:
-        model: the graph.
-        ends: behind how many nodes each stage but the last one ends.
+    """Cut the nodes of a graph, in their order, behind the ends of all stages but the last one.
 
     Raises:
         ValueError: a stage would have no node.
@@ -107,12 +103,10 @@ _SHOWN = 30
 
 
 def ends_of_names(model: graph.Graph, names: Sequence[str]) -> list[int]:
-    """Say behind how many nodes each stage but the last one ends_of_names.
+    """Say behind how many nodes each stage but the last one ends.
 
-    Args:
-        model: the graph.
-        names: the layer, or the model within the model, that each stage but the first begins with,
-            as in `Node.name`. Of several calls the first counts.
+    Stages but the first begin with a layer, or a model within the model, of a name as in
+    `Node.name`. Of several calls the first counts.
 
     Raises:
         BadConfigurationError: there is no such layer, or it is not behind the one before.

@@ -5,8 +5,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.engines.split import planned
 from tfparallel_trainer.engines.split.layers import assignment, layout
 from tfparallel_trainer.engines.split.model import (
     added_means,
@@ -15,11 +13,7 @@ from tfparallel_trainer.engines.split.model import (
     randomness,
     recording,
 )
-from tfparallel_trainer.engines.split.pipeline import communication, cutting, programs, schedule
-from tfparallel_trainer.engines.split.planning import hardware
-
-_USUAL_EXAMPLES = 32
-"""Of a microbatch."""
+from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +37,7 @@ class Partition:
     other. Each rank then draws for the whole tensor."""
 
     def counts(self, shares: Sequence[int]) -> list[int]:
-        """How many microbatches each place along the data axis has.
-
-        Args:
-            shares: how many examples each of them has.
-        """
+        """How many microbatches each place along the data axis has."""
         counts = [min(self.microbatches, share) for share in shares]
         if not self.adds_up:
             return counts
@@ -60,17 +50,13 @@ class Partition:
         pipeline = programs.of_stages(self.model, self.stages, count, order)
         return dataclasses.replace(pipeline, settles=self.settles)
 
-    def training(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
-        """The list of each rank for a step.
-
-        Args:
-            shares: how many examples each place along the data axis has.
-        """
+    def training(self, shares: Sequence[int]) -> dict[int, list[programs.Step]]:
+        """The list of each rank for a step."""
         pipelines = [self.pipeline(count) for count in self.counts(shares)]
         return programs.on_mesh(pipelines, self.mesh, trains=True)
 
-    def evaluation(self, shares: Sequence[int]) -> dict[int, list[communication.Step]]:
-        """The list of each rank for a batch that is only looked at; arguments as of `training`."""
+    def evaluation(self, shares: Sequence[int]) -> dict[int, list[programs.Step]]:
+        """The list of each rank for a batch that is only looked at."""
         forwards = [
             dataclasses.replace(
                 self.pipeline(count), order=schedule.forwards, shared=(), settles=False
@@ -128,17 +114,13 @@ def divide(
     mesh: shape.Mesh,
     microbatches: int,
     order: schedule.Schedule,
-    ends: Sequence[int] | None = None,
+    ends: Sequence[int],
 ) -> Partition:
     """Divide a model over a mesh.
 
     Args:
-        model: the graph.
-        mesh: the mesh.
         microbatches: parts that a rank's share of a batch is divided into.
-        order: in which a stage works on them.
-        ends: behind how many nodes each stage but the last one ends. Absent: as the planner says
-            for equal devices of one process.
+        ends: behind how many nodes each stage but the last one ends.
 
     Raises:
         BadConfigurationError: there are fewer calls than stages, a layer cannot be split as it
@@ -150,13 +132,6 @@ def divide(
     if mesh.data * microbatches > 1:
         mixing.check(model)
         added_means.check(model)
-    if ends is None:
-        asked = job_file.Mesh(
-            **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches
-        )
-        batch = mesh.data * microbatches * _USUAL_EXAMPLES
-        chosen = planned.over(model, asked, batch, hardware.Cluster(devices=mesh.size))
-        model, ends = chosen.model, chosen.ends
     plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
     plan.check()
     return Partition(

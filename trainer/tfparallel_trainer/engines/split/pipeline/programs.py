@@ -1,17 +1,20 @@
 """The ordered list of each rank: its work, messages between stages, sums. Pure.
 
-Messages block at both ends, so stages that each send first would wait for each other. In 1F1B the
-activations of one go where the gradients of the other come from. Therefore all lists follow from
-one order of everything that happens. It is that of an ideal run, in which a message is passed on
-when its taker is ready for it. Lists that agree with one order cannot wait in a circle.
+A rank does its list in order, and every message blocks until the other end is there, as a
+collective operation does. So lists that end that way end on any device, whatever it buffers.
+
+Stages that each send first would wait for each other. In 1F1B the activations of one go where the
+gradients of the other come from. Therefore all lists follow from one order of everything that
+happens. It is that of an ideal run, in which a message is passed on when its taker is ready for it.
+Lists that agree with one order cannot wait in a circle.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.engines.split.pipeline import communication, cutting, schedule
+from tfparallel_trainer.engines.split.pipeline import cutting, schedule
 
 GRADIENTS = "gradients"
 """Tag of the sum over the data axis when all microbatches are through."""
@@ -34,6 +37,36 @@ NORM = "norm"
 ALL = "gradients and loss"
 """Tag of the one sum that ends a step where only batches are divided: of what `GRADIENTS` and
 `LOSS` are about. `NORM` is not needed there, since each rank then has all gradients."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """What several ranks do together: a send with its receive, or a sum over a group.
+
+    It takes place when each of its ranks is at an equal rendezvous. `tag` distinguishes what the
+    same ranks do together at different places of their lists.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    tag: Hashable
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.tag} among ranks {', '.join(map(str, self.ranks))}"
+
+
+Step = schedule.Action | Rendezvous
+"""What a rank does alone, or with others."""
+
+
+def message(source: int, target: int, tag: Hashable) -> Rendezvous:
+    """A tensor that one rank sends and another takes; both have it in their lists."""
+    return Rendezvous("message", (source, target), tag)
+
+
+def total(ranks: Sequence[int], tag: Hashable) -> Rendezvous:
+    """A sum, or any other collective operation, over a group."""
+    return Rendezvous("total", tuple(ranks), tag)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,10 +98,6 @@ class Pipeline:
     when all microbatches are through."""
     settles: bool = False
     """Whether the last stages sum up denominators of the loss before any of them goes backward."""
-    durations: Mapping[schedule.Work, float] = dataclasses.field(
-        default_factory=lambda: dict.fromkeys(schedule.Work, 1.0)
-    )
-    """How long a stage works on a microbatch, more than 0."""
 
 
 def of_stages(
@@ -99,7 +128,7 @@ Turn = tuple[int, schedule.Action]
 """A stage and what it does."""
 
 
-def lists(pipeline: Pipeline) -> dict[int, list[communication.Step]]:
+def lists(pipeline: Pipeline) -> dict[int, list[Step]]:
     """Give the list of each stage.
 
     A pipeline without microbatches has the sums of shared weights only.
@@ -107,31 +136,29 @@ def lists(pipeline: Pipeline) -> dict[int, list[communication.Step]]:
     Raises:
         ValueError: the schedule lets a stage work before it can have what it needs.
     """
-    events: list[tuple[float, bool, tuple[int, ...], communication.Step]] = []
+    events: list[tuple[int, bool, tuple[int, ...], Step]] = []
     for turn, start in _starts(pipeline).items():
         stage, action = turn
-        work = communication.Compute(action, pipeline.durations[action.work])
         # At one time messages go first: a stage takes before it works, and gives when it has.
         events += [(start, False, one.ranks, one) for one in _messages(pipeline, turn)]
-        events.append((start, True, (stage,), work))
-    steps: dict[int, list[communication.Step]] = {stage: [] for stage in range(pipeline.count)}
+        events.append((start, True, (stage,), action))
+    steps: dict[int, list[Step]] = {stage: [] for stage in range(pipeline.count)}
     for _, _, participants, step in sorted(events, key=lambda event: event[:2]):
         for participant in participants:
             steps[participant].append(step)
     for key, participants in pipeline.shared:
         for participant in participants:
-            steps[participant].append(communication.total(participants, key))
+            steps[participant].append(total(participants, key))
     return steps
 
 
 def on_mesh(
     pipelines: Sequence[Pipeline], mesh: shape.Mesh, *, trains: bool
-) -> dict[int, list[communication.Step]]:
+) -> dict[int, list[Step]]:
     """Give the list of each rank of a mesh whose other axes repeat the pipeline.
 
     Args:
         pipelines: of each place along the data axis; they differ in their microbatches only.
-        mesh: the mesh.
         trains: whether the sums that end a step follow.
 
     Raises:
@@ -141,7 +168,7 @@ def on_mesh(
     if counts != {mesh.stage}:
         raise ValueError(f"the mesh has {mesh.stage} stages, and the pipelines {counts}")
     stage_lists = [lists(pipeline) for pipeline in pipelines]
-    rank_lists: dict[int, list[communication.Step]] = {}
+    rank_lists: dict[int, list[Step]] = {}
     for rank in range(mesh.size):
         place = mesh.coordinates(rank)
         along = mesh.group(rank, shape.Axis.STAGE).ranks
@@ -149,75 +176,71 @@ def on_mesh(
         rank_lists[rank] = [_placed(step, along) for step in steps]
         if pipelines[0].settles and place[shape.Axis.STAGE] == mesh.stage - 1:
             replicas = mesh.group(rank, shape.Axis.DATA).ranks
-            at = 1 + max(
-                (number for number, step in enumerate(steps) if _is_forward(step)), default=-1
-            )
-            rank_lists[rank].insert(at, communication.total(replicas, DENOMINATORS))
+            forwards = [
+                number
+                for number, step in enumerate(steps)
+                if isinstance(step, schedule.Action) and step.work is schedule.Work.FORWARD
+            ]
+            at = 1 + max(forwards, default=-1)
+            rank_lists[rank].insert(at, total(replicas, DENOMINATORS))
         if trains:
             rank_lists[rank] += _ending(mesh, rank)
     return rank_lists
 
 
-def _is_forward(step: communication.Step) -> bool:
-    match step:
-        case communication.Compute(what=schedule.Action(work=schedule.Work.FORWARD)):
-            return True
-    return False
-
-
-def _ending(mesh: shape.Mesh, rank: int) -> Iterator[communication.Step]:
-    """The sums that end a step."""
+def _ending(mesh: shape.Mesh, rank: int) -> Iterator[Step]:
     if mesh.only_data:
-        yield communication.total(range(mesh.size), ALL)
+        yield total(range(mesh.size), ALL)
         return
     splits = [mesh.group(rank, axis) for axis in (shape.Axis.SPATIAL, shape.Axis.TENSOR)]
     split = [group for group in splits if len(group.ranks) > 1]
     for group in split:
-        yield communication.total(group.ranks, f"{PARTS} {group.axis}")
-    yield communication.total(mesh.group(rank, shape.Axis.DATA).ranks, GRADIENTS)
-    yield communication.total(range(mesh.size), LOSS)
+        yield total(group.ranks, f"{PARTS} {group.axis}")
+    yield total(mesh.group(rank, shape.Axis.DATA).ranks, GRADIENTS)
+    yield total(range(mesh.size), LOSS)
     for group in split:
-        yield communication.total(group.ranks, f"{SQUARES} {group.axis}")
-    yield communication.total(range(mesh.size), NORM)
+        yield total(group.ranks, f"{SQUARES} {group.axis}")
+    yield total(range(mesh.size), NORM)
 
 
-def _placed(step: communication.Step, along: Sequence[int]) -> communication.Step:
+def _placed(step: Step, along: Sequence[int]) -> Step:
     """Replace stages by the ranks that run them."""
-    if isinstance(step, communication.Compute):
+    if isinstance(step, schedule.Action):
         return step
     return dataclasses.replace(step, ranks=tuple(along[stage] for stage in step.ranks))
 
 
-def _messages(pipeline: Pipeline, turn: Turn) -> Iterator[communication.Rendezvous]:
+def _messages(pipeline: Pipeline, turn: Turn) -> Iterator[Rendezvous]:
     """What a stage takes from others for a turn."""
     stage, action = turn
     for one in pipeline.transfers:
         parcel = Parcel(action.work, one.tensor, action.microbatch)
         if action.work is schedule.Work.FORWARD and one.target == stage:
-            yield communication.message(one.source, one.target, parcel)
+            yield message(one.source, one.target, parcel)
         has_gradient = one.tensor not in pipeline.without_gradient
         if action.work is schedule.Work.BACKWARD and one.source == stage and has_gradient:
-            yield communication.message(one.target, one.source, parcel)
+            yield message(one.target, one.source, parcel)
 
 
-def _starts(pipeline: Pipeline) -> dict[Turn, float]:
-    """When each turn begins in a run in which messages take no time."""
+def _starts(pipeline: Pipeline) -> dict[Turn, int]:
+    """When each turn begins in a run in which all take equally long, and messages no time."""
     waiting: dict[int, list[schedule.Action]] = {stage: [] for stage in range(pipeline.count)}
     if pipeline.microbatches:
         for stage in waiting:
             in_order = pipeline.order(pipeline.count, pipeline.microbatches, stage)
             waiting[stage] = list(in_order)[::-1]
-    starts: dict[Turn, float] = {}
-    ends: dict[Turn, float] = {}
-    free = dict.fromkeys(waiting, 0.0)
+    starts: dict[Turn, int] = {}
+    free = dict.fromkeys(waiting, 0)
     while any(waiting.values()):
         before = len(starts)
         for stage, actions in waiting.items():
-            while actions and all(turn in ends for turn in _needs(pipeline, (stage, actions[-1]))):
-                turn = (stage, actions.pop())
-                needs = (ends[one] for one in _needs(pipeline, turn))
-                starts[turn] = max((free[stage], *needs))
-                free[stage] = ends[turn] = starts[turn] + pipeline.durations[turn[1].work]
+            while actions:
+                needs = _needs(pipeline, (stage, actions[-1]))
+                if not all(turn in starts for turn in needs):
+                    break
+                start = max((free[stage], *(starts[turn] + 1 for turn in needs)))
+                starts[stage, actions.pop()] = start
+                free[stage] = start + 1
         if len(starts) == before:
             stuck = "; ".join(
                 f"stage {stage}: {rest[-1]}" for stage, rest in waiting.items() if rest

@@ -12,40 +12,17 @@ from typing import Any
 
 import keras
 
-from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.model import graph, operations
+from tfparallel_trainer.engines.split.planning import flops
 
-Shape = tuple[int, ...]
+Shape = flops.Shape
 
 _layers = keras.layers
 
-_NOTHING = (
-    _layers.Add,
-    _layers.Average,
-    _layers.AveragePooling1D,
-    _layers.AveragePooling2D,
-    _layers.AveragePooling3D,
-    _layers.Concatenate,
-    _layers.Cropping1D,
-    _layers.Cropping2D,
-    _layers.Cropping3D,
-    _layers.Dropout,
-    _layers.Embedding,
-    _layers.Flatten,
-    _layers.GlobalAveragePooling1D,
-    _layers.GlobalAveragePooling2D,
-    _layers.GlobalAveragePooling3D,
-    _layers.Identity,
-    _layers.InputLayer,
-    _layers.Permute,
-    _layers.RepeatVector,
-    _layers.Reshape,
-    _layers.Subtract,
-    _layers.UpSampling1D,
-    _layers.UpSampling2D,
-    _layers.UpSampling3D,
-    _layers.ZeroPadding1D,
-    _layers.ZeroPadding2D,
-    _layers.ZeroPadding3D,
+_NOTHING = operations.layers(
+    "Add Average AveragePooling*D Concatenate Cropping*D Dropout Embedding Flatten "
+    "GlobalAveragePooling*D Identity InputLayer Permute RepeatVector Reshape Subtract "
+    "UpSampling*D ZeroPadding*D"
 )
 """Linear in their inputs, without weights that multiply them."""
 
@@ -66,12 +43,10 @@ _INNER = {"gelu": 3, "silu": 1, "softplus": 1, "softsign": 1, "mish": 3, "hard_s
 _STEPS = {_layers.LSTM: 7, _layers.GRU: 6, _layers.SimpleRNN: 1}
 """Vectors that each step of a recurrent layer keeps: its gates, and its states."""
 
-_ATTENTIONS = (_layers.MultiHeadAttention, _layers.GroupQueryAttention)
-_NORMALISATIONS = (
-    _layers.BatchNormalization,
-    _layers.GroupNormalization,
-    _layers.LayerNormalization,
-    _layers.RMSNormalization,
+_MAXIMA = operations.layers("MaxPooling*D")
+_ATTENTIONS = operations.layers("MultiHeadAttention GroupQueryAttention")
+_NORMALISATIONS = operations.layers(
+    "BatchNormalization GroupNormalization LayerNormalization RMSNormalization"
 )
 _MASK = 1
 """Bytes of an element of the mask of a dropout."""
@@ -79,33 +54,22 @@ _MASK = 1
 
 def tensors(node: graph.Node) -> Iterator[int]:
     """The tensors of the graph that a node's backward needs."""
-    taken = [one for one in node.inputs if one not in node.masks.values()]
     if node.kind is graph.Kind.MASK:
         return
     if node.kind is graph.Kind.OPERATION:
         if type(node.calls).__name__ not in _LINEAR_OPERATIONS:
-            yield from (*taken, *node.outputs)
+            yield from (*node.operands, *node.outputs)
         return
     layer = node.calls
     if not isinstance(layer, (*_OUTPUT, *_NOTHING)):
-        yield from taken
+        yield from node.operands
     by_output = isinstance(layer, (_layers.ReLU, _layers.Softmax, *_MAXIMA))
     if by_output or _activation(layer) in _OF_OUTPUT:
         yield from node.outputs
 
 
-_MAXIMA = (_layers.MaxPooling1D, _layers.MaxPooling2D, _layers.MaxPooling3D)
-
-
 def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], width: int) -> float:
-    """Bytes of an example that a node keeps besides.
-
-    Args:
-        node: the node.
-        inputs: shapes of its tensors for one example, without the batch.
-        outputs: the same of what it gives.
-        width: bytes of an element.
-    """
+    """Bytes of an example that a node keeps besides, by the bytes of an element."""
     layer = node.calls
     elements = math.prod(outputs[0]) if outputs else 0
     if node.kind is not graph.Kind.LAYER:
@@ -130,11 +94,6 @@ def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], w
 def working(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """Elements of an example that a node's backward takes besides gradients of what it takes and
     gives.
-
-    Args:
-        node: the node.
-        inputs: shapes of its tensors for one example, without the batch.
-        outputs: the same of what it gives.
     """
     if node.kind is not graph.Kind.LAYER:
         return 0.0
@@ -155,26 +114,19 @@ def _activation(layer: Any) -> str | None:
 
 def _pairs(layer: Any, inputs: Sequence[Shape]) -> int:
     """Scores: one for each head and pair of places."""
-    query, key = inputs[0], inputs[min(1, len(inputs) - 1)]
-    return _heads(layer) * math.prod(query[:-1]) * math.prod(key[:-1])
-
-
-def _heads(layer: Any) -> int:
-    return int(layer.num_heads if hasattr(layer, "num_heads") else layer.num_query_heads)
+    heads, _ = flops.heads_of(layer)
+    return heads * math.prod(flops.queries_and_keys(inputs))
 
 
 def _attention(layer: Any, inputs: Sequence[Shape], width: int) -> float:
     """Bytes of queries, keys, values and their mixture; of the softmax, and of its dropout."""
-    query, key = inputs[0], inputs[min(1, len(inputs) - 1)]
-    places = math.prod(query[:-1]) + math.prod(key[:-1])
-    depth = layer.key_dim if hasattr(layer, "key_dim") else layer.head_dim
-    value = getattr(layer, "value_dim", None) or depth
+    heads, depths = flops.heads_of(layer)
+    places = sum(flops.queries_and_keys(inputs))
     of_pair = 2 * width + _MASK if layer.dropout else width
-    return float(_heads(layer) * places * (depth + value) * width + of_pair * _pairs(layer, inputs))
+    return float(heads * places * depths * width + of_pair * _pairs(layer, inputs))
 
 
 def _mixing(layer: Any, inputs: Sequence[Shape]) -> int:
     """Elements of the softmax; and of the sums of each pair where these are what it is of."""
-    query, key = inputs[0], inputs[min(1, len(inputs) - 1)]
-    pairs = math.prod(query[:-1]) * math.prod(key[:-1])
-    return pairs * (1 + (query[-1] if isinstance(layer, _layers.AdditiveAttention) else 0))
+    pairs = math.prod(flops.queries_and_keys(inputs))
+    return pairs * (1 + (inputs[0][-1] if isinstance(layer, _layers.AdditiveAttention) else 0))

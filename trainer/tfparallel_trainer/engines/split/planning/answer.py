@@ -51,7 +51,5 @@ def answer(question: plan.Question) -> plan.Plan:
 def _measured(cluster: hardware.Cluster, update: hardware.Update) -> hardware.Cluster:
     """A cluster whose links and updates are as fast as on this machine."""
     device = dataclasses.replace(cluster.device, update=update)
-    if cluster.size == 1:
-        return dataclasses.replace(cluster, device=device)
-    known = links.measure()
-    return dataclasses.replace(cluster, device=device, inside=known.inside, across=known.across)
+    cluster = dataclasses.replace(cluster, device=device)
+    return links.measure(cluster) if cluster.size > 1 else cluster

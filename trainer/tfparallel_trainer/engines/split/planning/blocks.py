@@ -7,7 +7,12 @@ a graph with branches has more, up to all subsets.
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.planning import costs
@@ -36,9 +41,9 @@ def cuttable(
     """
     for share in _FINENESS:
         blocks = condense(model, weights, max(2, int(share * most) - 1))
-        downsets = _all(blocks, most)
-        if downsets is not None:
-            return blocks, _sorted(downsets)
+        every = downsets(blocks, most)
+        if every is not None:
+            return blocks, every
     blocks = condense(model, weights, most - 1)
     return blocks, some_downsets(blocks, most)
 
@@ -48,12 +53,7 @@ def condense(model: graph.Graph, weights: Sequence[float], most: int) -> tuple[B
 
     Two blocks are in series when the first has no other successor and the second no other
     predecessor. The cheapest pair is joined first. What is not in series stays apart, so there may
-    be more blocks than asked for.
-
-    Args:
-        model: the graph.
-        weights: what each node costs.
-        most: so many blocks are few enough.
+    be more blocks than are few enough.
 
     Returns:
         The blocks in an order in which they can run.
@@ -63,19 +63,20 @@ def condense(model: graph.Graph, weights: Sequence[float], most: int) -> tuple[B
     return joined.blocks()
 
 
-def downsets(blocks: Sequence[Block]) -> tuple[int, ...]:
-    """All downsets as bits, those with few blocks first: at most 2 to the number of blocks."""
-    return _sorted(_all(blocks, 1 << len(blocks)) or set())
-
-
 def some_downsets(blocks: Sequence[Block], most: int) -> tuple[int, ...]:
     """At most so many downsets, from the empty one to the whole.
 
     They are those of three orders in which the blocks can run. These are the order of the model,
     depth first, and one that first finishes what it has begun.
     """
-    orders = (range(len(blocks)), _depth_first(blocks), _frugal(blocks))
-    prefixes = list(dict.fromkeys(one for order in orders for one in _prefixes(order)))
+    deepest = _ordered(blocks, lambda one, last: last.index(one) if one in last else len(blocks))
+    frugal = _ordered(blocks, lambda one, _: -blocks[one].before.bit_count())
+    orders = (range(len(blocks)), deepest, frugal)
+    every = itertools.chain.from_iterable(
+        itertools.accumulate((1 << place for place in order), operator.or_, initial=0)
+        for order in orders
+    )
+    prefixes = list(dict.fromkeys(every))
     step = -(-len(prefixes) // (most - 1))
     return _sorted({0, (1 << len(blocks)) - 1, *prefixes[::step]})
 
@@ -84,9 +85,9 @@ def _sorted(downsets: set[int]) -> tuple[int, ...]:
     return tuple(sorted(downsets, key=lambda one: (one.bit_count(), one)))
 
 
-def _all(blocks: Sequence[Block], most: int) -> set[int] | None:
-    """All downsets; None when there are more than so many."""
-    downsets = {0}
+def downsets(blocks: Sequence[Block], most: int) -> tuple[int, ...] | None:
+    """All downsets as bits, those with few blocks first; None when there are more than so many."""
+    known = {0}
     last = {0}
     while last:
         grown = {
@@ -95,29 +96,11 @@ def _all(blocks: Sequence[Block], most: int) -> set[int] | None:
             for place, block in enumerate(blocks)
             if not downset >> place & 1 and block.before & downset == block.before
         }
-        downsets |= grown
-        if len(downsets) > most:
+        known |= grown
+        if len(known) > most:
             return None
         last = grown
-    return downsets
-
-
-def _prefixes(order: Sequence[int]) -> Iterator[int]:
-    downset = 0
-    yield downset
-    for place in order:
-        downset |= 1 << place
-        yield downset
-
-
-def _depth_first(blocks: Sequence[Block]) -> list[int]:
-    """Go on with a successor of the last block, where one can run."""
-    return _ordered(blocks, lambda place, last: last.index(place) if place in last else len(blocks))
-
-
-def _frugal(blocks: Sequence[Block]) -> list[int]:
-    """Go on with the block that takes most of what nobody else waits for any more."""
-    return _ordered(blocks, lambda place, last: -blocks[place].before.bit_count())
+    return _sorted(known)
 
 
 _Rank = Callable[[int, list[int]], int]
@@ -236,3 +219,57 @@ def edges(model: graph.Graph) -> set[tuple[int, int]]:
                     pairs.add((last[key], place))
                 last[key] = place
     return pairs
+
+
+def stages(
+    model: graph.Graph,
+    blocks: Sequence[Block],
+    colocated: Collection[tuple[int, ...]],
+    membership: npt.NDArray[np.float64],
+) -> npt.NDArray[np.bool_]:
+    """Tell which stages there may be that begin behind one downset and end with another one.
+
+    A stage has all calls that change the same variables, or none of them. Of moving statistics
+    there can be one copy only, and the engine refuses more. And it computes something besides
+    masks, or a device would have no work.
+
+    Args:
+        colocated: positions of nodes that have to be in one stage, all of a tuple.
+        membership: 1 where a downset (row) has a block (column), else 0.
+    """
+    inside = membership @ (1 - membership.T)  # blocks of the first that the second lacks
+    works = membership @ np.array([not _only_masks(model, one) for one in blocks], dtype=float)
+    valid = (inside == 0) & (works[None, :] > works[:, None])
+    home = {node: place for place, one in enumerate(blocks) for node in one.nodes}
+    for nodes in colocated:
+        places = sorted({home[node] for node in nodes})
+        totals = membership[:, places].sum(axis=1)
+        count = totals[None, :] - totals[:, None]
+        valid &= (count == 0) | (count == len(places))
+    return np.asarray(valid)
+
+
+def most_stages(valid: npt.NDArray[np.bool_]) -> int:
+    """The number of stages that a model can be cut into; any smaller one is possible, too."""
+    longest = np.where(valid[0], 1.0, -np.inf)
+    for place in range(1, len(valid)):  # a downset comes behind all that it holds
+        longest = np.maximum(longest, np.where(valid[place], longest[place] + 1, -np.inf))
+    return int(longest[-1])
+
+
+def why_not_more(
+    model: graph.Graph, blocks: Sequence[Block], colocated: Collection[tuple[int, ...]]
+) -> str:
+    """Say why there cannot be as many stages as blocks."""
+    reasons = [
+        f"{model.nodes[nodes[0]].name} is called {len(nodes)} times and gathers statistics, of "
+        "which there can be one copy only"
+        for nodes in sorted(colocated)
+    ]
+    if any(_only_masks(model, one) for one in blocks):
+        reasons.append("a mask alone is no stage")
+    return "; ".join(reasons)
+
+
+def _only_masks(model: graph.Graph, block: Block) -> bool:
+    return all(model.nodes[node].kind is graph.Kind.MASK for node in block.nodes)

@@ -1,12 +1,11 @@
 """Measures on one device of this machine how long each node takes, and an update."""
 
-import dataclasses
 import json
 import math
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -31,12 +30,9 @@ _TOGETHER = 1 << 26
 
 
 def measure(model: graph.Graph, examples: int, length: int | None = None) -> list[costs.NodeTime]:
-    """Run each node alone on made-up tensors; nodes that do the same are measured once.
+    """Run each node alone for the examples of a microbatch; those that do the same only once.
 
-    Args:
-        model: the graph of a model without weights; what a node reads is made up, too.
-        examples: of a microbatch.
-        length: value for dimensions that are unknown until data is loaded.
+    Tensors and weights are made up, with a length where only the data would tell it.
     """
     known: dict[str, costs.NodeTime] = {}
     node_times = []
@@ -49,12 +45,7 @@ def measure(model: graph.Graph, examples: int, length: int | None = None) -> lis
 
 
 def update(optimizer: Any, model: graph.Graph) -> hardware.Update:
-    """Measure how fast an optimizer changes weights.
-
-    Args:
-        optimizer: the one that the user compiled the model with; it stays as it is.
-        model: of its weights, the largest one's type and number of axes count.
-    """
+    """Measure how fast a copy of an optimizer changes weights like the largest of a model."""
     trained = [one for one in model.variables.values() if one.trainable]
     if not trained:
         return hardware.Update()
@@ -124,9 +115,9 @@ def _at(
     Several copies run, first all forward and then all backward. So what a backward needs comes from
     memory, as in a step, and not from the processor's cache.
     """
-    copies = [_Copy.of(model, node, examples, length)]
+    copies = [_Copy(model, node, examples, length)]
     count = max(1, min(_COPIES, _TOGETHER // max(1, copies[0].size)))
-    copies += [_Copy.of(model, node, examples, length) for _ in range(count - 1)]
+    copies += [_Copy(model, node, examples, length) for _ in range(count - 1)]
 
     def forward() -> Any:
         return [one.forward() for one in copies]
@@ -148,42 +139,33 @@ def _at(
     return _seconds(forward) / count, _seconds(both) / count
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Copy:
     """A node with made-up tensors and variables of its own."""
 
-    model: graph.Graph
-    node: graph.Node
-    tensors: dict[int, Any]
-    variables: dict[str, Any]
-
-    @classmethod
-    def of(cls, model: graph.Graph, node: graph.Node, examples: int, length: int | None) -> Self:
-        """Make them up."""
-        return cls(
-            model,
-            node,
-            {one: _made_up(model.tensors[one], examples, length) for one in node.inputs},
-            {key: _values(model.variables[key]) for key in node.variables},
-        )
-
-    @property
-    def size(self) -> int:
+    def __init__(
+        self, model: graph.Graph, node: graph.Node, examples: int, length: int | None
+    ) -> None:
+        self._model = model
+        self._node = node
+        sizes = {one: model.tensors[one].sized(examples) for one in node.inputs}
+        self._tensors = {
+            one: _made_up([size or length or 1 for size in dims], model.tensors[one].dtype)
+            for one, dims in sizes.items()
+        }
+        known = {key: model.variables[key] for key in node.variables}
+        self._variables = {key: _made_up(one.shape, one.dtype, 0.1) for key, one in known.items()}
+        values = (*self._variables.values(), *self._tensors.values())
+        self.size = sum(int(one.shape.num_elements()) * one.dtype.size for one in values)
         """Bytes of what it takes."""
-        values = (*self.tensors.values(), *self.variables.values())
-        return sum(int(one.shape.num_elements()) * one.dtype.size for one in values)
-
-    @property
-    def sources(self) -> list[Any]:
+        self.sources = [one for one in values if one.dtype.is_floating]
         """What gradients are taken of."""
-        values = (*self.variables.values(), *self.tensors.values())
-        return [one for one in values if one.dtype.is_floating]
 
     def forward(self) -> list[Any]:
         """Run it."""
-        arguments = (self.model, [self.node], self.tensors, self.variables)
-        part = execution.run_nodes(*arguments, training=True)
-        return [part.tensors[one] for one in self.node.outputs if part.tensors[one] is not None]
+        part = execution.run_nodes(
+            self._model, [self._node], self._tensors, self._variables, training=True
+        )
+        return [part.tensors[one] for one in self._node.outputs if part.tensors[one] is not None]
 
 
 def _seconds(function: Callable[[], Any]) -> float:
@@ -197,15 +179,8 @@ def _seconds(function: Callable[[], Any]) -> float:
     return statistics.median(durations[1:])
 
 
-def _made_up(known: graph.Tensor, examples: int, length: int | None) -> Any:
+def _made_up(shape: Sequence[int], dtype: str, scale: float = 1.0) -> Any:
     """Any tensor of a shape and a type; indices are 0."""
-    shape = [length or 1 if one is None else one for one in known.sized(examples)]
-    if not known.is_real:
-        return tf.zeros(shape, known.dtype)
-    return tf.cast(tf.random.stateless_normal(shape, (1, 2)), known.dtype)
-
-
-def _values(variable: Any) -> Any:
-    if "float" not in variable.dtype:
-        return tf.zeros(variable.shape, variable.dtype)
-    return tf.cast(0.1 * tf.random.stateless_normal(variable.shape, (3, 4)), variable.dtype)
+    if "float" not in dtype:
+        return tf.zeros(shape, dtype)
+    return tf.cast(scale * tf.random.stateless_normal(shape, (1, 2)), dtype)

@@ -20,7 +20,6 @@ from tfparallel_trainer.engines.split.planning import (
     hardware,
     predict,
     search_space,
-    valid_stages,
 )
 
 MOST_CUTS = 160
@@ -49,7 +48,6 @@ class Subject:
 
     model: graph.Graph
     times: Sequence[costs.NodeTime]
-    """Of each node."""
     costs: costs.Costs
     cluster: hardware.Cluster
     shardings_of: ShardingsOf
@@ -57,8 +55,6 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Cut:
-    """A cut for a setting."""
-
     setting: search_space.Setting
     path: tuple[int, ...]
     value: float
@@ -73,15 +69,10 @@ def plan_for(
 ) -> plan.Plan:
     """Find the best plan.
 
-    Args:
-        subject: model and devices.
-        constraints: what to keep to.
-        measured: told in the plan.
-
     Raises:
         BadConfigurationError: what is wanted is impossible, or does not fit the devices.
     """
-    return _Planner(subject).make(constraints, measured)
+    return _Planner(subject).find(constraints, measured)
 
 
 class _Planner:
@@ -90,8 +81,7 @@ class _Planner:
         self._cluster = subject.cluster
         self._tables: dict[tuple[int, int], cost_tables.Tables | errors.TrainerError] = {}
 
-    def make(self, constraints: search_space.Constraints, measured: bool) -> plan.Plan:
-        """Find the best plan; see `plan_for`."""
+    def find(self, constraints: search_space.Constraints, measured: bool) -> plan.Plan:
         fits, misfits = self._search(search_space.every(constraints, self._cluster.size))
         if not fits:
             least = min(misfits, key=lambda one: one.value)
@@ -171,11 +161,7 @@ class _Planner:
         return min(alternatives, key=lambda one: one.value, default=None)
 
     def _evened(self, runs: Sequence[_Run]) -> list[_Run]:
-        """Put the cut first whose weights and state are even, where it takes hardly longer.
-
-        Args:
-            runs: the fastest first.
-        """
+        """Put the cut first whose weights and state are even, if it is hardly slower."""
         best, prediction = runs[0]
         setting = best.setting
         known = self._known(setting.mesh)
@@ -198,37 +184,29 @@ class _Planner:
         ]
 
     def _known(self, mesh: shape.Mesh) -> cost_tables.Tables:
-        """The tables for a way of splitting layers, made once.
-
-        Raises:
-            TrainerError: the model cannot be split so.
-        """
-        key = (mesh.spatial, mesh.tensor)
+        """The tables for a way of splitting layers, made once; or the TrainerError why not."""
+        subject, key = self._subject, (mesh.spatial, mesh.tensor)
         if key not in self._tables:
             try:
-                self._tables[key] = self._build_tables(self._subject.shardings_of(mesh))
+                shardings = subject.shardings_of(mesh)
+                self._tables[key] = cost_tables.Tables(
+                    subject.model, subject.costs, subject.times, *self._cuts, shardings
+                )
             except errors.TrainerError as error:
                 self._tables[key] = error
         result = self._tables[key]
         if isinstance(result, errors.TrainerError):
             raise result
         if mesh.stage > result.most_stages:
-            subject = self._subject
-            why = valid_stages.why_not_more(subject.model, result.blocks, subject.costs.colocated)
+            why = blocks.why_not_more(subject.model, result.blocks, subject.costs.colocated)
             raise errors.BadConfigurationError(
                 explain.too_many_stages(mesh.stage, result.most_stages, len(result.blocks), why)
             )
         return result
 
-    def _build_tables(self, chosen: Sequence[costs.Sharding]) -> cost_tables.Tables:
-        subject, (blocks, downsets) = self._subject, self._cuts
-        return cost_tables.Tables(
-            subject.model, subject.costs, subject.times, blocks, downsets, chosen
-        )
-
     @functools.cached_property
     def _cuts(self) -> tuple[tuple[blocks.Block, ...], tuple[int, ...]]:
-        weights = costs.relative(self._subject.times)
+        weights = [one.each for one in self._subject.times]
         return blocks.cuttable(self._subject.model, weights, MOST_CUTS)
 
     def _run(self, cut: _Cut) -> predict.Prediction:
@@ -248,8 +226,8 @@ class _Planner:
 
 def _roomiest(known: cost_tables.Tables, setting: search_space.Setting) -> _Cut:
     """The cut whose fullest device is emptiest."""
-    peaks = [known.memory(setting, stage).peak for stage in range(setting.mesh.stage)]
-    least = cuts.least_maximum(peaks)
+    peaks = [known.memory(setting, stage)["peak"] for stage in range(setting.mesh.stage)]
+    least = cuts.least(peaks, np.maximum)
     if least is None:
         raise AssertionError("there are enough blocks for the stages")
     return _Cut(setting, *least)

@@ -1,6 +1,5 @@
 """Seconds and bytes of every stage that two downsets leave between them, as matrices. Pure."""
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,6 @@ from tfparallel_trainer.engines.split.planning import (
     hardware,
     parameter_memory,
     search_space,
-    valid_stages,
 )
 
 _UPDATE_COPIES = 1.0
@@ -25,21 +23,6 @@ _UPDATE_COPIES = 1.0
 
 _SUMS = 2
 """Sums of a few numbers over all ranks in a step: the loss, and the norms of gradients."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bytes:
-    """Of one rank, for all stages between two downsets, or for one stage."""
-
-    parameters: cuts.Matrix
-    gradients: cuts.Matrix
-    slots: cuts.Matrix
-    activations: cuts.Matrix
-    """Of all microbatches that are held at one time."""
-    working: cuts.Matrix
-    """Tensors and gradients of the widest node while it runs."""
-    peak: cuts.Matrix
-    """The most at one time."""
 
 
 class Tables:
@@ -50,7 +33,7 @@ class Tables:
         model: graph.Graph,
         known: costs.Costs,
         node_times: Sequence[costs.NodeTime],
-        blocks: Sequence[blocks.Block],
+        block_graph: Sequence[blocks.Block],
         downsets: Sequence[int],
         chosen: Sequence[costs.Sharding] | None = None,
     ) -> None:
@@ -59,20 +42,22 @@ class Tables:
         self.shardings = tuple(chosen or [costs.REPLICATED] * len(model.nodes))
         """Of each node."""
         self._durations = costs.Durations(model, known, node_times, self.shardings)
+        self._makers = costs.makers(model.nodes)
         self.downsets = tuple(downsets)
-        self.blocks = tuple(blocks)
-        self._block_of = {node: place for place, one in enumerate(blocks) for node in one.nodes}
-        bits = [[one >> place & 1 for place in range(len(blocks))] for one in downsets]
+        self.blocks = tuple(block_graph)
+        places = range(len(self.blocks))
+        self._block_of = {node: place for place in places for node in self.blocks[place].nodes}
+        bits = [[one >> place & 1 for place in places] for one in downsets]
         self._membership = np.array(bits, dtype=float)
-        self.valid: npt.NDArray[np.bool_] = valid_stages.stages(
-            model, blocks, known.colocated, self._membership
+        self.valid: npt.NDArray[np.bool_] = blocks.stages(
+            model, self.blocks, known.colocated, self._membership
         )
         """Whether there may be a stage between two downsets."""
 
     @functools.cached_property
     def most_stages(self) -> int:
         """Into how many stages the model can be cut."""
-        return valid_stages.most(self.valid)
+        return blocks.most_stages(self.valid)
 
     def matrices(
         self, setting: search_space.Setting, cluster: hardware.Cluster
@@ -90,7 +75,7 @@ class Tables:
             load = (setting.microbatches - 1) * row + updates
             impossible = ~self.valid
             if limit is not None:
-                impossible = impossible | (self.memory(setting, stage).peak > limit)
+                impossible = impossible | (self.memory(setting, stage)["peak"] > limit)
             row[impossible] = load[impossible] = np.inf
             rows.append(row)
             loads.append(load)
@@ -115,8 +100,8 @@ class Tables:
         moved = 2 * variables.parameters + 2 * variables.slots + variables.gradients
         return variables.trained * update.weight_seconds + moved / update.bandwidth
 
-    def memory(self, setting: search_space.Setting, stage: int) -> Bytes:
-        """Bytes of a rank of a stage.
+    def memory(self, setting: search_space.Setting, stage: int) -> dict[str, cuts.Matrix]:
+        """Bytes of a rank of a stage, by the fields of `plan.Bytes`.
 
         Weights, slots and gradients are there all the time: no weight changes before all gradients
         are known to be finite. With them are either activations and the node that runs, or what the
@@ -125,14 +110,15 @@ class Tables:
         variables, microbatches = self.variables, setting.held_microbatches(stage)
         running = setting.examples * ((microbatches - 1) * self._kept + self._running)
         applying = variables.copies + _UPDATE_COPIES * variables.largest
-        return Bytes(
-            parameters=variables.parameters,
-            gradients=variables.gradients,
-            slots=variables.slots,
-            activations=microbatches * setting.examples * self._kept,
-            working=setting.examples * self._widest,
-            peak=np.where(self.valid, variables.state + np.maximum(running, applying), np.inf),
-        )
+        peak = variables.state + np.maximum(running, applying)
+        return {
+            "parameters": variables.parameters,
+            "gradients": variables.gradients,
+            "slots": variables.slots,
+            "activations": microbatches * setting.examples * self._kept,
+            "working": setting.examples * self._widest,
+            "peak": np.where(self.valid, peak, np.inf),
+        }
 
     def nodes(self, first: int, second: int) -> tuple[int, ...]:
         """The nodes of a stage between two downsets, by position, in an order of their blocks."""
@@ -176,7 +162,6 @@ class Tables:
         return shares
 
     def _places(self, nodes: Iterable[int]) -> list[int]:
-        """The blocks of some nodes."""
         return sorted({self._block_of[node] for node in nodes})
 
     def _between(self, of_blocks: cuts.Vector) -> cuts.Matrix:
@@ -192,13 +177,8 @@ class Tables:
         return seconds.astype(float)
 
     def _share(self, tensor: int) -> float:
-        """A rank's share of a tensor."""
         node = self._makers.get(tensor)
         return 1.0 if node is None else self.shardings[node].kept
-
-    @functools.cached_property
-    def _makers(self) -> dict[int, int]:
-        return costs.makers(self._model.nodes)
 
     @functools.cached_property
     def _crossing(self) -> cuts.Crossing:

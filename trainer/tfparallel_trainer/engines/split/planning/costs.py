@@ -50,19 +50,12 @@ class TensorCost:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable by what of it is held: its value, its gradient, the optimizer's slots."""
+    """The bytes of a variable: of its value, its gradient, the optimizer's slots."""
 
     parameters: int
-    """Bytes."""
     gradients: int
-    """Bytes; 0 for one that is not trained."""
+    """0 for one that is not trained."""
     slots: int
-    """Bytes."""
-
-    @property
-    def bytes(self) -> int:
-        """All of it."""
-        return self.parameters + self.gradients + self.slots
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,20 +100,14 @@ class NodeTime:
         return self.forward.each + self.backward.each
 
 
-def estimated(known: Costs, device: hardware.Device) -> tuple[NodeTime, ...]:
-    """Say how long each node takes by the operations and bytes that it needs."""
-    return tuple(_estimated(node, device) for node in known.nodes)
+def estimated(node: NodeCost, device: hardware.Device) -> NodeTime:
+    """How long a node takes: as long as its products or its bytes, whichever is longer.
 
-
-def _estimated(node: NodeCost, device: hardware.Device) -> NodeTime:
+    The roofline model (Williams, Waterman, Patterson 2009), plus a cost of each call.
+    """
     fixed = device.call_seconds + node.weight_bytes / device.bandwidth
     each = max(node.flops / device.flops, node.tensor_bytes / device.bandwidth)
     return NodeTime(Line(fixed, each), Line(node.backward * fixed, node.backward * each))
-
-
-def relative(node_times: Sequence[NodeTime]) -> list[float]:
-    """The costs of the nodes relative to each other, to balance by."""
-    return [one.each for one in node_times]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +121,10 @@ class Sharding:
     """Its share of the output's bytes."""
     variables: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Its shares of the bytes of variables that are cut, by key."""
-    forward_bytes: float = 0.0
-    """Bytes of an example that it sends to its group forward, resharding included."""
-    forward_messages: int = 0
-    """Messages, one after the other, that these bytes travel in."""
-    backward_bytes: float = 0.0
-    """The same backward."""
-    backward_messages: int = 0
+    forward: tuple[int, float] = (0, 0.0)
+    """Messages, one after the other, that it sends to its group forward, resharding included; and
+    the bytes of an example in them."""
+    backward: tuple[int, float] = (0, 0.0)
     """The same backward."""
 
 
@@ -161,8 +145,8 @@ class Durations:
         self._forward = np.array([(one.forward.fixed, one.forward.each) for one in node_times]).T
         self._backward = np.array([(one.backward.fixed, one.backward.each) for one in node_times]).T
         self._compute = np.array([one.compute for one in chosen])
-        self._ahead = np.array([(one.forward_messages, one.forward_bytes) for one in chosen]).T
-        self._back = np.array([(one.backward_messages, one.backward_bytes) for one in chosen]).T
+        self._ahead = np.array([one.forward for one in chosen]).T
+        self._back = np.array([one.backward for one in chosen]).T
         self._gradients = np.array(
             [
                 cost.gradient_bytes * _share(node, sharding)
@@ -187,5 +171,4 @@ class Durations:
 
 
 def _share(node: graph.Node, sharding: Sharding) -> float:
-    """A rank's share of the variables of a node."""
     return max((sharding.variables.get(key, 1.0) for key in node.variables), default=1.0)

@@ -35,14 +35,10 @@ def best(rows: Sequence[Matrix], loads: Sequence[Matrix]) -> tuple[int, ...] | N
     The sum for the least possible maximum is an upper bound; the least sum of all is a lower one.
     Between the two maxima the range is halved as long as it can hold anything better.
 
-    Args:
-        rows: of each stage in turn.
-        loads: of each stage in turn.
-
     Returns:
         The places of the downsets, the empty one and the whole included; None when nothing fits.
     """
-    top = least_maximum(loads)
+    top = least(loads, np.maximum)
     if top is None:
         return None
     search = _Search(rows, loads, top[1])
@@ -59,23 +55,22 @@ def evenest(
     the least limit that leaves few enough. Of equal cuts the fastest is taken.
 
     Args:
-        rows: of each stage in turn.
-        loads: of each stage in turn.
         sizes: what is to be even, the same for any stage between two downsets.
         most: seconds of a step that are not too long.
 
     Returns:
         As `best`; None when every cut takes too long.
     """
-    least = least_maximum([sizes] * len(rows))
-    if least is None:
+    smallest = least([sizes] * len(rows), np.maximum)
+    if smallest is None:
         return None
-    limits = np.unique(sizes[np.isfinite(sizes) & (sizes >= least[1])])
+    limits = np.unique(sizes[np.isfinite(sizes) & (sizes >= smallest[1])])
     evenest_path = None
     low, high = 0, len(limits)
     while low < high:
         middle = (low + high) // 2 if low else 0  # the evenest of all is often fast enough
-        path = _within(rows, loads, sizes <= limits[middle])
+        allowed = sizes <= limits[middle]
+        path = best(*([np.where(allowed, one, np.inf) for one in each] for each in (rows, loads)))
         if path is None or step(path, rows, loads) > most:
             low = middle + 1
         else:
@@ -83,33 +78,16 @@ def evenest(
     return evenest_path
 
 
-def _within(
-    rows: Sequence[Matrix], loads: Sequence[Matrix], allowed: npt.NDArray[np.bool_]
-) -> tuple[int, ...] | None:
-    """The best cut into stages that are allowed."""
-    limited = [[np.where(allowed, one, np.inf) for one in matrices] for matrices in (rows, loads)]
-    return best(*limited)
+def least(values: Sequence[Matrix], of: np.ufunc) -> tuple[tuple[int, ...], float] | None:
+    """Find the cut whose sum of values (np.add) or greatest one (np.maximum) is least.
 
-
-def least_maximum(values: Sequence[Matrix]) -> tuple[tuple[int, ...], float] | None:
-    """Find the cut whose greatest value is least, and that value; None when there is no cut."""
+    Returns:
+        The cut, and that sum or value; None when there is no cut.
+    """
     reached = values[0][0]
     lasts: list[npt.NDArray[np.intp]] = []
     for value in values[1:]:
-        through = np.maximum(reached[:, None], value)
-        lasts.append(through.argmin(axis=0))
-        reached = through.min(axis=0)
-    if not np.isfinite(reached[-1]):
-        return None
-    return _path(lasts, len(reached) - 1), float(reached[-1])
-
-
-def least_sum(values: Sequence[Matrix]) -> tuple[tuple[int, ...], float] | None:
-    """Find the cut whose sum of values is least, and that sum; None when there is no cut."""
-    reached = values[0][0]
-    lasts: list[npt.NDArray[np.intp]] = []
-    for value in values[1:]:
-        through = reached[:, None] + value
+        through = of(reached[:, None], value)
         lasts.append(through.argmin(axis=0))
         reached = through.min(axis=0)
     if not np.isfinite(reached[-1]):
@@ -158,7 +136,7 @@ class _Search:
                 np.where(load <= limit, row, np.inf)
                 for row, load in zip(self._rows, self._loads, strict=True)
             ]
-            result = least_sum(limited)
+            result = least(limited, np.add)
             self._sums[place] = np.inf if result is None else result[1]
             if result is not None:
                 seconds = step(result[0], self._rows, self._loads)
@@ -184,12 +162,7 @@ class Crossing:
         block_of: Mapping[int, int],
         membership: npt.NDArray[np.float64],
     ) -> None:
-        """Args:
-        model: the graph.
-        makers: the node that makes each tensor.
-        block_of: the block of each node.
-        membership: 1 where a downset (row) has a block (column), else 0.
-        """
+        """Take a membership: 1 where a downset (row) has a block (column), else 0."""
         takers: dict[int, set[int]] = {}
         for place, node in enumerate(model.nodes):
             for tensor in node.inputs:

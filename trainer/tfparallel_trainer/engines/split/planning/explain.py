@@ -70,14 +70,7 @@ def difference(prediction: predict.Prediction, other: predict.Prediction) -> str
 
 
 def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
-    """Say that a model cannot be cut into so many stages.
-
-    Args:
-        asked: how many were asked for.
-        most: how many there can be.
-        count: calls that the model makes.
-        why: as `valid_stages.why_not_more` tells, where there can be fewer stages than calls.
-    """
+    """Say that a model of so many calls cannot be cut into so many stages."""
     reason = f"the model cannot be cut into more than {most} ({why})"
     if most == count:
         reason = f"the model makes only {count} calls of layers and operations"
@@ -87,14 +80,7 @@ def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
 def excess(
     prediction: predict.Prediction, setting: search_space.Setting, tried: int, limit: int
 ) -> str:
-    """Why nothing fits, and by how much.
-
-    Args:
-        prediction: the cut that fits least badly.
-        setting: what it is a cut for.
-        tried: how many settings were tried.
-        limit: bytes of a device.
-    """
+    """Why not even the cut that fits least badly does, and by how many bytes of a device."""
     index = max(range(len(prediction.stages)), key=lambda one: prediction.stages[one].holds.peak)
     stage = prediction.stages[index]
     holds = stage.holds

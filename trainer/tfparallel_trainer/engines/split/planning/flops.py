@@ -8,12 +8,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
-
-from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.model import graph, operations
 
 Shape = tuple[int, ...]
+"""Of a tensor for one example, without the batch."""
 
+_Formula = Callable[[Any, Sequence[Shape], Sequence[Shape]], float]
+
+_TRANSPOSED = operations.layers("Conv*DTranspose")
 _PER_ELEMENT = 1.0
 _PER_ELEMENT_NORMALISED = 8.0
 """Mean, variance, and an affine map of each element."""
@@ -21,13 +23,7 @@ _PER_ELEMENT_SOFTMAX = 5.0
 
 
 def of(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
-    """Count the operations of a node.
-
-    Args:
-        node: the node.
-        inputs: shapes of its tensors for one example, without the batch, in order.
-        outputs: the same of what it gives.
-    """
+    """Count the operations of a node."""
     if node.kind is not graph.Kind.LAYER:
         return _operation(node, inputs, outputs)
     layer = node.calls
@@ -52,6 +48,18 @@ def _places(shape: Shape) -> int:
     return math.prod(shape[:-1])
 
 
+def queries_and_keys(inputs: Sequence[Shape]) -> tuple[int, int]:
+    """The places of the queries, and of the keys, that attention takes."""
+    return _places(inputs[0]), _places(inputs[min(1, len(inputs) - 1)])
+
+
+def heads_of(layer: Any) -> tuple[int, int]:
+    """How many heads attention has, and the features of a key and a value of one."""
+    heads = layer.num_heads if hasattr(layer, "num_heads") else layer.num_query_heads
+    depth = layer.key_dim if hasattr(layer, "key_dim") else layer.head_dim
+    return heads, depth + (getattr(layer, "value_dim", None) or depth)
+
+
 def _by_weights(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     places = max((_places(shape) for shape in inputs), default=1)
     return 2.0 * places * _matrices(layer) + _PER_ELEMENT * elements(outputs)
@@ -59,9 +67,7 @@ def _by_weights(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -
 
 def _convolution(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """Each place of the output takes the whole kernel, of a transposed one each of the input."""
-    transposed = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose)
-    is_transposed = isinstance(layer, (*transposed, keras.layers.Conv3DTranspose))
-    [shape] = inputs if is_transposed else outputs
+    [shape] = inputs if isinstance(layer, _TRANSPOSED) else outputs
     channels_first = layer.data_format == "channels_first"
     places = math.prod(shape[1:] if channels_first else shape[:-1])
     return 2.0 * places * _matrices(layer) + _PER_ELEMENT * elements(outputs)
@@ -71,33 +77,22 @@ def _pooling(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> f
     return float(math.prod(layer.pool_size) * elements(outputs))
 
 
-def _normalisation(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
-    return _PER_ELEMENT_NORMALISED * elements(outputs)
-
-
-def _softmax(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
-    return _PER_ELEMENT_SOFTMAX * elements(outputs)
-
-
-def _lookup(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
-    return float(elements(outputs))
+def _each(operations_of_element: float) -> _Formula:
+    """What counts so many operations for each element of the output."""
+    return lambda layer, inputs, outputs: operations_of_element * elements(outputs)
 
 
 def _attention(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """Projections of queries, keys and values; scores and mixtures of every pair of places."""
-    query, key = inputs[0], inputs[min(1, len(inputs) - 1)]
-    queries, keys = _places(query), _places(key)
+    queries, keys = queries_and_keys(inputs)
     projections = float(_matrices(layer) * (queries + keys))  # half of the matrices each
-    heads = layer.num_heads if hasattr(layer, "num_heads") else layer.num_query_heads
-    value = getattr(layer, "value_dim", None)
-    depth = layer.key_dim if hasattr(layer, "key_dim") else layer.head_dim
-    pairs = heads * queries * keys
-    return float(projections + pairs * (2.0 * (depth + (value or depth)) + _PER_ELEMENT_SOFTMAX))
+    heads, depths = heads_of(layer)
+    return float(projections + heads * queries * keys * (2.0 * depths + _PER_ELEMENT_SOFTMAX))
 
 
 def _dots(layer: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """Attention without weights: scores and mixtures of every pair of places."""
-    queries, keys = _places(inputs[0]), _places(inputs[min(1, len(inputs) - 1)])
+    queries, keys = queries_and_keys(inputs)
     return queries * keys * (4.0 * inputs[0][-1] + _PER_ELEMENT_SOFTMAX)
 
 
@@ -119,47 +114,15 @@ def _einsum(equation: str, inputs: Sequence[Shape]) -> float:
     return float(math.prod(sizes.values()))
 
 
-_layers = keras.layers
-_Formula = Callable[[Any, Sequence[Shape], Sequence[Shape]], float]
-_FORMULAS: tuple[tuple[tuple[type, ...], _Formula], ...] = (
-    (
-        (
-            _layers.Conv1D,
-            _layers.Conv2D,
-            _layers.Conv3D,
-            _layers.DepthwiseConv1D,
-            _layers.DepthwiseConv2D,
-            _layers.SeparableConv1D,
-            _layers.SeparableConv2D,
-            _layers.Conv1DTranspose,
-            _layers.Conv2DTranspose,
-            _layers.Conv3DTranspose,
-        ),
-        _convolution,
-    ),
-    (
-        (
-            _layers.MaxPooling1D,
-            _layers.MaxPooling2D,
-            _layers.MaxPooling3D,
-            _layers.AveragePooling1D,
-            _layers.AveragePooling2D,
-            _layers.AveragePooling3D,
-        ),
-        _pooling,
-    ),
-    (
-        (
-            _layers.BatchNormalization,
-            _layers.LayerNormalization,
-            _layers.GroupNormalization,
-            _layers.RMSNormalization,
-            _layers.UnitNormalization,
-        ),
-        _normalisation,
-    ),
-    ((_layers.Softmax,), _softmax),
-    ((_layers.Embedding,), _lookup),
-    ((_layers.MultiHeadAttention, _layers.GroupQueryAttention), _attention),
-    ((_layers.Attention,), _dots),
-)
+_BY_NAMES: dict[str, _Formula] = {
+    "Conv*D DepthwiseConv1D DepthwiseConv2D SeparableConv1D SeparableConv2D": _convolution,
+    "Conv*DTranspose": _convolution,
+    "MaxPooling*D AveragePooling*D": _pooling,
+    "BatchNormalization LayerNormalization GroupNormalization": _each(_PER_ELEMENT_NORMALISED),
+    "RMSNormalization UnitNormalization": _each(_PER_ELEMENT_NORMALISED),
+    "Softmax": _each(_PER_ELEMENT_SOFTMAX),
+    "Embedding": _each(1.0),
+    "MultiHeadAttention GroupQueryAttention": _attention,
+    "Attention": _dots,
+}
+_FORMULAS = [(operations.layers(names), formula) for names, formula in _BY_NAMES.items()]

@@ -27,16 +27,8 @@ class Device:
     bandwidth: float = 4e9
     """Bytes a second that operations without products read and write."""
     update: Update = Update()
-    """How it changes weights."""
     call_seconds: float = 2e-5
     """What each operation takes besides."""
-
-    def seconds(self, flops: float, moved: float) -> float:
-        """How long an operation takes: as long as its products or its bytes, whichever is longer.
-
-        The roofline model (Williams, Waterman, Patterson 2009), plus a cost of each call.
-        """
-        return self.call_seconds + max(flops / self.flops, moved / self.bandwidth)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,13 +71,9 @@ class Cluster:
         """Number of ranks."""
         return self.processes * self.devices
 
-    def process(self, rank: int) -> int:
-        """The process that a rank belongs to."""
-        return rank // self.devices
-
     def link(self, ranks: Collection[int]) -> Link:
         """The slowest link that ranks need to reach each other."""
-        return self.inside if len({self.process(rank) for rank in ranks}) == 1 else self.across
+        return self.inside if len({rank // self.devices for rank in ranks}) == 1 else self.across
 
 
 def link_within(mesh: shape.Mesh, cluster: Cluster) -> Link:

@@ -37,18 +37,8 @@ _REPEATS = 5
 _LIMIT_SECONDS = 240.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
-    """The links of this machine."""
-
-    inside: hardware.Link
-    """Between devices of one process."""
-    across: hardware.Link
-    """Between processes."""
-
-
-def measure() -> Measured:
-    """Start two processes, which takes seconds, and let them measure.
+def measure(devices_here: hardware.Cluster) -> hardware.Cluster:
+    """Start two processes, which takes seconds, and let them measure the links of this machine.
 
     Raises:
         StartTimeoutError: they do not find each other.
@@ -58,7 +48,8 @@ def measure() -> Measured:
         ports = [stack.enter_context(cluster.reserved_port(_HOST)) for _ in range(_PROCESSES)]
         output = _run([f"{_HOST}:{port}" for port in ports])
     links = json.loads(output.splitlines()[-1])
-    return Measured(*(hardware.Link(**links[name]) for name in ("inside", "across")))
+    inside, across = (hardware.Link(**links[name]) for name in ("inside", "across"))
+    return dataclasses.replace(devices_here, inside=inside, across=across)
 
 
 def _run(addresses: Sequence[str]) -> bytes:
@@ -125,13 +116,7 @@ def _main() -> None:
 
 
 def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> hardware.Link:
-    """Measure along an axis.
-
-    Args:
-        mesh: of both processes.
-        axis: with groups of two.
-        places: the devices of this process that take part, by their ranks.
-    """
+    """Measure along an axis with groups of two, of whose devices some are in this process."""
     ends = [
         (name, collectives.Communicator.of(mesh.group(rank, axis), rank, name))
         for rank, name in places.items()
@@ -145,7 +130,6 @@ def _link(mesh: shape.Mesh, axis: shape.Axis, places: Mapping[int, str]) -> hard
 def _sum_seconds(
     ends: Sequence[tuple[str, collectives.Communicator]], variant: int, size: int
 ) -> float:
-    """Seconds of one sum."""
 
     def turns() -> Any:
         sums = []

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -22,9 +22,7 @@ def of(
     """Say what a model costs.
 
     Args:
-        model: its graph.
         slots: bytes of optimizer slots of each variable that is trained, by key.
-        fixed_slots: bytes that the optimizer holds besides.
         length: value for dimensions that are unknown until data is loaded.
         copies: of the gradients while the optimizer updates, as `subjects.optimizer_copies` tells.
 
@@ -37,11 +35,10 @@ def of(
         one.rows * math.prod(shape) * wide
         for one, shape, wide in zip(model.tensors, shapes, widths, strict=True)
     ]
-    gradients = _with_gradient(model)
+    gradients = graph.with_gradient(model)
     ends = {one.tensor for one in model.outputs}
-    kept = set(ends).union(
-        *(activation_memory.tensors(node) for node in _backward(model, gradients))
-    )
+    backward = (node for node in model.nodes if gradients.intersection(node.outputs))
+    kept = ends.union(*map(activation_memory.tensors, backward))
     measures = _Measures(model, shapes, widths, sizes, gradients)
     return costs.Costs(
         nodes=tuple(map(measures.cost, model.nodes)),
@@ -53,7 +50,10 @@ def of(
             )
             for number, size in enumerate(sizes)
         ),
-        variables={key: _variable(one, slots.get(key, 0)) for key, one in model.variables.items()},
+        variables={
+            key: costs.Variable(_bytes(one), _bytes(one) * one.trainable, slots.get(key, 0))
+            for key, one in model.variables.items()
+        },
         fixed_slots=fixed_slots,
         copies=copies,
         colocated=_colocated(model),
@@ -62,8 +62,6 @@ def of(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Measures:
-    """What the cost of a node follows from."""
-
     model: graph.Graph
     shapes: Sequence[tuple[int, ...]]
     """Of each tensor for one row of the batch."""
@@ -76,8 +74,7 @@ class _Measures:
 
     def cost(self, node: graph.Node) -> costs.NodeCost:
         """That of a node."""
-        taken = [one for one in node.inputs if one not in node.masks.values()]
-        forms = [self.shapes[one] for one in taken]
+        forms = [self.shapes[one] for one in node.operands]
         outputs = [self.shapes[one] for one in node.outputs]
         moved = sum(self.sizes[one] for one in (*node.inputs, *node.outputs))
         variables = [self.model.variables[key] for key in node.variables]
@@ -97,7 +94,7 @@ class _Measures:
             gradient_bytes=0.0
             if isinstance(node.calls, keras.layers.Embedding)
             else sum(_bytes(one) for one in variables if one.trainable),
-            backward=float(any(one in self.gradients for one in taken))
+            backward=float(any(one in self.gradients for one in node.operands))
             + any(one.trainable for one in variables),
             inner_bytes=inner,
             working_bytes=moved + working,
@@ -106,11 +103,6 @@ class _Measures:
 
 def _bytes(variable: Any) -> int:
     return int(math.prod(variable.shape)) * graph.itemsize(variable.dtype)
-
-
-def _variable(one: Any, slots: int) -> costs.Variable:
-    size = _bytes(one)
-    return costs.Variable(size, size if one.trainable else 0, slots)
 
 
 def _colocated(model: graph.Graph) -> frozenset[tuple[int, ...]]:
@@ -137,18 +129,3 @@ def _named(model: graph.Graph, number: int) -> str:
     if number in model.inputs:
         return model.input_names[number]
     return next((one.name for one in model.nodes if number in one.outputs), str(number))
-
-
-def _with_gradient(model: graph.Graph) -> set[int]:
-    """The tensors that a gradient comes back to: made, directly or not, with trained weights."""
-    trained = {key for key, one in model.variables.items() if one.trainable}
-    tensors: set[int] = set()
-    for node in model.nodes:
-        if any(key in trained for key in node.variables) or tensors.intersection(node.inputs):
-            tensors.update(one for one in node.outputs if model.tensors[one].is_real)
-    return tensors
-
-
-def _backward(model: graph.Graph, gradients: Container[int]) -> Iterator[graph.Node]:
-    """The nodes that have a backward: some trained weight comes in or before them."""
-    return (node for node in model.nodes if any(one in gradients for one in node.outputs))

@@ -20,7 +20,7 @@ def stages_with(
 
 
 class Variables:
-    """Of one rank."""
+    """Of one rank, in bytes."""
 
     def __init__(
         self,
@@ -28,11 +28,7 @@ class Variables:
         known: costs.Costs,
         membership: npt.NDArray[np.float64],
     ) -> None:
-        """Args:
-        by_blocks: variables by the blocks that read them.
-        known: what the model costs.
-        membership: 1 where a downset (row) has a block (column), else 0.
-        """
+        """Take a membership: 1 where a downset (row) has a block (column), else 0."""
         count, of_blocks = membership.shape
         sums = np.zeros((6, count, count))
         alone = np.zeros((5, of_blocks))
@@ -53,19 +49,16 @@ class Variables:
         # Those that one block reads, which are most, at once.
         sums[:5] += ((1 - membership) * alone[:, None, :]) @ membership.T
         self.parameters: cuts.Matrix = sums[0]
-        """Bytes."""
         self.gradients: cuts.Matrix = sums[1]
-        """Bytes."""
         self.slots: cuts.Matrix = sums[2] + known.fixed_slots
-        """Bytes."""
         self.copies: cuts.Matrix = sums[3]
-        """Bytes of the copies of gradients while an optimizer with slots updates."""
+        """The copies of gradients while an optimizer with slots updates."""
         self.trained: cuts.Matrix = sums[4]
-        """How many are trained."""
+        """How many are trained, in numbers."""
         self.largest: cuts.Matrix = sums[5]
-        """Bytes of the largest gradient."""
+        """The largest gradient."""
 
     @property
     def state(self) -> cuts.Matrix:
-        """Bytes of parameters, gradients and slots together."""
+        """Parameters, gradients and slots together."""
         return self.parameters + self.gradients + self.slots

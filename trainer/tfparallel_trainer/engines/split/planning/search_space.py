@@ -1,6 +1,7 @@
 """What a step depends on besides model and devices, and all that could be chosen of it. Pure."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 
 from tfparallel_trainer import errors
@@ -75,11 +76,7 @@ def every(constraints: Constraints, ranks: int) -> list[Setting]:
 
 
 def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
-    """Fill in what is left.
-
-    Raises:
-        BadConfigurationError: the axes do not fit the ranks, or there is no such axis.
-    """
+    """Fill in what is left; a BadConfigurationError says where the axes do not fit the ranks."""
     axes = [axis.value for axis in shape.Axis]
     for name, degree in degrees.items():
         if name not in axes:
@@ -107,12 +104,11 @@ def _mesh(degrees: Mapping[str, int], ranks: int) -> shape.Mesh:
 
 
 def _meshes(ranks: int) -> Iterator[shape.Mesh]:
-    """All meshes of so many ranks."""
-    for data in _divisors(ranks):
-        for stage in _divisors(ranks // data):
-            for spatial in _divisors(ranks // data // stage):
-                tensor = ranks // data // stage // spatial
-                yield shape.Mesh(data=data, stage=stage, spatial=spatial, tensor=tensor)
+    divisors = [one for one in range(1, ranks + 1) if ranks % one == 0]
+    for data, stage, spatial in itertools.product(divisors, repeat=3):
+        tensor, rest = divmod(ranks, data * stage * spatial)
+        if tensor and not rest:
+            yield shape.Mesh(data=data, stage=stage, spatial=spatial, tensor=tensor)
 
 
 def _microbatches(mesh: shape.Mesh, constraints: Constraints) -> list[int]:
@@ -124,7 +120,3 @@ def _microbatches(mesh: shape.Mesh, constraints: Constraints) -> list[int]:
         return [] if replica_batch % constraints.microbatches else [constraints.microbatches]
     powers = (2**power for power in range(_MOST_MICROBATCHES.bit_length()))
     return [count for count in powers if replica_batch % count == 0]
-
-
-def _divisors(number: int) -> list[int]:
-    return [one for one in range(1, number + 1) if number % one == 0]

@@ -3,14 +3,14 @@
 import collections
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import assignment, elementwise, layout, traffic
+from tfparallel_trainer.engines.split.layers import assignment, elementwise, layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -23,7 +23,6 @@ _IN_TURN = (keras.optimizers.Adafactor, keras.optimizers.Muon)
 """They compute norms and products of a weight's gradient, which come one after the other."""
 
 _Kind = tuple[tuple[int, ...], str]
-"""Shape and type of a variable."""
 
 
 def of(
@@ -36,9 +35,7 @@ def of(
     """Put together what the planner asks for.
 
     Args:
-        model: the graph of a model without weights.
         optimizer: the one that the user compiled it with; None: nothing of it is counted.
-        cluster: the devices.
         length: value for dimensions that are unknown until data is loaded.
         measured: the times of the nodes; absent: they are estimated.
 
@@ -53,24 +50,17 @@ def of(
     return choose.Subject(
         model=model,
         costs=known,
-        times=measured or costs.estimated(known, cluster.device),
+        times=measured or [costs.estimated(one, cluster.device) for one in known.nodes],
         cluster=cluster,
         shardings_of=shardings_of(model, optimizer),
     )
 
 
-def optimizer_state(
-    optimizer: Any, variables: Mapping[str, Any], shapes: Mapping[str, Sequence[int]] | None = None
-) -> tuple[dict[str, int], int]:
+def optimizer_state(optimizer: Any, variables: Mapping[str, Any]) -> tuple[dict[str, int], int]:
     """Count what an optimizer of the same kind and configuration would hold.
 
     It is built on small stand-ins with as many dimensions as the weights have; each dimension of a
     slot is one of its weight's.
-
-    Args:
-        optimizer: the one that the user compiled the model with.
-        variables: those of a skeleton, by key; what is not trained has no slots.
-        shapes: those of the parts that a device holds, where they are not the whole, by key.
 
     Returns:
         Bytes of each variable that is trained, by key; and bytes that belong to none.
@@ -84,11 +74,11 @@ def optimizer_state(
     for key, variable in variables.items():
         if not variable.trainable:
             continue
-        dimensions = tuple((shapes or {}).get(key, variable.shape))
-        kind = (len(dimensions), variable.dtype, _label(optimizer, variable))
+        label = variable.path if isinstance(optimizer, keras.optimizers.Muon) else ""
+        kind = (len(variable.shape), variable.dtype, label)  # Muon goes by the names of weights
         if kind not in known:
             known[kind] = _built(optimizer, (variable,)) - fixed
-        sizes = dict(zip(_SIZES, dimensions, strict=False))
+        sizes = dict(zip(_SIZES, variable.shape, strict=False))
         bytes_by_key[key] = sum(
             math.prod(sizes.get(size, size) for size in slot) * graph.itemsize(dtype)
             for slot, dtype in known[kind].elements()
@@ -106,11 +96,6 @@ def optimizer_copies(optimizer: Any) -> float:
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return 0.0 if isinstance(inner, _IN_TURN) else 1.0
-
-
-def _label(optimizer: Any, variable: Any) -> str:
-    """What tells weights of one kind apart: Muon goes by their names."""
-    return variable.path if isinstance(optimizer, keras.optimizers.Muon) else ""
 
 
 def _built(optimizer: Any, like: Sequence[Any]) -> collections.Counter[_Kind]:
@@ -156,25 +141,15 @@ def shardings_of(model: graph.Graph, optimizer: Any = None) -> choose.ShardingsO
     return on
 
 
-def _axes(choice: assignment.Choice) -> Iterator[shape.Axis]:
-    """The axes that divide the outputs or the variables of a node."""
-    lies = [
-        *choice.split.gives.values(),
-        *(shard.layout for shard in choice.split.variables.values()),
-    ]
-    for one in lies:
-        yield from (cut.axis for cut in one.cuts if cut is not None)
-
-
 def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> costs.Sharding:
     model, degrees = assigned.model, assigned.degrees
-    axes = set(_axes(choice))
+    variables = [shard.layout for shard in choice.split.variables.values()]
+    divided = [lies.axes for lies in (*choice.split.gives.values(), *variables)]
     if choice.way == registry.REPLICATED and not choice.costs:
         return costs.REPLICATED
-    sent = {work: [one for one in choice.costs if one.work is work] for work in schedule.Work}
     return costs.Sharding(
         name=choice.way,
-        compute=math.prod(1 / degrees.get(axis, 1) for axis in axes),
+        compute=math.prod(1 / degrees.get(axis, 1) for axis in set[shape.Axis]().union(*divided)),
         kept=max(
             (_share(lies, model.tensors[one].shape) for one, lies in choice.split.gives.items()),
             default=1.0,
@@ -184,10 +159,8 @@ def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> cos
             for key in choice.node.variables
             if not assigned.variables[key].layout.is_whole
         },
-        forward_bytes=_bytes(sent[schedule.Work.FORWARD], degrees),
-        forward_messages=_messages(sent[schedule.Work.FORWARD], degrees),
-        backward_bytes=_bytes(sent[schedule.Work.BACKWARD], degrees),
-        backward_messages=_messages(sent[schedule.Work.BACKWARD], degrees),
+        forward=_sent(choice, schedule.Work.FORWARD, degrees),
+        backward=_sent(choice, schedule.Work.BACKWARD, degrees),
     )
 
 
@@ -197,20 +170,10 @@ def _share(lies: layout.Layout, dims: Sequence[int | None]) -> float:
     return math.prod((part or 1) / (size or 1) for part, size in parts)
 
 
-def _bytes(sent: Sequence[traffic.Traffic], degrees: Mapping[shape.Axis, int]) -> float:
-    """Bytes that a rank sends for an example."""
-    return sum(one.sent(1, degrees.get(one.axis, 1)) for one in sent)
-
-
-def _messages(sent: Sequence[traffic.Traffic], degrees: Mapping[shape.Axis, int]) -> int:
-    """How often a rank sends: around the ring once, for a sum twice, to both neighbours at most."""
-    count = 0
-    for one in sent:
-        around = degrees.get(one.axis, 1) - 1
-        count += {
-            traffic.Kind.SUM: 2 * around,
-            traffic.Kind.GATHER: around,
-            traffic.Kind.EXCHANGE: around,
-            traffic.Kind.HALO: min(2, around),
-        }[one.kind]
-    return count
+def _sent(
+    choice: assignment.Choice, work: schedule.Work, degrees: Mapping[shape.Axis, int]
+) -> tuple[int, float]:
+    """How many messages a rank sends, and the bytes of an example in them."""
+    costs = [(one, degrees.get(one.axis, 1)) for one in choice.costs if one.work is work]
+    messages = sum(one.messages(ranks) for one, ranks in costs)
+    return messages, sum(one.sent(1, ranks) for one, ranks in costs)

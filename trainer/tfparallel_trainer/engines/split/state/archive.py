@@ -44,14 +44,24 @@ class _Tokens(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
         return None if place is None else tf.constant(_FIRST_TOKEN + place, tf.int64)
 
 
-def save_model(model: Any, path: pathlib.Path, weights: Mapping[str, Any]) -> None:
-    """Let Keras write a model, its weights by key, without values and without the optimizer's."""
-    _without_optimizer(model, path, weights, model.save)
+def save(model: Any, path: pathlib.Path, weights: Mapping[str, Any]) -> None:
+    """Let Keras write a model or, by the path, its weights: these by key, and without values.
 
+    Keras makes an optimizer of its own when it writes one, which it cannot among tokens.
 
-def save_weights(model: Any, path: pathlib.Path, weights: Mapping[str, Any]) -> None:
-    """Let Keras write the weights of a model by key, without values."""
-    _without_optimizer(model, path, weights, model.save_weights)
+    Raises:
+        UserCodeError: Keras computes with the weights, as LoRA does.
+    """
+    write = model.save if path.name.endswith(MODEL) else model.save_weights
+    optimizer = model.optimizer
+    model.optimizer = None
+    try:
+        with _Tokens(weights):
+            write(path)
+    except tf.errors.InvalidArgumentError as error:
+        raise _changed(str(error)) from error
+    finally:
+        model.optimizer = optimizer
 
 
 def save_optimizer(optimizer: Any, path: pathlib.Path, slots: Mapping[str, Any]) -> None:
@@ -69,48 +79,26 @@ def save_optimizer(optimizer: Any, path: pathlib.Path, slots: Mapping[str, Any])
     carrier.save_weights(path)
 
 
-def _without_optimizer(
-    model: Any, path: pathlib.Path, weights: Mapping[str, Any], write: Callable[[Any], None]
-) -> None:
-    """Keras makes an optimizer of its own when it writes one, which it cannot among tokens.
+def places(file: h5py.Group, variables: Mapping[str, Any]) -> dict[str, str]:
+    """The keys of variables by the names of their datasets, in a file without their values.
 
     Raises:
-        UserCodeError: Keras computes with the weights, as LoRA does.
+        UserCodeError: the file does not hold each of them.
     """
-    optimizer = model.optimizer
-    model.optimizer = None
-    try:
-        with _Tokens(weights):
-            write(path)
-    except tf.errors.InvalidArgumentError as error:
-        raise _changed(str(error)) from error
-    finally:
-        model.optimizer = optimizer
+    names = list(variables)
+    keys: dict[str, str] = {}
 
+    def visit(name: str, item: Any) -> None:
+        place = _token(item)
+        if place is not None:
+            keys[name] = names[place]
 
-class Layout:
-    """Which dataset of a file of weights stands for which variable."""
-
-    def __init__(self, file: h5py.Group, variables: Mapping[str, Any]) -> None:
-        """Read a file that was written without the values of these variables.
-
-        Raises:
-            UserCodeError: it does not hold each of them.
-        """
-        self.places: dict[str, str] = {}
-        """The key of a variable by the name of its dataset."""
-        names = list(variables)
-
-        def visit(name: str, item: Any) -> None:
-            place = _token(item)
-            if place is not None:
-                self.places[name] = names[place]
-
-        file.visititems(visit)
-        stored = set(self.places.values())
-        for key, one in variables.items():
-            if key not in stored:
-                raise _changed(one.path)
+    file.visititems(visit)
+    stored = set(keys.values())
+    for key, one in variables.items():
+        if key not in stored:
+            raise _changed(one.path)
+    return keys
 
 
 def fill(
@@ -124,18 +112,17 @@ def fill(
 
     Args:
         source: the file without values, or a group of it.
-        target: where to write the same with values.
         variables: those without values, by key.
         describe: gives shape and type of a variable by its key.
         content: puts the values of a variable, by key, into a dataset.
 
     Raises:
-        UserCodeError: see `Layout`.
+        UserCodeError: see `places`.
     """
-    places = Layout(source, variables).places
+    keys = places(source, variables)
 
     def visit(name: str, item: Any) -> None:
-        key = places.get(name)
+        key = keys.get(name)
         if key is not None:
             shape, kind = describe(key)
             placed = target.create_dataset(name, shape, np.dtype(tf.as_dtype(kind).as_numpy_dtype))

@@ -36,9 +36,9 @@ def check(drawn: blueprint.Blueprint, module: user.Module) -> None:
         tempfile.TemporaryDirectory() as folder,
     ):
         empty = pathlib.Path(folder) / outputs.MODEL
-        archive.save_model(drawn.model, empty, drawn.weights)
+        archive.save(drawn.model, empty, drawn.weights)
         with archive.opened(empty) as file:
-            archive.Layout(file, drawn.weights)
+            archive.places(file, drawn.weights)
 
 
 def save(
@@ -49,13 +49,8 @@ def save(
 ) -> None:
     """Write `model.keras`, so that readers see all of it or what was there before.
 
-    With an optimizer that keeps averages of the weights (use_ema), those are what is written.
-
-    Args:
-        drawn: the unsplit model; gets the learning rate and the counters of the checkpoint.
-        checkpoint: a checkpoint that is whole.
-        path: where to.
-        module: the user's module.
+    With an optimizer that keeps averages of the weights (use_ema), those are what is written. The
+    model gets the learning rate and the counters of the checkpoint.
 
     Raises:
         StorageError: the disk does not take it, or has damaged the checkpoint.
@@ -69,7 +64,7 @@ def save(
             _count(drawn, checkpoint, index)
             with tempfile.TemporaryDirectory() as folder:
                 empty = pathlib.Path(folder) / path.name
-                archive.save_model(drawn.model, empty, drawn.weights)
+                archive.save(drawn.model, empty, drawn.weights)
                 with h5py.File(weights, "w") as target:
                     _fill(drawn, checkpoint, index, empty, target)
                 archive.put_together(empty, weights, draft)

@@ -28,18 +28,16 @@ class Persistence:
     module: user.Module
     peers: agreement.Peers
     drawn: blueprint.Blueprint
-    ranks: Sequence[rank_model.Rank]
+    say: Callable[[str], None]
+    """Writes a line for people."""
     state: shard.State
     saved: store.Store | None
     """None when the job saves no checkpoints."""
     unsaved: store.Store | None = None
     """Where parts meet for the export when the job saves no checkpoints."""
 
-    def start(self, say: Callable[[str], None]) -> files.Position:
+    def start(self) -> files.Position:
         """Give the ranks the newest checkpoint, or the initial weights that the job names.
-
-        Args:
-            say: writes a line for people.
 
         Returns:
             Where training begins; the same on all processes.
@@ -49,20 +47,16 @@ class Persistence:
         """
         restored = None if self.saved is None else self.saved.restore(self.state)
         if restored is not None:
-            say(f"resuming after step {restored.step} from {self.settings.checkpoints}")
+            self.say(f"resuming after step {restored.step} from {self.settings.checkpoints}")
             return restored
         weights = self.settings.job.trainer.initial_weights
         if weights is not None:
             load_weights(self.drawn, self.state, weights, self.settings.source_dir)
-            say(f"starting with the weights of {weights}")
+            self.say(f"starting with the weights of {weights}")
         return files.Position(step=0, epoch=self.settings.first_epoch, example=0)
 
-    def export(self, at: files.Position, say: Callable[[str], None]) -> None:
-        """Leave the trained model in the output directory; all processes take part.
-
-        Args:
-            at: where training has ended; the last checkpoint is of there.
-            say: writes a line for people.
+    def export(self, at: files.Position) -> None:
+        """Leave the trained model, where training has ended, in the output directory.
 
         Raises:
             StorageError: the disk does not take it.
@@ -71,21 +65,23 @@ class Persistence:
         saved = [] if self.saved is None else store.of_step(self.settings.checkpoints, at.step)
         export_folder = self.settings.results.child(_EXPORT)
         if not saved:
-            part_store = self.unsaved or _store(self.settings, export_folder, 1, say, self.peers)
+            part_store = self.unsaved or _store(
+                self.settings, export_folder, 1, self.say, self.peers
+            )
             part_store.save(self.state, at)
             saved = store.of_step(export_folder, at.step)
         if self.peers.is_chief:
-            self._write(saved[-1], say)
+            self._write(saved[-1])
             self.settings.results.remove(export_folder)
 
-    def _write(self, checkpoint: directory.Directory, say: Callable[[str], None]) -> None:
+    def _write(self, checkpoint: directory.Directory) -> None:
         path = self.settings.output_dir / outputs.MODEL
         export.save(self.drawn, checkpoint, path, self.module)
         if self.settings.job.trainer.saved_model:
             serving = self.settings.output_dir / outputs.SAVED_MODEL
             refused = export.save_for_serving(self.drawn, path, serving, self.module)
             if refused is not None:
-                say(f"warning: {refused}")
+                self.say(f"warning: {refused}")
 
 
 def prepare(
@@ -96,13 +92,6 @@ def prepare(
     say: Callable[[str], None],
 ) -> Persistence:
     """See that the state of these ranks can be saved and exported.
-
-    Args:
-        settings: what this process was started with.
-        module: the user's functions.
-        peers: all processes.
-        ranks: the ranks of this one.
-        say: writes a line for people.
 
     Raises:
         UserCodeError: the model or its optimizer cannot be saved in parts.
@@ -119,7 +108,7 @@ def prepare(
         module=module,
         peers=peers,
         drawn=drawn,
-        ranks=ranks,
+        say=say,
         state=shard.State([_share(drawn, rank) for rank in ranks], drawn.wholes),
         saved=_store(settings, settings.checkpoints, checkpoint.keep, say, peers)
         if checkpoint
@@ -165,11 +154,7 @@ def load_weights(
 ) -> None:
     """Assign to each rank its part of the weights of a file; the optimizer's state stays as it is.
 
-    Args:
-        drawn: the unsplit model.
-        state: what the ranks of this process hold.
-        weights_path: `trainer.initialWeights`: a path, relative to `folder` or absolute.
-        folder: the folder of the user's module.
+    Its path, `trainer.initialWeights`, is relative to the folder or absolute.
 
     Raises:
         BadConfigurationError: the file is not there, or its variables are not the model's.
@@ -177,9 +162,9 @@ def load_weights(
     """
     with tempfile.TemporaryDirectory() as place:
         empty = pathlib.Path(place) / f"model{archive.WEIGHTS}"
-        archive.save_weights(drawn.model, empty, drawn.weights)
+        archive.save(drawn.model, empty, drawn.weights)
         with archive.opened(empty) as file:
-            places, here = archive.Layout(file, drawn.weights).places, initial_weights.shapes(file)
+            places, here = archive.places(file, drawn.weights), initial_weights.shapes(file)
     here |= {place: drawn.wholes[key].shape for place, key in places.items()}
     datasets = {key: place for place, key in places.items()}
     with initial_weights.reading(weights_path, folder) as path, archive.opened(path) as file:

@@ -5,7 +5,7 @@ for query, key and value, [heads, size, features] for the output.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -13,7 +13,6 @@ import keras
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
 from tfparallel_trainer.engines.split.layers.rules import calling, dense, dropout, registry
-from tfparallel_trainer.engines.split.pipeline import schedule
 
 _TENSOR = shape.Axis.TENSOR
 
@@ -31,7 +30,6 @@ class Heads(registry.Rule):
         """What these are called in its configuration."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the heads."""
         layer = call.layer
         dense.check(layer)
         if layer.get_config()["activity_regularizer"]:
@@ -58,14 +56,10 @@ class Heads(registry.Rule):
         return registry.Split(
             gives=gives,
             variables=variables,
-            costs=(
-                *(_spreading(call, one) for one in _spread(call.node) if one in call.trained),
-                *dense.summing(call, call.result, gives[call.result]),
-            ),
+            costs=(*_spreading(call), *dense.summing(call)),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Attend with the rank's heads, and add up."""
         layer, group = local.layer, local.groups[_TENSOR]
         _, output = _weights(layer)
         heads = local.split.variables[local.key(output)].layout
@@ -75,16 +69,16 @@ class Heads(registry.Rule):
         cut = heads.cuts[0]
         local_queries = cut.sizes[group.index] if cut else queries
         config = {self._names[0]: local_queries, self._names[1]: local_queries * keys // queries}
-        variables = {key: local.variables[key] for key in local.node.variables}
+        variables = dict(local.variables)
         bias = layer.weights[-1] if layer.get_config()["use_bias"] else None
         if bias is not None:  # the sum has it once
             variables[local.key(bias)] = keras.ops.zeros_like(variables[local.key(bias)])
         tensors = dict(local.tensors)
-        for one in _spread(local.node):
+        for one in local.node.operands:
             tensors[one] = adjoint.spread(group, tensors[one])
         spread = dataclasses.replace(local, tensors=tensors)
         summand, *scores = calling.smaller(
-            spread, config, _ordered(layer, local, variables), dropout.seed_offset(local, heads)
+            spread, config, variables, dropout.seed_offset(local, heads)
         )
         result = adjoint.total(group, summand)
         if bias is not None:
@@ -99,7 +93,7 @@ class Heads(registry.Rule):
             for dimension, cut in enumerate(shard.layout.cuts):
                 if cut is not None:
                     variables[key] = adjoint.gather(group, variables[key], dimension, cut)
-        result, *scores = calling.smaller(local, {}, _ordered(local.layer, local, variables))
+        result, *scores = calling.smaller(local, {}, variables)
         cut = heads.cuts[0]
         return [result, *(adjoint.take(group, one, 1, cut) for one in scores if cut)]
 
@@ -125,21 +119,9 @@ def _weights(layer: Any) -> tuple[list[Any], Any]:
     return weights[:-1], weights[-1]
 
 
-def _ordered(layer: Any, local: registry.Local, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by key, in the order in which a layer has its variables."""
-    return {local.key(one): values[local.key(one)] for one in layer.variables}
-
-
-def _spread(node: Any) -> list[int]:
-    """The tensors that the projections take."""
-    return [one for one in node.inputs if one not in node.masks.values()]
-
-
-def _spreading(call: registry.Call, tensor: int) -> traffic.Traffic:
-    return traffic.Traffic(
-        kind=traffic.Kind.SUM,
-        axis=_TENSOR,
-        work=schedule.Work.BACKWARD,
-        shape=call.dimensions(tensor),
-        dtype=call.model.tensors[tensor].dtype,
-    )
+def _spreading(call: registry.Call) -> Iterator[traffic.Traffic]:
+    for one in call.node.operands:
+        tensor = call.model.tensors[one]
+        yield from call.sends(
+            traffic.Kind.SUM, _TENSOR, call.backward(one), tensor.shape, tensor.dtype
+        )

@@ -1,47 +1,29 @@
 """Layers that add or leave out rows: zero padding, cropping, repeating."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import layout, rows
 from tfparallel_trainer.engines.split.layers.rules import registry, space
+from tfparallel_trainer.engines.split.model import operations
 
 
-class Borders(space.Passing):
+class Borders(space.Sliding):
     """Each rank makes some rows of the output; channels stay as they come."""
 
-    def __init__(self, axis: shape.Axis, plan: Callable[[Any, int, rows.Spans], rows.Plan]) -> None:
-        """Take what plans a layer along a dimension, counted from that of the rows."""
-        super().__init__(axis)
-        self._plan = plan
-
     def split(self, call: registry.Call) -> registry.Split:
-        """Divide the rows, if they come divided."""
-        space.check(call)
-        layer = call.layer
-        interpolation = getattr(layer, "interpolation", "nearest")
+        interpolation = getattr(call.layer, "interpolation", "nearest")
         if interpolation != "nearest":
             raise registry.CannotSplitError(
                 f"its interpolation is {interpolation}: give nearest, or replicate the layer"
             )
-        input_layout = space.as_it_comes(call)
-        plan = space.planned(call, input_layout, lambda spans: self._plan(layer, 0, spans))
-        return registry.Split(
-            wants={call.first: input_layout},
-            gives={call.result: space.output(input_layout, plan)},
-            costs=space.halos(call, plan, input_layout),
-        )
+        return super().split(call)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Make the rank's rows."""
         layer = local.layer
-        plan = self._plan(layer, 0, space.spans_of(local))
-        image, share = space.brought(local, local.first, plan)
-        shares = [share, *space.beside(image, lambda *arguments: self._plan(layer, *arguments))]
+        image, shares = space.brought(local, local.first, self._plan_of)
         for dimension, one in enumerate(shares[1:], space.ROWS + 1):
             chosen = slice(one.input.start, one.input.stop)
             image = image[(*[slice(None)] * dimension, chosen)]
@@ -75,12 +57,10 @@ def _each(size: Any) -> tuple[int, ...]:
     return (size,) if isinstance(size, int) else tuple(size)
 
 
-_PLANS = {"ZeroPadding": _padded, "Cropping": _cropped, "UpSampling": _repeated}
+_PLANS = {"ZeroPadding*D": _padded, "Cropping*D": _cropped, "UpSampling*D": _repeated}
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
-    getattr(keras.layers, f"{name}{dimensions}D"): tuple(
-        Borders(axis, plan) for axis in layout.AXES
-    )
-    for name, plan in _PLANS.items()
-    for dimensions in (1, 2, 3)
+    layer: tuple(Borders(axis, plan) for axis in layout.AXES)
+    for names, plan in _PLANS.items()
+    for layer in operations.layers(names)
 }

@@ -15,16 +15,19 @@ _NOT_COPIED = ("_initializer", "_regularizer", "_constraint")
 
 
 def call_layer(local: registry.Local, seed: int = 0) -> Sequence[Any]:
-    """Call the node's own layer or operation on the rank's parts.
+    """Call the node's own layer or operation on the rank's parts, with a seed added to its seeds.
 
     It has no weights that are cut, and does not look at masks.
-
-    Args:
-        local: the rank's turn.
-        seed: what is added to the layer's seeds.
     """
     node = dataclasses.replace(local.node, masks={})
     return _run(local, local.model, node, local.variables, seed)
+
+
+class OnParts(registry.Rule):
+    """A rule by which the node's own layer or operation computes the rank's part."""
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        return call_layer(local)
 
 
 def smaller(
@@ -33,13 +36,9 @@ def smaller(
     variables: Mapping[str, Any],
     seed: int = 0,
 ) -> Sequence[Any]:
-    """Call a layer of the same kind that is as large as the rank's part.
+    """Call a layer of the same kind that is as large as the rank's part, with a seed added.
 
-    Args:
-        local: the rank's turn.
-        config: what differs from the configuration of the node's layer.
-        variables: the values of its variables by key, in the order in which it has them.
-        seed: what is added to the layer's seeds.
+    Its variables have values by the keys of the node's layer.
     """
     with keras.StatelessScope(initialize_variables=False):
         layer = _resized(local.layer, config)
@@ -49,10 +48,10 @@ def smaller(
         )
         layer(*arguments, **keywords)
     node = dataclasses.replace(local.node, calls=layer)
-    model = dataclasses.replace(
-        local.model, variables=dict(zip(variables, layer.variables, strict=True))
-    )
-    return _run(local, model, node, variables, seed)
+    keys = [key for one in local.layer.variables if (key := local.key(one)) in variables]
+    known = dict(zip(keys, layer.variables, strict=True))
+    model = dataclasses.replace(local.model, variables=known)
+    return _run(local, model, node, {key: variables[key] for key in keys}, seed)
 
 
 def _run(

@@ -20,7 +20,6 @@ from tfparallel_trainer.engines.split.layers.rules import (
     pooling,
     propagation,
     registry,
-    statistics,
 )
 from tfparallel_trainer.engines.split.model import graph, operations
 
@@ -34,7 +33,6 @@ MODULES: Sequence[ModuleType] = (
     pooling,
     borders,
     normalisation,
-    statistics,
     places,
     propagation,
     dropout,

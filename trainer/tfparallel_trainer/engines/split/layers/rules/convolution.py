@@ -5,17 +5,17 @@ a row do.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout
-from tfparallel_trainer.engines.split.layers.rules import activations, calling, dense, registry
+from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry
+from tfparallel_trainer.engines.split.model import operations
 
 _TENSOR = shape.Axis.TENSOR
-_LAYERS = keras.layers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,8 +28,6 @@ class Kernel:
 
 
 class _ConvolutionRule(registry.Rule):
-    """What the ways have in common."""
-
     axes = (_TENSOR,)
 
     def __init__(self, *kernels: Kernel) -> None:
@@ -45,15 +43,9 @@ class _ConvolutionRule(registry.Rule):
             cut = call.divide("channels" if unit == 1 else "groups", size, _TENSOR, unit)
         return layout.cut(rank, place, cut), cut
 
-    def _variables(self, local: registry.Local, *, bias: bool) -> Mapping[str, Any]:
-        layer = local.layer
-        weights = [getattr(layer, one.name) for one in self._kernels]
-        weights += [layer.bias] if bias and layer.use_bias else []
-        return {local.key(one): local.variables[local.key(one)] for one in weights}
-
     def _output(self, call: registry.Call, cut: layout.Cut) -> layout.Layout:
         rank = len(call.dimensions(call.result))
-        if not activations.is_elementwise(call.layer.activation):
+        if not operations.is_elementwise(call.layer.activation):
             raise registry.CannotSplitError(
                 "its activation needs all filters: make it a layer of its own, or replicate the "
                 "layer"
@@ -67,11 +59,8 @@ class Filters(_ConvolutionRule):
     way = "filters"
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the filters."""
         layer = call.layer
-        dense.check(layer)
-        if getattr(layer, "groups", 1) > 1:
-            raise registry.CannotSplitError("it has groups: split it by groups")
+        _check_ungrouped(layer)
         filters = call.divide("filters", layer.filters, _TENSOR)
         variables = {
             call.key(getattr(layer, one.name)): registry.Shard(
@@ -82,25 +71,18 @@ class Filters(_ConvolutionRule):
         }
         if layer.use_bias:
             variables[call.key(layer.bias)] = registry.Shard(layout.cut(1, 0, filters))
-        return registry.Split(
-            gives={call.result: self._output(call, filters)},
-            variables=variables,
-            costs=dense.spreading(call, call.first, call.whole(call.first)),
-        )
+        costs = dense.spreading(call, call.whole(call.first))
+        return call.split(None, self._output(call, filters), variables, costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's filters."""
         kernel = self._kernels[-1]
-        variables = self._variables(local, bias=True)
-        local_filters = variables[local.key(getattr(local.layer, kernel.name))].shape[
-            kernel.filters
-        ]
+        key = local.key(getattr(local.layer, kernel.name))
+        filters = local.variables[key].shape[kernel.filters]
         tensor = adjoint.spread(local.groups[_TENSOR], local.first)
         spread = dataclasses.replace(local, tensors={**local.tensors, local.node.inputs[0]: tensor})
-        (output,) = calling.smaller(
-            spread, {"filters": local_filters, "activation": None}, variables
-        )
-        return [activations.apply(local.layer.activation, output)]
+        config = {"filters": filters, "activation": None}
+        (output,) = calling.smaller(spread, config, local.variables)
+        return [operations.apply(local.layer.activation, output)]
 
 
 class Channels(_ConvolutionRule):
@@ -109,36 +91,30 @@ class Channels(_ConvolutionRule):
     way = "channels"
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the channels."""
-        layer = call.layer
-        dense.check(layer)
-        if getattr(layer, "groups", 1) > 1:
-            raise registry.CannotSplitError("it has groups: split it by groups")
+        _check_ungrouped(call.layer)
         input_layout, cut = self._input(call)
         variables = {
-            call.key(getattr(layer, one.name)): registry.Shard(
+            call.key(getattr(call.layer, one.name)): registry.Shard(
                 _kernel(call, one.name, one.channels, cut)
             )
             for one in self._kernels
         }
-        return registry.Split(
-            wants={call.first: input_layout},
-            variables=variables,
-            costs=dense.summing(call, call.result, call.whole(call.result)),
-        )
+        return call.split(input_layout, None, variables, dense.summing(call))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's summand, and add up."""
         layer = local.layer
         without = {"use_bias": False, "activation": None}
-        (summand,) = calling.smaller(local, without, self._variables(local, bias=False))
+        kernels = dict(local.variables)
+        if layer.use_bias:
+            del kernels[local.key(layer.bias)]
+        (summand,) = calling.smaller(local, without, kernels)
         output = adjoint.total(local.groups[_TENSOR], summand)
         if layer.use_bias:
             rank = output.shape.rank
             dims = [1] * rank
             dims[channels(layer, rank)] = -1
             output = output + keras.ops.reshape(local.value(layer.bias), dims)
-        return [activations.apply(layer.activation, output)]
+        return [operations.apply(layer.activation, output)]
 
 
 class Groups(_ConvolutionRule):
@@ -147,7 +123,6 @@ class Groups(_ConvolutionRule):
     way = "groups"
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut channels and filters between groups."""
         layer = call.layer
         dense.check(layer)
         size = call.dimensions(call.first)[channels(layer, len(call.dimensions(call.first)))]
@@ -168,14 +143,9 @@ class Groups(_ConvolutionRule):
         }
         if layer.use_bias:
             variables[call.key(layer.bias)] = registry.Shard(layout.cut(1, 0, filters))
-        return registry.Split(
-            wants={call.first: input_layout},
-            gives={call.result: self._output(call, filters)},
-            variables=variables,
-        )
+        return call.split(input_layout, self._output(call, filters), variables)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's groups."""
         layer = local.layer
         config: dict[str, Any] = {"activation": None}
         if hasattr(layer, "filters") and self._kernels[0].filters is not None:
@@ -184,8 +154,8 @@ class Groups(_ConvolutionRule):
             share = local.first.shape[place] / (full_dims[place] or 1)
             config["groups"] = round(layer.groups * share)
             config["filters"] = round(layer.filters * share)
-        (output,) = calling.smaller(local, config, self._variables(local, bias=True))
-        return [activations.apply(layer.activation, output)]
+        (output,) = calling.smaller(local, config, local.variables)
+        return [operations.apply(layer.activation, output)]
 
 
 _PLAIN = Kernel("kernel", -1, -2)
@@ -193,21 +163,22 @@ _TRANSPOSED = Kernel("kernel", -2, -1)
 _DEPTHWISE = Kernel("kernel", None, -2)
 _SEPARABLE = (Kernel("depthwise_kernel", None, -2), Kernel("pointwise_kernel", -1, -2))
 
-RULES: dict[type, tuple[registry.Rule, ...]] = {
-    **dict.fromkeys(
-        (_LAYERS.Conv1D, _LAYERS.Conv2D, _LAYERS.Conv3D),
-        (Filters(_PLAIN), Channels(_PLAIN), Groups(_PLAIN)),
-    ),
-    **dict.fromkeys(
-        (_LAYERS.Conv1DTranspose, _LAYERS.Conv2DTranspose, _LAYERS.Conv3DTranspose),
-        (Filters(_TRANSPOSED), Channels(_TRANSPOSED)),
-    ),
-    **dict.fromkeys(
-        (_LAYERS.SeparableConv1D, _LAYERS.SeparableConv2D),
-        (Filters(*_SEPARABLE), Channels(*_SEPARABLE)),
-    ),
-    **dict.fromkeys((_LAYERS.DepthwiseConv1D, _LAYERS.DepthwiseConv2D), (Groups(_DEPTHWISE),)),
+_RULES: dict[str, tuple[registry.Rule, ...]] = {
+    "Conv*D": (Filters(_PLAIN), Channels(_PLAIN), Groups(_PLAIN)),
+    "Conv*DTranspose": (Filters(_TRANSPOSED), Channels(_TRANSPOSED)),
+    "SeparableConv1D SeparableConv2D": (Filters(*_SEPARABLE), Channels(*_SEPARABLE)),
+    "DepthwiseConv1D DepthwiseConv2D": (Groups(_DEPTHWISE),),
 }
+
+RULES: dict[type, tuple[registry.Rule, ...]] = {
+    layer: rules for names, rules in _RULES.items() for layer in operations.layers(names)
+}
+
+
+def _check_ungrouped(layer: Any) -> None:
+    dense.check(layer)
+    if getattr(layer, "groups", 1) > 1:
+        raise registry.CannotSplitError("it has groups: split it by groups")
 
 
 def channels(layer: Any, rank: int) -> int:

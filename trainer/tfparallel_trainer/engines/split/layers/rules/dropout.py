@@ -8,6 +8,7 @@ import keras
 
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import calling, registry
+from tfparallel_trainer.engines.split.model import operations
 
 _SPREAD = 715_827_883
 """Between the seeds of two parts; far beyond the steps that seeds are apart otherwise."""
@@ -28,16 +29,14 @@ class Random(registry.Rule):
         """What the layer draws its factors (1.0) or summands (0.0) from."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Keep the input's layout."""
         input_layout = call.input_layouts[call.first]
         if input_layout.is_whole:
             raise registry.CannotSplitError("its input is whole")
         if getattr(call.layer, "noise_shape", None) is not None:
             raise registry.CannotSplitError("it has a noise_shape")
-        return registry.Split(wants={call.first: input_layout}, gives={call.result: input_layout})
+        return call.split(input_layout, input_layout)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Drop some of the rank's elements."""
         lies = local.split.wants[local.node.inputs[0]]
         if local.same_dropout:
             return [self._as_whole(local, lies)]
@@ -57,19 +56,12 @@ class Random(registry.Rule):
         return tensor * part if self._neutral else tensor + part
 
 
-_LAYERS = keras.layers
-_SPATIAL = (_LAYERS.SpatialDropout1D, _LAYERS.SpatialDropout2D, _LAYERS.SpatialDropout3D)
+_SPATIAL = operations.layers("SpatialDropout*D")
+_DROPOUTS = (*operations.layers("Dropout GaussianDropout"), *_SPATIAL)
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
-    **dict.fromkeys(
-        (
-            _LAYERS.Dropout,
-            *_SPATIAL,
-            _LAYERS.GaussianDropout,
-        ),
-        (Random(neutral=1.0),),
-    ),
-    _LAYERS.GaussianNoise: (Random(neutral=0.0),),
+    **dict.fromkeys(_DROPOUTS, (Random(neutral=1.0),)),
+    keras.layers.GaussianNoise: (Random(neutral=0.0),),
 }
 
 
@@ -82,12 +74,7 @@ def _drawn(layer: Any, lies: layout.Layout) -> layout.Layout:
 
 
 def seed_offset(local: registry.Local, lies: layout.Layout) -> int:
-    """What a rank adds to a seed, so that each part of a tensor has its own.
-
-    Args:
-        local: the rank's turn.
-        lies: how the tensor lies whose parts shall differ.
-    """
+    """What a rank adds to a seed, so that each part of a tensor that lies so has its own."""
     part = 0
     for cut in lies.cuts:
         if cut is not None:

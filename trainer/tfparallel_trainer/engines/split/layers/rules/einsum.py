@@ -11,8 +11,9 @@ from typing import Any
 import keras
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, layout
-from tfparallel_trainer.engines.split.layers.rules import activations, dense, registry
+from tfparallel_trainer.engines.split.layers import layout
+from tfparallel_trainer.engines.split.layers.rules import dense, registry
+from tfparallel_trainer.engines.split.model import operations
 
 _TENSOR = shape.Axis.TENSOR
 
@@ -28,17 +29,19 @@ class _Equation:
     """Of the bias; only its letters of more than one row."""
 
 
-class Column(registry.Rule):
-    """Each rank computes some of the output along a letter that the input has not."""
+class _Product:
+    def _product(self, local: registry.Local, tensor: Any) -> Any:
+        return keras.ops.einsum(local.layer.equation, tensor, local.value(local.layer.kernel))
 
-    way = "column"
-    axes = (_TENSOR,)
+
+class Column(_Product, dense.Column):
+    """Each rank computes some of the output along a letter that the input has not."""
 
     def split(self, call: registry.Call) -> registry.Split:
         """Cut the letter with most rows."""
         layer, equation = call.layer, _parsed(call)
         dense.check(layer)
-        if not activations.is_elementwise(layer.activation):
+        if not operations.is_elementwise(layer.activation):
             raise registry.CannotSplitError(
                 "its activation needs the whole output: make it a layer of its own, or split the "
                 "layer by row"
@@ -47,28 +50,15 @@ class Column(registry.Rule):
             one for one in equation.kernel if one in equation.outputs and one not in equation.inputs
         ]
         letter, cut = _chosen(call, letters, equation.kernel)
-        rank = len(call.dimensions(call.result))
-        return registry.Split(
-            gives={call.result: layout.cut(rank, equation.outputs[letter], cut)},
+        return call.split(
+            gives=call.whole(call.result).put(equation.outputs[letter], cut),
             variables=_variables(call, equation, letter, cut),
-            costs=dense.spreading(call, call.first, call.whole(call.first)),
+            costs=dense.spreading(call, call.whole(call.first)),
         )
 
-    def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's part of the output."""
-        layer = local.layer
-        tensor = adjoint.spread(local.groups[_TENSOR], local.first)
-        output = keras.ops.einsum(layer.equation, tensor, local.value(layer.kernel))
-        if layer.bias is not None:
-            output = output + local.value(layer.bias)
-        return [activations.apply(layer.activation, output)]
 
-
-class Row(registry.Rule):
+class Row(_Product, dense.Row):
     """Each rank computes a summand from some of the input along a letter that is summed."""
-
-    way = "row"
-    axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:
         """Cut the letter with which the input comes cut, or that with most rows."""
@@ -80,21 +70,11 @@ class Row(registry.Rule):
         comes = [one for one in letters if call.lies(call.first, equation.inputs[one], _TENSOR)]
         letter, cut = _chosen(call, comes or letters, equation.kernel)
         cut = call.lies(call.first, equation.inputs[letter], _TENSOR) or cut
-        rank = len(call.dimensions(call.first))
-        return registry.Split(
-            wants={call.first: layout.cut(rank, equation.inputs[letter], cut)},
+        return call.split(
+            call.whole(call.first).put(equation.inputs[letter], cut),
             variables=_variables(call, dataclasses.replace(equation, bias={}), letter, cut),
-            costs=dense.summing(call, call.result, call.whole(call.result)),
+            costs=dense.summing(call),
         )
-
-    def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's summand, and add up."""
-        layer = local.layer
-        summand = keras.ops.einsum(layer.equation, local.first, local.value(layer.kernel))
-        output = adjoint.total(local.groups[_TENSOR], summand)
-        if layer.bias is not None:
-            output = output + local.value(layer.bias)
-        return [activations.apply(layer.activation, output)]
 
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {keras.layers.EinsumDense: (Column(), Row())}
@@ -148,8 +128,6 @@ def _parsed(call: registry.Call) -> _Equation:
 
 
 def _places(letters: str, rank: int) -> dict[str, int]:
-    front, dots, behind = letters.partition("...")
-    if not dots:
-        return {one: place for place, one in enumerate(front)}
+    front, _, behind = letters.partition("...")
     places = {one: place for place, one in enumerate(front)}
     return places | {one: rank - len(behind) + place for place, one in enumerate(behind)}

@@ -26,14 +26,9 @@ class Vocabulary(registry.Rule):
     axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the rows."""
         dense.check(call.layer)
         rows = call.divide("rows", call.layer.input_dim, _TENSOR)
-        output_layout = call.whole(call.result)
-        return registry.Split(
-            variables={call.key(call.layer.embeddings): registry.Shard(layout.cut(2, 0, rows))},
-            costs=dense.summing(call, call.result, output_layout),
-        )
+        return call.split(variables=_table(call, 0, rows), costs=dense.summing(call))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         """Look up the rank's rows, and add up.
@@ -65,16 +60,12 @@ class Features(registry.Rule):
     axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the features."""
         dense.check(call.layer)
         features = call.divide("features", call.layer.output_dim, _TENSOR)
-        return registry.Split(
-            gives={call.result: call.whole(call.result).put(-1, features)},
-            variables={call.key(call.layer.embeddings): registry.Shard(layout.cut(2, 1, features))},
-        )
+        output_layout = call.whole(call.result).put(-1, features)
+        return call.split(gives=output_layout, variables=_table(call, 1, features))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Look up the rank's features."""
         layer = local.layer
         table = local.variables[local.key(layer.embeddings)]
         vectors = keras.ops.take(table, _indices(local.first), axis=0)
@@ -85,19 +76,17 @@ class TiedVocabulary(Vocabulary):
     """Each rank has some of the rows, and gives the logits of these."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the rows."""
         _check_tied(call.layer)
         if not _is_reversed(call.node):
             return super().split(call)
         rows = call.divide("rows", call.layer.input_dim, _TENSOR)
-        return registry.Split(
-            gives={call.result: call.whole(call.result).put(-1, rows)},
-            variables={call.key(call.layer.embeddings): registry.Shard(layout.cut(2, 0, rows))},
-            costs=dense.spreading(call, call.first, call.whole(call.first)),
+        return call.split(
+            gives=call.whole(call.result).put(-1, rows),
+            variables=_table(call, 0, rows),
+            costs=dense.spreading(call, call.whole(call.first)),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Look up the rank's rows, or multiply by them."""
         if not _is_reversed(local.node):
             return super().compute(local)
         states = adjoint.spread(local.groups[_TENSOR], local.first)
@@ -108,19 +97,16 @@ class TiedFeatures(Features):
     """Each rank has some of the features, and gives a summand of all logits."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Cut the features."""
         _check_tied(call.layer)
         if not _is_reversed(call.node):
             return super().split(call)
         features = call.divide("features", call.layer.output_dim, _TENSOR)
-        return registry.Split(
-            wants={call.first: call.whole(call.first).put(-1, features)},
-            variables={call.key(call.layer.embeddings): registry.Shard(layout.cut(2, 1, features))},
-            costs=dense.summing(call, call.result, call.whole(call.result)),
+        input_layout = call.whole(call.first).put(-1, features)
+        return call.split(
+            input_layout, variables=_table(call, 1, features), costs=dense.summing(call)
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Look up the rank's features, or multiply by them and add up."""
         if not _is_reversed(local.node):
             return super().compute(local)
         logits = adjoint.total(local.groups[_TENSOR], _product(local, local.first))
@@ -140,6 +126,10 @@ def kind_of(layer: type) -> type:
         if issubclass(layer, table) and len(set(methods)) == 1:
             return table
     return layer
+
+
+def _table(call: registry.Call, dimension: int, cut: layout.Cut) -> dict[str, registry.Shard]:
+    return {call.key(call.layer.embeddings): registry.Shard(layout.cut(2, dimension, cut))}
 
 
 def _check_tied(layer: Any) -> None:

@@ -7,18 +7,17 @@ It is filled up with its last example, and what that gives is left out again: th
 each example by itself, so these change neither results nor gradients.
 """
 
-import itertools
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
 from tfparallel_trainer.engines.split.layers.rules import dense, registry
-from tfparallel_trainer.engines.split.model import execution
+from tfparallel_trainer.engines.split.model import execution, operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
@@ -37,25 +36,16 @@ class Data(registry.Rule):
                 "it draws random numbers or keeps a state: let dropout be 0 and stateful False, "
                 "or replicate the layer"
             )
-        tensors = [call.model.tensors[one] for one in _tensors(node)]
+        tensors = [call.model.tensors[one] for one in (*node.inputs, *node.outputs)]
         axes = [axis for axis in layout.AXES if call.ranks(axis) > 1]
         if {(one.batch, one.rows) for one in tensors} != {(0, tensors[0].rows)} or not axes:
             raise registry.CannotSplitError(
                 "there is one rank, or something that it takes or gives does not begin with the "
                 "examples"
             )
-        return registry.Split(
-            variables={
-                key: registry.Shard(
-                    layout.whole(len(call.model.variables[key].shape)), frozenset(axes)
-                )
-                for key in node.variables
-            },
-            costs=tuple(_costs(call, axes)),
-        )
+        return call.split(variables=call.unsharded(frozenset(axes)), costs=_costs(call, axes))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Run the layer on the rank's examples, and gather what it gives."""
         node = local.node
         groups = {axis: group for axis, group in local.groups.items() if group.size > 1}
         examples = local.tensors[node.inputs[0]].shape[0]
@@ -74,37 +64,28 @@ class Data(registry.Rule):
 
 
 _EACH_ALONE = """
-Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose Conv3DTranspose DepthwiseConv1D
-DepthwiseConv2D SeparableConv1D SeparableConv2D Dense EinsumDense Embedding GRU GroupNormalization
-GroupQueryAttention LSTM LayerNormalization MultiHeadAttention RMSNormalization SimpleRNN
+Conv*D Conv*DTranspose DepthwiseConv1D DepthwiseConv2D SeparableConv1D SeparableConv2D Dense
+EinsumDense Embedding GRU GroupNormalization GroupQueryAttention LSTM LayerNormalization
+MultiHeadAttention RMSNormalization SimpleRNN
 """
 """Layers that compute each example by itself."""
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
-    getattr(keras.layers, name): (Data(),) for name in _EACH_ALONE.split()
+    layer: (Data(),) for layer in operations.layers(_EACH_ALONE)
 }
-
-
-def _tensors(node: Any) -> Iterator[int]:
-    return itertools.chain(node.inputs, node.outputs)
 
 
 def _costs(call: registry.Call, axes: Sequence[shape.Axis]) -> Iterator[traffic.Traffic]:
     """Outputs are gathered on the way forward, and gradients of the inputs on the way back."""
-    gathered = [(schedule.Work.FORWARD, one) for one in call.node.outputs]
-    gathered += [(schedule.Work.BACKWARD, one) for one in call.node.inputs if one in call.trained]
+    tensors = call.model.tensors
+    gathered = [(schedule.Work.FORWARD, tensors[one]) for one in call.node.outputs]
+    gathered += [(work, tensors[one]) for one in call.node.inputs for work in call.backward(one)]
     parts = 1
     for axis in axes:
         parts *= call.ranks(axis)
-        for work, one in gathered:
-            yield traffic.Traffic(
-                kind=traffic.Kind.GATHER,
-                axis=axis,
-                work=work,
-                shape=call.dimensions(one),
-                dtype=traffic.carried(call.model.tensors[one].dtype),
-                parts=parts,
-            )
+        for work, tensor in gathered:
+            for one in call.sends(traffic.Kind.GATHER, axis, [work], tensor.shape, tensor.dtype):
+                yield dataclasses.replace(one, parts=parts)
 
 
 def _filled(tensor: tf.Tensor, batch: int) -> tf.Tensor:

@@ -12,8 +12,9 @@ from typing import Any
 import keras
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, layout, rows, traffic
-from tfparallel_trainer.engines.split.layers.rules import activations, dense, registry, space
+from tfparallel_trainer.engines.split.layers import adjoint, layout, rows
+from tfparallel_trainer.engines.split.layers.rules import dense, registry, space
+from tfparallel_trainer.engines.split.model import operations
 
 _TENSOR = shape.Axis.TENSOR
 
@@ -26,8 +27,7 @@ class Kind:
     """The attributes of the layer that are its kernels; the last one has the filters."""
     filters: int | None
     """The dimension of the filters in it; None when each filter belongs to one channel."""
-    plan: Callable[[Any, int, rows.Spans], rows.Plan]
-    """Of the layer, along one dimension of its window, for an input divided in a way."""
+    plan_of: space.PlanOf
     apply: Callable[[Any, Any, Sequence[Any], Sequence[rows.Share]], Any]
     """From the layer, the input, the kernels and the share of each dimension: the output."""
 
@@ -42,25 +42,17 @@ class Rows(registry.Rule):
         self._kind = kind
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Divide the rows."""
         input_layout, plan = self._plan(call)
-        parts = space.output(input_layout, plan)
-        weights = [getattr(call.layer, name) for name in self._kind.kernels]
-        weights += [call.layer.bias] if call.layer.use_bias else []
-        return registry.Split(
-            wants={call.first: input_layout},
-            gives={call.result: parts},
-            variables={
-                call.key(one): registry.Shard(layout.whole(len(one.shape)), space.SUMMED)
-                for one in weights
-            },
-            costs=self._costs(call, input_layout, plan),
+        return call.split(
+            input_layout,
+            space.output(input_layout, plan),
+            call.unsharded(space.SUMMED),
+            space.halos(call, plan, input_layout),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's rows."""
         output = self._convolved(local, local.first)
-        return [activations.apply(local.layer.activation, output)]
+        return [operations.apply(local.layer.activation, output)]
 
     def _plan(self, call: registry.Call) -> tuple[layout.Layout, rows.Plan]:
         """How the input is to lie, all channels on each rank, and what the ranks do.
@@ -68,30 +60,17 @@ class Rows(registry.Rule):
         What comes whole and has no gradient, as the images of a batch, stays whole: then each rank
         has its halo already.
         """
-        layer = call.layer
-        dense.check(layer)
+        dense.check(call.layer)
         space.check(call)
         space.check_activation(call)
         sharded_layout = space.sharded_rows(call)
         free = call.input_layouts[call.first].is_whole and call.first not in call.trained
-        plan = space.planned(
-            call, sharded_layout, lambda spans: self._kind.plan(layer, 0, spans), free
-        )
+        plan = space.planned(call, sharded_layout, self._kind.plan_of, free)
         return call.whole(call.first) if free else sharded_layout, plan
-
-    def _costs(
-        self, call: registry.Call, input_layout: layout.Layout, plan: rows.Plan
-    ) -> tuple[traffic.Traffic, ...]:
-        return () if input_layout.is_whole else space.halos(call, plan, input_layout)
 
     def _convolved(self, local: registry.Local, tensor: Any) -> Any:
         layer = local.layer
-        plan = self._kind.plan(layer, 0, space.spans_of(local))
-        image, share = space.brought(local, tensor, plan)
-        shares = [
-            share,
-            *space.beside(image, lambda *arguments: self._kind.plan(layer, *arguments)),
-        ]
+        image, shares = space.brought(local, tensor, self._kind.plan_of)
         kernels = [local.value(getattr(layer, name)) for name in self._kind.kernels]
         image = self._kind.apply(layer, image, kernels, shares)
         if layer.use_bias:
@@ -106,7 +85,6 @@ class RowsAndFilters(Rows):
     axes = (space.AXIS, _TENSOR)
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Divide the rows and the filters."""
         dimension = self._kind.filters
         if dimension is None or getattr(call.layer, "groups", 1) > 1:
             raise registry.CannotSplitError(
@@ -114,7 +92,6 @@ class RowsAndFilters(Rows):
             )
         input_layout, plan = self._plan(call)
         units = call.divide("filters", call.layer.filters, _TENSOR)
-        parts = space.output(input_layout, plan).put(-1, units)
         *others, last = (getattr(call.layer, name) for name in self._kind.kernels)
         both = space.SUMMED | {_TENSOR}
         variables = {
@@ -125,25 +102,21 @@ class RowsAndFilters(Rows):
         if call.layer.use_bias:
             bias = registry.Shard(layout.cut(1, 0, units), space.SUMMED)
             variables[call.key(call.layer.bias)] = bias
-        if not activations.is_elementwise(call.layer.activation):
+        if not operations.is_elementwise(call.layer.activation):
             raise registry.CannotSplitError(
-                f"its activation {activations.name_of(call.layer.activation)} needs all filters: "
+                f"its activation {operations.label(call.layer.activation)} needs all filters: "
                 "split it by rows, or make the activation a layer of its own"
             )
-        return registry.Split(
-            wants={call.first: input_layout},
-            gives={call.result: parts},
-            variables=variables,
-            costs=(
-                *dense.spreading(call, call.first, input_layout),
-                *self._costs(call, input_layout, plan),
-            ),
+        return call.split(
+            input_layout,
+            space.output(input_layout, plan).put(-1, units),
+            variables,
+            (*dense.spreading(call, input_layout), *space.halos(call, plan, input_layout)),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's filters of its rows."""
         output = self._convolved(local, adjoint.spread(local.groups[_TENSOR], local.first))
-        return [activations.apply(local.layer.activation, output)]
+        return [operations.apply(local.layer.activation, output)]
 
 
 def _windows(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
@@ -199,18 +172,14 @@ _SEPARABLE = Kind(
 _TRANSPOSED = Kind(("kernel",), -2, _transposed, _by_transposing)
 
 _KINDS = {
-    keras.layers.Conv1D: _PLAIN,
-    keras.layers.Conv2D: _PLAIN,
-    keras.layers.Conv3D: _PLAIN,
-    keras.layers.DepthwiseConv1D: _DEPTHWISE,
-    keras.layers.DepthwiseConv2D: _DEPTHWISE,
-    keras.layers.SeparableConv1D: _SEPARABLE,
-    keras.layers.SeparableConv2D: _SEPARABLE,
-    keras.layers.Conv1DTranspose: _TRANSPOSED,
-    keras.layers.Conv2DTranspose: _TRANSPOSED,
-    keras.layers.Conv3DTranspose: _TRANSPOSED,
+    "Conv*D": _PLAIN,
+    "DepthwiseConv1D DepthwiseConv2D": _DEPTHWISE,
+    "SeparableConv1D SeparableConv2D": _SEPARABLE,
+    "Conv*DTranspose": _TRANSPOSED,
 }
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
-    layer: (RowsAndFilters(kind), Rows(kind)) for layer, kind in _KINDS.items()
+    layer: (RowsAndFilters(kind), Rows(kind))
+    for names, kind in _KINDS.items()
+    for layer in operations.layers(names)
 }

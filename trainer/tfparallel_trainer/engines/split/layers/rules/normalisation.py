@@ -1,9 +1,11 @@
 """Normalisations of tensors that are cut, over the dimension that is cut or over others.
 
 Where a cut dimension is normalised, sums are those of all ranks, and the weights are cut with it.
-Where another one is cut, each rank normalises what it has with the whole weights.
+Where another one is cut, each rank normalises what it has with the whole weights. Statistics over
+rows that are divided are those of all rows.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
-from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry
+from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry, space
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
@@ -28,7 +30,6 @@ class Parts(registry.Rule):
         """How many sums it takes: of the squares, or of the values before."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Keep the layout of the input."""
         layer, lies = call.layer, call.input_layouts[call.first]
         dense.check(layer)
         if lies.is_whole or getattr(layer, "rms_scaling", False):
@@ -36,34 +37,25 @@ class Parts(registry.Rule):
         reduced = _reduced(layer, len(lies.cuts))
         weight = registry.Shard(
             layout.Layout(tuple(lies.cuts[place] for place in reduced)),
-            frozenset(
-                cut.axis
-                for place, cut in enumerate(lies.cuts)
-                if cut is not None and place not in reduced
-            ),
+            lies.axes.difference(_axes(lies, reduced)),
         )
         dims = tuple(
             1 if place in reduced else size
             for place, size in enumerate(lies.largest(call.dimensions(call.first)))
         )
         weights = (getattr(layer, name) for name in self._weights)
-        return registry.Split(
-            wants={call.first: lies},
-            gives={call.result: lies},
-            variables={call.key(one): weight for one in weights if one is not None},
-            costs=tuple(
-                traffic.Traffic(
-                    kind=traffic.Kind.SUM, axis=axis, work=work, shape=dims, dtype=_exact(layer)
-                )
+        works = _both_ways(call, self._sums)
+        return call.split(
+            lies,
+            lies,
+            {call.key(one): weight for one in weights if one is not None},
+            itertools.chain.from_iterable(
+                call.sends(traffic.Kind.SUM, axis, works, dims, _exact(layer))
                 for axis in _axes(lies, reduced)
-                for work in schedule.Work
-                for _ in range(self._sums)
-                if work is schedule.Work.FORWARD or call.first in call.trained
             ),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Normalise the rank's part."""
         layer = local.layer
         lies = local.split.wants[local.node.inputs[0]]
         values = tf.cast(local.first, _exact(layer))
@@ -83,18 +75,7 @@ class Parts(registry.Rule):
             values = values - mean(values)
         normalised = values * tf.math.rsqrt(mean(tf.square(values)) + layer.epsilon)
         dims = [size if place in reduced else 1 for place, size in enumerate(values.shape)]
-        scale, *shift = [
-            None
-            if getattr(layer, name) is None
-            else tf.reshape(tf.cast(local.value(getattr(layer, name)), normalised.dtype), dims)
-            for name in self._weights
-        ]
-        if scale is not None:
-            normalised = normalised * scale
-        for one in shift:
-            if one is not None:
-                normalised = normalised + one
-        return [tf.cast(normalised, layer.compute_dtype)]
+        return [_scaled(local, normalised, self._weights, dims)]
 
 
 class Groups(registry.Rule):
@@ -115,30 +96,108 @@ class Groups(registry.Rule):
         except ValueError as error:
             raise registry.CannotSplitError(f"a group would be divided: {error}") from error
         lies = layout.cut(rank, place, cut)
-        return registry.Split(
-            wants={call.first: lies},
-            gives={call.result: lies},
-            variables={
-                call.key(one): registry.Shard(layout.cut(1, 0, cut)) for one in layer.weights
-            },
-        )
+        weight = registry.Shard(layout.cut(1, 0, cut))
+        return call.split(lies, lies, {call.key(one): weight for one in layer.weights})
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Normalise the rank's groups."""
         layer = local.layer
         channels = local.model.tensors[local.node.inputs[0]].shape[layer.axis] or 1
         local_groups = local.first.shape[layer.axis] * layer.groups // channels
-        return calling.smaller(
-            local,
-            {"groups": local_groups},
-            {local.key(one): local.variables[local.key(one)] for one in layer.variables},
+        return calling.smaller(local, {"groups": local_groups}, local.variables)
+
+
+class Batch(space.Passing):
+    """BatchNormalization over the rows of all ranks; channels stay as they come."""
+
+    def split(self, call: registry.Call) -> registry.Split:
+        layer, dims = call.layer, call.dimensions(call.first)
+        dense.check(layer)
+        if call.node.masks or layer.renorm or layer.axis not in (-1, len(dims) - 1):
+            raise registry.CannotSplitError(
+                "it has a mask, renorm, or an axis that is not the last: do without, or replicate "
+                "the layer"
+            )
+        lies = space.as_it_comes(call)
+        channels = lies.cuts[-1]
+        summed = lies.axes & space.SUMMED
+        variables = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
+        moments = lies.largest(dims)[-1:]
+        costs = call.sends(traffic.Kind.SUM, space.AXIS, _both_ways(call), moments, _exact(layer))
+        return call.split(
+            lies,
+            lies,
+            {
+                call.key(one): registry.Shard(
+                    layout.Layout((channels,)), summed if one.trainable else frozenset()
+                )
+                for one in variables
+                if one is not None
+            },
+            costs if summed else (),
         )
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        layer = local.layer
+        values = keras.ops.cast(local.first, _exact(layer))
+        moving = (layer.moving_mean, layer.moving_variance)
+        mean, variance = (keras.ops.cast(local.value(one), values.dtype) for one in moving)
+        if local.training and layer.trainable:
+            old = (mean, variance)
+            mean, variance = _moments(
+                local, values, list(range(values.shape.rank - 1)), layer.synchronized
+            )
+            for variable, then, now in zip(moving, old, (mean, variance), strict=True):
+                new = then * layer.momentum + tf.stop_gradient(now) * (1.0 - layer.momentum)
+                local.changed[local.key(variable)] = keras.ops.cast(new, variable.dtype)
+        normalised = keras.ops.batch_normalization(
+            x=values,
+            mean=mean,
+            variance=variance,
+            axis=-1,
+            offset=_weight(local, layer.beta, values.dtype),
+            scale=_weight(local, layer.gamma, values.dtype),
+            epsilon=layer.epsilon,
+        )
+        return [keras.ops.cast(normalised, layer.compute_dtype)]
+
+
+class GroupsOfRows(registry.Rule):
+    """GroupNormalization over the rows of all ranks."""
+
+    way = "rows"
+    axes = (space.AXIS,)
+
+    def split(self, call: registry.Call) -> registry.Split:
+        layer, dims = call.layer, call.dimensions(call.first)
+        dense.check(layer)
+        space.check(call)
+        if layer.axis not in (-1, len(dims) - 1):
+            raise registry.CannotSplitError(
+                f"its axis is {layer.axis}: give -1, or replicate the layer"
+            )
+        lies = space.as_it_comes(call, channels=False)
+        moments = (dims[0], layer.groups)
+        costs = call.sends(traffic.Kind.SUM, space.AXIS, _both_ways(call), moments, _exact(layer))
+        return call.split(lies, lies, call.unsharded(space.SUMMED), costs)
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        layer = local.layer
+        values = keras.ops.cast(local.first, _exact(layer))
+        channels = values.shape[-1]
+        groups = [*values.shape[:-1], layer.groups, channels // layer.groups]
+        grouped = tf.reshape(values, groups)
+        reduced = [*range(1, len(groups) - 2), len(groups) - 1]
+        mean, variance = _moments(local, grouped, reduced)
+        normal = (grouped - mean) * tf.math.rsqrt(variance + layer.epsilon)
+        dims = [1] * (values.shape.rank - 1) + [channels]
+        return [_scaled(local, tf.reshape(normal, values.shape), ("gamma", "beta"), dims)]
 
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
     keras.layers.LayerNormalization: (Parts(("gamma", "beta"), 2),),
     keras.layers.RMSNormalization: (Parts(("scale",), 1),),
-    keras.layers.GroupNormalization: (Groups(),),
+    keras.layers.GroupNormalization: (Groups(), GroupsOfRows()),
+    keras.layers.BatchNormalization: tuple(Batch(axis) for axis in layout.AXES),
 }
 
 
@@ -150,6 +209,59 @@ def _reduced(layer: Any, rank: int) -> list[int]:
 def _axes(lies: layout.Layout, reduced: Sequence[int]) -> list[shape.Axis]:
     """The axes that cut what is normalised."""
     return [cut.axis for place in reduced if (cut := lies.cuts[place]) is not None]
+
+
+def _both_ways(call: registry.Call, sums: int = 2) -> list[schedule.Work]:
+    """The work of sums that go forward, and of those of their gradients."""
+    return [schedule.Work.FORWARD, *call.backward(call.first)] * sums
+
+
+def _moments(
+    local: registry.Local, values: tf.Tensor, axes: Sequence[int], synchronized: bool = False
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance over axes and ranks, of which the ranks' rows are one.
+
+    They take two sums, because the mean of squares would lose small variances.
+    """
+    place = local.split.wants[local.node.inputs[0]].over(space.AXIS)
+    cut = None if place is None else place[1]
+    count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(values), axes)), values.dtype)
+    group = local.groups[space.AXIS]
+    times = 1.0 if cut is None else cut.size / cut.sizes[group.index]
+
+    def add_up(tensor: tf.Tensor) -> tf.Tensor:
+        total = tensor if cut is None else adjoint.add_up(group, tensor)
+        if not synchronized:
+            return total
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, total)
+
+    places = count * times
+    if synchronized:  # over the data axis, as Keras does it
+        places = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, places)
+    keeps = 0 not in axes
+    mean = add_up(tf.reduce_sum(values, axes, keepdims=keeps)) / places
+    squares = tf.math.squared_difference(values, tf.stop_gradient(mean))
+    return mean, add_up(tf.reduce_sum(squares, axes, keepdims=keeps)) / places
+
+
+def _weight(local: registry.Local, variable: Any, dtype: Any) -> Any:
+    """A rank's part of a weight that a layer may be without."""
+    return None if variable is None else keras.ops.cast(local.value(variable), dtype)
+
+
+def _scaled(
+    local: registry.Local, normalised: tf.Tensor, names: Sequence[str], dims: Sequence[int]
+) -> Any:
+    """Apply a factor and a summand that the layer may have, brought into a shape, in its type."""
+    weights = [_weight(local, getattr(local.layer, name), normalised.dtype) for name in names]
+    factor, *summands = [None if one is None else tf.reshape(one, dims) for one in weights]
+    if factor is not None:
+        normalised = normalised * factor
+    for one in summands:
+        if one is not None:
+            normalised = normalised + one
+    return keras.ops.cast(normalised, local.layer.compute_dtype)
 
 
 def _exact(layer: Any) -> str:

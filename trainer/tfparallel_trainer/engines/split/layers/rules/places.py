@@ -3,16 +3,15 @@
 Weights are whole on each rank. Channels are, too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry, space
 
 
-class Places(registry.Rule):
+class Places(calling.OnParts):
     """Each rank computes the rows that it has."""
 
     way = "rows"
@@ -23,7 +22,6 @@ class Places(registry.Rule):
         self._is_alone = is_alone
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Keep rows divided as they come."""
         layer, rank = call.layer, len(call.dimensions(call.first))
         dense.check(layer)
         space.check_activation(call)
@@ -32,24 +30,7 @@ class Places(registry.Rule):
                 "it has a mask, or what it computes of a row depends on others"
             )
         lies = space.as_it_comes(call, channels=False)
-        return registry.Split(
-            wants={call.first: lies},
-            gives={call.result: lies},
-            variables={
-                key: registry.Shard(
-                    layout.whole(len(call.model.variables[key].shape)), space.SUMMED
-                )
-                for key in call.node.variables
-            },
-        )
-
-    def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Call the layer on the rank's rows."""
-        return calling.call_layer(local)
-
-
-def _shares_rows(prelu: Any, _: int) -> bool:
-    return space.ROWS in (prelu.shared_axes or ())
+        return call.split(lies, lies, call.unsharded(space.SUMMED))
 
 
 def _is_along_others(layer: Any, rank: int) -> bool:
@@ -59,6 +40,6 @@ def _is_along_others(layer: Any, rank: int) -> bool:
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
     keras.layers.Dense: (Places(lambda _, rank: rank > 2),),
-    keras.layers.PReLU: (Places(_shares_rows),),
+    keras.layers.PReLU: (Places(lambda prelu, _: space.ROWS in (prelu.shared_axes or ())),),
     keras.layers.UnitNormalization: (Places(_is_along_others),),
 }

@@ -10,30 +10,19 @@ import tensorflow as tf
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, rows, traffic
 from tfparallel_trainer.engines.split.layers.rules import registry, space
+from tfparallel_trainer.engines.split.model import operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
-class Windows(space.Passing):
+class Windows(space.Sliding):
     """Each rank pools its rows and its halo; channels stay as they come."""
 
-    def split(self, call: registry.Call) -> registry.Split:
-        """Divide the rows, if they come divided."""
-        space.check(call)
-        input_layout = space.as_it_comes(call)
-        layer = call.layer
-        plan = space.planned(call, input_layout, lambda spans: _plan(layer, 0, spans))
-        return registry.Split(
-            wants={call.first: input_layout},
-            gives={call.result: space.output(input_layout, plan)},
-            costs=space.halos(call, plan, input_layout),
-        )
+    def __init__(self, axis: shape.Axis) -> None:
+        super().__init__(axis, _plan)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Pool the rank's rows."""
-        layer, tensor = local.layer, local.first
-        spans = space.spans_of(local)
-        image, share = space.brought(local, tensor, _plan(layer, 0, spans))
-        shares = [share, *space.beside(image, lambda *arguments: _plan(layer, *arguments))]
+        layer = local.layer
+        image, shares = space.brought(local, local.first, _plan)
         options = {
             "pool_size": layer.pool_size,
             "strides": layer.strides,
@@ -44,7 +33,7 @@ class Windows(space.Passing):
             padded = space.surrounded(image, shares, fill=image.dtype.min)
             return [keras.ops.max_pool(padded, **options)]
         pooled = keras.ops.average_pool(space.surrounded(image, shares), **options)
-        sizes = [spans[-1].stop, *image.shape[2:-1]]
+        sizes = [space.spans_of(local)[-1].stop, *image.shape[2:-1]]
         return [pooled * tf.constant(_scale(layer, shares, sizes), pooled.dtype)]
 
 
@@ -55,14 +44,10 @@ class Total(space.Passing):
         """Divide the rows, if they come divided; the mean is whole."""
         input_layout, output_layout = _reduced(call)
         dims = output_layout.largest(call.dimensions(call.result))
-        return registry.Split(
-            wants={call.first: input_layout},
-            gives={call.result: output_layout},
-            costs=space.summing(call, dims, call.layer.compute_dtype, [schedule.Work.FORWARD]),
-        )
+        costs = call.sends(traffic.Kind.SUM, space.AXIS, [schedule.Work.FORWARD], dims)
+        return call.split(input_layout, output_layout, costs=costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Add up the means, each as large as its share of the rows."""
         layer, tensor = local.layer, local.first
         share = tensor.shape[space.ROWS] / space.spans_of(local)[-1].stop
         mean = tf.reduce_mean(tensor, _between(tensor), keepdims=layer.keepdims)
@@ -76,17 +61,12 @@ class Largest(space.Passing):
         """Divide the rows, if they come divided; the largest is whole."""
         input_layout, output_layout = _reduced(call)
         dims = output_layout.largest(call.dimensions(call.result))
-        return registry.Split(
-            wants={call.first: input_layout},
-            gives={call.result: output_layout},
-            costs=(
-                *space.gathering(call, dims),
-                *space.summing(call, dims, "float32", [schedule.Work.BACKWARD]),
-            ),
-        )
+        costs = call.sends(traffic.Kind.GATHER, space.AXIS, [schedule.Work.FORWARD], dims)
+        back = call.backward(call.first)
+        costs += call.sends(traffic.Kind.SUM, space.AXIS, back, dims, "float32")
+        return call.split(input_layout, output_layout, costs=costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Find the rank's largest, then that of all."""
         largest = _largest(local.groups[space.AXIS], local.first)
         return [largest if local.layer.keepdims else tf.squeeze(largest, _between(largest))]
 
@@ -129,7 +109,6 @@ def _reduced(call: registry.Call) -> tuple[layout.Layout, layout.Layout]:
 
 
 def _between(tensor: tf.Tensor) -> list[int]:
-    """The dimensions between examples and channels."""
     return list(range(1, tensor.shape.rank - 1))
 
 
@@ -150,14 +129,13 @@ def _scale(layer: Any, shares: Sequence[rows.Share], sizes: Sequence[int]) -> An
 
 
 _BY_MODE: dict[Callable[[shape.Axis], registry.Rule], str] = {
-    Windows: "MaxPooling1D MaxPooling2D MaxPooling3D "
-    "AveragePooling1D AveragePooling2D AveragePooling3D",
-    Total: "GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D",
-    Largest: "GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D",
+    Windows: "MaxPooling*D AveragePooling*D",
+    Total: "GlobalAveragePooling*D",
+    Largest: "GlobalMaxPooling*D",
 }
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
-    getattr(keras.layers, name): tuple(rule(axis) for axis in layout.AXES)
+    layer: tuple(rule(axis) for axis in layout.AXES)
     for rule, names in _BY_MODE.items()
-    for name in names.split()
+    for layer in operations.layers(names)
 }

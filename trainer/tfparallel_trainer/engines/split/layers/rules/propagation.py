@@ -10,11 +10,8 @@ import numpy as np
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
-from tfparallel_trainer.engines.split.layers.rules import activations, calling, registry
+from tfparallel_trainer.engines.split.layers.rules import calling, registry
 from tfparallel_trainer.engines.split.model import graph, operations
-from tfparallel_trainer.engines.split.pipeline import schedule
-
-_LAYERS = keras.layers
 
 
 class Elementwise(registry.Rule):
@@ -25,11 +22,11 @@ class Elementwise(registry.Rule):
     def split(self, call: registry.Call) -> registry.Split:
         """Let all inputs lie as the one that is cut."""
         _check_constants(call)
-        rank = len(call.dimensions(call.result))
-        lies = layout.whole(rank)
-        operands = [one for one in call.node.inputs if one not in call.node.masks.values()]
+        lies = call.whole(call.result)
+        operands = call.node.operands
         for tensor in operands:
-            for place, cut in _aligned(call.input_layouts[tensor], rank):
+            cuts = call.input_layouts[tensor].cuts
+            for place, cut in enumerate(cuts, start=len(lies.cuts) - len(cuts)):
                 if cut is not None and lies.dimension(cut.axis) is None and not lies.cuts[place]:
                     lies = lies.put(place, cut)
         self._check(call, lies)
@@ -38,23 +35,24 @@ class Elementwise(registry.Rule):
             wants=wants,
             gives=dict.fromkeys(call.node.outputs, lies),
             costs=tuple(
-                _spreading(call, tensor, wants[tensor], axis)
+                cost
                 for tensor in operands
                 for axis in _missing(lies, wants[tensor])
-                if tensor in call.trained
+                for cost in call.sends(
+                    traffic.Kind.SUM,
+                    axis,
+                    call.backward(tensor),
+                    wants[tensor].largest(call.dimensions(tensor)),
+                    call.model.tensors[tensor].dtype,
+                )
             ),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Compute the rank's elements."""
         return calling.call_layer(_spread(local))
 
     def _check(self, call: registry.Call, lies: layout.Layout) -> None:
-        """See that parts will do.
-
-        Raises:
-            CannotSplitError: they will not.
-        """
+        """Raise a CannotSplitError if parts will not do."""
         if lies.is_whole:
             raise registry.CannotSplitError("its inputs are whole")
 
@@ -65,16 +63,16 @@ class Activation(Elementwise):
     def _check(self, call: registry.Call, lies: layout.Layout) -> None:
         super()._check(call, lies)
         layer = call.layer
-        if call.node.masks and isinstance(layer, _LAYERS.Softmax):
+        if call.node.masks and isinstance(layer, keras.layers.Softmax):
             raise registry.CannotSplitError("its input has a mask")
         activation = getattr(layer, "activation", None)
-        if isinstance(layer, _LAYERS.Softmax) or activations.is_along_channels(activation):
+        if isinstance(layer, keras.layers.Softmax) or operations.is_along_channels(activation):
             axis = getattr(layer, "axis", -1)
             if not isinstance(axis, int) or lies.cuts[axis] is not None:
                 raise registry.CannotSplitError("it needs the dimension whole that is cut")
-        elif not activations.is_elementwise(activation):
+        elif not operations.is_elementwise(activation):
             raise registry.CannotSplitError(
-                f"its activation {activations.name_of(activation)} may need all of its input"
+                f"its activation {operations.label(activation)} may need all of its input"
             )
 
 
@@ -85,7 +83,7 @@ class Concatenated(Elementwise):
         """Let all inputs lie as the one that is cut in another dimension."""
         _check_constants(call)
         axis = call.layer.axis % len(call.dimensions(call.result))
-        operands = [one for one in call.node.inputs if one not in call.node.masks.values()]
+        operands = call.node.operands
         free = [call.input_layouts[one].put(axis, None) for one in operands]
         common_layout = next((lies for lies in free if not lies.is_whole), None)
         if common_layout is None:
@@ -95,7 +93,7 @@ class Concatenated(Elementwise):
         )
 
 
-class Moved(registry.Rule):
+class Moved(calling.OnParts):
     """Dimensions that change places."""
 
     way = "parts"
@@ -109,15 +107,12 @@ class Moved(registry.Rule):
         if input_layout.is_whole:
             raise registry.CannotSplitError("its input is whole")
         order = self._order(call.layer, len(input_layout.cuts))
-        output_layout = layout.Layout(tuple(input_layout.cuts[place] for place in order))
-        return registry.Split(wants={call.first: input_layout}, gives={call.result: output_layout})
-
-    def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Move the rank's dimensions."""
-        return calling.call_layer(local)
+        return call.split(
+            input_layout, layout.Layout(tuple(input_layout.cuts[place] for place in order))
+        )
 
 
-class Chosen(registry.Rule):
+class Chosen(calling.OnParts):
     """Indices and slices, as in x[:, 0]: a dimension that is taken as it is may be cut."""
 
     way = "parts"
@@ -137,19 +132,13 @@ class Chosen(registry.Rule):
         for one in keys:
             cut = None if one is None else call.input_layouts[call.first].cuts[place]
             if cut is not None and one == slice(None):
-                input_layout, output_layout = (
-                    input_layout.put(place, cut),
-                    output_layout.put(there, cut),
-                )
+                input_layout = input_layout.put(place, cut)
+                output_layout = output_layout.put(there, cut)
             place += one is not None
             there += not isinstance(one, int)
         if input_layout.is_whole:
             raise registry.CannotSplitError("what is cut in its input is chosen from")
-        return registry.Split(wants={call.first: input_layout}, gives={call.result: output_layout})
-
-    def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Choose from the rank's part."""
-        return calling.call_layer(local)
+        return call.split(input_layout, output_layout)
 
 
 class Reshaped(registry.Rule):
@@ -166,16 +155,13 @@ class Reshaped(registry.Rule):
         for place, cut in enumerate(call.input_layouts[call.first].cuts):
             there = None if cut is None else survives(old, new, place, cut)
             if cut is not None and there is not None:
-                input_layout, output_layout = (
-                    input_layout.put(place, cut),
-                    output_layout.put(*there),
-                )
+                input_layout = input_layout.put(place, cut)
+                output_layout = output_layout.put(*there)
         if input_layout.is_whole:
             raise registry.CannotSplitError("what is cut in its input does not survive in it")
-        return registry.Split(wants={call.first: input_layout}, gives={call.result: output_layout})
+        return call.split(input_layout, output_layout)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Reshape the rank's elements."""
         number = local.node.outputs[0]
         dims = local.model.tensors[number].shape
         local_dims = local.split.gives[number].local(dims, local.place())
@@ -192,12 +178,6 @@ def survives(
     It survives where the rows of some dimensions hold as many elements as they did before. Only
     then each rank's elements are those that it has already. What lies in front of them, such
     as the batch, may be merged or divided.
-
-    Args:
-        old: the shape before; None is what only the data tells.
-        new: the shape after.
-        place: the dimension that is cut.
-        cut: how.
     """
     inner = _elements(old[place + 1 :])
     for there in range(len(new)):
@@ -243,11 +223,6 @@ def _constants(value: Any) -> Iterator[Any]:
         yield from _constants(one)
 
 
-def _aligned(lies: layout.Layout, rank: int) -> Iterator[tuple[int, layout.Cut | None]]:
-    """The cuts of a tensor with the dimensions that they have in a result of more dimensions."""
-    return enumerate(lies.cuts, start=rank - len(lies.cuts))
-
-
 def _like(lies: layout.Layout, dims: Sequence[int | None]) -> layout.Layout:
     """How a tensor is to lie for a result that lies so; where it is broadcast, it stays whole."""
     cuts = lies.cuts[len(lies.cuts) - len(dims) :]
@@ -266,32 +241,13 @@ def _missing(lies: layout.Layout, input_layout: layout.Layout) -> Iterator[shape
             yield cut.axis
 
 
-def _spreading(
-    call: registry.Call, tensor: int, input_layout: layout.Layout, axis: shape.Axis
-) -> traffic.Traffic:
-    return traffic.Traffic(
-        kind=traffic.Kind.SUM,
-        axis=axis,
-        work=schedule.Work.BACKWARD,
-        shape=input_layout.largest(call.dimensions(tensor)),
-        dtype=call.model.tensors[tensor].dtype,
-    )
-
-
 def _spread(local: registry.Local) -> registry.Local:
     lies = local.split.gives[local.node.outputs[0]]
-    tensors: dict[int, Any] = {}
-    masks = local.node.masks.values()
-    for number, tensor in local.tensors.items():
-        input_layout = local.split.wants[number]
-        for axis in () if number in masks else _missing(lies, input_layout):
-            tensor = adjoint.spread(local.groups[axis], tensor)
-        tensors[number] = tensor
+    tensors = dict(local.tensors)
+    for number in local.node.operands:
+        for axis in _missing(lies, local.split.wants[number]):
+            tensors[number] = adjoint.spread(local.groups[axis], tensors[number])
     return dataclasses.replace(local, tensors=tensors)
-
-
-def _order(permute: Any, _: int) -> Sequence[int]:
-    return (0, *permute.dims)
 
 
 def _axes(transpose: Any, rank: int) -> Sequence[int]:
@@ -302,31 +258,16 @@ def _axes(transpose: Any, rank: int) -> Sequence[int]:
 _NUMBERS = ("offset", "scale")
 """Attributes of layers that work on each element by itself, and may be of several numbers."""
 
-_ACTIVATIONS = (
-    _LAYERS.Activation,
-    _LAYERS.ELU,
-    _LAYERS.LeakyReLU,
-    _LAYERS.ReLU,
-    _LAYERS.Softmax,
-)
-_MERGES = (
-    _LAYERS.Add,
-    _LAYERS.Average,
-    _LAYERS.Identity,
-    _LAYERS.Maximum,
-    _LAYERS.Minimum,
-    _LAYERS.Multiply,
-    _LAYERS.Rescaling,
-    _LAYERS.Subtract,
-)
-_RESHAPES = (_LAYERS.Flatten, _LAYERS.Reshape)
+_RULES: dict[str, registry.Rule] = {
+    "Activation ELU LeakyReLU ReLU Softmax": Activation(),
+    "Add Average Identity Maximum Minimum Multiply Rescaling Subtract": Elementwise(),
+    "Flatten Reshape": Reshaped(),
+    "Concatenate": Concatenated(),
+    "Permute": Moved(lambda permute, _: (0, *permute.dims)),
+}
 
 RULES: dict[type, tuple[registry.Rule, ...]] = {
-    **dict.fromkeys(_ACTIVATIONS, (Activation(),)),
-    **dict.fromkeys(_MERGES, (Elementwise(),)),
-    **dict.fromkeys(_RESHAPES, (Reshaped(),)),
-    _LAYERS.Concatenate: (Concatenated(),),
-    _LAYERS.Permute: (Moved(_order),),
+    layer: (rule,) for names, rule in _RULES.items() for layer in operations.layers(names)
 }
 
 OPERATIONS: dict[str, tuple[registry.Rule, ...]] = {

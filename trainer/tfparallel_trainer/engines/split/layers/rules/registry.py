@@ -7,7 +7,7 @@ A rule has a pure part, `split`, which says how things lie and what that costs. 
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import keras
@@ -16,6 +16,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.engines.split.layers import layout, traffic
 from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.pipeline import schedule
 
 REPLICATED = "replicated"
 """The way of a node that every rank computes whole."""
@@ -50,22 +51,30 @@ class Split:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """What a rule is told about a node."""
-
+class _OfNode:
     model: graph.Graph
     node: graph.Node
+
+    @property
+    def layer(self) -> Any:
+        """What the node calls."""
+        return self.node.calls
+
+    def key(self, variable: Any) -> str:
+        """The key of a variable of the layer."""
+        return next(key for key in self.node.variables if self.model.variables[key] is variable)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Call(_OfNode):
+    """What a rule is told about a node."""
+
     degrees: Mapping[shape.Axis, int]
     """Number of ranks along each axis that splits layers."""
     input_layouts: Mapping[int, layout.Layout]
     """How the tensors that the node takes lie now."""
     trained: frozenset[int]
     """The tensors that a gradient goes back through."""
-
-    @property
-    def layer(self) -> Any:
-        """What the node calls."""
-        return self.node.calls
 
     @property
     def first(self) -> int:
@@ -94,17 +103,11 @@ class Call:
         cut = self.input_layouts[tensor].cuts[dimension]
         return cut if cut is not None and cut.axis is axis else None
 
-    def key(self, variable: Any) -> str:
-        """The key of a variable of the layer."""
-        return next(key for key in self.node.variables if self.model.variables[key] is variable)
-
     def divide(self, what: str, size: int | None, axis: shape.Axis, unit: int = 1) -> layout.Cut:
         """Divide a dimension over the ranks of an axis as evenly as can be.
 
         Args:
             what: what its rows are, for people; such as "units".
-            size: number of rows.
-            axis: over which ranks.
             unit: rows that stay together.
 
         Raises:
@@ -119,13 +122,62 @@ class Call:
             )
         return layout.even(axis, size, ranks, unit)
 
+    def split(
+        self,
+        takes: layout.Layout | None = None,
+        gives: layout.Layout | None = None,
+        variables: Mapping[str, Shard] | None = None,
+        costs: Iterable[traffic.Traffic] = (),
+    ) -> Split:
+        """How the node is split when its first input and its first output lie so; absent: whole."""
+        return Split(
+            wants={} if takes is None else {self.first: takes},
+            gives={} if gives is None else {self.result: gives},
+            variables=variables or {},
+            costs=tuple(costs),
+        )
+
+    def unsharded(self, summed: frozenset[shape.Axis]) -> dict[str, Shard]:
+        """All variables that the node reads, whole on each rank."""
+        variables = self.model.variables
+        return {
+            key: Shard(layout.whole(len(variables[key].shape)), summed)
+            for key in self.node.variables
+        }
+
+    def backward(self, tensor: int) -> tuple[schedule.Work, ...]:
+        """The work in which the gradient of a tensor goes back, if it has one."""
+        return (schedule.Work.BACKWARD,) if tensor in self.trained else ()
+
+    def sends(
+        self,
+        kind: traffic.Kind,
+        axis: shape.Axis,
+        works: Iterable[schedule.Work],
+        dims: Iterable[int | None],
+        dtype: str | None = None,
+    ) -> tuple[traffic.Traffic, ...]:
+        """What ranks along an axis communicate for each work: each brings a tensor of these sizes.
+
+        Its type is that in which the layer computes, or another one.
+        """
+        brought = dtype or self.layer.compute_dtype
+        return tuple(
+            traffic.Traffic(
+                kind=kind,
+                axis=axis,
+                work=work,
+                shape=tuple(dims),
+                dtype=brought if kind is traffic.Kind.SUM else traffic.carried(brought),
+            )
+            for work in works
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
+class Local(_OfNode):
     """One rank's turn to compute a node; tensors and variables are its own parts."""
 
-    model: graph.Graph
-    node: graph.Node
     split: Split
     training: bool
     same_dropout: bool
@@ -137,11 +189,6 @@ class Local:
     """The rank's parts of the variables that the node reads, by key."""
     changed: dict[str, Any]
     """A rule puts the new parts of variables that the call changes here, by key."""
-
-    @property
-    def layer(self) -> Any:
-        """What the node calls."""
-        return self.node.calls
 
     def place(self) -> dict[shape.Axis, int]:
         """Where this rank stands along the axes that split layers."""
@@ -160,10 +207,6 @@ class Local:
     def first(self) -> Any:
         """The first tensor that the node takes."""
         return self.tensor(self.node.inputs[0])
-
-    def key(self, variable: Any) -> str:
-        """The key of a variable of the layer."""
-        return next(key for key in self.node.variables if self.model.variables[key] is variable)
 
     def value(self, variable: Any) -> Any:
         """This rank's part of a variable of the layer, of the type in which the layer computes."""

@@ -7,15 +7,17 @@ with what comes divided. The channels of those that work on each channel by itse
 over the tensor axis at the same time.
 """
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import halo, layout, rows, traffic
-from tfparallel_trainer.engines.split.layers.rules import activations, registry
+from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.model import operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 AXIS = shape.Axis.SPATIAL
@@ -59,9 +61,9 @@ def check_activation(call: registry.Call) -> None:
         CannotSplitError: that is not known of it.
     """
     activation = getattr(call.layer, "activation", None)
-    if not activations.is_by_place(activation):
+    if not operations.is_by_place(activation):
         raise registry.CannotSplitError(
-            f"its activation {activations.name_of(activation)} may need all rows: make the "
+            f"its activation {operations.label(activation)} may need all rows: make the "
             "activation a layer of its own, or replicate the layer"
         )
 
@@ -96,12 +98,28 @@ class Passing(registry.Rule):
         self.axes = (axis,)
 
 
+PlanOf = Callable[[Any, int, rows.Spans], rows.Plan]
+"""Of a layer, along a dimension counted from that of the rows, for an input divided in a way."""
+
+
+class Sliding(Passing):
+    """What makes its rows from those that are near: each rank from its own and its halo."""
+
+    def __init__(self, axis: shape.Axis, plan_of: PlanOf) -> None:
+        super().__init__(axis)
+        self._plan_of = plan_of
+
+    def split(self, call: registry.Call) -> registry.Split:
+        check(call)
+        input_layout = as_it_comes(call)
+        plan = planned(call, input_layout, self._plan_of)
+        return call.split(
+            input_layout, output(input_layout, plan), costs=halos(call, plan, input_layout)
+        )
+
+
 def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
     """The layout for a first input whose rows, and channels if they may be, come divided.
-
-    Args:
-        call: the node.
-        channels: whether channels may stay divided.
 
     Raises:
         CannotSplitError: it comes whole.
@@ -118,12 +136,6 @@ def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
     return required_layout
 
 
-def cut_of_rows(lies: layout.Layout) -> layout.Cut | None:
-    """How rows are divided over their axis; None where they are whole."""
-    cut = lies.cuts[ROWS]
-    return cut if cut is not None and cut.axis is AXIS else None
-
-
 def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:
     """The rows of each rank of a tensor of a shape; one rank has all where they are whole."""
     cut = lies.cuts[ROWS]
@@ -132,22 +144,14 @@ def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:
 
 
 def planned(
-    call: registry.Call,
-    lies: layout.Layout,
-    make_plan: Callable[[rows.Spans], rows.Plan],
-    free: bool = False,
+    call: registry.Call, lies: layout.Layout, plan_of: PlanOf, free: bool = False
 ) -> rows.Plan:
-    """Plan a layer on its divided input.
-
-    Args:
-        call: the node.
-        lies: how its input lies.
-        make_plan: makes a plan of how the input's rows are divided.
-        free: whether each rank has all rows, so that none must be sent.
+    """Plan a layer on its divided input; if it is free, each rank has all rows, and none is sent.
 
     Raises:
         CannotSplitError: there are too few rows, or a halo is wider than a shard.
     """
+    make_plan = functools.partial(plan_of, call.layer, 0)
     spans = owned(lies, call.dimensions(call.first))
     try:
         plan = make_plan(spans)
@@ -183,48 +187,16 @@ def output(lies: layout.Layout, plan: rows.Plan) -> layout.Layout:
     return lies if len(plan.owned) == 1 else lies.put(ROWS, _cut(plan.outputs))
 
 
-def halos(call: registry.Call, plan: rows.Plan, lies: layout.Layout) -> tuple[traffic.Traffic, ...]:
+def halos(call: registry.Call, plan: rows.Plan, lies: layout.Layout) -> Iterator[traffic.Traffic]:
     """The cost of the rows that change hands, for the rank that sends most of them."""
+    if lies.is_whole:  # each rank has all rows
+        return
     exchange, ranks = plan.exchange, range(len(plan.owned))
-    most = {schedule.Work.FORWARD: max(map(exchange.sent, ranks))}
-    if call.first in call.trained:
-        most[schedule.Work.BACKWARD] = max(map(exchange.taken, ranks))
-    dims = list(lies.largest(call.dimensions(call.first)))
-    return tuple(
-        traffic.Traffic(
-            kind=traffic.Kind.HALO,
-            axis=AXIS,
-            work=work,
-            shape=(dims[0], count, *dims[ROWS + 1 :]),
-            dtype=traffic.carried(call.layer.compute_dtype),
-        )
-        for work, count in most.items()
-        if count
-    )
-
-
-def summing(
-    call: registry.Call, dims: Sequence[int | None], dtype: str, works: Sequence[schedule.Work]
-) -> tuple[traffic.Traffic, ...]:
-    """The cost of sums over the ranks, one for each direction that is named."""
-    return tuple(
-        traffic.Traffic(kind=traffic.Kind.SUM, axis=AXIS, work=work, shape=tuple(dims), dtype=dtype)
-        for work in works
-        if work is schedule.Work.FORWARD or call.first in call.trained
-    )
-
-
-def gathering(call: registry.Call, dims: Sequence[int | None]) -> tuple[traffic.Traffic, ...]:
-    """The cost of gathering a tensor on the way forward."""
-    return (
-        traffic.Traffic(
-            kind=traffic.Kind.GATHER,
-            axis=AXIS,
-            work=schedule.Work.FORWARD,
-            shape=tuple(dims),
-            dtype=traffic.carried(call.layer.compute_dtype),
-        ),
-    )
+    counts = {schedule.Work.FORWARD: exchange.sent, schedule.Work.BACKWARD: exchange.taken}
+    examples, _, *rest = lies.largest(call.dimensions(call.first))
+    for work in (schedule.Work.FORWARD, *call.backward(call.first)):
+        if most := max(map(counts[work], ranks)):
+            yield from call.sends(traffic.Kind.HALO, AXIS, [work], (examples, most, *rest))
 
 
 def spans_of(local: registry.Local) -> rows.Spans:
@@ -236,35 +208,26 @@ def spans_of(local: registry.Local) -> rows.Spans:
     return owned(lies, dims)
 
 
-def brought(local: registry.Local, tensor: Any, plan: rows.Plan) -> tuple[tf.Tensor, rows.Share]:
-    """Give a rank's rows their halo; and say what the rank does with them."""
-    group = local.groups[AXIS]
+def brought(
+    local: registry.Local, tensor: tf.Tensor, plan_of: PlanOf
+) -> tuple[tf.Tensor, list[rows.Share]]:
+    """Give the rows of [examples, rows, …, channels] their halo; and say what the rank does along
+    each dimension.
+    """
+    group, plan = local.groups[AXIS], plan_of(local.layer, 0, spans_of(local))
     is_whole = len(plan.shares) == 1  # channels are divided, and every rank has all rows
     share = plan.shares[0 if is_whole else group.index]
     if is_whole or _is_taken(local):
-        return halo.part(tensor, share.input, rows.Span(0, tensor.shape[ROWS])), share
-    return halo.exchange(group, tensor, plan.exchange), share
-
-
-def beside(tensor: tf.Tensor, plan: Callable[[int, rows.Spans], rows.Plan]) -> list[rows.Share]:
-    """What happens along the dimensions between rows and channels, which are whole.
-
-    Args:
-        tensor: [examples, rows, …, channels].
-        plan: plans along a dimension, counted from that of the rows.
-    """
-    sizes = tensor.shape[ROWS + 1 : -1]
-    return [plan(1 + place, (rows.Span(0, size),)).shares[0] for place, size in enumerate(sizes)]
+        image = halo.part(tensor, share.input, rows.Span(0, tensor.shape[ROWS]))
+    else:
+        image = halo.exchange(group, tensor, plan.exchange)
+    others = enumerate(image.shape[ROWS + 1 : -1], start=1)
+    plans = [plan_of(local.layer, place, (rows.Span(0, size),)) for place, size in others]
+    return image, [share, *(one.shares[0] for one in plans)]
 
 
 def surrounded(tensor: tf.Tensor, shares: Sequence[rows.Share], fill: Any = 0) -> tf.Tensor:
-    """Pad an image as far as the rank's part of it has borders of the whole one.
-
-    Args:
-        tensor: [examples, rows, …, channels].
-        shares: the rank's along the rows, and along the dimensions that follow.
-        fill: what the padding holds.
-    """
+    """Pad [examples, rows, …, channels] as far as the rank's part borders on the whole image's."""
     pads = [(0, 0), *((share.before, share.after) for share in shares)]
     pads += [(0, 0)] * (tensor.shape.rank - len(pads))
     if not any(map(any, pads)):

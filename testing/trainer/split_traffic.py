@@ -1,0 +1,82 @@
+"""What a rank of a split model communicates in all, by the model's assignment."""
+
+import dataclasses
+import inspect
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+import keras
+
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import assignment, layout, resharding, traffic
+from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.model import graph
+
+_PROBABILITIES = (
+    keras.activations.sigmoid,
+    keras.activations.softmax,
+    keras.ops.sigmoid,
+    keras.ops.softmax,
+)
+
+_ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+
+
+def places(degrees: Mapping[shape.Axis, int]) -> list[dict[shape.Axis, int]]:
+    """All places along the axes that split layers, the last axis varying fastest."""
+    ranges = [range(degrees.get(axis, 1)) for axis in layout.AXES]
+    return [dict(zip(layout.AXES, indices, strict=True)) for indices in itertools.product(*ranges)]
+
+
+def replicated(plan: assignment.Assignment) -> list[str]:
+    """A sentence for each node that holds weights and is replicated all the same."""
+    return [
+        f"{choice.node.name} is replicated: {choice.why}."
+        for choice in plan.choices
+        if choice.way == registry.REPLICATED and choice.node.variables and choice.why
+    ]
+
+
+def brought(costs: Iterable[traffic.Traffic], batch: int) -> int:
+    """Bytes that a rank brings to operations, forward and backward."""
+    return sum(one.brought(batch) for one in costs)
+
+
+def of(plan: assignment.Assignment) -> list[traffic.Traffic]:
+    """All that a rank communicates for a microbatch."""
+    return [*(one for choice in plan.choices for one in choice.costs), *ending(plan)]
+
+
+def ending(plan: assignment.Assignment) -> Iterator[traffic.Traffic]:
+    """What it costs to make the outputs of the model whole, for the loss and the metrics."""
+    model = plan.model
+    trained = graph.with_gradient(model)
+    makers = {number: node for node in model.nodes for number in node.outputs}
+    taken = {one for choice in plan.choices for one in choice.split.wants.items()}
+    for number in dict.fromkeys(model.output_tensors()):
+        tensor = model.tensors[number]
+        whole = layout.whole(len(tensor.shape))
+        if (number, whole) in taken:
+            continue
+        # What Keras makes an output of goes along with it: see `execution.logits_of`.
+        count = 2 if number in makers and _keeps_logits(makers[number], number) else 1
+        for one in resharding.traffic_of(
+            tensor.shape, tensor.dtype, plan.layouts[number], whole, number in trained
+        ):
+            yield from [dataclasses.replace(one, rows=tensor.rows_of_example)] * count
+
+
+def _keeps_logits(node: graph.Node, tensor: int) -> bool:
+    """Whether Keras keeps what a call makes an output's probabilities of, for a crossentropy."""
+    if isinstance(node.calls, _ATTENTION):
+        return tensor != node.outputs[0] and not _masks_scores(node)
+    last = getattr(node.calls, "activation", node.calls)
+    return isinstance(last, keras.layers.Softmax) or any(last is one for one in _PROBABILITIES)
+
+
+def _masks_scores(node: graph.Node) -> bool:
+    """Whether attention clears scores after the softmax, which gives a tensor without logits."""
+    call = inspect.signature(node.calls.call).bind(*node.arguments, **node.keywords)
+    masks = (call.arguments.get(name) for name in ("attention_mask", "use_causal_mask"))
+    window = node.calls.get_config().get("sliding_window")
+    return bool(node.masks) or window is not None or any(masks)
