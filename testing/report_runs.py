@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfparallel import models
+from tfparallel import models, train_log
 from tfparallel.report import records
 from tfparallel_operator.api import job_status, names
 from tfparallel_trainer.contract import job_file, outputs, plan, progress
@@ -85,9 +85,9 @@ def pod(replica: str, number: int, start: float, end: float, outcome: str) -> re
     return records.PodRun(replica, f"digits-{replica}", number, node, at(start), at(end), outcome)
 
 
-def parsed(lines: Sequence[str]) -> Sequence[records.Record]:
+def parsed(lines: Sequence[str]) -> Sequence[train_log.Record]:
     """Return records from the lines of a log."""
-    return records.parse_log("".join(f"{one}\n" for one in lines), outputs.TRAIN_LOG)
+    return train_log.parse("".join(f"{one}\n" for one in lines), outputs.TRAIN_LOG)
 
 
 def with_a_loss() -> records.Run:

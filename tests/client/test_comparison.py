@@ -284,7 +284,7 @@ def train_log(folder: pathlib.Path, losses: Sequence[float], pace: float) -> pat
             record(at + pace, "checkpoint", 2 * number + 2, number + 1, {}),
         ]
     (folder / "logs").mkdir(parents=True)
-    (folder / "logs/train.jsonl").write_text("\n".join(lines))
+    (folder / "logs/train.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return folder
 
 

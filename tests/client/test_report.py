@@ -13,8 +13,9 @@ import click.testing
 import pytest
 
 from testing import pages, paths, pictures, report_runs
+from tfparallel import train_log
 from tfparallel.cli import app
-from tfparallel.report import content, draw, mesh, page, records
+from tfparallel.report import content, draw, mesh, page
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import decision, observation
 from tfparallel_operator.local import folders, record
@@ -236,9 +237,10 @@ def test_what_is_missing_is_said_in_one_sentence(changes: dict[str, object], sen
 
 def test_a_log_that_is_being_written_is_read_up_to_its_last_line() -> None:
     text = report_runs.line(1, "train", 3) + '\n{"time": "2026'
-    assert [one.step for one in records.parse_log(text, "train.jsonl")] == [3]
-    with pytest.raises(load.SpecError, match=r"train.jsonl:2: not a record of the trainer: 'x'"):
-        records.parse_log(report_runs.line(1, "train", 3) + "\nx\n", "train.jsonl")
+    assert [one.step for one in train_log.parse(text, "train.jsonl")] == [3]
+    for line in ("x", "[]", report_runs.line(1, "train", 3, metrics={"loss": "low"})):
+        with pytest.raises(load.SpecError, match=r"train.jsonl:2: not a record of the trainer: '"):
+            train_log.parse(f"{report_runs.line(1, 'train', 3)}\n{line}\n", "train.jsonl")
 
 
 def invoke(*arguments: str) -> click.testing.Result:

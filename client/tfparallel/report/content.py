@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from tfparallel import train_log
 from tfparallel.report import goodput, mesh, periods, records
 from tfparallel.terminal import placement as terminal_placement
 from tfparallel_operator.api import quantities
@@ -15,9 +16,6 @@ from tfparallel_trainer.contract import progress as contract_progress
 
 _POINTS = 300
 """Most points of a curve: a screen shows no more."""
-
-_NO_METRICS = frozenset({"input_wait"})
-"""Figures of the train log that say nothing of the model."""
 
 Point = tuple[float, float]
 
@@ -119,8 +117,8 @@ def make(run: records.Run) -> Content:
         message=_message(run),
         facts=tuple(_facts(run)),
         metrics=tuple(_metrics(run.records)),
-        throughput=_over_time(run, "examples a second", _throughput),
-        input_wait=_over_time(run, "input wait", lambda record: _percent(record, "input_wait")),
+        throughput=_over_time(run, "examples a second", lambda record: record.examples_per_second),
+        input_wait=_over_time(run, "input wait", _input_wait_percent),
         memory=_over_time(run, "memory", lambda record: record.fields.get("memoryBytes")),
         memory_limit=_memory_limit(run),
         goodput=goodput.attribute((run.end - run.begin).total_seconds(), periods.intervals(run)),
@@ -181,13 +179,13 @@ def _steps(run: records.Run) -> str | None:
     return f"{max(report.step, last or 0):,}{total}"
 
 
-def _metrics(recorded: Sequence[records.Record]) -> Iterator[Metric]:
+def _metrics(recorded: Sequence[train_log.Record]) -> Iterator[Metric]:
     kinds = (outputs.TrainEvent.TRAIN, outputs.TrainEvent.EVALUATION)
     values: dict[str, dict[str, dict[float, float]]] = {}
     for record in recorded:
         if record.event in kinds:
             for name, value in record.metrics.items():
-                if math.isfinite(value) and name not in _NO_METRICS:
+                if math.isfinite(value):
                     by_kind = values.setdefault(name, {})
                     by_kind.setdefault(record.event, {})[float(record.step)] = value
     for name in sorted(values, key=lambda name: (name != "loss", name)):
@@ -202,7 +200,7 @@ def _of_steps(kind: str, by_step: Mapping[float, float]) -> Curve | None:
 
 
 def _over_time(
-    run: records.Run, name: str, value_of: Callable[[records.Record], float | None]
+    run: records.Run, name: str, value_of: Callable[[train_log.Record], float | None]
 ) -> Curve | None:
     parts = []
     for period in periods.find(run):
@@ -234,13 +232,8 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < 60 else contract_progress.format_duration(seconds)
 
 
-def _throughput(record: records.Record) -> float | None:
-    return record.fields.get("examplesPerSecond")
-
-
-def _percent(record: records.Record, name: str) -> float | None:
-    value = record.metrics.get(name)
-    return None if value is None else 100 * value
+def _input_wait_percent(record: train_log.Record) -> float | None:
+    return None if record.input_wait is None else 100 * record.input_wait
 
 
 def _memory_limit(run: records.Run) -> int | None:
@@ -286,7 +279,7 @@ def _pods(run: records.Run) -> Iterator[Bar]:
         yield Bar(pod.replica, pod.attempt, begin, max(begin, _after(run, end)), pod.outcome)
 
 
-def _staleness(recorded: Iterable[records.Record]) -> Mapping[int, int]:
+def _staleness(recorded: Iterable[train_log.Record]) -> Mapping[int, int]:
     counts: collections.Counter[int] = collections.Counter()
     for record in recorded:
         for staleness, count in record.fields.get("staleness", {}).items():

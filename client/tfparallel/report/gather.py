@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 import yaml
 
-from tfparallel import errors, models
+from tfparallel import errors, models, train_log
 from tfparallel.cluster import backend
 from tfparallel.machine import detached
 from tfparallel.report import records
@@ -150,8 +150,8 @@ async def _read(place: files.Place) -> Mapping[str, str]:
     return texts
 
 
-def _parse(texts: Mapping[str, str]) -> Sequence[records.Record]:
-    return records.parse_log(texts.get(outputs.TRAIN_LOG, ""), outputs.TRAIN_LOG)
+def _parse(texts: Mapping[str, str]) -> Sequence[train_log.Record]:
+    return train_log.parse(texts.get(outputs.TRAIN_LOG, ""), outputs.TRAIN_LOG)
 
 
 def _other_results(texts: Mapping[str, str]) -> dict[str, Any]:

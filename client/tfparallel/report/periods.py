@@ -5,7 +5,7 @@ import datetime
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfparallel import models
+from tfparallel import models, train_log
 from tfparallel.report import goodput, records
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import outputs
@@ -47,7 +47,7 @@ class Period:
     """When its first step was made; None: it made none."""
     resumed_step: int
     """The steps that were made and saved before it."""
-    records: Sequence[records.Record]
+    records: Sequence[train_log.Record]
     """What it recorded, from the first step on."""
     ended: datetime.datetime
     cause: models.Event | None
@@ -138,7 +138,7 @@ def _period(
     )
 
 
-def _resumed_step(run: records.Run, first: records.Record) -> int:
+def _resumed_step(run: records.Run, first: train_log.Record) -> int:
     """Return the steps before the first one of a process; older versions record it only by step."""
     if first.is_first_step:
         return first.step - 1
@@ -188,6 +188,6 @@ def _saved_time(period: Period, resumed_step: int) -> datetime.datetime:
     return saved[-1] if saved else period.first_step or period.ended
 
 
-def _input_wait(record: records.Record) -> float:
-    share = record.metrics.get("input_wait", 0.0)
+def _input_wait(record: train_log.Record) -> float:
+    share = record.input_wait or 0.0
     return min(1.0, max(0.0, share)) if record.event == outputs.TrainEvent.TRAIN else 0.0
