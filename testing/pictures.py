@@ -1,4 +1,7 @@
-"""What the pictures of the client say and where: texts of SVG files, with the room they take."""
+"""What the pictures of the client say and where: texts of SVG files, with the room they take.
+
+The pictures of a report are in its page.
+"""
 
 import dataclasses
 import re
@@ -35,6 +38,16 @@ class Text:
 def parse(document: str) -> ElementTree.Element:
     """Return the root of a picture that we have drawn ourselves."""
     return ElementTree.fromstring(document)  # noqa: S314
+
+
+def find(page: str) -> Sequence[str]:
+    """Return the pictures of a page of HTML."""
+    return re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+
+
+def words(page: str) -> str:
+    """Return what a page of HTML says, in one line."""
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 
 
 def title(document: str) -> str:

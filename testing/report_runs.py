@@ -30,6 +30,11 @@ def event(seconds: float, reason: names.Reason, message: str = "") -> models.Eve
     return models.Event(at(seconds), kind, reason.value, f"{names.SINGULAR}/digits", message)
 
 
+def pod_event(seconds: float, reason: str, pod: str, message: str = "") -> models.Event:
+    """Return an event of a pod, as scheduler and kubelet write it: in whole seconds."""
+    return models.Event(at(int(seconds)), "Normal", reason, f"pod/{pod}", message)
+
+
 def attempt(start: float, step: int, count: int, number: int = 1) -> Iterator[str]:
     """Yield the lines of a process that needs 5 s to its first step, then 1 s for each ten.
 

@@ -2,13 +2,12 @@
 
 import collections
 import dataclasses
-import datetime
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tfparallel import train_log
-from tfparallel.report import goodput, mesh, periods, records
+from tfparallel.report import attempts, goodput, mesh, periods, records
 from tfparallel.terminal import placement as terminal_placement
 from tfparallel_operator.api import quantities
 from tfparallel_trainer.contract import outputs
@@ -53,39 +52,6 @@ class Metric:
         return [curve for curve in (self.training, self.evaluation) if curve is not None]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bar:
-    """A pod's process on the timeline, in seconds after the begin of the run."""
-
-    replica: str
-    attempt: int
-    begin: float
-    end: float
-    outcome: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Attempt:
-    """A row of the table of attempts."""
-
-    number: int
-    began: float
-    """Seconds after the begin of the run."""
-    start_seconds: float | None
-    """Until the first step was made; None: none was."""
-    ended: float
-    steps: str
-    cause: str
-    lost: float | None
-    """Seconds that its end cost; None where nothing followed."""
-
-    @property
-    def reason(self) -> str:
-        """The cause in one word, where an event tells it."""
-        reason, colon, _ = self.cause.partition(": ")
-        return reason if colon else ""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
     """All that a report shows."""
@@ -103,8 +69,10 @@ class Content:
     memory_limit: int | None
     """Bytes that a pod of the coordinator may use."""
     goodput: goodput.Goodput
-    attempts: Sequence[Attempt]
-    pods: Sequence[Bar]
+    attempts: Sequence[attempts.Attempt]
+    pods: Sequence[attempts.Bar]
+    attempts_without_pods: Sequence[int]
+    """Attempts of the job, no pod of which is on record."""
     staleness: Mapping[int, int]
     """How many updates had which staleness."""
 
@@ -122,8 +90,9 @@ def make(run: records.Run) -> Content:
         memory=_over_time(run, "memory", lambda record: record.fields.get("memoryBytes")),
         memory_limit=_memory_limit(run),
         goodput=goodput.attribute((run.end - run.begin).total_seconds(), periods.intervals(run)),
-        attempts=tuple(_attempts(run)),
-        pods=tuple(_pods(run)),
+        attempts=tuple(attempts.find(run)),
+        pods=tuple(attempts.bars(run)),
+        attempts_without_pods=attempts.without_pods(run),
         staleness=_staleness(run.records),
     )
 
@@ -205,7 +174,7 @@ def _over_time(
     parts = []
     for period in periods.find(run):
         known = [
-            (_after(run, record.time), float(value))
+            (run.seconds_at(record.time), float(value))
             for record in period.records
             if record.event == outputs.TrainEvent.TRAIN and (value := value_of(record)) is not None
         ]
@@ -248,44 +217,9 @@ def _memory_limit(run: records.Run) -> int | None:
     return None
 
 
-def _attempts(run: records.Run) -> Iterator[Attempt]:
-    listed = periods.find(run)
-    for place, period in enumerate(listed):
-        following = listed[place + 1] if place + 1 < len(listed) else None
-        first = period.first_step
-        yield Attempt(
-            number=period.number,
-            began=_after(run, period.began),
-            start_seconds=None if first is None else (first - period.began).total_seconds(),
-            ended=_after(run, period.ended),
-            steps="none" if first is None else f"{period.resumed_step} to {period.last_step}",
-            cause=_cause(run, period, is_last=following is None),
-            lost=None if following is None else periods.lost_seconds(run, period, following),
-        )
-
-
-def _cause(run: records.Run, period: periods.Period, *, is_last: bool) -> str:
-    if period.cause is not None:
-        return f"{period.cause.reason}: {period.cause.message}"
-    if is_last:
-        return "Cut off" if run.is_cut_off else run.job.state
-    return "no event tells why it ended"
-
-
-def _pods(run: records.Run) -> Iterator[Bar]:
-    for pod in run.pods:
-        end = run.end if pod.ended is None else pod.ended
-        begin = max(0.0, _after(run, pod.started))
-        yield Bar(pod.replica, pod.attempt, begin, max(begin, _after(run, end)), pod.outcome)
-
-
 def _staleness(recorded: Iterable[train_log.Record]) -> Mapping[int, int]:
     counts: collections.Counter[int] = collections.Counter()
     for record in recorded:
         for staleness, count in record.fields.get("staleness", {}).items():
             counts[int(staleness)] += int(count)
     return dict(sorted(counts.items()))
-
-
-def _after(run: records.Run, moment: datetime.datetime) -> float:
-    return (moment - run.begin).total_seconds()

@@ -57,9 +57,19 @@ class Run:
     @property
     def end(self) -> datetime.datetime:
         """When it ended, or was looked at."""
-        ended = self.job.status.completion_time if self.job.is_finished else self.now
-        moments = [event.time for event in self.events] if self.job.is_finished else []
-        return max([ended or self.now, *moments, *(record.time for record in self.records[-1:])])
+        logged = [record.time for record in self.records[-1:]]
+        if not self.job.is_finished:
+            return max([self.begin, self.now, *logged])
+        status = self.job.status
+        moments = [event.time for event in self.events]
+        # Not every version has written when a job ended.
+        changes = (one.last_transition_time for one in status.conditions)
+        ended = status.completion_time or max(changes, default=self.now)
+        return max([self.begin, ended, *moments, *logged])
+
+    def seconds_at(self, moment: datetime.datetime) -> float:
+        """Return how long after the begin a moment is."""
+        return (moment - self.begin).total_seconds()
 
 
 def parse_summary(content: str) -> outputs.Summary | None:

@@ -1,0 +1,117 @@
+"""`tfparallel report` of a job in pods that lost a worker: while it runs, and when it has ended."""
+
+import pathlib
+import re
+
+import pytest
+
+from testing import pictures
+from testing.e2e import jobs, namespaces, terminal, volumes
+
+pytestmark = [pytest.mark.timeout(1800)]
+
+SLOW = pathlib.Path(__file__).parent / "models/slow.py"
+STEPS = 200
+STEPS_BEFORE_THE_LOSS = 24
+LOSS = "ReplicaFailed: slow-worker-1 exited with code 137"
+
+
+class Page:
+    """A report as people read it."""
+
+    def __init__(self, file: pathlib.Path) -> None:
+        text = file.read_text(encoding="utf-8")
+        self.words = pictures.words(text)
+        drawn = {pictures.title(one): one for one in pictures.find(text)}
+        self.said = {title: pictures.description(one) for title, one in drawn.items()}
+        self.placement = {text.content for text in pictures.texts(drawn["Placement"])}
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Hundredths of the wall time, by activity."""
+        shares = re.findall(r"([a-z ]+) ([\d.]+)%", self.said["Time by activity"])
+        return {activity.strip(): float(share) for activity, share in shares}
+
+
+def start(namespace: namespaces.Namespace) -> volumes.Volume:
+    """Have two workers train, more slowly once they have come some way."""
+    volume = volumes.make(namespace, "slow")
+    namespace.kubectl("create", "configmap", "slow", f"--from-file=model.py={SLOW}")
+    container = {"name": "tensorflow", "resources": {"requests": {"cpu": "400m"}}}
+    worker = {"replicas": 2, "template": {"spec": {"containers": [container]}}}
+    trainer = {
+        "source": {"configMap": {"name": "slow"}},
+        "steps": STEPS,
+        "globalBatchSize": 8,
+        "checkpoint": {"claim": "slow", "everySteps": 20},
+    }
+    namespace.apply(jobs.job("slow", trainer=trainer, tfReplicaSpecs={"Worker": worker}))
+    return volume
+
+
+def wait_trained(namespace: namespaces.Namespace, attempt: int, step: int) -> None:
+    """Wait until an attempt has trained beyond a step."""
+
+    def has_trained(status: namespaces.Object) -> bool:
+        assert status.get("state") not in {"Succeeded", "Failed"}, status
+        reached = status.get("progress", {}).get("step", 0)
+        is_running = status.get("state") == "Running" and status["attempt"] == attempt
+        return bool(is_running and reached > step)
+
+    namespace.wait("slow", has_trained)
+
+
+def test_a_report_shows_every_attempt_of_a_job_in_pods(
+    namespace: namespaces.Namespace, tmp_path: pathlib.Path
+) -> None:
+    volume, shell = start(namespace), terminal.shell(namespace, tmp_path)
+
+    def report(name: str) -> Page:
+        file = tmp_path / f"{name}.html"
+        assert shell.run(f"tfparallel report slow -o {file}") == f"{file}\n"
+        return Page(file)
+
+    wait_trained(namespace, 1, STEPS_BEFORE_THE_LOSS)
+    first = namespace.pods("slow")
+    lost_at = namespace.job("slow")["status"]["progress"]["step"]
+    namespace.crash("slow-worker-1")
+    wait_trained(namespace, 2, lost_at)
+    second = namespace.pods("slow")
+    running = report("running")
+    volume.touch("slow/hurry")
+    job = namespace.wait_ended("slow")
+    assert job["status"]["state"] == "Succeeded", namespace.describe("slow")
+    ended = report("ended")
+
+    for page, state, outcome in ((running, "Running", "runs"), (ended, "Succeeded", "Completed")):
+        assert f"slow {state} " in page.words
+        assert "strategy MultiWorkerMirrored replicas Worker 2" in page.words
+        assert "restarts 1 (RetryableExit 1)" in page.words
+        assert all(f"{name} " in page.words for name in ("operator", "TensorFlow", "Keras"))
+        assert "globalBatchSize: 8" in page.words
+        for name, pod in second.items():
+            replica, node = name.removeprefix("slow-"), pod["spec"]["nodeName"]
+            assert f"{replica} {node} {name} 2 {outcome}" in page.words
+            assert {replica, node} <= page.placement
+        assert {"data 0", "data 1"} <= page.placement
+        assert page.said["loss by step"].startswith("training from ")
+        assert {"Examples a second", "Memory of the coordinator, MiB"} <= page.said.keys()
+        timeline = page.said["Timeline"]
+        assert timeline.startswith("2 attempts of 2 replicas in 4 processes. Interruptions: ")
+        assert LOSS in timeline
+        assert f"{LOSS} " in page.words.partition("Starts of training")[2]
+        assert sum(page.shares.values()) == pytest.approx(100, abs=0.05 * len(page.shares))
+        assert {"training", "checkpoint", "start", "restart"} <= page.shares.keys()
+        assert "not on record" not in page.shares
+        assert "are gone" not in page.words
+    assert f"steps {STEPS} of {STEPS}" in ended.words
+    assert first.keys() == second.keys()
+
+    namespace.kubectl("delete", "events", "--all")
+    bare = report("bare")
+    assert "The job's Events are gone" in bare.words
+    assert "Attempts whose pods and their Events are gone: 1." in bare.words
+    assert "Bars of processes whose pods are gone are those of the coordinator's" in bare.words
+    assert bare.said["Timeline"].startswith("2 attempts of 2 replicas in 3 processes.")
+    assert "RetryableExit: by the status; the event is gone" in bare.said["Timeline"]
+    assert sum(bare.shares.values()) == pytest.approx(100, abs=0.05 * len(bare.shares))
