@@ -97,7 +97,7 @@ def test_a_report_shows_every_attempt_of_a_job_in_pods(
         assert page.said["loss by step"].startswith("training from ")
         assert {"Examples a second", "Memory of the coordinator, MiB"} <= page.said.keys()
         timeline = page.said["Timeline"]
-        assert timeline.startswith("2 attempts of 2 replicas in 4 processes. Interruptions: ")
+        assert timeline.startswith("Attempts: 2. Replicas: 2. Processes: 4. Interruptions: ")
         assert LOSS in timeline
         assert f"{LOSS} " in page.words.partition("Starts of training")[2]
         assert sum(page.shares.values()) == pytest.approx(100, abs=0.05 * len(page.shares))
@@ -112,6 +112,6 @@ def test_a_report_shows_every_attempt_of_a_job_in_pods(
     assert "The job's Events are gone" in bare.words
     assert "Attempts whose pods and their Events are gone: 1." in bare.words
     assert "Bars of processes whose pods are gone are those of the coordinator's" in bare.words
-    assert bare.said["Timeline"].startswith("2 attempts of 2 replicas in 3 processes.")
+    assert bare.said["Timeline"].startswith("Attempts: 2. Replicas: 2. Processes: 3.")
     assert "RetryableExit: by the status; the event is gone" in bare.said["Timeline"]
     assert sum(bare.shares.values()) == pytest.approx(100, abs=0.05 * len(bare.shares))

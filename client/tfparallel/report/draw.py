@@ -207,8 +207,8 @@ def _timeline(drawn: content.Content, width: float) -> svg.Picture:
         )
         causes = [attempt.cause for attempt in drawn.attempts if attempt.lost is not None]
         counts = (len(drawn.attempts), len(replicas), len(drawn.pods))
-        canvas.description = "{} attempts of {} replicas in {} processes".format(*counts) + (
-            f". Interruptions: {'; '.join(causes)}" if causes else ""
+        canvas.description = "Attempts: {}. Replicas: {}. Processes: {}.".format(*counts) + (
+            f" Interruptions: {'; '.join(causes)}" if causes else ""
         )
     return canvas.picture
 
