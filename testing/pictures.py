@@ -4,6 +4,7 @@ The pictures of a report are in its page.
 """
 
 import dataclasses
+import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,9 @@ from matplotlib import font_manager, textpath
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _NUMBERS = re.compile(r"-?[\d.]+")
+_NUMBER = re.compile(r"(-?\d+\.\d+)")
+_NAME = re.compile(r"\b[mp][0-9a-f]{10}\b")
+"""Made of numbers to the last digit, in which processors differ."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,6 +68,21 @@ def texts(document: str) -> Sequence[Text]:
     """Return the horizontal and vertical texts of a picture."""
     root = parse(document)
     return [_parse(element) for element in root.iter(f"{_SVG}text")]
+
+
+def differs(document: str, other: str) -> bool:
+    """Whether two pictures differ by more than processors differ in the last digits of numbers."""
+    return any(
+        abs(float(one) - float(two)) > 0.01 if place % 2 else one != two
+        for place, (one, two) in enumerate(
+            itertools.zip_longest(_parts(document), _parts(other), fillvalue="nan")
+        )
+    )
+
+
+def _parts(document: str) -> Sequence[str]:
+    """Return the numbers of a picture, and what is between them in turns."""
+    return _NUMBER.split(_NAME.sub("name", document))
 
 
 def faults(document: str) -> Iterator[str]:
