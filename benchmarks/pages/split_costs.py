@@ -26,7 +26,7 @@ from testing import paths
 from tfparallel.terminal import placement
 from tfparallel_operator.api import job_status
 from tfparallel_operator.local import network_usage
-from tfparallel_trainer.contract import environment, outputs, plan
+from tfparallel_trainer.contract import environment, outputs, plan, progress
 
 MACHINE = "machine"
 """Names the block that tells where all was measured."""
@@ -194,10 +194,10 @@ def _row(name: str, planned: plan.Plan, measured: Measured, whole: Measured) -> 
             busy = ", ".join(f"{one} ({planned})" for one, planned in shares)
     cells = (
         name,
-        placement.amount(weights),
-        placement.amount(max(one.parameters + one.gradients + one.slots for one in holds)),
-        placement.amount(max(one.activations for one in holds)),
-        placement.amount(round(measured.sent)) if measured.placement is not None else "-",
+        progress.format_bytes(weights),
+        progress.format_bytes(max(one.parameters + one.gradients + one.slots for one in holds)),
+        progress.format_bytes(max(one.activations for one in holds)),
+        progress.format_bytes(round(measured.sent)) if measured.placement is not None else "-",
         busy,
         f"{1000 * measured.worked:.3g} ms, {measured.worked / whole.worked:.2f} x",
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from tfparallel.drawing import palette, svg
 from tfparallel.planning import devices, schedules, show
-from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract import plan, progress
 
 _STATE = {"parameters": "parameters", "gradients": "gradients", "slots": "optimizer state"}
 """Parts of `plan.Bytes` that are there all the time, and their names for people."""
@@ -101,7 +101,7 @@ def parts(holds: plan.Bytes) -> Iterator[Part]:
 def memory(figure: Any, answer: plan.Plan) -> str:
     """Draw a bar for each stage with its peak, since not all is there at one time."""
     axis = figure.subplots()
-    factor, unit = _memory_unit(answer)
+    factor, unit = progress.find_byte_unit(max(stage.holds.peak for stage in answer.stages))
     stages = [[*parts(stage.holds)] for stage in answer.stages]
     bars = _bars(axis, stages, factor)
     ends = [max(part.begin + part.size for part in of_stage) / factor for of_stage in stages]
@@ -185,9 +185,3 @@ def shares(figure: Any, run: plan.Pipeline) -> str:
     axis.set_xlabel("% of the work of all stages")
     axis.set_title("Work of each stage")
     return f"Shares of the work: {'; '.join(words)}."
-
-
-def _memory_unit(answer: plan.Plan) -> tuple[int, str]:
-    peak = max(stage.holds.peak for stage in answer.stages)
-    units = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-    return next((unit for unit in units if peak >= unit[0]), units[-1])
