@@ -4,6 +4,7 @@ The pictures of a report are in its page.
 """
 
 import dataclasses
+import html
 import itertools
 import re
 import xml.etree.ElementTree as ElementTree
@@ -51,7 +52,7 @@ def find(page: str) -> Sequence[str]:
 
 def words(page: str) -> str:
     """Return what a page of HTML says, in one line."""
-    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
 def title(document: str) -> str:
