@@ -41,7 +41,7 @@ def save_comparison(example: str, document: bytes) -> None:
 
 def save_pipeline(example: str, pipeline: plan.Pipeline) -> None:
     """Keep how the stages of an example worked."""
-    numbers = pipeline.model_dump_json(by_alias=True, exclude_none=True, indent=1)
+    numbers = pipeline.model_dump_json(by_alias=True)
     (MEASURED / f"{_PIPELINE}{example}.json").write_text(f"{numbers}\n", encoding="utf-8")
 
 
