@@ -20,6 +20,10 @@ def test_a_page_shows_every_difference(page: str) -> None:
     for heading, rows in (("What is different", special), (kind.section.value.text, general)):
         section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
         assert conversion.table(rows, kind.name) in section
+
+
+def test_the_severities_are_explained_once() -> None:
+    text = (paths.PAGES / "how-to/tfjob.md").read_text(encoding="utf-8")
     for severity, meaning in conversion.MEANINGS.items():
         assert f"| {severity} | {meaning} |" in text
 
