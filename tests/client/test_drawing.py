@@ -88,7 +88,7 @@ def test_names_stand_at_the_ends_of_their_curves_and_apart(*, is_wide: bool) -> 
     assert drawn["close"] - drawn["high"] > 5 * (drawn["low"] - drawn["close"])
 
 
-def held(peak: int) -> plan.Bytes:
+def memory_of(peak: int) -> plan.Bytes:
     return plan.Bytes(
         parameters=10 * 2**20,
         gradients=20 * 2**20,
@@ -101,14 +101,16 @@ def held(peak: int) -> plan.Bytes:
 
 @pytest.mark.parametrize("peak", [40, 45])
 def test_a_device_holds_its_state_and_what_computes(peak: int) -> None:
-    parts = [(part.name, part.begin >> 20, part.size >> 20) for part in planning.parts(held(peak))]
+    parts = [
+        (part.name, part.begin >> 20, part.size >> 20) for part in planning.parts(memory_of(peak))
+    ]
     names = ["parameters", "gradients", "optimizer state", "activations", "working memory"]
     assert parts == [*zip(names, (0, 10, 30, 60, 100), (10, 20, 30, 40, 5), strict=True)]
 
 
 def test_the_update_is_shown_where_it_makes_the_peak() -> None:
     """It follows computing, so both begin where the state ends."""
-    *state, update, activations, working = planning.parts(held(46))
+    *state, update, activations, working = planning.parts(memory_of(46))
     assert [part.half for part in state] == [0, 0, 0]
     assert (update.name, update.size >> 20, update.half) == ("update", 46, 1)
     assert update.begin == activations.begin == state[-1].begin + state[-1].size
@@ -121,7 +123,7 @@ def test_the_memory_of_a_plan_explains_its_peaks(width: float) -> None:
     assert planned is not None
     assert planned.planned is not None
     first, *others = planned.planned.stages
-    large = first.model_copy(update={"holds": held(46)})
+    large = first.model_copy(update={"holds": memory_of(46)})
     answer = planned.planned.model_copy(update={"stages": (large, *others)})
     with svg.canvas("Memory", width=width, height=planning.memory_height(answer)) as canvas:
         canvas.description = planning.memory(canvas.figure, answer)

@@ -129,8 +129,8 @@ def memory(figure: Any, answer: plan.Plan) -> str:
     axis.set_title("Memory")
     figure.legend(bars.values(), bars, loc="outside lower left", ncols=3)
     words = ", ".join(
-        f"stage {row} {peak:.3g}" + (f" in the {_UPDATE}" if any(one.half for one in held) else "")
-        for row, (peak, held) in enumerate(zip(peaks, stages, strict=True))
+        f"stage {row} {peak:.3g}" + (f" in the {_UPDATE}" if any(one.half for one in stage) else "")
+        for row, (peak, stage) in enumerate(zip(peaks, stages, strict=True))
     )
     of_limit = "" if limit is None else f" of {limit:.3g}"
     return f"Memory: peaks in {unit}{of_limit}: {words}."
@@ -148,8 +148,8 @@ def _bars(axis: Any, stages: Sequence[Sequence[Part]], factor: int) -> Mapping[s
             edgecolor=palette.QUIET,
             linewidth=0.5,
         )
-        for row, held in enumerate(stages)
-        for part in held
+        for row, stage in enumerate(stages)
+        for part in stage
     }
     return {name: drawn[name] for name in _FILLS if name in drawn}
 
