@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from benchmarks.pages import comparisons, plans, redraw
-from manifests import schematics
 from testing import paths, pictures
 from tfparallel.compare import verdict
 from tfparallel.drawing import svg
@@ -41,7 +40,8 @@ def test_a_picture_is_what_its_numbers_draw(file: pathlib.Path) -> None:
 def test_no_picture_is_without_its_numbers() -> None:
     assert drawn().keys() == {*MEASURED}
     of_plans = {plans.image(folder) for folder in plans.DRAWN}
-    assert {*paths.PAGES.rglob("*.svg")} == {*MEASURED, *of_plans, *schematics.files()}
+    schematics = {*redraw.IMAGES.glob("parallel-*.svg")}
+    assert {*paths.PAGES.rglob("*.svg")} == {*MEASURED, *of_plans, *schematics}
 
 
 def read(cell: str) -> tuple[float, float]:

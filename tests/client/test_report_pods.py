@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from testing import report_runs
 from tfparallel import models
-from tfparallel.report import attempts, content, goodput, losses, periods, pods, records
+from tfparallel.report import content, goodput, history, losses, periods, pods, records
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core.life import policy
 
@@ -146,11 +147,11 @@ def test_deadlines_that_restart_a_job_are_causes(reason: names.Reason) -> None:
         else one
         for one in run.events
     ]
-    first, _ = attempts.find(dataclasses.replace(run, events=events))
+    first, _ = history.attempts(dataclasses.replace(run, events=events))
     assert first.reason == reason
 
 
-def without_events(**status: object) -> records.Run:
+def without_events(**status: Any) -> records.Run:
     run = report_runs.with_a_loss()
     job = report_runs.job(ended=30, **{"attempt": 2, **status})
     return dataclasses.replace(run, job=job, events=(), pods=())
@@ -167,22 +168,22 @@ def without_events(**status: object) -> records.Run:
 def test_without_events_the_status_says_why_an_attempt_ended(
     causes: dict[str, int], cause: str
 ) -> None:
-    first, _ = attempts.find(without_events(restart_causes=causes))
+    first, _ = history.attempts(without_events(restart_causes=causes))
     assert first.cause == cause
 
 
 def test_the_train_log_has_bars_for_pods_that_are_gone() -> None:
     run = without_events()
-    bars = list(attempts.bars(run))
+    bars = list(history.bars(run))
     assert [(bar.replica, bar.attempt, bar.begin) for bar in bars] == [
         ("worker-0", 1, 2),
         ("worker-0", 2, 16),
     ]
-    assert attempts.without_pods(run) == [1, 2]
+    assert history.without_pods(run) == [1, 2]
     known = [one for one in report_runs.with_a_loss().pods if one.attempt == 2]
     partly = dataclasses.replace(run, pods=known)
-    assert [bar.attempt for bar in attempts.bars(partly) if bar.replica == "worker-0"] == [2, 1]
-    assert attempts.without_pods(partly) == [1]
+    assert [bar.attempt for bar in history.bars(partly) if bar.replica == "worker-0"] == [2, 1]
+    assert history.without_pods(partly) == [1]
 
 
 def test_what_nobody_recorded_is_not_called_waiting() -> None:
@@ -231,7 +232,7 @@ def test_a_failed_job_says_why_its_last_attempt_ended() -> None:
     )
     run = report_runs.with_a_loss()
     job = report_runs.job(names.State.FAILED, ended=30, conditions=(failed,))
-    *_, last = attempts.find(dataclasses.replace(run, job=job))
+    *_, last = history.attempts(dataclasses.replace(run, job=job))
     assert last.cause == "BackoffLimitExceeded: digits-worker-0 exited with code 1"
 
 

@@ -2,7 +2,7 @@
 
 From the records of a run to the page: `gather` reads what a run left, on this machine or in a
 cluster, into the values of `records`; `pods` adds the pods that are gone. `periods` and `goodput`
-attribute each second to an activity, with the causes of `losses`. `attempts` lists starts of
+attribute each second to an activity, with the causes of `losses`. `history` lists starts of
 training, and `content` works out all figures. `draw` turns them into pictures, `page` into HTML.
 All but the gathering and the drawing is pure.
 """

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tfparallel import train_log
-from tfparallel.report import attempts, goodput, mesh, periods, records
+from tfparallel.report import goodput, history, mesh, periods, records
 from tfparallel.terminal import placement as terminal_placement
 from tfparallel_operator.api import quantities
 from tfparallel_trainer.contract import outputs
@@ -69,8 +69,8 @@ class Content:
     memory_limit: int | None
     """Bytes that a pod of the coordinator may use."""
     goodput: goodput.Goodput
-    attempts: Sequence[attempts.Attempt]
-    pods: Sequence[attempts.Bar]
+    attempts: Sequence[history.Attempt]
+    pods: Sequence[history.Bar]
     attempts_without_pods: Sequence[int]
     """Attempts of the job, no pod of which is on record."""
     staleness: Mapping[int, int]
@@ -90,9 +90,9 @@ def make(run: records.Run) -> Content:
         memory=_over_time(run, "memory", lambda record: record.fields.get("memoryBytes")),
         memory_limit=_memory_limit(run),
         goodput=goodput.attribute((run.end - run.begin).total_seconds(), periods.intervals(run)),
-        attempts=tuple(attempts.find(run)),
-        pods=tuple(attempts.bars(run)),
-        attempts_without_pods=attempts.without_pods(run),
+        attempts=tuple(history.attempts(run)),
+        pods=tuple(history.bars(run)),
+        attempts_without_pods=history.without_pods(run),
         staleness=_staleness(run.records),
     )
 

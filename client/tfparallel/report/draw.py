@@ -7,7 +7,7 @@ from typing import Any
 from tfparallel.drawing import palette, svg
 from tfparallel.planning import devices, schedules
 from tfparallel.planning import draw as planning
-from tfparallel.report import attempts, content, goodput
+from tfparallel.report import content, goodput, history
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.contract import progress as contract_progress
 
@@ -232,7 +232,7 @@ def _causes(axis: Any, drawn: content.Content, factor: float, width: float) -> N
                 break
 
 
-def _pod(axis: Any, pod: attempts.Bar, row: int, factor: float, width: float, whole: float) -> None:
+def _pod(axis: Any, pod: history.Bar, row: int, factor: float, width: float, whole: float) -> None:
     length = pod.end - pod.begin
     axis.barh(row, length / factor, 0.7, pod.begin / factor, **_fill(_POD))
     if whole and 72 * (width - 1) * length / whole > 7 * len(str(pod.attempt)):

@@ -42,7 +42,7 @@ class Attempt:
         return reason if colon else ""
 
 
-def find(run: records.Run) -> Iterator[Attempt]:
+def attempts(run: records.Run) -> Iterator[Attempt]:
     """Yield the starts of training, oldest first."""
     listed = periods.find(run)
     for place, period in enumerate(listed):
