@@ -1,5 +1,5 @@
-"""A line through points. Each attempt trains for four epochs more than the one before, and then waits
-until there is a file "hurry" in the output directory.
+"""A line through points. Each attempt trains for four epochs more than the last one. Then it waits
+for a file "hurry" in the output directory.
 """
 
 import os
