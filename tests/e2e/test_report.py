@@ -50,17 +50,20 @@ def start(namespace: namespaces.Namespace) -> volumes.Volume:
     return volume
 
 
-def wait_trained(namespace: namespaces.Namespace, attempt: int) -> None:
-    """Wait until an attempt is in the last epoch that it makes without being asked, or beyond."""
-    step = attempt * STEPS_OF_AN_ATTEMPT - STEPS_OF_AN_EPOCH
+def wait_trained(namespace: namespaces.Namespace, after: int) -> int:
+    """Wait until an attempt after this one is at its gate, or an epoch before; return its number.
+
+    On a busy machine an attempt may be lost before its first step, which is not what is tested.
+    """
 
     def has_trained(status: namespaces.Object) -> bool:
         assert status.get("state") not in {"Succeeded", "Failed"}, status
+        attempt = status.get("attempt", 0)
+        step = attempt * STEPS_OF_AN_ATTEMPT - STEPS_OF_AN_EPOCH
         reached = status.get("progress", {}).get("step", 0)
-        is_running = status.get("state") == "Running" and status["attempt"] == attempt
-        return bool(is_running and reached >= step)
+        return bool(status.get("state") == "Running" and attempt > after and reached >= step)
 
-    namespace.wait("gated", has_trained)
+    return int(namespace.wait("gated", has_trained)["status"]["attempt"])
 
 
 def test_a_report_shows_every_attempt_of_a_job_in_pods(
@@ -73,10 +76,10 @@ def test_a_report_shows_every_attempt_of_a_job_in_pods(
         assert shell.run(f"tfparallel report gated -o {file}") == f"{file}\n"
         return Page(file)
 
-    wait_trained(namespace, 1)
+    lost = wait_trained(namespace, 0)
     first = namespace.pods("gated")
     namespace.crash("gated-worker-1")
-    wait_trained(namespace, 2)
+    last = wait_trained(namespace, lost)
     second = namespace.pods("gated")
     running = report("running")
     volume.touch("gated/hurry")
@@ -87,18 +90,18 @@ def test_a_report_shows_every_attempt_of_a_job_in_pods(
     for page, state in ((running, "Running"), (ended, "Succeeded")):
         assert f"gated {state} " in page.words
         assert "strategy MultiWorkerMirrored replicas Worker 2" in page.words
-        assert "restarts 1 (RetryableExit 1)" in page.words
+        assert f"restarts {last - 1} (RetryableExit {last - 1})" in page.words
         assert all(f"{name} " in page.words for name in ("operator", "TensorFlow", "Keras"))
         assert "globalBatchSize: 8" in page.words
         for name, pod in second.items():
             replica, node = name.removeprefix("gated-"), pod["spec"]["nodeName"]
-            assert f"{replica} {node} {name} 2 " in page.words
+            assert f"{replica} {node} {name} {last} " in page.words
             assert {replica, node} <= page.placement
         assert {"data 0", "data 1"} <= page.placement
         assert page.said["loss by step"].startswith("training from ")
         assert {"Examples a second", "Memory of the coordinator, MiB"} <= page.said.keys()
         timeline = page.said["Timeline"]
-        assert timeline.startswith("Attempts: 2. Replicas: 2. Processes: 4. Interruptions: ")
+        assert f"Replicas: 2. Processes: {2 * last}. Interruptions: " in timeline
         assert LOSS in timeline
         assert f"{LOSS} " in page.words.partition("Starts of training")[2]
         assert sum(page.shares.values()) == pytest.approx(100, abs=0.05 * len(page.shares))
@@ -106,16 +109,18 @@ def test_a_report_shows_every_attempt_of_a_job_in_pods(
         assert "not on record" not in page.shares
         assert "are gone" not in page.words
     node = second["gated-worker-0"]["spec"]["nodeName"]
-    assert f"worker-0 {node} gated-worker-0 2 runs" in running.words
-    assert f"worker-0 {node} gated-worker-0 2 Completed" in ended.words
+    assert f"worker-0 {node} gated-worker-0 {last} runs" in running.words
+    assert f"worker-0 {node} gated-worker-0 {last} Completed" in ended.words
     assert f"steps {STEPS} of {STEPS}" in ended.words
     assert first.keys() == second.keys()
 
     namespace.kubectl("delete", "events", "--all")
     bare = report("bare")
     assert "The job's Events are gone" in bare.words
-    assert "Attempts whose pods and their Events are gone: 1." in bare.words
+    gone = ", ".join(map(str, range(1, last)))
+    assert f"Attempts whose pods and their Events are gone: {gone}." in bare.words
     assert "Bars of processes whose pods are gone are those of the coordinator's" in bare.words
-    assert bare.said["Timeline"].startswith("Attempts: 2. Replicas: 2. Processes: 3.")
-    assert "RetryableExit: by the status; the event is gone" in bare.said["Timeline"]
+    assert "Replicas: 2. Processes: 3." in bare.said["Timeline"], "two pods, and a start in the log"
+    if last == 2:
+        assert "RetryableExit: by the status; the event is gone" in bare.said["Timeline"]
     assert sum(bare.shares.values()) == pytest.approx(100, abs=0.05 * len(bare.shares))
