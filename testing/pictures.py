@@ -1,6 +1,11 @@
-"""What the pictures of the client say and where: texts of SVG files, with the room they take."""
+"""What the pictures of the client say and where: texts of SVG files, with the room they take.
+
+The pictures of a report are in its page.
+"""
 
 import dataclasses
+import html
+import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
@@ -9,6 +14,9 @@ from matplotlib import font_manager, textpath
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _NUMBERS = re.compile(r"-?[\d.]+")
+_NUMBER = re.compile(r"(-?\d+\.\d+)")
+_NAME = re.compile(r"\b[mp][0-9a-f]{10}\b")
+"""Made of numbers to the last digit, in which processors differ."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +45,16 @@ def parse(document: str) -> ElementTree.Element:
     return ElementTree.fromstring(document)  # noqa: S314
 
 
+def find(page: str) -> Sequence[str]:
+    """Return the pictures of a page of HTML."""
+    return re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+
+
+def words(page: str) -> str:
+    """Return what a page of HTML says, in one line."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
 def title(document: str) -> str:
     """Return the title of a picture."""
     return _text(parse(document), "title")
@@ -51,6 +69,21 @@ def texts(document: str) -> Sequence[Text]:
     """Return the horizontal and vertical texts of a picture."""
     root = parse(document)
     return [_parse(element) for element in root.iter(f"{_SVG}text")]
+
+
+def differs(document: str, other: str) -> bool:
+    """Whether two pictures differ by more than processors differ in the last digits of numbers."""
+    return any(
+        abs(float(one) - float(two)) > 0.01 if place % 2 else one != two
+        for place, (one, two) in enumerate(
+            itertools.zip_longest(_parts(document), _parts(other), fillvalue="nan")
+        )
+    )
+
+
+def _parts(document: str) -> Sequence[str]:
+    """Return the numbers of a picture, and what is between them in turns."""
+    return _NUMBER.split(_NAME.sub("name", document))
 
 
 def faults(document: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfparallel import models
+from tfparallel import models, train_log
 from tfparallel.report import records
 from tfparallel_operator.api import job_status, names
 from tfparallel_trainer.contract import job_file, outputs, plan, progress
@@ -28,6 +28,11 @@ def event(seconds: float, reason: names.Reason, message: str = "") -> models.Eve
     """Return an event of the job."""
     kind = "Warning" if reason is names.Reason.REPLICA_FAILED else "Normal"
     return models.Event(at(seconds), kind, reason.value, f"{names.SINGULAR}/digits", message)
+
+
+def pod_event(seconds: float, reason: str, pod: str, message: str = "") -> models.Event:
+    """Return an event of a pod, as scheduler and kubelet write it: in whole seconds."""
+    return models.Event(at(int(seconds)), "Normal", reason, f"pod/{pod}", message)
 
 
 def attempt(start: float, step: int, count: int, number: int = 1) -> Iterator[str]:
@@ -85,9 +90,9 @@ def pod(replica: str, number: int, start: float, end: float, outcome: str) -> re
     return records.PodRun(replica, f"digits-{replica}", number, node, at(start), at(end), outcome)
 
 
-def parsed(lines: Sequence[str]) -> Sequence[records.Record]:
+def parsed(lines: Sequence[str]) -> Sequence[train_log.Record]:
     """Return records from the lines of a log."""
-    return records.parse_log("".join(f"{one}\n" for one in lines), outputs.TRAIN_LOG)
+    return train_log.parse("".join(f"{one}\n" for one in lines), outputs.TRAIN_LOG)
 
 
 def with_a_loss() -> records.Run:

@@ -19,9 +19,9 @@ pytest_plugins = [
 
 FIXTURES = ("testing.cluster.fixtures", "testing.operator.fixtures", "testing.buckets")
 
-# To compile all tests anew takes seconds of each worker, and so does Hypothesis, which pytest
-# rewrites too: only a plugin below imports it. What a test starts keeps the variable
-# PYTHONDONTWRITEBYTECODE that says otherwise.
+# Keep compiled code: to compile all tests takes each worker seconds, and so does Hypothesis, which
+# pytest rewrites when a plugin above imports it, after this line. Programs that a test starts still
+# follow the variable PYTHONDONTWRITEBYTECODE.
 sys.dont_write_bytecode = False
 
 # A shell starts what runs in its background with SIGINT ignored, and so would we all the programs

@@ -11,19 +11,14 @@ import subprocess
 import sys
 import tempfile
 
+from benchmarks.pages import redraw
 from tfparallel.compare import command, draw
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "benchmarks/compare.md"
-IMAGES = ROOT / "docs" / "images"
 OPTIONS = ("--seeds", "3", "--slow-worker", "5")
 EXAMPLES = ("digits", "mnist")
 PICTURES = (draw.LOSS, draw.SPEED, draw.STALENESS)
-
-
-def image(example: str, picture: str) -> pathlib.Path:
-    """Where a picture of the page lies."""
-    return IMAGES / f"compare-{example}-{picture}"
 
 
 def block(page: str, example: str) -> str:
@@ -38,18 +33,16 @@ def with_block(page: str, example: str, content: str) -> str:
 
 
 def compare(example: str) -> str:
-    """Compare an example; leaves its pictures in the docs and gives the words."""
+    """Compare an example; keep the numbers of its pictures, and return the words."""
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / example
         arguments = ("compare", f"examples/{example}/job.yaml", *OPTIONS, "--output", str(output))
         subprocess.run((sys.executable, "-m", "tfparallel", *arguments), cwd=ROOT, check=True)
-        IMAGES.mkdir(exist_ok=True)
-        for picture in PICTURES:
-            image(example, picture).write_bytes((output / picture).read_bytes())
+        redraw.save_comparison(example, (output / command.MACHINE).read_bytes())
         _, words = (output / command.PAGE).read_text(encoding="utf-8").split("\n\n", 1)
     return re.sub(
         r"\]\((.+?)\)",
-        lambda match: f"](../{image(example, match[1]).relative_to(ROOT / 'docs')})",
+        lambda match: f"](../images/{redraw.image_of_comparison(example, match[1]).name})",
         words,
     )
 
@@ -61,6 +54,7 @@ def main() -> None:
         page = PAGE.read_text(encoding="utf-8")
         PAGE.write_text(with_block(page, example, words), encoding="utf-8")
         print(f"wrote {PAGE}")
+    redraw.main()
 
 
 if __name__ == "__main__":

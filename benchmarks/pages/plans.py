@@ -10,7 +10,7 @@ import tempfile
 import textwrap
 from collections.abc import Iterator
 
-from benchmarks.pages import comparisons
+from benchmarks.pages import comparisons, redraw
 from tfparallel.planning import draw, questions, written
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
@@ -22,7 +22,6 @@ EXAMPLE = "example"
 SPLIT_PAGE = ROOT / "docs" / "how-to/model-split-examples.md"
 LACKS = "lacks"
 """Names the block of that page that tells what does not fit a device."""
-IMAGES = ROOT / "docs" / "images"
 EXAMPLES = ROOT / "examples"
 COMMAND = "examples/split-deep-cnn/job.yaml"
 """The arguments of the example; the job is that of `DRAWN`, and has the same picture."""
@@ -38,9 +37,6 @@ DRAWN = {
     )
 }
 """The job whose plan is a picture in the docs, for each example."""
-
-_NAME = re.compile(r"\b[mp][0-9a-f]{10}\b")
-_NUMBER = re.compile(r"(-?\d+\.\d+)")
 
 
 def example(folder: pathlib.Path) -> str:
@@ -118,16 +114,7 @@ def lacks() -> str:
 
 def image(folder: str) -> pathlib.Path:
     """Where the picture of an example lies."""
-    return IMAGES / f"plan-{folder}.svg"
-
-
-def words(picture: str) -> Iterator[str | float]:
-    """What a picture is made of: its numbers, and what is between them.
-
-    Names that are made of numbers to the last digit are left out: processors differ in it.
-    """
-    for place, part in enumerate(_NUMBER.split(_NAME.sub("name", picture))):
-        yield float(part) if place % 2 else part
+    return redraw.IMAGES / f"plan-{folder}.svg"
 
 
 def main() -> None:
@@ -138,7 +125,7 @@ def main() -> None:
         text = page.read_text(encoding="utf-8")
         page.write_text(comparisons.with_block(text, name, content), encoding="utf-8")
     for name, file in DRAWN.items():
-        draw.picture(planned(file), image(name))
+        image(name).write_text(draw.picture(planned(file)).document, encoding="utf-8")
         print(f"wrote {image(name)}")
 
 

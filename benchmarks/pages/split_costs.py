@@ -21,12 +21,12 @@ from collections.abc import Iterator, Sequence
 import yaml
 
 from benchmarks import page as benchmarks_page
-from benchmarks.pages import comparisons, plans
+from benchmarks.pages import comparisons, plans, redraw
 from testing import paths
 from tfparallel.terminal import placement
 from tfparallel_operator.api import job_status
 from tfparallel_operator.local import network_usage
-from tfparallel_trainer.contract import environment, outputs, plan
+from tfparallel_trainer.contract import environment, outputs, plan, progress
 
 MACHINE = "machine"
 """Names the block that tells where all was measured."""
@@ -54,8 +54,8 @@ class Measured:
     sent: float
     """Bytes of a step, by all devices together."""
     placement: job_status.PlacementStatus | None
-    picture: bytes | None
-    """Of the pipeline."""
+    pipeline: plan.Pipeline | None
+    """How its stages worked, of a run that came to its end."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,11 +66,6 @@ class _Reached:
     """Bytes."""
     worked: float
     """Seconds of all processors."""
-
-
-def image(folder: str) -> pathlib.Path:
-    """Where the picture of the pipeline of an example lies."""
-    return plans.IMAGES / f"pipeline-{folder}.svg"
 
 
 def _command(file: pathlib.Path, changes: Sequence[str]) -> list[str]:
@@ -101,7 +96,6 @@ def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
             stderr=said,
         )
         begin, end = (_reached(running, log, step, meter) for step in (FROM, TO))
-        drawn = log.parent.parent / "pipeline.svg"
         while running.poll() is None and _reported(out) < TO:
             time.sleep(0.1)
         if file.parent.name != PIPELINE:
@@ -109,14 +103,15 @@ def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
         if running.wait() not in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
             said.seek(0)
             raise RuntimeError(f"{file} failed: {said.read().decode()[-3000:]}")
-        picture = drawn.read_bytes() if drawn.exists() else None
+        left = log.parent.parent / outputs.PIPELINE
+        pipeline = plan.Pipeline.model_validate_json(left.read_bytes()) if left.exists() else None
         status = json.loads((out / "status.json").read_text(encoding="utf-8"))
     placed = status.get("placement")
     return Measured(
         worked=(end.worked - begin.worked) / (TO - FROM),
         sent=(end.sent - begin.sent) / (TO - FROM),
         placement=placed and job_status.PlacementStatus.model_validate(placed),
-        picture=picture,
+        pipeline=pipeline,
     )
 
 
@@ -169,8 +164,8 @@ def table(folder: str) -> str:
         measured = measure(file, list(_changes(file, planned)))
         lines.append(_row(f"`{file.name}`: {planned.mesh}", planned, measured, whole))
         print("\n".join(lines), flush=True)
-        if folder == PIPELINE and measured.picture is not None:
-            image(folder).write_bytes(measured.picture)
+        if folder == PIPELINE and measured.pipeline is not None:
+            redraw.save_pipeline(folder, measured.pipeline)
     return "\n".join(lines) + "\n"
 
 
@@ -199,10 +194,10 @@ def _row(name: str, planned: plan.Plan, measured: Measured, whole: Measured) -> 
             busy = ", ".join(f"{one} ({planned})" for one, planned in shares)
     cells = (
         name,
-        placement.amount(weights),
-        placement.amount(max(one.parameters + one.gradients + one.slots for one in holds)),
-        placement.amount(max(one.activations for one in holds)),
-        placement.amount(round(measured.sent)) if measured.placement is not None else "-",
+        progress.format_bytes(weights),
+        progress.format_bytes(max(one.parameters + one.gradients + one.slots for one in holds)),
+        progress.format_bytes(max(one.activations for one in holds)),
+        progress.format_bytes(round(measured.sent)) if measured.placement is not None else "-",
         busy,
         f"{1000 * measured.worked:.3g} ms, {measured.worked / whole.worked:.2f} x",
     )
@@ -226,6 +221,7 @@ def main() -> None:
     for name in sys.argv[1:] or plans.DRAWN:
         _write(name, table(name))
     print(f"wrote {plans.SPLIT_PAGE}")
+    redraw.main()
 
 
 def _write(name: str, content: str) -> None:

@@ -170,14 +170,7 @@ def section(cells: cases.Cells) -> str:
         both = [case for case in cases_split.CASES if case.model == model]
         for layout in cases_split.LAYOUTS:
             if cases_split.applies(both[0], layout):
-                pairs = [
-                    " / ".join(
-                        f"{cells[case.name, str(layout), floatx]:.0e}"
-                        for floatx in cases.LIMITS
-                        if (case.name, str(layout), floatx) in cells
-                    )
-                    for case in both
-                ]
+                pairs = [_cell(cells, case, layout) for case in both]
                 lines.append(f"| {model} | {layout} | {' | '.join(pairs)} |")
     return "\n".join(lines) + "\n"
 
@@ -199,11 +192,15 @@ def section_of_processes(cells: cases.Cells) -> str:
     ]
     for case in cases_split.TOGETHER:
         for layout in cases_split.APART:
-            pair = " / ".join(
-                f"{cells[case.name, str(layout), floatx]:.0e}" for floatx in cases.LIMITS
-            )
-            lines.append(f"{_row_of_processes(case, layout)} {pair} |")
+            cell = _cell(cells, case, layout)
+            lines.append(f"{_row_of_processes(case, layout)} {cell} |")
     return "\n".join(lines) + "\n"
+
+
+def _cell(cells: cases.Cells, case: cases.Case, layout: cases_split.Layout) -> str:
+    """Return the differences of a case on a mesh, in each type that it was trained in."""
+    keys = ((case.name, str(layout), floatx) for floatx in cases.LIMITS)
+    return " / ".join(f"{cells[key]:.0e}" for key in keys if key in cells)
 
 
 def _row_of_processes(case: cases.Case, layout: cases_split.Layout) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from testing import paths, pictures
+from testing import paths, pictures, report_runs
 from tfparallel.drawing import palette, svg
+from tfparallel.planning import draw as planning
 from tfparallel.report import draw, goodput
+from tfparallel_trainer.contract import plan
 
 SCHEMATICS = {*paths.ROOT.glob("docs/images/parallel-*.svg")}  # which are drawn without Matplotlib
 IN_DOCS = sorted({*paths.ROOT.glob("docs/**/*.svg")} - SCHEMATICS)
@@ -84,6 +86,52 @@ def test_names_stand_at_the_ends_of_their_curves_and_apart(*, is_wide: bool) -> 
     drawn = {text.content: text.top for text in pictures.texts(canvas.picture.document)}
     assert drawn["low"] > drawn["close"] > drawn["high"]
     assert drawn["close"] - drawn["high"] > 5 * (drawn["low"] - drawn["close"])
+
+
+def memory_of(peak: int) -> plan.Bytes:
+    return plan.Bytes(
+        parameters=10 * 2**20,
+        gradients=20 * 2**20,
+        slots=30 * 2**20,
+        activations=40 * 2**20,
+        working=5 * 2**20,
+        peak=(60 + peak) * 2**20,
+    )
+
+
+@pytest.mark.parametrize("peak", [40, 45])
+def test_a_device_holds_its_state_and_what_computes(peak: int) -> None:
+    parts = [
+        (part.name, part.begin >> 20, part.size >> 20) for part in planning.parts(memory_of(peak))
+    ]
+    names = ["parameters", "gradients", "optimizer state", "activations", "working memory"]
+    assert parts == [*zip(names, (0, 10, 30, 60, 100), (10, 20, 30, 40, 5), strict=True)]
+
+
+def test_the_update_is_shown_where_it_makes_the_peak() -> None:
+    """It follows computing, so both begin where the state ends."""
+    *state, update, activations, working = planning.parts(memory_of(46))
+    assert [part.half for part in state] == [0, 0, 0]
+    assert (update.name, update.size >> 20, update.half) == ("update", 46, 1)
+    assert update.begin == activations.begin == state[-1].begin + state[-1].size
+    assert [part.half for part in (activations, working)] == [-1, -1]
+
+
+@pytest.mark.parametrize("width", [svg.NARROW, svg.WIDE])
+def test_the_memory_of_a_plan_explains_its_peaks(width: float) -> None:
+    planned = report_runs.of_a_split_model().stages
+    assert planned is not None
+    assert planned.planned is not None
+    first, *others = planned.planned.stages
+    large = first.model_copy(update={"holds": memory_of(46)})
+    answer = planned.planned.model_copy(update={"stages": (large, *others)})
+    with svg.canvas("Memory", width=width, height=planning.memory_height(answer)) as canvas:
+        canvas.description = planning.memory(canvas.figure, answer)
+    assert canvas.description == "Memory: peaks in MiB of 12: stage 0 106 in the update, stage 1 9."
+    document = canvas.picture.document
+    assert "update" in {text.content for text in pictures.texts(document)}
+    assert document.count(f"fill: {palette.UPDATE}") == 2, "the bar, and its key"
+    assert list(pictures.faults(document)) == []
 
 
 def test_hatching_can_be_seen_on_its_color() -> None:

@@ -5,16 +5,15 @@ import functools
 import html.parser
 import json
 import pathlib
-import re
 import shlex
-from collections.abc import Sequence
 
 import click.testing
 import pytest
 
 from testing import pages, paths, pictures, report_runs
+from tfparallel import train_log
 from tfparallel.cli import app
-from tfparallel.report import content, draw, mesh, page, records
+from tfparallel.report import content, draw, mesh, page
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import decision, observation
 from tfparallel_operator.local import folders, record
@@ -57,14 +56,6 @@ class Outline(html.parser.HTMLParser):
             self.headings.append(data)
 
 
-def drawn(text: str) -> Sequence[str]:
-    return re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
-
-
-def words(text: str) -> str:
-    return " ".join(re.sub(r"<[^>]+>", " ", text).split())
-
-
 pytestmark = pytest.mark.usefixtures("processes")  # matplotlib takes seconds
 
 RUNS = {
@@ -72,6 +63,9 @@ RUNS = {
     "split": report_runs.of_a_split_model(),
     "pipeline": report_runs.of_a_split_model(stages=8, data=1, tensor=4),
 }
+
+
+PODS = RUNS["split"].pods
 
 
 @functools.cache
@@ -92,7 +86,7 @@ def test_a_page_needs_nothing_but_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_picture_can_be_read_and_heard(name: str) -> None:
-    for document in drawn(rendered(name)):
+    for document in pictures.find(rendered(name)):
         assert pictures.title(document)
         assert pictures.description(document)
         assert list(pictures.faults(document)) == [], pictures.title(document)
@@ -112,21 +106,21 @@ def test_a_page_says_what_ran_and_where_the_time_went() -> None:
         "Staleness",
         "Pipeline",
     ]
-    said = words(text)
+    said = pictures.words(text)
     assert "Goodput 20%" in said
     assert "mesh data 2 x stage 2 x tensor 2, 4 microbatches (1F1B)" in said
     assert "TensorFlow 2.21.0, Keras 3.14.0, Python 3.11.2" in said
     assert "ReplicaFailed: digits-worker-1 exited with code 137" in said
     assert "worker-0 node-0 digits-worker-0 2 Completed" in said
     assert "The planner expected: Stage 0 sets the pace" in said
-    titles = list(map(pictures.title, drawn(text)))
+    titles = list(map(pictures.title, pictures.find(text)))
     assert titles.count("Timeline") == titles.count("Pipeline") == titles.count("Placement") == 2
     assert {"rank 7", "data 1", "stage 1", "tensor 1", "worker-1", "node-1"} <= boxes(text)
 
 
 def boxes(text: str) -> set[str]:
-    """Return what stands in the picture of the placement."""
-    placement = next(one for one in drawn(text) if pictures.title(one) == "Placement")
+    """Return the texts in the picture of the placement."""
+    placement = next(one for one in pictures.find(text) if pictures.title(one) == "Placement")
     return {text.content for text in pictures.texts(placement)}
 
 
@@ -160,7 +154,7 @@ def test_devices_without_a_known_mesh_are_not_drawn(
 
 
 def test_the_timeline_names_what_interrupted_training() -> None:
-    shown = [one for one in drawn(rendered("loss")) if pictures.title(one) == "Timeline"]
+    shown = [one for one in pictures.find(rendered("loss")) if pictures.title(one) == "Timeline"]
     for document in shown:
         assert "1 ReplicaFailed" in {text.content for text in pictures.texts(document)}
         assert "exited with code 137" in pictures.description(document)
@@ -223,6 +217,9 @@ def test_numbers_that_are_not_finite_are_left_out() -> None:
         ({"records": (), "missing_results": "It is a script."}, "It is a script."),
         ({"records": ()}, "The run has recorded no step yet."),
         ({"pods": ()}, "When pods started and ended is not on record."),
+        ({"pods": ()}, "Bars of processes whose pods are gone are those of the coordinator's"),
+        ({"pods": PODS[2:]}, "Attempts whose pods and their Events are gone: 1."),
+        ({"events": ()}, "The job's Events are gone: by default, a cluster drops them after"),
         ({"stages": None}, "The schedule is missing: the trainer writes it when the job"),
         ({"is_cut_off": True}, "To continue it: tfparallel run JOB.yaml --output"),
     ],
@@ -230,15 +227,16 @@ def test_numbers_that_are_not_finite_are_left_out() -> None:
 def test_what_is_missing_is_said_in_one_sentence(changes: dict[str, object], sentence: str) -> None:
     run = dataclasses.replace(RUNS["split"], **changes)  # type: ignore[arg-type]
     text = page.render(run, NOW)
-    assert sentence in words(text)
+    assert sentence in pictures.words(text)
     Outline(text)
 
 
 def test_a_log_that_is_being_written_is_read_up_to_its_last_line() -> None:
     text = report_runs.line(1, "train", 3) + '\n{"time": "2026'
-    assert [one.step for one in records.parse_log(text, "train.jsonl")] == [3]
-    with pytest.raises(load.SpecError, match=r"train.jsonl:2: not a record of the trainer: 'x'"):
-        records.parse_log(report_runs.line(1, "train", 3) + "\nx\n", "train.jsonl")
+    assert [one.step for one in train_log.parse(text, "train.jsonl")] == [3]
+    for line in ("x", "[]", report_runs.line(1, "train", 3, metrics={"loss": "low"})):
+        with pytest.raises(load.SpecError, match=r"train.jsonl:2: not a record of the trainer: '"):
+            train_log.parse(f"{report_runs.line(1, 'train', 3)}\n{line}\n", "train.jsonl")
 
 
 def invoke(*arguments: str) -> click.testing.Result:
@@ -282,7 +280,7 @@ def test_a_run_that_was_cut_off_is_shown_as_far_as_it_came(tmp_path: pathlib.Pat
     )
     layout.pod_changes.write_text(f"{change.model_dump_json()}\n")
     assert invoke(str(layout.root)).exit_code == 0
-    said = words((layout.root / "report.html").read_text(encoding="utf-8"))
+    said = pictures.words((layout.root / "report.html").read_text(encoding="utf-8"))
     assert "Cut off" in said
     assert f"To continue it: tfparallel run JOB.yaml --output {layout.root}" in said
     assert "its end is not on record" in said
@@ -298,7 +296,7 @@ def test_a_run_of_an_older_version_is_shown_without_what_it_did_not_record(
     layout = write_run(tmp_path / "run", names.State.SUCCEEDED, "\n".join([*lines, ""]))
     layout.manifest.unlink()
     assert invoke(str(layout.root)).exit_code == 0
-    said = words((layout.root / "report.html").read_text(encoding="utf-8"))
+    said = pictures.words((layout.root / "report.html").read_text(encoding="utf-8"))
     for sentence in (
         "The folder holds no manifest: an older version wrote it.",
         "Memory is missing: an older version of the trainer did not record it.",

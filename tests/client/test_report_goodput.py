@@ -96,7 +96,11 @@ def test_a_job_that_somebody_stops_and_resumes_waits(reason: names.Reason) -> No
 def test_a_worker_that_comes_back_alone_ends_no_period() -> None:
     run = report_runs.with_a_loss()
     lines = [*report_runs.attempt(2, 0, 20)]
-    alone = dataclasses.replace(run, records=report_runs.parsed(lines))
+    events = [
+        dataclasses.replace(one, message=one.message.replace("all replicas", "this replica"))
+        for one in run.events
+    ]
+    alone = dataclasses.replace(run, records=report_runs.parsed(lines), events=events)
     [period] = periods.find(alone)
     assert (period.last_step, period.cause) == (200, None)
 

@@ -160,7 +160,7 @@ def test_a_split_model_is_shown_by_stage(
     ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (2**30, "1 GiB"), (3 * 2**50, "3072 TiB")]
 )
 def test_bytes_are_written_for_people(size: int, text: str) -> None:
-    assert placement.amount(size) == text
+    assert contract_progress.format_bytes(size) == text
 
 
 def test_a_stopped_run_says_how_to_go_on(

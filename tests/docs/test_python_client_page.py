@@ -45,7 +45,6 @@ def test_the_page_lists_every_option() -> None:
 
 
 def test_the_page_lists_the_files_of_a_run() -> None:
-    listed = [
-        row[0] for row in pages.rows("how-to/python-client.md", "## What a job is on your machine")
-    ]
-    assert listed[1:4] == [folders.STATUS_FILE, folders.EVENTS_FILE, folders.PODS_FILE]
+    rows = pages.rows("how-to/local.md", "or the folder given with `--output`:")
+    listed = {row[0] for row in rows}
+    assert {folders.STATUS_FILE, folders.EVENTS_FILE, folders.PODS_FILE} <= listed

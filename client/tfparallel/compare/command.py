@@ -42,8 +42,11 @@ def compare(
     with progress.Screen(len(trials)) as screen:
         runs = execute.run_all(trials, design, folder, screen, target)
     figures = report.make(_gathered(job_source, design, target, trials, runs))
-    pictures = draw.pictures(figures, folder)
-    (folder / PAGE).write_text(text.page(figures, pictures), encoding="utf-8")
+    pictures = draw.pictures(figures)
+    for file, picture in pictures.items():
+        (folder / file).write_text(picture.document, encoding="utf-8")
+    titles = {file: picture.title for file, picture in pictures.items()}
+    (folder / PAGE).write_text(text.page(figures, titles), encoding="utf-8")
     (folder / MACHINE).write_text(text.machine(figures), encoding="utf-8")
     out, _ = display.consoles()
     out.print(text.table(figures))

@@ -1,6 +1,5 @@
 """The comparison as pictures."""
 
-import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,20 +12,18 @@ SPEED = "speed.svg"
 STALENESS = "staleness.svg"
 
 _STALENESS_SHOWN = 20
-"""Staleness of more than this stands in one bar."""
+"""One bar counts all staleness of more than this."""
 
 
-def pictures(figures: report.Report, folder: pathlib.Path) -> Mapping[str, str]:
-    """Draw into a folder; return the title of each file."""
+def pictures(figures: report.Pictured) -> Mapping[str, svg.Picture]:
+    """Draw all pictures; return them by the names of their files."""
     drawn = {LOSS: loss(figures), SPEED: speed(figures)}
     if figures.staleness:
         drawn[STALENESS] = staleness(figures)
-    for file, picture in drawn.items():
-        (folder / file).write_text(picture.document, encoding="utf-8")
-    return {file: picture.title for file, picture in drawn.items()}
+    return drawn
 
 
-def loss(figures: report.Report) -> svg.Picture:
+def loss(figures: report.Pictured) -> svg.Picture:
     """Draw the loss over examples and over time."""
     title = f"{figures.loss} by examples and by seconds"
     with svg.canvas(title, width=svg.WIDE, height=3.6) as canvas:
@@ -56,10 +53,10 @@ def loss(figures: report.Report) -> svg.Picture:
     return canvas.picture
 
 
-def speed(figures: report.Report) -> svg.Picture:
+def speed(figures: report.Pictured) -> svg.Picture:
     """Draw how many examples a second each variant trains on."""
-    means = [cell.mean or 0.0 for cell in figures.speeds]
-    deviations = [cell.deviation or 0.0 for cell in figures.speeds]
+    means = [speed.mean for speed in figures.speeds]
+    deviations = [speed.deviation or 0.0 for speed in figures.speeds]
     with svg.canvas("examples a second", width=6, height=0.9 + 0.4 * len(means)) as canvas:
         axis = canvas.figure.subplots()
         rows = range(len(means))
@@ -80,7 +77,7 @@ def speed(figures: report.Report) -> svg.Picture:
     return canvas.picture
 
 
-def staleness(figures: report.Report) -> svg.Picture:
+def staleness(figures: report.Pictured) -> svg.Picture:
     """Draw how stale updates were, in hundredths of all updates of a variant."""
     last = min(_STALENESS_SHOWN, max(max(counts) for counts in figures.staleness.values()))
     beyond = any(max(counts) > last for counts in figures.staleness.values())

@@ -1,23 +1,20 @@
 """Runs that exist already, compared by what the trainer recorded of them."""
 
 import dataclasses
-import datetime
-import json
 import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rich import table as rich_table
 from rich import text as rich_text
 
+from tfparallel import train_log
 from tfparallel.compare import measure, text, verdict
 from tfparallel.terminal import display
 from tfparallel_operator.api import load
 from tfparallel_trainer.contract import outputs
 
-_NO_METRICS = {"input_wait"}
-"""Figures of the train log that say nothing of the model."""
+_MEASURED = (outputs.TrainEvent.TRAIN, outputs.TrainEvent.EVALUATION)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,38 +84,29 @@ def read(name: str, folder: pathlib.Path) -> Run:
     """
     file = folder / outputs.TRAIN_LOG
     try:
-        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        measured = [line for line in lines if line["event"] in ("train", "evaluation")]
-        marks = list(_marks(measured))
-        speeds = [float(speed) for line in measured if (speed := line.get("examplesPerSecond"))]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise load.SpecError(f"{file}: not the log of a run; give the folder of a run") from error
+    measured = [one for one in train_log.parse(content, str(file)) if one.event in _MEASURED]
+    speeds = [speed for record in measured if (speed := record.examples_per_second)]
+    marks = list(_marks(measured))
     if not marks:
         raise load.SpecError(f"{name}: the run has recorded no step; give one that has trained")
     return Run(name, marks, statistics.median(speeds) if speeds else None)
 
 
-def _marks(lines: Sequence[Mapping[str, Any]]) -> Iterator[Mark]:
+def _marks(measured: Sequence[train_log.Record]) -> Iterator[Mark]:
     """Yield evaluations, ends of epochs and the end: a loss within an epoch is of few steps."""
-    epoch = 0
-    for number, line in enumerate(lines, 1):
-        is_evaluation = line["event"] == "evaluation"
-        is_end = line["epoch"] > epoch or number == len(lines)
-        if not is_evaluation and not is_end:
+    ended = 0
+    for record in measured:
+        is_evaluation = record.event == outputs.TrainEvent.EVALUATION
+        epoch = int(record.fields.get("epoch", ended))
+        if not is_evaluation and epoch <= ended and record is not measured[-1]:
             continue
-        epoch = max(epoch, line["epoch"])
+        ended = max(ended, epoch)
         prefix = measure.EVALUATED if is_evaluation else ""
-        values = {
-            f"{prefix}{name}": float(value)
-            for name, value in line["metrics"].items()
-            if name not in _NO_METRICS
-        }
-        seconds = (_time(line) - _time(lines[0])).total_seconds()
-        yield Mark(int(line["step"]), seconds, values)
-
-
-def _time(line: Mapping[str, Any]) -> datetime.datetime:
-    return datetime.datetime.fromisoformat(line["time"])
+        values = {f"{prefix}{name}": value for name, value in record.metrics.items()}
+        yield Mark(record.step, (record.time - measured[0].time).total_seconds(), values)
 
 
 def table(runs: Sequence[Run], target: measure.Target | None) -> rich_table.Table:

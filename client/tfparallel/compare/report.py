@@ -63,20 +63,27 @@ class Curve:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Pictured:
+    """What the pictures of a comparison show."""
+
+    variants: Sequence[str]
+    loss: str
+    """Whose curves these are."""
+    curves: Sequence[Curve]
+    speeds: Sequence[verdict.Figure]
+    """Examples a second; 0 where a run was too short to measure them."""
+    staleness: Mapping[str, Mapping[int, int]]
+    """How many updates had which staleness, for each variant that has any."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Report(Pictured):
     """All that a comparison shows."""
 
     job: str
     setting: str
     """One sentence: how many of what."""
-    variants: Sequence[str]
     groups: Sequence[Group]
-    loss: str
-    """Whose curves these are."""
-    curves: Sequence[Curve]
-    speeds: Sequence[Cell]
-    staleness: Mapping[str, Mapping[int, int]]
-    """How many updates had which staleness, for each variant that has any."""
     verdicts: Sequence[str]
     """Which mode reaches the target first: with equal workers, and with a slow one."""
 
@@ -114,7 +121,7 @@ def make(comparison: Comparison) -> Report:
         groups=groups,
         loss=loss,
         curves=[_curve(runs, loss) for runs in comparison.runs.values()],
-        speeds=[_cell(runs, measure.speed) for runs in comparison.runs.values()],
+        speeds=[_speed(runs) for runs in comparison.runs.values()],
         staleness={
             variant.name: counts
             for variant, runs in comparison.runs.items()
@@ -266,6 +273,11 @@ def _by_mode(
 def _cell(runs: Sequence[records.Run], of: Callable[[records.Run], float | None]) -> Cell:
     values = [of(run) for run in runs]
     return Cell([value for value in values if value is not None], len(values))
+
+
+def _speed(runs: Sequence[records.Run]) -> verdict.Figure:
+    speeds = _cell(runs, measure.speed).values
+    return verdict.Figure.of(speeds) if speeds else verdict.Figure(0.0, None)
 
 
 def _of_first(

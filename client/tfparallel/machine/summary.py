@@ -93,7 +93,8 @@ def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
     except (OSError, pydantic.ValidationError):
         return
     yield "stages", planning.waiting(stages)
-    draw.picture_of_run(stages, folder / _PICTURE)
+    picture = draw.picture_of_run(stages)
+    (folder / _PICTURE).write_text(picture.document, encoding="utf-8")
     yield "pipeline", _path(folder / _PICTURE)
 
 

@@ -50,4 +50,4 @@ def _answer(subject: questions.Subject) -> plan.Plan:
 def _write(answer: plan.Plan, folder: pathlib.Path) -> None:
     with folders.output(folder):
         (folder / MACHINE).write_text(answer.model_dump_json(by_alias=True), encoding="utf-8")
-        draw.picture(answer, folder / PICTURE)
+        (folder / PICTURE).write_text(draw.picture(answer).document, encoding="utf-8")

@@ -1,24 +1,45 @@
 """A plan as a picture, and a run next to its plan."""
 
-import pathlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel.drawing import palette, svg
 from tfparallel.planning import devices, schedules, show
-from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract import plan, progress
 
-_PARTS = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "slots": "optimizer state",
-    "activations": "activations",
-    "working": "working memory",
+_STATE = {"parameters": "parameters", "gradients": "gradients", "slots": "optimizer state"}
+"""Parts of `plan.Bytes` that are there all the time, and their names for people."""
+
+_RUNNING = {"activations": "activations", "working": "working memory"}
+"""Those that are there while the stage computes."""
+
+_UPDATE = "update"
+"""What the optimizer computes, named as in the key of the schedule."""
+
+_FILLS = {
+    **dict(zip((*_STATE.values(), *_RUNNING.values()), palette.MEMORY, strict=True)),
+    _UPDATE: palette.UPDATE,
 }
-"""Names for people of the parts of `plan.Bytes`."""
+
+_BAR = 0.6
+"""Height of the bar of a stage."""
 
 
-def picture(answer: plan.Plan, file: pathlib.Path) -> None:
-    """Draw placement, memory and schedule into a file."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the memory of a device."""
+
+    name: str
+    begin: int
+    """The bytes to its left."""
+    size: int
+    half: int = 0
+    """Where it is drawn: in all of the bar, in its upper half (-1), or in its lower half (1)."""
+
+
+def picture(answer: plan.Plan) -> svg.Picture:
+    """Draw placement, memory and schedule."""
     planned, placed = schedules.Schedule.of_plan(answer), devices.Devices.of_plan(answer)
     heights = (
         devices.height(placed, svg.WIDE),
@@ -35,11 +56,11 @@ def picture(answer: plan.Plan, file: pathlib.Path) -> None:
                 schedules.draw(parts[2], planned, "Schedule", canvas.width),
             )
         )
-    file.write_text(canvas.picture.document, encoding="utf-8")
+    return canvas.picture
 
 
-def picture_of_run(run: plan.Pipeline, file: pathlib.Path) -> None:
-    """Draw how the stages of a run worked next to what was planned of them into a file."""
+def picture_of_run(run: plan.Pipeline) -> svg.Picture:
+    """Draw how the stages of a run worked next to what was planned of them."""
     drawn = schedules.of_run(run)
     heights = (schedules.height_of_all(drawn), shares_height(run))
     with svg.canvas("Pipeline of a run", width=svg.WIDE, height=sum(heights) + 0.3) as canvas:
@@ -48,7 +69,7 @@ def picture_of_run(run: plan.Pipeline, file: pathlib.Path) -> None:
         canvas.description = (
             f"{schedules.draw_all(upper, drawn, canvas.width)} {shares(lower, run)}"
         )
-    file.write_text(canvas.picture.document, encoding="utf-8")
+    return canvas.picture
 
 
 def memory_height(answer: plan.Plan) -> float:
@@ -56,19 +77,37 @@ def memory_height(answer: plan.Plan) -> float:
     return 1.5 + 0.36 * len(answer.stages)
 
 
+def parts(holds: plan.Bytes) -> Iterator[Part]:
+    """Yield what a device holds.
+
+    The optimizer's update follows when a stage has computed. A plan says how much it needs only
+    if that makes the peak.
+    """
+    end = 0
+    for field, name in _STATE.items():
+        size = getattr(holds, field)
+        yield Part(name, end, size)
+        end += size
+    update = holds.peak - end
+    is_peak = update > sum(getattr(holds, field) for field in _RUNNING)
+    if is_peak:
+        yield Part(_UPDATE, end, update, half=1)
+    for field, name in _RUNNING.items():
+        size = getattr(holds, field)
+        yield Part(name, end, size, half=-1 if is_peak else 0)
+        end += size
+
+
 def memory(figure: Any, answer: plan.Plan) -> str:
     """Draw a bar for each stage with its peak, since not all is there at one time."""
     axis = figure.subplots()
-    factor, unit = _memory_unit(answer)
-    rows, left = range(len(answer.stages)), [0.0] * len(answer.stages)
-    for (part, name), color in zip(_PARTS.items(), palette.MEMORY, strict=True):
-        sizes = [getattr(stage.holds, part) / factor for stage in answer.stages]
-        style = {"color": color, "edgecolor": palette.QUIET, "linewidth": 0.5}
-        axis.barh(rows, sizes, 0.6, left, label=name, **style)
-        left = [start + size for start, size in zip(left, sizes, strict=True)]
+    factor, unit = progress.find_byte_unit(max(stage.holds.peak for stage in answer.stages))
+    stages = [[*parts(stage.holds)] for stage in answer.stages]
+    bars = _bars(axis, stages, factor)
+    ends = [max(part.begin + part.size for part in of_stage) / factor for of_stage in stages]
     peaks = [stage.holds.peak / factor for stage in answer.stages]
     limit = None if answer.memory is None else answer.memory / factor
-    for row, (peak, end) in enumerate(zip(peaks, left, strict=True)):
+    for row, (peak, end) in enumerate(zip(peaks, ends, strict=True)):
         axis.plot([peak, peak], [row - 0.42, row + 0.42], color=palette.INK, linewidth=2)
         axis.annotate(
             f"peak {peak:.3g}",
@@ -81,17 +120,38 @@ def memory(figure: Any, answer: plan.Plan) -> str:
     if limit is not None:
         axis.axvline(limit, color=palette.INK, linestyle="--", linewidth=1)
     room = 1.2 if limit is None else 1.3  # for the labels
-    axis.set_xlim(0, room * max(*peaks, *left, limit or 0.0))
-    axis.set_yticks(rows, [f"stage {row}" for row in rows])
-    axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.set_xlim(0, room * max(*peaks, *ends, limit or 0.0))
+    axis.set_yticks(range(len(stages)), [f"stage {row}" for row in range(len(stages))])
+    axis.set_ylim(len(stages) - 0.5, -0.5)
     axis.set_xlabel(
         f"{unit} of a device; line: peak" + ("" if limit is None else "; dashed: limit")
     )
     axis.set_title("Memory")
-    figure.legend(loc="outside lower left", ncols=3)
-    words = ", ".join(f"stage {row} {peak:.3g}" for row, peak in enumerate(peaks))
+    figure.legend(bars.values(), bars, loc="outside lower left", ncols=3)
+    words = ", ".join(
+        f"stage {row} {peak:.3g}" + (f" in the {_UPDATE}" if any(one.half for one in stage) else "")
+        for row, (peak, stage) in enumerate(zip(peaks, stages, strict=True))
+    )
     of_limit = "" if limit is None else f" of {limit:.3g}"
     return f"Memory: peaks in {unit}{of_limit}: {words}."
+
+
+def _bars(axis: Any, stages: Sequence[Sequence[Part]], factor: int) -> Mapping[str, Any]:
+    """Draw the parts of all stages; return a bar of each name, in the order of the palette."""
+    drawn = {
+        part.name: axis.barh(
+            row + part.half * _BAR / 4,
+            part.size / factor,
+            _BAR / 2 if part.half else _BAR,
+            part.begin / factor,
+            color=_FILLS[part.name],
+            edgecolor=palette.QUIET,
+            linewidth=0.5,
+        )
+        for row, stage in enumerate(stages)
+        for part in stage
+    }
+    return {name: drawn[name] for name in _FILLS if name in drawn}
 
 
 def shares_height(run: plan.Pipeline) -> float:
@@ -125,9 +185,3 @@ def shares(figure: Any, run: plan.Pipeline) -> str:
     axis.set_xlabel("% of the work of all stages")
     axis.set_title("Work of each stage")
     return f"Shares of the work: {'; '.join(words)}."
-
-
-def _memory_unit(answer: plan.Plan) -> tuple[int, str]:
-    peak = max(stage.holds.peak for stage in answer.stages)
-    units = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-    return next((unit for unit in units if peak >= unit[0]), units[-1])

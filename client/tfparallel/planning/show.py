@@ -6,7 +6,7 @@ from rich import console as rich_console
 from rich import table as rich_table
 
 from tfparallel.terminal import display, status
-from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract import plan, progress
 
 _WIDTH = 80
 """Most characters of a line of the schedule."""
@@ -17,14 +17,6 @@ _MESH_WIDTH = 19
 _FORWARD = "0123456789"
 _BACKWARD = "abcdefghij"
 """By the last digit of the microbatch's number."""
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count:.0f} B"
 
 
 def seconds(count: float) -> str:
@@ -84,7 +76,7 @@ def memory(answer: plan.Plan) -> rich_table.Table:
     sizes = ("parameters", "gradients", "slots", "activations", "peak")
     table = _table("stage", right=(*sizes, "busy"))
     for index, stage in enumerate(answer.stages):
-        amounts = (size(getattr(stage.holds, name)) for name in sizes)
+        amounts = (progress.format_bytes(getattr(stage.holds, name)) for name in sizes)
         table.add_row(str(index), *amounts, seconds(stage.busy_seconds))
     return table
 
@@ -135,7 +127,7 @@ def alternatives(answer: plan.Plan) -> rich_table.Table:
             str(one.microbatches),
             one.what,
             "-" if one.step_seconds is None else seconds(one.step_seconds),
-            size(one.peak_bytes),
+            progress.format_bytes(one.peak_bytes),
         )
     return table
 

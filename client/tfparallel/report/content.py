@@ -2,12 +2,12 @@
 
 import collections
 import dataclasses
-import datetime
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tfparallel.report import goodput, mesh, periods, records
+from tfparallel import train_log
+from tfparallel.report import goodput, history, mesh, periods, records
 from tfparallel.terminal import placement as terminal_placement
 from tfparallel_operator.api import quantities
 from tfparallel_trainer.contract import outputs
@@ -15,9 +15,6 @@ from tfparallel_trainer.contract import progress as contract_progress
 
 _POINTS = 300
 """Most points of a curve: a screen shows no more."""
-
-_NO_METRICS = frozenset({"input_wait"})
-"""Figures of the train log that say nothing of the model."""
 
 Point = tuple[float, float]
 
@@ -55,39 +52,6 @@ class Metric:
         return [curve for curve in (self.training, self.evaluation) if curve is not None]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bar:
-    """A pod's process on the timeline, in seconds after the begin of the run."""
-
-    replica: str
-    attempt: int
-    begin: float
-    end: float
-    outcome: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Attempt:
-    """A row of the table of attempts."""
-
-    number: int
-    began: float
-    """Seconds after the begin of the run."""
-    start_seconds: float | None
-    """Until the first step was made; None: none was."""
-    ended: float
-    steps: str
-    cause: str
-    lost: float | None
-    """Seconds that its end cost; None where nothing followed."""
-
-    @property
-    def reason(self) -> str:
-        """The cause in one word, where an event tells it."""
-        reason, colon, _ = self.cause.partition(": ")
-        return reason if colon else ""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
     """All that a report shows."""
@@ -105,8 +69,10 @@ class Content:
     memory_limit: int | None
     """Bytes that a pod of the coordinator may use."""
     goodput: goodput.Goodput
-    attempts: Sequence[Attempt]
-    pods: Sequence[Bar]
+    attempts: Sequence[history.Attempt]
+    pods: Sequence[history.Bar]
+    attempts_without_pods: Sequence[int]
+    """Attempts of the job, no pod of which is on record."""
     staleness: Mapping[int, int]
     """How many updates had which staleness."""
 
@@ -119,13 +85,14 @@ def make(run: records.Run) -> Content:
         message=_message(run),
         facts=tuple(_facts(run)),
         metrics=tuple(_metrics(run.records)),
-        throughput=_over_time(run, "examples a second", _throughput),
-        input_wait=_over_time(run, "input wait", lambda record: _percent(record, "input_wait")),
+        throughput=_over_time(run, "examples a second", lambda record: record.examples_per_second),
+        input_wait=_over_time(run, "input wait", _input_wait_percent),
         memory=_over_time(run, "memory", lambda record: record.fields.get("memoryBytes")),
         memory_limit=_memory_limit(run),
         goodput=goodput.attribute((run.end - run.begin).total_seconds(), periods.intervals(run)),
-        attempts=tuple(_attempts(run)),
-        pods=tuple(_pods(run)),
+        attempts=tuple(history.attempts(run)),
+        pods=tuple(history.bars(run)),
+        attempts_without_pods=history.without_pods(run),
         staleness=_staleness(run.records),
     )
 
@@ -181,13 +148,13 @@ def _steps(run: records.Run) -> str | None:
     return f"{max(report.step, last or 0):,}{total}"
 
 
-def _metrics(recorded: Sequence[records.Record]) -> Iterator[Metric]:
+def _metrics(recorded: Sequence[train_log.Record]) -> Iterator[Metric]:
     kinds = (outputs.TrainEvent.TRAIN, outputs.TrainEvent.EVALUATION)
     values: dict[str, dict[str, dict[float, float]]] = {}
     for record in recorded:
         if record.event in kinds:
             for name, value in record.metrics.items():
-                if math.isfinite(value) and name not in _NO_METRICS:
+                if math.isfinite(value):
                     by_kind = values.setdefault(name, {})
                     by_kind.setdefault(record.event, {})[float(record.step)] = value
     for name in sorted(values, key=lambda name: (name != "loss", name)):
@@ -202,12 +169,12 @@ def _of_steps(kind: str, by_step: Mapping[float, float]) -> Curve | None:
 
 
 def _over_time(
-    run: records.Run, name: str, value_of: Callable[[records.Record], float | None]
+    run: records.Run, name: str, value_of: Callable[[train_log.Record], float | None]
 ) -> Curve | None:
     parts = []
     for period in periods.find(run):
         known = [
-            (_after(run, record.time), float(value))
+            (run.seconds_at(record.time), float(value))
             for record in period.records
             if record.event == outputs.TrainEvent.TRAIN and (value := value_of(record)) is not None
         ]
@@ -234,13 +201,8 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < 60 else contract_progress.format_duration(seconds)
 
 
-def _throughput(record: records.Record) -> float | None:
-    return record.fields.get("examplesPerSecond")
-
-
-def _percent(record: records.Record, name: str) -> float | None:
-    value = record.metrics.get(name)
-    return None if value is None else 100 * value
+def _input_wait_percent(record: train_log.Record) -> float | None:
+    return None if record.input_wait is None else 100 * record.input_wait
 
 
 def _memory_limit(run: records.Run) -> int | None:
@@ -255,44 +217,9 @@ def _memory_limit(run: records.Run) -> int | None:
     return None
 
 
-def _attempts(run: records.Run) -> Iterator[Attempt]:
-    listed = periods.find(run)
-    for place, period in enumerate(listed):
-        following = listed[place + 1] if place + 1 < len(listed) else None
-        first = period.first_step
-        yield Attempt(
-            number=period.number,
-            began=_after(run, period.began),
-            start_seconds=None if first is None else (first - period.began).total_seconds(),
-            ended=_after(run, period.ended),
-            steps="none" if first is None else f"{period.resumed_step} to {period.last_step}",
-            cause=_cause(run, period, is_last=following is None),
-            lost=None if following is None else periods.lost_seconds(run, period, following),
-        )
-
-
-def _cause(run: records.Run, period: periods.Period, *, is_last: bool) -> str:
-    if period.cause is not None:
-        return f"{period.cause.reason}: {period.cause.message}"
-    if is_last:
-        return "Cut off" if run.is_cut_off else run.job.state
-    return "no event tells why it ended"
-
-
-def _pods(run: records.Run) -> Iterator[Bar]:
-    for pod in run.pods:
-        end = run.end if pod.ended is None else pod.ended
-        begin = max(0.0, _after(run, pod.started))
-        yield Bar(pod.replica, pod.attempt, begin, max(begin, _after(run, end)), pod.outcome)
-
-
-def _staleness(recorded: Iterable[records.Record]) -> Mapping[int, int]:
+def _staleness(recorded: Iterable[train_log.Record]) -> Mapping[int, int]:
     counts: collections.Counter[int] = collections.Counter()
     for record in recorded:
         for staleness, count in record.fields.get("staleness", {}).items():
             counts[int(staleness)] += int(count)
     return dict(sorted(counts.items()))
-
-
-def _after(run: records.Run, moment: datetime.datetime) -> float:
-    return (moment - run.begin).total_seconds()

@@ -7,7 +7,7 @@ from typing import Any
 from tfparallel.drawing import palette, svg
 from tfparallel.planning import devices, schedules
 from tfparallel.planning import draw as planning
-from tfparallel.report import content, goodput
+from tfparallel.report import content, goodput, history
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.contract import progress as contract_progress
 
@@ -20,6 +20,7 @@ ACTIVITIES: Mapping[goodput.Activity, palette.Fill] = {
     goodput.Activity.RESTART: palette.Fill("#c2410c", "////"),
     goodput.Activity.LOST: palette.Fill("#f3a683", "xxxx"),
     goodput.Activity.END: palette.Fill("#a79cc9", "\\\\\\\\"),
+    goodput.Activity.UNKNOWN: palette.Fill("#ffffff", ".."),
     goodput.Activity.WAITING: palette.Fill("#f0f0f0"),
 }
 
@@ -205,8 +206,9 @@ def _timeline(drawn: content.Content, width: float) -> svg.Picture:
             ncols=columns,
         )
         causes = [attempt.cause for attempt in drawn.attempts if attempt.lost is not None]
-        canvas.description = f"{len(drawn.attempts)} attempts of {len(replicas)} replicas" + (
-            f". Interruptions: {'; '.join(causes)}" if causes else ""
+        counts = (len(drawn.attempts), len(replicas), len(drawn.pods))
+        canvas.description = "Attempts: {}. Replicas: {}. Processes: {}.".format(*counts) + (
+            f" Interruptions: {'; '.join(causes)}" if causes else ""
         )
     return canvas.picture
 
@@ -230,7 +232,7 @@ def _causes(axis: Any, drawn: content.Content, factor: float, width: float) -> N
                 break
 
 
-def _pod(axis: Any, pod: content.Bar, row: int, factor: float, width: float, whole: float) -> None:
+def _pod(axis: Any, pod: history.Bar, row: int, factor: float, width: float, whole: float) -> None:
     length = pod.end - pod.begin
     axis.barh(row, length / factor, 0.7, pod.begin / factor, **_fill(_POD))
     if whole and 72 * (width - 1) * length / whole > 7 * len(str(pod.attempt)):

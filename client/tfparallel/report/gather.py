@@ -1,5 +1,6 @@
 """Reads what a run left: from a folder of this machine, or from a cluster."""
 
+import dataclasses
 import datetime
 import importlib.metadata
 import pathlib
@@ -9,13 +10,14 @@ from typing import Any
 import pydantic
 import yaml
 
-from tfparallel import errors, models
+from tfparallel import errors, models, train_log
 from tfparallel.cluster import backend
 from tfparallel.machine import detached
-from tfparallel.report import records
+from tfparallel.report import pods, records
 from tfparallel.results import files, folder, places
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.core import waits
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import folders, record
 from tfparallel_trainer.contract import outputs
@@ -97,16 +99,16 @@ async def gather_job(
         JobNotFound: no job has the name.
         SpecError: its train log cannot be read.
     """
-    job = await cluster.get_job(name)
+    job = _with_state(await cluster.get_job(name))
     events = await cluster.list_events(job)
     texts, missing = await _read_results_of_job(cluster, job, choice, say)
-    of_job = f"{names.SINGULAR}/{job.name}"
+    job_events = waits.of_object(events, names.SINGULAR, job.name)
     return records.Run(
         job=job,
         place=f"in namespace {job.namespace}",
         now=wall_clock.utc_now(),
-        events=[event for event in events if event.object == of_job],
-        pods=[_pod_run(replica) for replica in await cluster.list_replicas(job) if replica.started],
+        events=job_events,
+        pods=pods.find(job, await cluster.list_replicas(job), job_events, events),
         records=_parse(texts),
         **_other_results(texts),
         versions=dict(await _versions(cluster)),
@@ -129,7 +131,7 @@ async def _read_results_of_job(
     try:
         async with places.opened(cluster, job, choice, say) as place:
             return await _read(place), ""
-    except errors.Failure as error:
+    except (errors.Failure, load.SpecError) as error:
         return {}, f"The records of training cannot be read: {error}."
 
 
@@ -150,8 +152,8 @@ async def _read(place: files.Place) -> Mapping[str, str]:
     return texts
 
 
-def _parse(texts: Mapping[str, str]) -> Sequence[records.Record]:
-    return records.parse_log(texts.get(outputs.TRAIN_LOG, ""), outputs.TRAIN_LOG)
+def _parse(texts: Mapping[str, str]) -> Sequence[train_log.Record]:
+    return train_log.parse(texts.get(outputs.TRAIN_LOG, ""), outputs.TRAIN_LOG)
 
 
 def _other_results(texts: Mapping[str, str]) -> dict[str, Any]:
@@ -208,7 +210,7 @@ def _pod_runs(changes: Sequence[record.PodChange], *, is_running: bool) -> Itera
             node="",
             started=change.time,
             ended=end.time if end is not None else None,
-            outcome=_outcome(end.reason, end.exit_code)
+            outcome=pods.describe_end(end.reason, end.exit_code)
             if end is not None and ended
             else "runs"
             if is_running
@@ -216,20 +218,12 @@ def _pod_runs(changes: Sequence[record.PodChange], *, is_running: bool) -> Itera
         )
 
 
-def _pod_run(replica: models.Replica) -> records.PodRun:
-    return records.PodRun(
-        replica=replica.name,
-        pod=replica.pod,
-        attempt=replica.attempt,
-        node=replica.node,
-        started=replica.started or datetime.datetime.min.replace(tzinfo=datetime.UTC),
-        ended=replica.ended,
-        outcome="runs" if replica.ended is None else _outcome(replica.reason, replica.exit_code),
-    )
-
-
-def _outcome(reason: str, code: int | None) -> str:
-    return reason if code in (None, 0) else f"{reason or 'ended'}, exit code {code}"
+def _with_state(job: models.Job) -> models.Job:
+    """Return a job whose state follows from its conditions, if an older operator wrote none."""
+    if job.status.state is not None:
+        return job
+    state = conditions.state(job.status)
+    return dataclasses.replace(job, status=job.status.model_copy(update={"state": state}))
 
 
 def _modified(path: pathlib.Path) -> datetime.datetime:

@@ -24,6 +24,8 @@ class Activity(enum.StrEnum):
     """From a loss to the end of the first step after it."""
     END = "end"
     """From the last step to the end of the job: results are written."""
+    UNKNOWN = "not on record"
+    """Processes ran, or may have, and what would say what they did is gone."""
     WAITING = "waiting"
     """No process runs: the job is queued, scheduled, or suspended."""
 

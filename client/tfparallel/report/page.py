@@ -46,6 +46,7 @@ class Section:
 def render(run: records.Run, now: datetime.datetime) -> str:
     """Return the page about a run."""
     figures = content.make(run)
+    has_goodput = bool(figures.attempts) and not run.missing_results
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tfparallel.report", "."),
         autoescape=True,
@@ -55,7 +56,7 @@ def render(run: records.Run, now: datetime.datetime) -> str:
     )
     return environment.get_template("page.html.jinja").render(
         content=figures,
-        goodput=f"{figures.goodput.share:.0%}" if figures.attempts else "",
+        goodput=f"{figures.goodput.share:.0%}" if has_goodput else "",
         sections=[
             _what_ran(run, figures),
             _training(run, figures),
@@ -140,14 +141,6 @@ def _speed(run: records.Run, figures: content.Content) -> Section:
 
 
 def _time(run: records.Run, figures: content.Content) -> Section:
-    sentences = []
-    if run.records and not any(record.is_first_step for record in run.records):
-        sentences.append(
-            "An older version of the trainer did not record when its processes started: starts are"
-            " those of the events."
-        )
-    if not run.pods:
-        sentences.append("When pods started and ended is not on record.")
     rows = [
         [
             str(attempt.number),
@@ -165,10 +158,27 @@ def _time(run: records.Run, figures: content.Content) -> Section:
     return Section(
         key="time",
         title="Where the time went",
-        sentences=sentences,
+        sentences=list(_missing(run, figures)),
         figures=[draw.timeline(figures), draw.shares(figures.goodput)] if has_lasted else [],
         tables=[Table("Starts of training", columns, rows)] if rows else [],
     )
+
+
+def _missing(run: records.Run, figures: content.Content) -> Iterator[str]:
+    """Yield what the timeline lacks."""
+    if run.records and not any(record.is_first_step for record in run.records):
+        yield (
+            "An older version of the trainer did not record when its processes started: starts are"
+            " those of the events."
+        )
+    if run.job.status.attempt and not run.events:
+        yield "The job's Events are gone: by default, a cluster drops them after an hour."
+    if not run.pods:
+        yield "When pods started and ended is not on record."
+    elif numbers := figures.attempts_without_pods:
+        yield f"Attempts whose pods and their Events are gone: {', '.join(map(str, numbers))}."
+    if len(figures.pods) > len(run.pods):
+        yield "Bars of processes whose pods are gone are those of the coordinator's train log."
 
 
 def _optional_duration(seconds: float | None) -> str:

@@ -5,33 +5,19 @@ import datetime
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfparallel import models
-from tfparallel.report import goodput, records
+from tfparallel import models, train_log
+from tfparallel.report import goodput, losses, mesh, records
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import outputs
-
-_LOSSES = frozenset(
-    {
-        names.Reason.REPLICA_FAILED,
-        names.Reason.REPLICA_LOST,
-        names.Reason.SOURCE_FAILED,
-        names.Reason.JOB_EVICTED,
-        names.Reason.JOB_SUSPENDED,
-        names.Reason.REPLICAS_SCALED,
-    }
-)
-"""After these, all replicas start again, or stay away."""
-
-_PAUSES = frozenset(
-    {names.Reason.JOB_SUSPENDED, names.Reason.JOB_EVICTED, names.Reason.JOB_RESUMED}
-)
-"""They say that the job waits until somebody resumes it or its queue has room, or has waited."""
 
 _WHOLE: Mapping[str, goodput.Activity] = {
     outputs.TrainEvent.EVALUATION: goodput.Activity.EVALUATION,
     outputs.TrainEvent.DONE: goodput.Activity.END,
 }
 """What all the time before a record was spent on."""
+
+_Span = tuple[goodput.Activity, datetime.datetime, datetime.datetime]
+"""An activity from a moment to another."""
 
 _SKEW = datetime.timedelta(seconds=1)
 """By which clocks of the trainer and of events may differ."""
@@ -47,13 +33,21 @@ class Period:
     """When its first step was made; None: it made none."""
     resumed_step: int
     """The steps that were made and saved before it."""
-    records: Sequence[records.Record]
+    records: Sequence[train_log.Record]
     """What it recorded, from the first step on."""
+    has_log: bool
+    """Whether a train log is here, which says what the process did."""
     ended: datetime.datetime
     cause: models.Event | None
     """What ended it; None: it runs, or all was trained, or nobody saw why it ended."""
     is_paused: bool
     """Whether the job waited after it, and did not restart at once."""
+
+    @property
+    def attempt(self) -> int | None:
+        """The job's attempt, as the trainer recorded it."""
+        attempt = self.records[0].fields.get("attempt") if self.records else None
+        return None if attempt is None else int(attempt)
 
     @property
     def last_step(self) -> int:
@@ -73,18 +67,27 @@ def find(run: records.Run) -> Sequence[Period]:
 def intervals(run: records.Run) -> Iterator[goodput.Interval]:
     """Yield what the run did, in seconds after its begin."""
     periods = find(run)
+    for activity, begin, end in (*_unseen(run, periods), *_seen(run, periods)):
+        yield goodput.Interval(activity, run.seconds_at(begin), run.seconds_at(end))
+
+
+def _unseen(run: records.Run, periods: Sequence[Period]) -> Iterator[_Span]:
+    """Yield the time before the first period, if what would say so of an earlier one is gone."""
+    status = run.job.status
+    has_start = any(losses.starts_job(event) for event in run.events)
+    if status.attempt and not run.records and not has_start:
+        first = periods[0].began if periods else run.end
+        yield goodput.Activity.UNKNOWN, min(status.start_time or run.begin, first), first
+
+
+def _seen(run: records.Run, periods: Sequence[Period]) -> Iterator[_Span]:
     for place, period in enumerate(periods):
         following = periods[place + 1] if place + 1 < len(periods) else None
         is_restart = place > 0 and not periods[place - 1].is_paused
         is_over = run.job.is_finished and period.cause is None
-        for activity, begin, end in _activities(
-            period, following, is_restart=is_restart, is_over=is_over
-        ):
-            yield goodput.Interval(
-                activity,
-                (begin - run.begin).total_seconds(),
-                (end - run.begin).total_seconds(),
-            )
+        yield from _activities(period, following, is_restart=is_restart, is_over=is_over)
+        if following is None and period.cause and not (run.job.is_finished or period.is_paused):
+            yield goodput.Activity.RESTART, period.ended, run.end
 
 
 def lost_seconds(run: records.Run, period: Period, following: Period) -> float:
@@ -108,8 +111,13 @@ def _begins(run: records.Run) -> Iterator[datetime.datetime]:
         recorded = any(begin < record.time <= end for record in run.records)
         if not recorded or not firsts:
             yield begin
-    if run.records and not firsts and not running:
+    if firsts or running:
+        return
+    if run.records:
         yield run.records[0].time
+    else:
+        coordinator = next(iter(mesh.training_replicas(run)), "")
+        yield from (pod.started for pod in run.pods if pod.replica == coordinator)
 
 
 def _period(
@@ -121,24 +129,40 @@ def _period(
         if begin <= record.time and (record.time < end or end == run.end)
     ]
     last = recorded[-1].time if recorded else begin
-    after = [event for event in run.events if last - _SKEW <= event.time <= end]
-    cause = next((event for event in after if event.reason in _LOSSES), None)
+    cause = _cause(run, begin, last, end)
     is_last = end == run.end
     first = recorded[0] if recorded else None
     ended = end if is_last else last
+    since = last - _SKEW if cause is None else cause.time
     return Period(
         number=number,
         began=begin,
         first_step=None if first is None else first.time,
         resumed_step=0 if first is None else _resumed_step(run, first),
         records=recorded,
+        has_log=not run.missing_results,
         ended=max(last, cause.time) if cause is not None else ended,
         cause=cause,
-        is_paused=any(event.reason in _PAUSES for event in after),
+        is_paused=any(
+            event.reason in losses.PAUSES for event in run.events if since <= event.time <= end
+        ),
     )
 
 
-def _resumed_step(run: records.Run, first: records.Record) -> int:
+def _cause(
+    run: records.Run, begin: datetime.datetime, last: datetime.datetime, end: datetime.datetime
+) -> models.Event | None:
+    """Return what ended a period.
+
+    After a loss, the other processes go on until they are told to end, and save what they have.
+    """
+    during = [event for event in run.events if begin <= event.time <= end]
+    pod = f"{run.job.name}-{next(iter(mesh.training_replicas(run)), '')}"
+    after = (one for one in during if losses.is_loss(one) and one.time >= last - _SKEW)
+    return next((one for one in during if losses.ends(one, pod)), next(after, None))
+
+
+def _resumed_step(run: records.Run, first: train_log.Record) -> int:
     """Return the steps before the first one of a process; older versions record it only by step."""
     if first.is_first_step:
         return first.step - 1
@@ -152,9 +176,10 @@ def _resumed_step(run: records.Run, first: records.Record) -> int:
 
 def _activities(
     period: Period, following: Period | None, *, is_restart: bool, is_over: bool
-) -> Iterator[tuple[goodput.Activity, datetime.datetime, datetime.datetime]]:
+) -> Iterator[_Span]:
     activity = goodput.Activity
     start = activity.RESTART if is_restart else activity.START
+    start = start if period.has_log else activity.UNKNOWN
     yield start, period.began, period.first_step or period.ended
     for before, record in itertools.pairwise(period.records):
         if record.event in _WHOLE:
@@ -188,6 +213,6 @@ def _saved_time(period: Period, resumed_step: int) -> datetime.datetime:
     return saved[-1] if saved else period.first_step or period.ended
 
 
-def _input_wait(record: records.Record) -> float:
-    share = record.metrics.get("input_wait", 0.0)
+def _input_wait(record: train_log.Record) -> float:
+    share = record.input_wait or 0.0
     return min(1.0, max(0.0, share)) if record.event == outputs.TrainEvent.TRAIN else 0.0

@@ -2,35 +2,12 @@
 
 import dataclasses
 import datetime
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pydantic
 
-from tfparallel import models
-from tfparallel_operator.api import load
+from tfparallel import models, train_log
 from tfparallel_trainer.contract import outputs, plan
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Record:
-    """A line of the train log."""
-
-    time: datetime.datetime
-    event: str
-    step: int
-    fields: Mapping[str, Any]
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """Loss and metrics; some may not be finite."""
-        return {name: float(value) for name, value in self.fields.get("metrics", {}).items()}
-
-    @property
-    def is_first_step(self) -> bool:
-        """Whether a process of the trainer has just made its first step."""
-        return self.event == outputs.TrainEvent.FIRST_STEP
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,7 +39,7 @@ class Run:
     events: Sequence[models.Event] = ()
     """Of the job alone, oldest first."""
     pods: Sequence[PodRun] = ()
-    records: Sequence[Record] = ()
+    records: Sequence[train_log.Record] = ()
     """The train log, oldest first."""
     summary: outputs.Summary | None = None
     stages: plan.Pipeline | None = None
@@ -80,31 +57,19 @@ class Run:
     @property
     def end(self) -> datetime.datetime:
         """When it ended, or was looked at."""
-        ended = self.job.status.completion_time if self.job.is_finished else self.now
-        moments = [event.time for event in self.events] if self.job.is_finished else []
-        return max([ended or self.now, *moments, *(record.time for record in self.records[-1:])])
+        logged = [record.time for record in self.records[-1:]]
+        if not self.job.is_finished:
+            return max([self.begin, self.now, *logged])
+        status = self.job.status
+        moments = [event.time for event in self.events]
+        # Not every version has written when a job ended.
+        changes = (one.last_transition_time for one in status.conditions)
+        ended = status.completion_time or max(changes, default=self.now)
+        return max([self.begin, ended, *moments, *logged])
 
-
-def parse_log(text: str, file: str) -> Sequence[Record]:
-    """Read a train log; what follows its last line end is being written.
-
-    Raises:
-        SpecError: a line is none of the trainer's.
-    """
-    return tuple(_parse_lines(text.split("\n")[:-1], file))
-
-
-def _parse_lines(lines: Sequence[str], file: str) -> Iterator[Record]:
-    for number, line in enumerate(lines, 1):
-        try:
-            fields = json.loads(line)
-            time = datetime.datetime.fromisoformat(fields.pop("time"))
-            yield Record(time, str(fields.pop("event")), int(fields.pop("step")), fields)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise load.SpecError(
-                f"{file}:{number}: not a record of the trainer: {line[:80]!r}. Remove the line, and"
-                " run the command again"
-            ) from error
+    def seconds_at(self, moment: datetime.datetime) -> float:
+        """Return how long after the begin a moment is."""
+        return (moment - self.begin).total_seconds()
 
 
 def parse_summary(content: str) -> outputs.Summary | None:

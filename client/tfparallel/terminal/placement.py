@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from rich import table as rich_table
 
 from tfparallel_operator.api import job_status
-
-_STEP = 1024
-_THREE_DIGITS = 100
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+from tfparallel_trainer.contract import progress
 
 
 def headline(placement: job_status.PlacementStatus) -> str:
@@ -37,7 +34,7 @@ def table(placement: job_status.PlacementStatus) -> rich_table.Table:
         more = stage.device_count - len(stage.devices)
         devices = ", ".join(stage.devices) + (f" and {more} more" if more else "")
         row = [str(stage.stage), devices, f"{stage.layers} ({stage.layer_count})"]
-        row.append(amount(stage.parameter_bytes))
+        row.append(progress.format_bytes(stage.parameter_bytes))
         if timed:
             row += [stage.busy_seconds or "", measured[stage.stage], planned[stage.stage]]
         shown.add_row(*row)
@@ -53,12 +50,3 @@ def shares(seconds: Sequence[str | None]) -> list[str]:
     if len(known) < len(seconds) or not sum(known) > 0:
         return [""] * len(seconds)
     return [f"{one / sum(known):.0%}" for one in known]
-
-
-def amount(size: int) -> str:
-    """Write a number of bytes with three digits or a few more: 1.25 MiB, 1023 B."""
-    value, unit = float(size), 0
-    while value >= _STEP and unit < len(_UNITS) - 1:
-        value, unit = value / _STEP, unit + 1
-    digits = f"{value:.0f}" if value >= _THREE_DIGITS else f"{value:.3g}"
-    return f"{digits} {_UNITS[unit]}"

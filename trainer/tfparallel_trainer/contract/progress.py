@@ -30,6 +30,9 @@ MAX_LAYERS_LETTERS = 80
 MAX_REASONS = 6
 MAX_REASON_LETTERS = 320
 
+_BYTE_UNITS = tuple(
+    (1024**power, f"{prefix}iB") for power, prefix in ((4, "T"), (3, "G"), (2, "M"), (1, "K"))
+)
 
 Metrics = Annotated[
     dict[
@@ -132,6 +135,18 @@ def format_number(value: float) -> str:
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return f"{value:.6g}"
+
+
+def find_byte_unit(count: float) -> tuple[int, str]:
+    """Return the bytes and the name of the largest unit that a number of bytes reaches."""
+    return next((unit for unit in _BYTE_UNITS if count >= unit[0]), (1, "B"))
+
+
+def format_bytes(count: float) -> str:
+    """Write bytes for people, with three digits or a few more: 1.25 MiB, 1023 B."""
+    size, name = find_byte_unit(count)
+    value = count / size
+    return f"{value:.0f} {name}" if value >= 100 else f"{value:.3g} {name}"
 
 
 def format_duration(seconds: float) -> str:

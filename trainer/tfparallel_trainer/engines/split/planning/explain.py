@@ -3,17 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract import plan, progress
 from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.engines.split.planning import predict, search_space
 
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count:.0f} B"
+size = progress.format_bytes
 
 
 def axes(mesh: shape.Mesh) -> plan.Axes:

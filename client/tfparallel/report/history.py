@@ -1,0 +1,113 @@
+"""The attempts of a run and the processes of its replicas, in seconds after its begin. Pure."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from tfparallel.report import mesh, periods, records
+from tfparallel_operator.api import names
+from tfparallel_operator.core.status import conditions
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bar:
+    """A pod's process on the timeline, in seconds after the begin of the run."""
+
+    replica: str
+    attempt: int
+    begin: float
+    end: float
+    outcome: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempt:
+    """A row of the table of attempts."""
+
+    number: int
+    began: float
+    """Seconds after the begin of the run."""
+    start_seconds: float | None
+    """Until the first step was made; None: none was."""
+    ended: float
+    steps: str
+    """The first and the last."""
+    cause: str
+    lost: float | None
+    """Seconds that its end cost; None where nothing followed."""
+
+    @property
+    def reason(self) -> str:
+        """The cause in one word, where an event tells it."""
+        reason, colon, _ = self.cause.partition(": ")
+        return reason if colon else ""
+
+
+def attempts(run: records.Run) -> Iterator[Attempt]:
+    """Yield the starts of training, oldest first."""
+    listed = periods.find(run)
+    for place, period in enumerate(listed):
+        following = listed[place + 1] if place + 1 < len(listed) else None
+        first = period.first_step
+        yield Attempt(
+            number=period.number,
+            began=run.seconds_at(period.began),
+            start_seconds=None if first is None else (first - period.began).total_seconds(),
+            ended=run.seconds_at(period.ended),
+            steps=_steps_of(period),
+            cause=_cause(run, listed, place),
+            lost=None if following is None else periods.lost_seconds(run, period, following),
+        )
+
+
+def bars(run: records.Run) -> Iterator[Bar]:
+    """Yield the processes that pods had, and those of the coordinator that only the log knows."""
+    for pod in run.pods:
+        begin = max(0.0, run.seconds_at(pod.started))
+        end = run.seconds_at(run.end if pod.ended is None else pod.ended)
+        yield Bar(pod.replica, pod.attempt, begin, max(begin, end), pod.outcome)
+    yield from _coordinator(run)
+
+
+def without_pods(run: records.Run) -> Sequence[int]:
+    """Return the attempts of the job, no pod of which is on record."""
+    known = {pod.attempt for pod in run.pods}
+    return [one for one in range(1, run.job.status.attempt + 1) if one not in known]
+
+
+def _steps_of(period: periods.Period) -> str:
+    if period.first_step is None:
+        return "none" if period.has_log else "not on record"
+    return f"{period.resumed_step} to {period.last_step}"
+
+
+def _cause(run: records.Run, listed: Sequence[periods.Period], place: int) -> str:
+    period, status = listed[place], run.job.status
+    if period.cause is not None:
+        return f"{period.cause.reason}: {period.cause.message}"
+    if place + 1 == len(listed):
+        failed = conditions.find(status, names.Condition.FAILED)
+        if failed is not None and run.job.state == names.State.FAILED:
+            return f"{failed.reason}: {failed.message}"
+        return "Cut off" if run.is_cut_off else run.job.state
+    # If each restart is counted here, the Events of some are gone.
+    counts = status.restart_causes
+    if sum(counts.values()) != len(listed) - 1:
+        return "no event tells why it ended"
+    if len(counts) == 1:
+        return f"{next(iter(counts))}: by the status; the event is gone"
+    of_all = ", ".join(f"{cause} {count}" for cause, count in counts.items())
+    return f"the event is gone; the status counts {of_all}"
+
+
+def _coordinator(run: records.Run) -> Iterator[Bar]:
+    """Yield the processes of the coordinator whose pods are gone, as the train log has them."""
+    replica = next(iter(mesh.training_replicas(run)), "")
+    pods = [pod for pod in run.pods if pod.replica == replica]
+    for period in periods.find(run):
+        is_known = any(
+            pod.started <= period.ended and (pod.ended or run.end) >= period.began for pod in pods
+        )
+        if replica and period.records and not is_known:
+            number = period.attempt or period.number
+            begin, end = run.seconds_at(period.began), run.seconds_at(period.ended)
+            yield Bar(replica, number, max(0.0, begin), end, "its pod is gone")

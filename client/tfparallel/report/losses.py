@@ -1,0 +1,64 @@
+"""What the Events of a job say of the ends of its processes. Pure."""
+
+import re
+from collections.abc import Iterable
+
+from tfparallel import models
+from tfparallel_operator.api import names
+
+PAUSES = frozenset({names.Reason.JOB_SUSPENDED, names.Reason.JOB_EVICTED, names.Reason.JOB_RESUMED})
+"""They say that the job waits until somebody resumes it or its queue has room, or has waited."""
+
+_LOSSES = frozenset(
+    {
+        names.Reason.REPLICA_FAILED,
+        names.Reason.REPLICA_LOST,
+        names.Reason.SOURCE_FAILED,
+        names.Reason.STALL_DEADLINE_EXCEEDED,
+        names.Reason.PENDING_DEADLINE_EXCEEDED,
+        names.Reason.JOB_EVICTED,
+        names.Reason.JOB_SUSPENDED,
+        names.Reason.REPLICAS_SCALED,
+    }
+)
+
+_STARTS = frozenset({names.Reason.JOB_STARTED, names.Reason.JOB_ADMITTED, names.Reason.JOB_RESUMED})
+
+_ALL = "all replicas run again"
+_WITH_CHIEF = re.compile(rf"{_ALL}|the chief runs? again")
+
+
+def is_loss(event: models.Event) -> bool:
+    """Whether replicas start again after an event of the job, or stay away."""
+    return event.reason in _LOSSES
+
+
+def ends(event: models.Event, pod: str) -> bool:
+    """Whether an event of the job ended the process of a pod, if it had not ended by itself.
+
+    Args:
+        event: of the job.
+        pod: the name of the coordinator's, or of a pod whose strategy restarts all together.
+    """
+    if not is_loss(event):
+        return False
+    return (
+        event.reason in PAUSES
+        or _WITH_CHIEF.search(event.message) is not None
+        or names_pod(event, pod)
+    )
+
+
+def names_pod(event: models.Event, pod: str) -> bool:
+    """Whether an event of the job is the loss of this pod."""
+    return is_loss(event) and event.message.startswith((f"{pod} ", f"{pod}:"))
+
+
+def starts_job(event: models.Event) -> bool:
+    """Whether the job starts with an event of it, or starts again after it has waited."""
+    return event.reason in _STARTS
+
+
+def count_attempts(events: Iterable[models.Event]) -> int:
+    """Return how many attempts begin with these events of a job."""
+    return sum(starts_job(event) or (is_loss(event) and _ALL in event.message) for event in events)

@@ -1,0 +1,71 @@
+"""The train log, which the trainer leaves of each run. Pure: takes the text of the file."""
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tfparallel_operator.api import load
+from tfparallel_trainer.contract import outputs
+
+_INPUT_WAIT = "input_wait"
+"""What the trainer records among the metrics, though it says nothing of the model."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """A line of the train log."""
+
+    time: datetime.datetime
+    event: str
+    step: int
+    metrics: Mapping[str, float]
+    """Loss and metrics; some may not be finite."""
+    input_wait: float | None
+    """The share of the time that the devices waited for data; None: not recorded."""
+    fields: Mapping[str, Any]
+    """The others, which follow from the event."""
+
+    @property
+    def examples_per_second(self) -> float | None:
+        """How fast training is."""
+        return self.fields.get("examplesPerSecond")
+
+    @property
+    def is_first_step(self) -> bool:
+        """Whether a process of the trainer has just made its first step."""
+        return self.event == outputs.TrainEvent.FIRST_STEP
+
+
+def parse(text: str, file: str) -> Sequence[Record]:
+    """Read a train log; what follows its last line end is being written.
+
+    Args:
+        text: its content.
+        file: its name in errors.
+
+    Raises:
+        SpecError: a line is none of the trainer's.
+    """
+    return tuple(_parse_lines(text.split("\n")[:-1], file))
+
+
+def _parse_lines(lines: Sequence[str], file: str) -> Iterator[Record]:
+    for number, line in enumerate(lines, 1):
+        try:
+            fields = json.loads(line)
+            metrics = {name: float(value) for name, value in fields.pop("metrics", {}).items()}
+            yield Record(
+                time=datetime.datetime.fromisoformat(fields.pop("time")),
+                event=str(fields.pop("event")),
+                step=int(fields.pop("step")),
+                input_wait=metrics.pop(_INPUT_WAIT, None),
+                metrics=metrics,
+                fields=fields,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise load.SpecError(
+                f"{file}:{number}: not a record of the trainer: {line[:80]!r}. Remove the line, and"
+                " run the command again"
+            ) from error

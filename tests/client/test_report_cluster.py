@@ -1,0 +1,96 @@
+"""`tfparallel report` on a real API server, of jobs of which little is left."""
+
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+from testing import pictures
+from testing.operator import harness, objects
+from tfparallel_operator.api import names
+from tfparallel_operator.api_server import resources
+
+ENDED = "2100-01-01T00:00:00Z"
+"""After the job was created, whenever the test runs."""
+
+
+def succeeded() -> dict[str, str]:
+    return {
+        "type": names.Condition.SUCCEEDED,
+        "status": "True",
+        "reason": "WorkersSucceeded",
+        "message": "all workers ended with success",
+        "lastTransitionTime": ENDED,
+    }
+
+
+async def create(place: harness.Place, status: dict[str, Any]) -> None:
+    """A job with this status, and nothing else: neither pods nor Events nor its claim."""
+    trainer = {
+        "source": {"configMap": {"name": "digits"}},
+        "globalBatchSize": 32,
+        "epochs": 1,
+        "checkpoint": {"claim": "gone"},
+    }
+    job = objects.job()
+    job["spec"] = {"trainer": trainer, "tfReplicaSpecs": {"Worker": {"replicas": 2}}}
+    await place.create_job(job)
+    path = resources.JOBS.path(place.namespace, "digits", "status")
+    await place.api.patch(path, {"status": status})
+
+
+def report(place: harness.Place, folder: pathlib.Path) -> str:
+    """What the page of the job says."""
+    file = folder / "digits.html"
+    where = ("--namespace", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
+    command = (sys.executable, "-m", "tfparallel", "report", "digits", "-o", str(file), *where)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{file}\n"), done.stderr
+    return pictures.words(file.read_text(encoding="utf-8"))
+
+
+async def test_a_status_of_an_older_operator_makes_a_page_of_what_there_is(
+    place: harness.Place, tmp_path: pathlib.Path
+) -> None:
+    """Its operator wrote conditions alone: neither state nor attempt nor times."""
+    await create(place, {"conditions": [succeeded()]})
+    said = report(place, tmp_path)
+    assert "digits Succeeded What ran" in said
+    assert "replicas Worker 2" in said
+    assert "globalBatchSize: 32" in said
+    assert "claim 'gone' of job 'digits' does not exist" in said
+    assert "When pods started and ended is not on record." in said
+    assert "Goodput" not in said
+
+
+async def test_a_job_whose_pods_events_and_claim_are_gone_says_so(
+    place: harness.Place, tmp_path: pathlib.Path
+) -> None:
+    status = {
+        "state": "Succeeded",
+        "strategy": "MultiWorkerMirrored",
+        "attempt": 2,
+        "completionTime": ENDED,
+        "restarts": {"failure": 0, "disruption": 1},
+        "restartCauses": {"Disruption": 1},
+        "progress": {"step": 40, "metrics": {"loss": "0.25"}},
+        "conditions": [succeeded()],
+    }
+    await create(place, status)
+    said = report(place, tmp_path)
+    assert "restarts 1 (Disruption 1)" in said
+    assert "The records of training cannot be read: claim 'gone' of job 'digits' does not" in said
+    assert "Last report: loss 0.25." in said
+    assert "The job's Events are gone: by default, a cluster drops them after an hour." in said
+    assert "When pods started and ended is not on record." in said
+    assert "100.0 %" in said
+    assert "not on record" in said
+    assert "Goodput" not in said
+
+
+async def test_a_job_that_does_not_exist_ends_with_a_sentence(place: harness.Place) -> None:
+    where = ("--namespace", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
+    command = (sys.executable, "-m", "tfparallel", "report", "digits", *where)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("error: ")) == (2, 1)
+    assert "there is no job 'digits'" in " ".join(done.stderr.split())

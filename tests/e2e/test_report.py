@@ -1,0 +1,126 @@
+"""`tfparallel report` of a job in pods that lost a worker: while it runs, and when it has ended."""
+
+import pathlib
+import re
+
+import pytest
+
+from testing import pictures
+from testing.e2e import jobs, namespaces, terminal, volumes
+
+pytestmark = [pytest.mark.timeout(1800)]
+
+GATED = pathlib.Path(__file__).parent / "models/gated.py"
+STEPS = 200
+STEPS_OF_AN_ATTEMPT = 32
+STEPS_OF_AN_EPOCH = 8
+LOSS = "ReplicaFailed: gated-worker-1 exited with code 137"
+
+
+class Page:
+    """A report as people read it."""
+
+    def __init__(self, file: pathlib.Path) -> None:
+        text = file.read_text(encoding="utf-8")
+        self.words = pictures.words(text)
+        drawn = {pictures.title(one): one for one in pictures.find(text)}
+        self.said = {title: pictures.description(one) for title, one in drawn.items()}
+        self.placement = {text.content for text in pictures.texts(drawn["Placement"])}
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Hundredths of the wall time, by activity."""
+        shares = re.findall(r"([a-z ]+) ([\d.]+)%", self.said["Time by activity"])
+        return {activity.strip(): float(share) for activity, share in shares}
+
+
+def start(namespace: namespaces.Namespace) -> volumes.Volume:
+    """Have two workers train."""
+    volume = volumes.make(namespace, "gated")
+    namespace.kubectl("create", "configmap", "gated", f"--from-file=model.py={GATED}")
+    container = {"name": "tensorflow", "resources": {"requests": {"cpu": "400m"}}}
+    worker = {"replicas": 2, "template": {"spec": {"containers": [container]}}}
+    trainer = {
+        "source": {"configMap": {"name": "gated"}},
+        "steps": STEPS,
+        "globalBatchSize": 8,
+        "checkpoint": {"claim": "gated", "everySteps": 20},
+    }
+    namespace.apply(jobs.job("gated", trainer=trainer, tfReplicaSpecs={"Worker": worker}))
+    return volume
+
+
+def wait_trained(namespace: namespaces.Namespace, after: int) -> int:
+    """Wait until an attempt after this one is at its gate, or an epoch before; return its number.
+
+    On a busy machine an attempt may be lost before its first step, which is not what is tested.
+    """
+
+    def has_trained(status: namespaces.Object) -> bool:
+        assert status.get("state") not in {"Succeeded", "Failed"}, status
+        attempt = status.get("attempt", 0)
+        step = attempt * STEPS_OF_AN_ATTEMPT - STEPS_OF_AN_EPOCH
+        reached = status.get("progress", {}).get("step", 0)
+        return bool(status.get("state") == "Running" and attempt > after and reached >= step)
+
+    return int(namespace.wait("gated", has_trained)["status"]["attempt"])
+
+
+def test_a_report_shows_every_attempt_of_a_job_in_pods(
+    namespace: namespaces.Namespace, tmp_path: pathlib.Path
+) -> None:
+    volume, shell = start(namespace), terminal.shell(namespace, tmp_path)
+
+    def report(name: str) -> Page:
+        file = tmp_path / f"{name}.html"
+        assert shell.run(f"tfparallel report gated -o {file}") == f"{file}\n"
+        return Page(file)
+
+    lost = wait_trained(namespace, 0)
+    first = namespace.pods("gated")
+    namespace.crash("gated-worker-1")
+    last = wait_trained(namespace, lost)
+    second = namespace.pods("gated")
+    running = report("running")
+    volume.touch("gated/hurry")
+    job = namespace.wait_ended("gated")
+    assert job["status"]["state"] == "Succeeded", namespace.describe("gated")
+    ended = report("ended")
+
+    for page, state in ((running, "Running"), (ended, "Succeeded")):
+        assert f"gated {state} " in page.words
+        assert "strategy MultiWorkerMirrored replicas Worker 2" in page.words
+        assert f"restarts {last - 1} (RetryableExit {last - 1})" in page.words
+        assert all(f"{name} " in page.words for name in ("operator", "TensorFlow", "Keras"))
+        assert "globalBatchSize: 8" in page.words
+        for name, pod in second.items():
+            replica, node = name.removeprefix("gated-"), pod["spec"]["nodeName"]
+            assert f"{replica} {node} {name} {last} " in page.words
+            assert {replica, node} <= page.placement
+        assert {"data 0", "data 1"} <= page.placement
+        assert page.said["loss by step"].startswith("training from ")
+        assert {"Examples a second", "Memory of the coordinator, MiB"} <= page.said.keys()
+        timeline = page.said["Timeline"]
+        assert f"Replicas: 2. Processes: {2 * last}. Interruptions: " in timeline
+        assert LOSS in timeline
+        assert f"{LOSS} " in page.words.partition("Starts of training")[2]
+        assert sum(page.shares.values()) == pytest.approx(100, abs=0.05 * len(page.shares))
+        assert {"training", "checkpoint", "start", "restart"} <= page.shares.keys()
+        assert "not on record" not in page.shares
+        assert "are gone" not in page.words
+    node = second["gated-worker-0"]["spec"]["nodeName"]
+    assert f"worker-0 {node} gated-worker-0 {last} runs" in running.words
+    assert f"worker-0 {node} gated-worker-0 {last} Completed" in ended.words
+    assert f"steps {STEPS} of {STEPS}" in ended.words
+    assert first.keys() == second.keys()
+
+    namespace.kubectl("delete", "events", "--all")
+    bare = report("bare")
+    assert "The job's Events are gone" in bare.words
+    gone = ", ".join(map(str, range(1, last)))
+    assert f"Attempts whose pods and their Events are gone: {gone}." in bare.words
+    assert "Bars of processes whose pods are gone are those of the coordinator's" in bare.words
+    assert "Replicas: 2. Processes: 3." in bare.said["Timeline"], "two pods, and a start in the log"
+    if last == 2:
+        assert "RetryableExit: by the status; the event is gone" in bare.said["Timeline"]
+    assert sum(bare.shares.values()) == pytest.approx(100, abs=0.05 * len(bare.shares))
