@@ -230,7 +230,7 @@ def refused(runs: trainings.Runs, variables: Mapping[str, str], uri: str) -> lau
 def test_a_finished_job_is_found_by_its_summary(runs: trainings.Runs, s3: buckets.Bucket) -> None:
     (environment,) = runs.environments(steps=1, checkpoint=s3.checkpoint(), variables=s3.variables)
     job = settings.read(environment)
-    assert not preflight.finished(job)
+    assert preflight.end_of(job) is None
     summary = outputs.Summary(
         done=True,
         job_digest=job.digest,
@@ -241,4 +241,4 @@ def test_a_finished_job_is_found_by_its_summary(runs: trainings.Runs, s3: bucket
         metrics={},
     )
     job.results.write(outputs.SUMMARY, summary.model_dump_json(by_alias=True).encode())
-    assert preflight.finished(job)
+    assert preflight.end_of(job) is not None

@@ -13,8 +13,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import tensorflow as tf
 
@@ -31,11 +31,6 @@ def meet(
     processes: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]
 ) -> "Rendezvous":
     """Return when this process is connected with every peer.
-
-    Args:
-        processes: those of the job.
-        timeout_seconds: how long that may take.
-        say: writes a line for people, about whom this process waits for.
 
     Raises:
         StartTimeoutError: peers are missing at the limit; names them.
@@ -56,19 +51,23 @@ def meet(
 def join(processes: tasks.Cluster, connections: "Rendezvous") -> object:
     """Start TensorFlow's cluster; it must be the first thing that TensorFlow does.
 
-    Returns:
-        What holds the cluster: keep it as long as ranks work together.
+    Keep what this returns as long as ranks work together: it holds the cluster.
     """
     with cluster.limited(), connections.guarded():
         strategy: object = tf.distribute.MultiWorkerMirroredStrategy(
-            cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
-                tf.train.ClusterSpec(processes.addresses()),
-                task_type=processes.task.role,
-                task_id=processes.task.index,
-                rpc_layer="grpc",
-            )
+            cluster_resolver=resolver(processes, processes.addresses())
         )
     return strategy, connections
+
+
+def resolver(processes: tasks.Cluster, addresses: Mapping[str, Sequence[str]]) -> Any:
+    """What tells TensorFlow the addresses by role, and which task this process is."""
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(addresses),
+        task_type=processes.task.role,
+        task_id=processes.task.index,
+        rpc_layer="grpc",
+    )
 
 
 class Rendezvous:

@@ -28,11 +28,7 @@ class Answer(enum.StrEnum):
 
 
 class Control:
-    """The chief's end; answers from a thread as long as the body of `with` runs.
-
-    Raises:
-        BadConfigurationError: the chief's port is taken.
-    """
+    """The chief's end; answers from a thread as long as the body of `with` runs."""
 
     def __init__(self, chief: tasks.Task) -> None:
         self._socket = cluster.listen(chief)
@@ -108,10 +104,7 @@ class Control:
 def ask(chief: tasks.Task, name: str, life: str) -> Answer | None:
     """Ask the chief whether training goes on; None when it does not answer.
 
-    Args:
-        chief: whom to ask.
-        name: who asks.
-        life: another one for each process that has had this name.
+    `life` is another one for each process that has had this name.
     """
     try:
         with socket.create_connection(cluster.endpoint(chief), _ASK_SECONDS) as connection:
@@ -119,23 +112,3 @@ def ask(chief: tasks.Task, name: str, life: str) -> Answer | None:
             return Answer(connection.recv(_LONGEST_NAME).decode())
     except (OSError, ValueError):
         return None
-
-
-class Patience:
-    """How long the chief has been silent."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._answered_at = time.monotonic()
-        self.has_answered = False
-        """Whether the chief has ever answered."""
-
-    def renew(self) -> None:
-        """The chief has answered."""
-        self.has_answered = True
-        self._answered_at = time.monotonic()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has been silent for longer than is waited."""
-        return time.monotonic() - self._answered_at > self._seconds
