@@ -41,8 +41,8 @@ class Context:
     def fetch(self, address: str) -> pathlib.Path:
         """Copy an object of a bucket to the local disk, once for all processes of a machine.
 
-        The address is s3://bucket/key or gs://bucket/key, and gives a local file; with a slash at
-        its end, it is that of all objects below, and gives a local folder.
+        The address s3://bucket/key or gs://bucket/key gives a local file. One that ends with a
+        slash gives a local folder of all objects below.
         """
         return fetch.fetch(address)
 
@@ -55,7 +55,7 @@ class Module:
     """The functions of a user's module, each called with its errors translated.
 
     `seeded` gives the context with random generators of a seed, in which a model is built and data
-    functions are called; `moved` hears that a call begins and ends.
+    functions are called. `moved` hears that a call begins and ends.
     """
 
     def __init__(

@@ -15,31 +15,31 @@ class Exit(enum.IntEnum):
     meaning: str
     """One sentence for a person who sees the code in a status or a log."""
 
-    def __new__(cls, code: int, retryable: bool, meaning: str) -> Self:
-        """Let the code be the value."""
+    def __new__(cls, code: int, meaning: str = "", retryable: bool = False) -> Self:
+        """Let the code alone be the value."""
         member = int.__new__(cls, code)
         member._value_ = code
         member.retryable = retryable
         member.meaning = meaning
         return member
 
-    DONE = 0, False, "training finished"
-    USER_ERROR = 65, False, "the user's module, model or data raised an error"
-    NON_FINITE = 66, False, "the loss, a gradient or a weight became NaN or infinite"
-    INTERNAL_ERROR = 70, False, "the trainer itself failed; the log has the traceback"
+    DONE = 0, "training finished"
+    USER_ERROR = 65, "the user's module, model or data raised an error"
+    NON_FINITE = 66, "the loss, a gradient or a weight became NaN or infinite"
+    INTERNAL_ERROR = 70, "the trainer itself failed; the log has the traceback"
     """In a way that it does not know: a bug to report."""
-    DEVICE_FAILED = 71, True, "a device, or what joins devices, failed"
+    DEVICE_FAILED = 71, "a device, or what joins devices, failed", True
     """Another try may do, or another node."""
-    STORAGE_FAILED = 73, True, "data could not be read, or a checkpoint or the results not written"
+    STORAGE_FAILED = 73, "data could not be read, or a checkpoint or the results not written", True
     """For now; the last good checkpoint is whole."""
-    START_TIMEOUT = 74, True, "a peer did not start in time"
-    PEER_LOST = 75, True, "a peer was lost"
+    START_TIMEOUT = 74, "a peer did not start in time", True
+    PEER_LOST = 75, "a peer was lost", True
     """It died or froze: the survivors end at once and are ready to be run again."""
-    PREEMPTED = 76, True, "asked to end, after saving a checkpoint where one is configured"
-    OUT_OF_MEMORY = 77, True, "out of memory"
-    BAD_CONFIGURATION = 78, False, "the configuration cannot work as given"
+    PREEMPTED = 76, "asked to end, after saving a checkpoint where one is configured", True
+    OUT_OF_MEMORY = 77, "out of memory", True
+    BAD_CONFIGURATION = 78, "the configuration cannot work as given"
     """The job file, the environment or the strategy."""
-    STALLED = 79, True, "a step, or what comes before or after the steps, did not end in time"
+    STALLED = 79, "a step, or what comes before or after the steps, did not end in time", True
 
 
 def describe(code: int) -> str:

@@ -85,8 +85,8 @@ class Whole:
     def after(self, call: Callable[[], bytes]) -> bytes:
         """Let the leading process make a call; all get what it gives and what it changes.
 
-        If it changes no variable, and gives what the last one gave, other processes learn so by one
-        small sum; where this process has all replicas, nothing is computed.
+        If it changes no variable, and gives what the last one gave, one small sum tells others so.
+        Where this process has all replicas, nothing is computed.
         """
         if self.is_alone:
             return call()

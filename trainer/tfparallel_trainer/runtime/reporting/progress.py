@@ -29,7 +29,7 @@ _FINAL = frozenset(range(400, 500)) - {http.HTTPStatus.TOO_MANY_REQUESTS}
 class Pusher:
     """Sends the latest report; older ones that were not sent yet are dropped.
 
-    Between two reports the interval passes, except before the last one. A line for people tells of
+    Between two reports the interval passes, except before the last one. A line for people reports
     each change between success and failure. Without a target it sends none.
     """
 

@@ -1,7 +1,7 @@
 """Records of a run: JSON lines for machines and TensorBoard's event files.
 
 The train log tells how an epoch goes, about once a second. The step log has a line for each step,
-and for where epochs and evaluations are, so that those who compare runs tell speed without them.
+for those who compare runs. Its lines on epochs and evaluations let speed be told without them.
 """
 
 import contextlib
