@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import tasks
@@ -92,6 +93,34 @@ def listen(task: tasks.Task) -> socket.socket:
             f"TF_CONFIG gives {task.name} the address {task.address}, where it cannot listen "
             f"({error}): give it a free port."
         ) from error
+
+
+class Listener:
+    """Listens at a process's port while the body of `with` runs; a thread takes connections."""
+
+    def __init__(self, task: tasks.Task, name: str, take: Callable[[socket.socket], None]) -> None:
+        self._task = task
+        self._take = take
+        self._listening = threading.Thread(target=self._accept, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._socket = listen(self._task)
+        self._listening.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # wakes the thread; the port is free when it has ended
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._listening.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:  # closed
+                return
+            self._take(connection)
 
 
 @contextlib.contextmanager

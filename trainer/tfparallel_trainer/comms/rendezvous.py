@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import tensorflow as tf
 
@@ -70,29 +70,15 @@ def resolver(processes: tasks.Cluster, addresses: Mapping[str, Sequence[str]]) -
     )
 
 
-class Rendezvous:
-    """Connections with peers; keep it until TensorFlow has started in all of them.
-
-    It listens while the body of `with` runs.
-    """
+class Rendezvous(cluster.Listener):
+    """Connections with peers; keep it until TensorFlow has started in all of them."""
 
     def __init__(self, processes: tasks.Cluster) -> None:
+        super().__init__(processes.task, "rendezvous", self._meet)
         self._processes = processes
         self._sockets: dict[str, list[socket.socket]] = {}
         self._closed = False
         self._changing = threading.Lock()
-
-    def __enter__(self) -> Self:
-        self._listener = cluster.listen(self._processes.task)
-        self._listening = threading.Thread(target=self._listen, name="rendezvous", daemon=True)
-        self._listening.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # wakes the thread; the port is free when it has ended
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._listening.join()
 
     def close(self) -> None:
         """End all connections."""
@@ -167,13 +153,8 @@ class Rendezvous:
             else:
                 self._sockets.setdefault(name, []).append(connection)
 
-    def _listen(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # closed
-                return
-            threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+    def _meet(self, connection: socket.socket) -> None:
+        threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
 
     def _greet(self, connection: socket.socket) -> None:
         """This side speaks first, so that nothing is ever said to a server of TensorFlow's."""

@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
-from typing import Self
 
 from tfparallel_trainer.comms import cluster, tasks
 
@@ -27,26 +26,17 @@ class Answer(enum.StrEnum):
     DONE = "done"
 
 
-class Control:
+class Control(cluster.Listener):
     """The chief's end; answers from a thread as long as the body of `with` runs."""
 
     def __init__(self, chief: tasks.Task) -> None:
-        self._socket = cluster.listen(chief)
+        super().__init__(chief, "control", self._reply)
         self._answer = Answer.RUN
         self._opened_at = time.monotonic()
         self._asked_at: dict[str, float] = {}
         self._lives: dict[str, str] = {}
         self._dismissed: set[str] = set()
         self._changed = threading.Condition()
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._serve, name="control", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # wakes the thread
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
 
     def dismiss(self, names: Iterable[str], seconds: float) -> None:
         """Answer that training is done, and wait until all of these have heard it."""
@@ -76,29 +66,21 @@ class Control:
             has_asked = peer.name in self._asked_at
         return cluster.unreachable(peer) or ("" if has_asked else "it has not asked the chief")
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:  # closed
-                return
-            with connection, contextlib.suppress(OSError):
-                self._reply(connection)
-
     def _reply(self, connection: socket.socket) -> None:
-        connection.settimeout(_LISTEN_SECONDS)
-        name, _, life = connection.recv(_LONGEST_NAME).decode(errors="replace").partition(" ")
-        if not name:  # somebody looked whether the port is open
-            return
-        with self._changed:
-            answer = self._answer
-            self._asked_at[name] = time.monotonic()
-            self._lives[name] = life
-        connection.sendall(answer.encode())
-        if answer is Answer.DONE:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(_LISTEN_SECONDS)
+            name, _, life = connection.recv(_LONGEST_NAME).decode(errors="replace").partition(" ")
+            if not name:  # somebody looked whether the port is open
+                return
             with self._changed:
-                self._dismissed.add(name)
-                self._changed.notify()
+                answer = self._answer
+                self._asked_at[name] = time.monotonic()
+                self._lives[name] = life
+            connection.sendall(answer.encode())
+            if answer is Answer.DONE:
+                with self._changed:
+                    self._dismissed.add(name)
+                    self._changed.notify()
 
 
 def ask(chief: tasks.Task, name: str, life: str) -> Answer | None:
