@@ -74,7 +74,7 @@ def shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:
 
 
 def compare(path: pathlib.Path, there: keys.Shapes, here: keys.Shapes) -> None:
-    """Refuse a file (BadConfigurationError) that has not the datasets of the model, `here`."""
+    """Refuse (BadConfigurationError) a file without the datasets of the model, which are `here`."""
     differing = keys.differences(there, here, str)
     if differing:
         raise errors.BadConfigurationError(

@@ -63,7 +63,7 @@ class Box:
 
 
 def box(part: Part, shape: Sequence[int]) -> Box:
-    """Say where a part lies in a variable of this shape; a ValueError for others' slices."""
+    """Where a part lies in a variable of this shape; a ValueError for slices that do not fit."""
     axes = [*part, *[slice(None)] * (len(shape) - len(part))]
     bounds = [one.indices(length) for one, length in zip(axes, shape, strict=True)]
     if any(step != 1 or high < low for low, high, step in bounds):

@@ -86,12 +86,15 @@ class Reporter:
 
     def epoch_begins(self) -> None:
         """Note in the step log that an epoch begins, or goes on after a restart."""
-        self._log(outputs.StepEvent.EPOCH)
+        if self.step_log is not None:
+            self.step_log.write(outputs.StepEvent.EPOCH)
 
     def stepped(self, step: int, examples: int, loss: float, staleness: int | None = None) -> None:
         """Count a step that is made."""
-        facts = {} if staleness is None else {"staleness": staleness}
-        self._log(outputs.StepEvent.STEP, examples=examples, loss=outputs.number(loss), **facts)
+        if self.step_log is not None:
+            facts = {} if staleness is None else {"staleness": staleness}
+            number = outputs.number(loss)
+            self.step_log.write(outputs.StepEvent.STEP, examples=examples, loss=number, **facts)
         if staleness is not None:
             self._staleness[staleness] += 1
         self._timed_steps += 1
@@ -138,8 +141,9 @@ class Reporter:
         self, values: dict[str, float], step: int, total: int | None, epoch: int
     ) -> None:
         """Report an evaluation; it does not count as training time, and the last rate stays."""
-        numbers = {name: outputs.number(value) for name, value in values.items()}
-        self._log(outputs.StepEvent.EVALUATION, metrics=numbers)
+        if self.step_log is not None:
+            numbers = {name: outputs.number(value) for name, value in values.items()}
+            self.step_log.write(outputs.StepEvent.EVALUATION, metrics=numbers)
         self._metrics.update({f"val_{name}": value for name, value in values.items()})
         self._last = self._counted_from = time.monotonic()
         if not self._chief:
@@ -176,10 +180,6 @@ class Reporter:
     def _say(self, sentence: str) -> None:
         if self._lines:
             self._out.say(sentence)
-
-    def _log(self, event: outputs.StepEvent, **facts: object) -> None:
-        if self.step_log is not None:
-            self.step_log.write(event, **facts)
 
     def _record(
         self, kind: str, step: int, values: dict[str, float], facts: dict[str, Any]
