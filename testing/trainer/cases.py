@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import keras
 import numpy as np
 
-from testing.trainer import reference
+from testing.trainer import reference, requests
 from testing.trainer import runs as trainings
 from testing.trainer.models import truth as models
 from tfparallel_operator.local import ports
@@ -134,14 +134,8 @@ def train(
     module = user.Module(pathlib.Path(__file__), case.functions(synchronized=True))
     mesh = shape.Mesh(data=len(processes.tasks) * len(names), generation=generation)
     places = [processes.me * len(names) + place for place in range(len(names))]
-    request = source.Request(
-        seed=SEED,
-        source_dir=pathlib.Path(),
-        output_dir=pathlib.Path(),
-        division=batching.Division(batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places)),
-        endless_allowed=True,
-    )
-    examples = source.training(module, request)
+    division = batching.Division(batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places))
+    examples = source.training(module, requests.of(division, SEED))
     replicas = []
     for rank, name in zip(places, names, strict=True):
         replica.forget_names()

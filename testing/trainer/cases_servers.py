@@ -21,7 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from testing.trainer import cases, reference
+from testing.trainer import cases, reference, requests
 from testing.trainer import runs as trainings
 from testing.trainer.models import truth as models
 from tfparallel_operator.local import ports
@@ -157,16 +157,8 @@ def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trai
 
 
 def _feed(module: user.Module, seed: int) -> batching.Source:
-    return source.training(
-        module,
-        source.Request(
-            seed=seed,
-            source_dir=pathlib.Path(),
-            output_dir=pathlib.Path(),
-            division=batching.Division(batch_size=cases.BATCH, ranks=1, local_ranks=(0,)),
-            endless_allowed=True,
-        ),
-    )
+    division = batching.Division(batch_size=cases.BATCH, ranks=1, local_ranks=(0,))
+    return source.training(module, requests.of(division, seed))
 
 
 def train_together(

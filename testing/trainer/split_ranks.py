@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from testing.trainer import cases, split_partition
+from testing.trainer import cases, requests, split_partition
 from testing.trainer import ranks as devices
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
@@ -42,14 +42,8 @@ def prepare(
     module = user.Module(pathlib.Path(__file__), functions)
     places = places or dict(enumerate(devices.DEVICES[: mesh.size]))
     places_of_data = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in places)
-    request = source.Request(
-        seed=cases.SEED,
-        source_dir=pathlib.Path(),
-        output_dir=pathlib.Path(),
-        division=batching.Division(batch_size=batch, ranks=mesh.data, local_ranks=places_of_data),
-        endless_allowed=True,
-    )
-    examples = source.training(module, request)
+    division = batching.Division(batch_size=batch, ranks=mesh.data, local_ranks=places_of_data)
+    examples = source.training(module, requests.of(division, cases.SEED))
     replica.forget_names()
     bare = skeleton.build(module, cases.SEED)
     divided = split_partition.divide(skeleton.recorded(module, bare), mesh, microbatches, order)

@@ -10,6 +10,7 @@ import yaml
 from benchmarks.pages import comparisons, plans, redraw
 from testing import pages, paths
 from testing.operator import builders
+from testing.trainer import fit_support
 from tfparallel.compare import complexity
 from tfparallel_operator.api import load, names, policies, types
 from tfparallel_operator.core import installation, layout, observation, replicas
@@ -135,8 +136,8 @@ def test_the_versions_are_those_of_the_requirements() -> None:
 
 def test_the_page_on_fit_shows_what_fit_supports() -> None:
     page = (paths.ROOT / "docs/how-to/fit.md").read_text()
-    assert support.table(support.ARGUMENTS, "argument") in page
-    assert support.table(support.CALLBACKS, "callback") in page
+    assert fit_support.table(fit_support.ARGUMENTS, "argument") in page
+    assert fit_support.table(support.CALLBACKS, "callback") in page
 
 
 SCOPES = {

@@ -30,7 +30,7 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
         job_settings = settings.read(env)
         out = console.Console(job_settings.cluster.task.name, failure_file)
         preflight.check(job_settings)
-        if preflight.finished(job_settings) and not results.owed(job_settings):
+        if preflight.end_of(job_settings) is not None and not results.owed(job_settings):
             out.say(f"this job has already finished; its results are in {job_settings.results}")
         else:
             _tell_cluster(env)
@@ -62,11 +62,8 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     from tfparallel_trainer.runtime import context, run
     from tfparallel_trainer.runtime.lifecycle import failures, stall
 
-    def give_up(error: errors.TrainerError) -> None:
-        termination.tell(out, error)
-        termination.end(error.exit)
-
-    late = errors.PreemptedError("Asked to end, at a moment when no step is made.")
+    give_up = functools.partial(termination.give_up, out)
+    late = errors.PreemptedError(termination.LATE)
     stop = termination.Termination(lambda: give_up(late), settings.grace_seconds)
     stop.install()
     devices.limit_threads()

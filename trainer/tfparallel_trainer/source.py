@@ -72,15 +72,10 @@ def main(arguments: Sequence[str], env: Mapping[str, str]) -> exits.Exit:
 
 
 def unpack(chunks: pathlib.Path, sha256: str, folder: pathlib.Path) -> int:
-    """Unpack an archive into a folder, and return how many files it has.
+    """Unpack an archive of this digest into a folder, and return how many files it has.
 
-    Args:
-        chunks: a folder with a file for each chunk, in the order of their names.
-        sha256: of the archive.
-        folder: takes its files.
-
-    Raises:
-        BadConfigurationError: it is another archive, or none, or a member leads elsewhere.
+    Its chunks are the files of another folder, in the order of their names. What is no such archive
+    is a BadConfigurationError.
     """
     parts = sorted(file for file in chunks.iterdir() if file.name.isdecimal())
     count = 0
@@ -101,12 +96,9 @@ def unpack(chunks: pathlib.Path, sha256: str, folder: pathlib.Path) -> int:
 
 
 def install(file: pathlib.Path, folder: pathlib.Path, out: console.Console) -> None:
-    """Have pip add requirements to the packages that are here, which stay as they are.
+    """Have pip add the requirements of a file to the packages here, which stay as they are.
 
-    Args:
-        file: the requirements.
-        folder: takes the packages.
-        out: shows what pip says.
+    The folder takes the packages.
 
     Raises:
         BadConfigurationError: no such file, no pip, or requirements that cannot be met.
@@ -122,9 +114,9 @@ def install(file: pathlib.Path, folder: pathlib.Path, out: console.Console) -> N
     constraints.write_text("\n".join(_installed()), encoding="utf-8")
     # Unlike --target, --prefix leaves out what is installed already.
     chosen = [f"--prefix={prefix}", f"--constraint={constraints}", f"--requirement={file}"]
-    said = _run([*_pip(), "install", *_OPTIONS, *chosen], file.parent, out)
-    if said is not None:
-        raise _failure(file.name, said)
+    output = _run([*_pip(), "install", *_OPTIONS, *chosen], file.parent, out)
+    if output is not None:
+        raise _failure(file.name, output)
     for packages in (*prefix.glob(_PACKAGES), *prefix.glob(f"local/{_PACKAGES}")):
         # The volume's folder belongs to another user, so nothing of it is written but its entries.
         for entry in packages.iterdir():
@@ -195,12 +187,12 @@ def _run(command: Sequence[str], folder: pathlib.Path, out: console.Console) -> 
     return "".join(lines) if running.returncode else None
 
 
-def _failure(file: str, said: str) -> errors.TrainerError:
+def _failure(file: str, output: str) -> errors.TrainerError:
     """Say why pip has failed: what another try may mend, or what a person has to."""
-    reason = _reason(said)
-    if _FULL in said:
+    reason = _reason(output)
+    if _FULL in output:
         return errors.StorageError(f"{file}: the disk is full: {reason}. The pod is made again.")
-    if _UNREACHABLE.search(said):
+    if _UNREACHABLE.search(output):
         return errors.StorageError(
             f"{file}: packages cannot be downloaded: {reason}. The pod is made again; if this goes"
             " on, give an index that pods reach as PIP_INDEX_URL in trainer.env."
@@ -211,17 +203,17 @@ def _failure(file: str, said: str) -> errors.TrainerError:
     )
 
 
-def _reason(said: str) -> str:
+def _reason(output: str) -> str:
     """Return what pip names as its errors, with the requirements that exclude each other."""
     reasons, conflicting = [], False
-    for line in said.splitlines():
+    for line in output.splitlines():
         error = line.partition("ERROR: ")[2]
         if (error and not error.startswith("ResolutionImpossible")) or conflicting:
             reasons.append((error or line).strip().rstrip(".:"))
         conflicting = bool(line.strip()) and (conflicting or "conflict is caused by" in line)
     return (
         "; ".join(dict.fromkeys(filter(None, reasons)))[:_LONGEST_REASON]
-        or said[-_LONGEST_REASON:].strip()
+        or output[-_LONGEST_REASON:].strip()
     )
 
 

@@ -41,11 +41,8 @@ class Context:
     def fetch(self, address: str) -> pathlib.Path:
         """Copy an object of a bucket to the local disk, once for all processes of a machine.
 
-        Args:
-            address: s3://bucket/key or gs://bucket/key; with a slash at its end, all objects below.
-
-        Returns:
-            The local file, or the local folder.
+        The address s3://bucket/key or gs://bucket/key gives a local file. One that ends with a
+        slash gives a local folder of all objects below.
         """
         return fetch.fetch(address)
 
@@ -57,12 +54,8 @@ def _unheard(_: str) -> None:
 class Module:
     """The functions of a user's module, each called with its errors translated.
 
-    Args:
-        path: the module's file.
-        functions: those that it has, by name.
-        seeded: gives the context with random generators of a seed, in which a model is built and
-            data functions are called.
-        moved: hears that a call begins and ends.
+    `seeded` gives the context with random generators of a seed, in which a model is built and data
+    functions are called. `moved` hears that a call begins and ends.
     """
 
     def __init__(
@@ -79,10 +72,9 @@ class Module:
         self._functions = functions
         self._moved = moved
 
-    @property
-    def evaluates(self) -> bool:
-        """Whether the module brings data to evaluate on."""
-        return "evaluation_data" in self._functions
+    def has(self, function: str) -> bool:
+        """Whether the module brings a function that need not be there."""
+        return function in self._functions
 
     def build_model(self) -> Any:
         """Call the user's build_model: gives whatever it returns."""
@@ -90,7 +82,7 @@ class Module:
 
     def compile_model(self, model: Any) -> None:
         """Call the user's compile_model, when there is one."""
-        if "compile_model" in self._functions:
+        if self.has("compile_model"):
             self._call("compile_model", model)
 
     def training_data(self, context: Context) -> Any:
@@ -101,19 +93,9 @@ class Module:
         """Call the user's evaluation_data."""
         return self._call_with("evaluation_data", context)
 
-    @property
-    def builds_strategy(self) -> bool:
-        """Whether the module brings a strategy of its own."""
-        return user_module.BUILD_STRATEGY in self._functions
-
     def build_strategy(self) -> Any:
         """Call the user's build_strategy: gives whatever it returns."""
         return self._call(user_module.BUILD_STRATEGY)
-
-    @property
-    def has_callbacks(self) -> bool:
-        """Whether the module brings callbacks."""
-        return "callbacks" in self._functions
 
     def callbacks(self, context: Context) -> Any:
         """Call the user's callbacks: gives whatever it returns."""
@@ -121,7 +103,7 @@ class Module:
 
     def layer_ways(self, model: Any) -> Any:
         """Call the user's layer_ways, when there is one: gives whatever it returns."""
-        return self._call_with("layer_ways", model) if "layer_ways" in self._functions else {}
+        return self._call_with("layer_ways", model) if self.has("layer_ways") else {}
 
     def _call_with(self, name: str, known: Any) -> Any:
         """Call a function that may want to know something, or not."""
@@ -138,11 +120,6 @@ class Module:
 
 def load(source_dir: pathlib.Path, name: str, moved: Callable[[str], None] = _unheard) -> Module:
     """Import the user's module and check that it has the functions of the interface.
-
-    Args:
-        source_dir: the folder that it is in.
-        name: of its file.
-        moved: hears that the import and each call begins and ends.
 
     Raises:
         BadConfigurationError: there is no such file.
@@ -174,11 +151,8 @@ def load(source_dir: pathlib.Path, name: str, moved: Callable[[str], None] = _un
 def guard(path: pathlib.Path, what: str) -> Iterator[None]:
     """Turn what the user's code raises into a UserCodeError with the user's own frames.
 
-    Faults of devices and of storage are none of the user's: those may pass.
-
-    Args:
-        path: the user's module; frames before the first one in its folder are left out.
-        what: begins the sentence, such as "build_model raised".
+    Faults of devices and of storage are none of the user's: those may pass. Frames before the first
+    one in the folder of the module are left out. `what` begins the sentence: "build_model raised".
     """
     try:
         yield

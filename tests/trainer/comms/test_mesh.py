@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.comms import shape, tasks, watch
+from tfparallel_trainer.comms import cluster, shape, tasks
 from tfparallel_trainer.contract import plan
 
 degrees = st.integers(1, 4)
@@ -142,7 +142,7 @@ def test_everybody_is_watched(count: int) -> None:
     addresses = [f"host:{port}" for port in range(count)]
     seen: dict[str, int] = {}
     for me in range(count):
-        for peer in watch.watched(tasks.parse(config("worker", me, worker=addresses))):
+        for peer in cluster.watched(tasks.parse(config("worker", me, worker=addresses))):
             assert peer.index != me
             seen[peer.name] = seen.get(peer.name, 0) + 1
     assert sorted(seen) == sorted(f"worker-{number}" for number in range(count))
@@ -167,10 +167,10 @@ def test_a_peer_is_lost_when_it_refuses_twice_in_a_row(
         has_answered.set()
         return False
 
-    monkeypatch.setattr(watch, "refuses", refuse)
-    monkeypatch.setattr(watch, "_INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(cluster, "refuses", refuse)
+    monkeypatch.setattr(cluster, "_INTERVAL_SECONDS", 0.001)
     lost: list[str] = []
-    with watch.these(
+    with cluster.watching(
         [tasks.Task("worker", 0, "127.0.0.1:9")], lambda error: lost.append(str(error))
     ):
         assert has_answered.wait(30)
@@ -186,11 +186,11 @@ def test_a_peer_may_end_after_the_watch(monkeypatch: pytest.MonkeyPatch) -> None
             assert released.wait(30)
         return answers.pop()
 
-    monkeypatch.setattr(watch, "refuses", refuse)
-    monkeypatch.setattr(watch, "_INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(cluster, "refuses", refuse)
+    monkeypatch.setattr(cluster, "_INTERVAL_SECONDS", 0.001)
     before = set(threading.enumerate())
     lost: list[errors.TrainerError] = []
-    with watch.these([tasks.Task("worker", 0, "127.0.0.1:9")], lost.append):
+    with cluster.watching([tasks.Task("worker", 0, "127.0.0.1:9")], lost.append):
         (watcher,) = {*threading.enumerate()} - before
         assert asked_again.wait(30)
     released.set()

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testing import buckets
-from testing.trainer import launch, reference, weights
+from testing.trainer import launch, reference, requests, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, inputs, user
 from tfparallel_trainer.contract import exits
@@ -38,13 +38,7 @@ def opened(
     user_module = user.Module(
         pathlib.Path(__file__), {"training_data": function, "evaluation_data": function}
     )
-    request = source.Request(
-        seed=seed,
-        source_dir=pathlib.Path(),
-        output_dir=pathlib.Path(),
-        division=division,
-        endless_allowed=False,
-    )
+    request = requests.of(division, seed, endless_allowed=False)
     return (
         source.evaluation(user_module, request)
         if evaluation
@@ -352,13 +346,7 @@ def examples_of(block: str, tmp_path: pathlib.Path) -> int:
     block = block.replace('"/images', f'"{tmp_path}/images')
     (tmp_path / "model.py").write_text(f"{block}\n\ndef build_model():\n    pass\n")
     user_module = user.load(tmp_path, "model.py")
-    request = source.Request(
-        seed=1,
-        source_dir=tmp_path,
-        output_dir=tmp_path,
-        division=division(2, 2),
-        endless_allowed=False,
-    )
+    request = requests.of(division(2, 2), 1, tmp_path, endless_allowed=False)
     (first, *rest) = source.training(user_module, request).epoch(0, 0)
     assert all(part is not None for part in first.parts)
     return sum(one.examples for one in (first, *rest))

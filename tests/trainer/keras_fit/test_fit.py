@@ -15,7 +15,7 @@ import pytest
 
 import tfparallel_trainer
 from testing import paths, repeats
-from testing.trainer import keras_fit, weights
+from testing.trainer import fit_support, keras_fit, weights
 from testing.trainer import runs as trainings
 from testing.trainer.models import fitted
 from tfparallel_trainer import errors
@@ -121,7 +121,7 @@ def refused(rows: Sequence[support.Row]) -> set[str]:
 
 def test_the_table_has_every_argument_and_each_is_run() -> None:
     names = list(inspect.signature(keras.Model.fit).parameters)[1:]
-    assert sorted(row.name for row in support.ARGUMENTS) == sorted(names)
+    assert sorted(row.name for row in fit_support.ARGUMENTS) == sorted(names)
     ours = inspect.signature(tfparallel_trainer.fit).parameters
     for name, parameter in inspect.signature(keras.Model.fit).parameters.items():
         if name != "self":
@@ -130,7 +130,7 @@ def test_the_table_has_every_argument_and_each_is_run() -> None:
     names_in_cases = {"shuffle", "verbose"}  # in every case
     for case in fitted.CASES.values():
         names_in_cases |= {*case.data(), *case.arguments()}
-    assert names_in_cases >= set(names) - refused(support.ARGUMENTS)
+    assert names_in_cases >= set(names) - refused(fit_support.ARGUMENTS)
 
 
 def test_the_table_has_every_callback_and_each_is_run_or_refused() -> None:

@@ -232,7 +232,7 @@ def test_a_finished_job_is_recognized_by_its_summary(
 ) -> None:
     (environment,) = runs.environments(steps=1, checkpoint=s3.checkpoint(), variables=s3.variables)
     job = settings.read(environment)
-    assert not preflight.finished(job)
+    assert preflight.end_of(job) is None
     summary = outputs.Summary(
         done=True,
         job_digest=job.digest,
@@ -243,4 +243,4 @@ def test_a_finished_job_is_recognized_by_its_summary(
         metrics={},
     )
     job.results.write(outputs.SUMMARY, summary.model_dump_json(by_alias=True).encode())
-    assert preflight.finished(job)
+    assert preflight.end_of(job) is not None

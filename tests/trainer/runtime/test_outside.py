@@ -199,7 +199,7 @@ def test_data_functions_may_take_the_context_or_nothing(tmp_path: pathlib.Path) 
     )
     assert module.build_model() == 7
     assert module.training_data(context) == 1
-    assert module.evaluates
+    assert module.has("evaluation_data")
     assert module.evaluation_data(context) == 5
 
 

@@ -20,10 +20,6 @@ from tfparallel_trainer.objective import evaluate
 def check(model: Any, module: pathlib.Path) -> None:
     """See before training that Keras can describe the model in a file after it.
 
-    Args:
-        model: built and compiled.
-        module: the user's module, for the message.
-
     Raises:
         UserCodeError: a part of it has no get_config that works; the sentence names its class.
     """
@@ -45,10 +41,9 @@ def check(model: Any, module: pathlib.Path) -> None:
 
 def _unwritten(error: Exception) -> str | None:
     """The class of the innermost object whose configuration Keras was writing."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     parts = [
         frame.f_locals.get("obj")
-        for frame in frames
+        for frame, _ in traceback.walk_tb(error.__traceback__)
         if frame.f_code.co_name == keras.saving.serialize_keras_object.__name__
     ]
     names = [type(part).__name__ for part in parts if hasattr(part, "get_config")]
@@ -60,11 +55,6 @@ def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
 
     With an optimizer that keeps averages of the weights (use_ema), those are what is written, and
     what the model has from now on.
-
-    Args:
-        model: the trained model.
-        path: where to.
-        module: the user's module, for the messages.
 
     Raises:
         StorageError: the disk does not take it.
@@ -81,23 +71,13 @@ def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
 
 
 def check_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> None:
-    """See before training that Keras can write a SavedModel, and that the disk has room for it.
-
-    Raises:
-        StorageError: the disk does not take it.
-        UserCodeError: Keras cannot export the model.
-    """
+    """See before training that `save_for_serving` works, and that the disk has room for it."""
     with _exported(model, folder, module):
         pass
 
 
 def save_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> None:
-    """Write a SavedModel into a folder of its own, after `save`.
-
-    Raises:
-        StorageError: the disk does not take it.
-        UserCodeError: Keras cannot export the model.
-    """
+    """Write a SavedModel into a folder of its own, after `save`; raises as that does."""
     with _exported(model, folder, module) as draft:
         shutil.rmtree(folder, ignore_errors=True)
         draft.rename(folder)

@@ -96,9 +96,7 @@ class DamagedError(Exception):
 def write_part(folder: directory.Directory, number: int, state: shard.State) -> None:
     """Write what a process's ranks write into a directory, and read it back.
 
-    Raises:
-        OSError: the storage does not take it.
-        DamagedError: what was read back differs.
+    What the storage does not take is an OSError; what comes back otherwise, a DamagedError.
     """
     written: dict[str, list[Piece]] = {}
     entries: dict[str, Entry] = {}
@@ -131,17 +129,7 @@ def complete(
     at: Position,
     wholes: Mapping[str, shard.Whole],
 ) -> bytes:
-    """Build the index of a checkpoint whose parts are written.
-
-    Args:
-        folder: where the parts are.
-        parts: how many there are.
-        attempt: number of the attempt.
-        at: how far training has come.
-        wholes: all variables, by key.
-
-    Returns:
-        The content of `index.json`.
+    """The content of `index.json` for a checkpoint of these variables whose parts are written.
 
     Raises:
         DamagedError: a part is missing, or an element of a variable is in none or in two of them.
@@ -183,11 +171,7 @@ def read_index(folder: directory.Directory) -> Index:
 
 
 def read(folder: directory.Directory, index: Index) -> Iterator[tuple[str, Any]]:
-    """Give each key and its array, one at a time, checked.
-
-    Raises:
-        DamagedError: an array is missing or differs from its sum.
-    """
+    """Give each key and its array, one at a time, checked as `blocks` are."""
     for key, entry in index.arrays.items():
         array = np.empty(entry.shape, tf.as_dtype(entry.dtype).as_numpy_dtype)
         for box, block in blocks(folder, index, key, shard.box((), entry.shape)):
@@ -269,29 +253,22 @@ def _blocks(
 
 
 def _gather(folder: directory.Directory, index: Index) -> dict[str, Entry]:
-    """Bring together what all parts hold.
-
-    Raises:
-        DamagedError: a part is missing, or not the one that belongs to the index.
-    """
+    """Bring together what all parts hold, which must be those that belong to the index."""
     entries: dict[str, Entry] = {}
     for number, checksum in enumerate(index.parts):
         content = _content(folder, number, len(index.parts))
         if zlib.crc32(content) != checksum:
             raise DamagedError(f"{folder}/{_list(number)} is damaged")
-        for key, entry in _entries(folder, number, content).items():
+        try:
+            part = _Part.model_validate_json(content)
+        except ValueError as error:
+            raise DamagedError(f"{folder}/{_list(number)} cannot be read: {error}") from error
+        for key, entry in part.arrays.items():
             known = entries.get(key, entry.model_copy(update={"pieces": ()}))
             if (known.shape, known.dtype) != (entry.shape, entry.dtype):
                 raise DamagedError(f"the parts of {folder} differ in {key} ({entry.label})")
             entries[key] = known.model_copy(update={"pieces": known.pieces + entry.pieces})
     return entries
-
-
-def _entries(folder: directory.Directory, number: int, content: bytes) -> dict[str, Entry]:
-    try:
-        return _Part.model_validate_json(content).arrays
-    except ValueError as error:
-        raise DamagedError(f"{folder}/{_list(number)} cannot be read: {error}") from error
 
 
 def _content(folder: directory.Directory, number: int, parts: int) -> bytes:

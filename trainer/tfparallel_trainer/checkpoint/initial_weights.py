@@ -19,15 +19,9 @@ _INSIDE = "model.weights.h5"
 
 
 def load(model: Any, setting: str, folder: pathlib.Path) -> None:
-    """Assign the weights of a file to a model; the optimizer's state stays as it is.
+    """Assign the weights of a file to a built model; the optimizer's state stays as it is.
 
-    Args:
-        model: a built and compiled model.
-        setting: `trainer.initialWeights`: a path, relative to `folder` or absolute, or an address.
-        folder: the folder of the user's module.
-
-    Raises:
-        BadConfigurationError: the file is not there, or its variables are not the model's.
+    `setting` is `trainer.initialWeights`: a path, relative to `folder` or absolute, or an address.
     """
     with reading(setting, folder) as path:
         with tempfile.TemporaryDirectory() as place:
@@ -40,13 +34,7 @@ def load(model: Any, setting: str, folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def reading(setting: str, folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Give the path of a file of weights; what reading it raises is told as of this setting.
-
-    Arguments as of `load`.
-
-    Raises:
-        BadConfigurationError: the file is not there, or cannot be read.
-    """
+    """Give the path of a file of weights, or raise BadConfigurationError if it cannot be read."""
     path = fetch.fetch(setting) if address.is_address(setting) else folder / setting
     if not path.name.endswith((_MODEL, _WEIGHTS)) or not path.is_file():
         raise errors.BadConfigurationError(
@@ -64,17 +52,13 @@ def reading(setting: str, folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def _shapes(model: Any, path: pathlib.Path, place: pathlib.Path) -> tuple[keys.Shapes, keys.Shapes]:
     """The variables of a file, and those that Keras would write for the model."""
-    model_file = place / f"own{_WEIGHTS}"
+    model_file = place / f"here{_WEIGHTS}"
     model.save_weights(model_file)
-    if not path.name.endswith(_MODEL):
-        return _of(path), _of(model_file)
-    with zipfile.ZipFile(path) as archive:
-        return _of(pathlib.Path(archive.extract(_INSIDE, place))), _of(model_file)
-
-
-def _of(path: pathlib.Path) -> keys.Shapes:
-    with h5py.File(path, "r") as file:
-        return shapes(file)
+    if path.name.endswith(_MODEL):
+        with zipfile.ZipFile(path) as archive:
+            path = pathlib.Path(archive.extract(_INSIDE, place))
+    with h5py.File(path, "r") as there, h5py.File(model_file, "r") as here:
+        return shapes(there), shapes(here)
 
 
 def shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:
@@ -90,16 +74,7 @@ def shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:
 
 
 def compare(path: pathlib.Path, there: keys.Shapes, here: keys.Shapes) -> None:
-    """See that a file has the variables of the model.
-
-    Args:
-        path: the file's.
-        there: the shapes of its datasets by name.
-        here: those that Keras would write for the model.
-
-    Raises:
-        BadConfigurationError: they differ.
-    """
+    """Refuse (BadConfigurationError) a file without the datasets of the model, which are `here`."""
     differing = keys.differences(there, here, str)
     if differing:
         raise errors.BadConfigurationError(

@@ -21,11 +21,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def of(model: Any, optimizer: Any) -> dict[str, Any]:
-    """Map each variable of training to its key: weights and optimizer state, no random seeds.
-
-    Raises:
-        UserCodeError: two variables would have one key, or a weight would have none.
-    """
+    """Map each variable of training to its key, as `of_weights` does: no random seeds."""
     weights = of_weights(model)
     weight_ids = {id(variable) for variable in weights.values()}
     slots = of_optimizer(optimizer).items()
@@ -78,10 +74,7 @@ def of_weights(model: Any) -> dict[str, Any]:
 
 
 def differences(there: Shapes, here: Shapes, shown: Callable[[str], str]) -> str:
-    """Tell in which variables a file and a model differ; empty when they have the same ones.
-
-    `shown` gives a variable's name for people.
-    """
+    """Tell, by names for people, in which variables a file and a model differ; empty for none."""
     differing = [
         f"{shown(name)} has the shape {there.get(name, 'of nothing')} there and "
         f"{here.get(name, 'of nothing')} here"
@@ -97,10 +90,6 @@ def exchanged(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[str, s
 
     Names that Keras counts up differ between two models of one process, so they tell nothing unless
     both sides have all the same ones.
-
-    Args:
-        there: the labels of the file's weights by their keys.
-        here: those of the model's.
 
     Returns:
         The weight's label, its key there and its key here; None if every weight is in its place.

@@ -42,36 +42,24 @@ def take(folder: directory.Directory, job: str, attempt: int | None) -> Owner:
         last = _parse(before.content)
         if last is not None and last.process == process:
             return last  # the answer to the write below was lost
-        owner = _successor(last, job, attempt, process)
-        if last is not None and last.job == job and owner.attempt < last.attempt:
+        number = last.attempt if last is not None and last.job == job else 0
+        owner = Owner(job, attempt or number + 1, process)
+        if owner.attempt < number:
             raise _replaced(folder, owner, last)
         if folder.replace(FILE, before, json.dumps(dataclasses.asdict(owner)).encode()):
             return owner
 
 
 def check(folder: directory.Directory, owner: Owner) -> None:
-    """Make sure that a folder is still this process's.
-
-    Raises:
-        PreemptedError: another process has taken it since.
-    """
+    """Raise PreemptedError if another process has taken a folder since."""
     last = find(folder)
     if last != owner:
         raise _replaced(folder, owner, last)
 
 
 def find(folder: directory.Directory) -> Owner | None:
-    """Return who took a folder last; None when nobody did.
-
-    Raises:
-        OSError: the storage does not say.
-    """
+    """Return who took a folder last; None when nobody did, an OSError if the storage fails."""
     return _parse(folder.snapshot(FILE).content)
-
-
-def _successor(last: Owner | None, job: str, attempt: int | None, process: str) -> Owner:
-    before = last.attempt if last is not None and last.job == job else 0
-    return Owner(job, attempt or before + 1, process)
 
 
 def _parse(content: bytes | None) -> Owner | None:

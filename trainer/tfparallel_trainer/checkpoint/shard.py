@@ -63,11 +63,7 @@ class Box:
 
 
 def box(part: Part, shape: Sequence[int]) -> Box:
-    """Say where a part of a variable of this shape lies.
-
-    Raises:
-        ValueError: the slices have steps, leave the variable, or are more than its axes.
-    """
+    """Where a part lies in a variable of this shape; a ValueError for slices that do not fit."""
     axes = [*part, *[slice(None)] * (len(shape) - len(part))]
     bounds = [one.indices(length) for one, length in zip(axes, shape, strict=True)]
     if any(step != 1 or high < low for low, high, step in bounds):
@@ -138,11 +134,7 @@ def undivided(variables: Mapping[str, Any]) -> State:
 
 
 def uncovered(boxes: Iterable[Box], shape: Sequence[int]) -> int:
-    """How many elements of a variable of this shape lie in none of the parts.
-
-    Raises:
-        ValueError: two of the parts overlap, so that an element would have two values.
-    """
+    """How many elements of a variable lie in no part; a ValueError if two parts overlap."""
     placed: list[Box] = []
     for one in boxes:
         if any(one.overlap(other) for other in placed):

@@ -39,9 +39,7 @@ class Slot:
 def of(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
     """Tell what the variables of an optimizer are once it is built for these weights, in order.
 
-    Args:
-        optimizer: built or not; stays as it is.
-        weights: by key, in the order in which the optimizer gets them; their values are not used.
+    The optimizer, built or not, stays as it is, and values of the weights are not used.
 
     Raises:
         UserCodeError: the optimizer does not let it be seen.
@@ -77,7 +75,7 @@ def shards(
 
     Args:
         optimizer: the rank's, built for these weights; it has the name of the unsplit model's.
-        weights: the rank's trained weights by key, in the order in which the optimizer got them.
+        weights: those that are trained, in the order in which the optimizer got them.
         named: the keys, from `keys_of`.
         writes_counters: whether this is the one rank that writes what belongs to no weight.
 
@@ -112,14 +110,9 @@ def shards(
 
 
 def stand_ins(weights: Mapping[str, Any], dtype: str | None = None) -> list[Any]:
-    """Variables that optimizers treat as these weights, of a few bytes each.
+    """Variables of few bytes that optimizers treat as these weights, all of a dtype if it is named.
 
-    Args:
-        weights: by key.
-        dtype: the type of all stand-ins; absent: that of each weight.
-
-    Raises:
-        ValueError: a weight has more axes than they can have.
+    A weight with more axes than stand-ins can have is a ValueError.
     """
     return [_stand_in(place, one, dtype) for place, one in enumerate(weights.values())]
 
@@ -170,11 +163,7 @@ def _name(path: str) -> str:
 
 
 def _axes(variable: Any) -> tuple[int, ...]:
-    """Which axes of its stand-in a variable has.
-
-    Raises:
-        ValueError: it has others.
-    """
+    """Which axes of its stand-in a variable has; a ValueError if it has others."""
     axes = tuple(_LENGTHS.index(length) for length in variable.shape)
     if list(axes) != sorted(set(axes)):
         raise ValueError(f"{variable.path} has axes of its own")

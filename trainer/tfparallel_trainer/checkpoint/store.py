@@ -33,13 +33,7 @@ class Store:
     ) -> None:
         """Take the folder for an attempt at the job of this uid; None takes the next number.
 
-        Args:
-            folder: the same for all processes.
-            keep: how many checkpoints stay.
-            job: the job's uid.
-            attempt: the attempt's number.
-            say: writes a line for people.
-            together: the processes that each hold a part; absent: this one holds all.
+        `together` are the processes that each hold a part; absent: this one holds all.
 
         Raises:
             PreemptedError: a newer attempt has already taken it.
@@ -63,10 +57,6 @@ class Store:
 
     def save(self, state: shard.State, at: files.Position) -> None:
         """Save all variables as the checkpoint of a step, and remove the oldest beyond `keep`.
-
-        Args:
-            state: what the ranks of this process hold.
-            at: how far training has come.
 
         Raises:
             PreemptedError: another attempt has taken the folder.
@@ -95,19 +85,16 @@ class Store:
             with contextlib.suppress(OSError):
                 self._remove_drafts()  # they may be what fills the disk
         if error is not None:
-            raise self._not_written(at, error) from error
+            raise errors.StorageError(
+                f"The checkpoint of step {at.step} cannot be written ({error}). "
+                f"{self._last_good()}; see the space and the permissions of {self._folder}, which "
+                f"needs room for {self._keep + 1} (trainer.checkpoint.keep + 1)."
+            ) from error
         if failed is not None:
             raise errors.PeerLostError(
                 f"The checkpoint of step {at.step} is not written, because {failed} could not do "
                 f"its part; its log says why. {self._last_good()}."
             )
-
-    def _not_written(self, at: files.Position, error: Exception) -> errors.StorageError:
-        return errors.StorageError(
-            f"The checkpoint of step {at.step} cannot be written ({error}). {self._last_good()}; "
-            f"see the space and the permissions of {self._folder}, which needs room for "
-            f"{self._keep + 1} (trainer.checkpoint.keep + 1)."
-        )
 
     def _last_good(self) -> str:
         try:
@@ -145,9 +132,6 @@ class Store:
         """Assign the newest whole checkpoint to the variables; None when there is none.
 
         It may have been saved under any mesh. Of its data only what these ranks hold is read.
-
-        Args:
-            state: what the ranks of this process hold.
 
         Raises:
             BadConfigurationError: it is one of another model.
@@ -236,10 +220,13 @@ class Store:
 
     def _has_intact(self, step: int) -> bool:
         """Whether a checkpoint of a step can be read; False where the storage does not say."""
-        try:
-            return any(_is_intact(folder) for folder in of_step(self._folder, step))
-        except OSError:
-            return False
+        with contextlib.suppress(OSError):
+            for folder in of_step(self._folder, step):
+                with contextlib.suppress(files.DamagedError):
+                    for _ in files.read(folder, files.read_index(folder)):
+                        pass
+                    return True
+        return False
 
     def _remove_drafts(self, but: directory.Directory | None = None) -> None:
         """Remove what writers left that were cut off; who still writes one has been replaced."""
@@ -274,11 +261,7 @@ def step_of(checkpoint: directory.Directory) -> int:
 def check(
     folder: directory.Directory, index: files.Index, wholes: Mapping[str, shard.Whole]
 ) -> None:
-    """Compare the keys, shapes and labels of a checkpoint with those of the model.
-
-    Raises:
-        BadConfigurationError: it is one of another model.
-    """
+    """Refuse (BadConfigurationError) a checkpoint of another model, by keys, shapes and labels."""
 
     def shown(key: str) -> str:
         return f"{key} ({(index.arrays.get(key) or wholes[key]).label})"
@@ -302,15 +285,6 @@ def check(
             "so weights would change places. Give the model its order again, give the changed one "
             "another claim or uri, or remove the checkpoints."
         )
-
-
-def _is_intact(folder: directory.Directory) -> bool:
-    try:
-        for _ in files.read(folder, files.read_index(folder)):
-            pass
-    except files.DamagedError:
-        return False
-    return True
 
 
 def _assign(folder: directory.Directory, index: files.Index, key: str, one: shard.Shard) -> None:

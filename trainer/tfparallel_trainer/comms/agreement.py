@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,31 +15,21 @@ from tfparallel_trainer.runtime.lifecycle import stall
 def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
     """Compare facts (what is compared → its value, 63 bits) of all processes.
 
-    Raises:
-        BadConfigurationError: a process differs from the first one; says which and in what.
+    A BadConfigurationError says which process differs from the first one, and in what.
     """
     if cluster.alone:
         return
-    everyone = collectives.Communicator(
-        collectives.PROCESSES_KEY, len(cluster.tasks), cluster.me, device
-    )
-
-    def gather() -> tf.Tensor:
-        with tf.device(device):
-            everyone.begin(collectives.Program.AGREE)
-            return everyone.gather(tf.constant(list(facts.values()), tf.int64))
-
-    gathered = tf.function(gather, autograph=False)
-    difference = _difference(cluster, list(facts), gathered().numpy())
+    gather, values = Numbers(cluster, device, collectives.Program.AGREE, len(facts)), facts.values()
+    difference = _difference(cluster, list(facts), gather(values))
     if difference is not None:
         # All see it: whoever ended now could leave another one without the table.
         with contextlib.suppress(tf.errors.OpError):
-            gathered()
+            gather(values)
         raise difference
 
 
 def _difference(
-    cluster: tasks.Cluster, names: Sequence[str], table: Any
+    cluster: tasks.Cluster, names: Sequence[str], table: Sequence[Sequence[int]]
 ) -> errors.BadConfigurationError | None:
     """The first fact in which a process differs from the first process."""
     for task, row in zip(cluster.tasks, table, strict=True):
@@ -58,29 +48,31 @@ def _show(value: int) -> str:
 
 
 class Numbers:
-    """Tells each process a number of every other one, any number of times."""
+    """Tells each process some numbers of every other one, any number of times; all call it alike.
 
-    def __init__(self, cluster: tasks.Cluster, device: str) -> None:
-        """Args:
-        cluster: all processes, of which each makes the same calls.
-        device: this process's, that the numbers go through.
-        """
-        count = len(cluster.tasks)
+    The numbers (63 bits) go through a device of this process.
+    """
+
+    def __init__(
+        self, cluster: tasks.Cluster, device: str, program: collectives.Program, count: int
+    ) -> None:
         self._device = device
+        self._program = program
         self._everyone = collectives.Communicator(
-            collectives.PROCESSES_KEY, count, cluster.me, device
+            collectives.PROCESSES_KEY, len(cluster.tasks), cluster.me, device
         )
-        one = tf.TensorSpec((), tf.int64)
-        self._traced: Any = tf.function(self._gather, input_signature=[one], autograph=False)
+        numbers = tf.TensorSpec((count,), tf.int64)
+        self._traced: Any = tf.function(self._gather, input_signature=[numbers], autograph=False)
 
-    def __call__(self, number: int) -> list[int]:
-        """Give this process's number (63 bits); returns those of all, in the cluster's order."""
-        return [int(one) for one in self._traced(number).numpy()]
+    def __call__(self, numbers: Iterable[int]) -> list[list[int]]:
+        """Give this process's numbers; returns those of each, in the cluster's order."""
+        table: list[list[int]] = self._traced(tf.constant([*numbers], tf.int64)).numpy().tolist()
+        return table
 
-    def _gather(self, number: tf.Tensor) -> tf.Tensor:
+    def _gather(self, numbers: tf.Tensor) -> tf.Tensor:
         with tf.device(self._device):
-            self._everyone.begin(collectives.Program.DECIDE)
-            return self._everyone.gather(number)
+            self._everyone.begin(self._program)
+            return self._everyone.gather(numbers)
 
 
 def _alone(number: int) -> Sequence[int]:
@@ -124,14 +116,11 @@ def peers(cluster: tasks.Cluster, device: str, watch: stall.Watch) -> Peers:
     """The processes of a cluster that has started; they talk through a device of this one."""
     if cluster.alone:
         return Peers()
-    numbers = Numbers(cluster, device)
+    numbers = Numbers(cluster, device, collectives.Program.DECIDE, 1)
 
     def gather(number: int) -> Sequence[int]:
         with watch.waiting():
-            return numbers(number)
+            return [one for (one,) in numbers([number])]
 
-    return Peers(
-        me=cluster.me,
-        names=tuple(task.name for task in cluster.tasks),
-        gather=gather,
-    )
+    names = tuple(task.name for task in cluster.tasks)
+    return Peers(me=cluster.me, names=names, gather=gather)

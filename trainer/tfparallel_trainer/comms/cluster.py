@@ -1,10 +1,18 @@
-"""The addresses of processes: to listen, to reach others, and a limit for TensorFlow's start."""
+"""The addresses of processes: to listen, to reach others, and to notice that they have ended.
+
+TensorFlow notices at once only when a message is under way, and otherwise by missed heartbeats
+after about ten seconds. A process that has ended no longer listens at its port, so each process
+looks whether the next one and the chief still do; a frozen peer or a lost node is left to the
+heartbeats.
+"""
 
 import contextlib
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import tasks
@@ -13,6 +21,7 @@ _SAY_EVERY_SECONDS = 10.0
 _FIRST_SAY_SECONDS = 3.0
 _PROBE_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
+_INTERVAL_SECONDS = 1.0
 _JOIN_SECONDS = 120
 """How long TensorFlow may take once all processes have met."""
 
@@ -26,12 +35,7 @@ def reach(
 ) -> None:
     """Return when each of these peers has been reached at its address.
 
-    Args:
-        cluster: the processes.
-        peers: whom to wait for.
-        timeout_seconds: how long that may take.
-        say: writes a line for people, about whom this process waits for.
-        why: tells why a peer is not there now, empty when it is; by default `unreachable`.
+    `why` tells why a peer is not there now, empty when it is; by default it is `unreachable`.
 
     Raises:
         StartTimeoutError: peers are missing at the limit; names them.
@@ -74,11 +78,7 @@ def limited(seconds: int = _JOIN_SECONDS) -> Iterator[None]:
 
 
 def listen(task: tasks.Task) -> socket.socket:
-    """Listen at this process's port; the kernel takes connections without our accepting them.
-
-    Raises:
-        BadConfigurationError: the port is taken.
-    """
+    """Listen at this process's port; the kernel takes connections without our accepting them."""
     _, _, port = task.address.rpartition(":")
     both = socket.has_dualstack_ipv6()
     try:
@@ -93,6 +93,34 @@ def listen(task: tasks.Task) -> socket.socket:
             f"TF_CONFIG gives {task.name} the address {task.address}, where it cannot listen "
             f"({error}): give it a free port."
         ) from error
+
+
+class Listener:
+    """Listens at a process's port while the body of `with` runs; a thread takes connections."""
+
+    def __init__(self, task: tasks.Task, name: str, take: Callable[[socket.socket], None]) -> None:
+        self._task = task
+        self._take = take
+        self._listening = threading.Thread(target=self._accept, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._socket = listen(self._task)
+        self._listening.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # wakes the thread; the port is free when it has ended
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._listening.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:  # closed
+                return
+            self._take(connection)
 
 
 @contextlib.contextmanager
@@ -110,19 +138,65 @@ def reserved_port(host: str) -> Iterator[int]:
 
 
 def endpoint(peer: tasks.Task) -> tuple[str, int]:
-    """Host and port of a process.
-
-    Raises:
-        ValueError: its address has no port.
-    """
+    """Host and port of a process; a ValueError if its address has no port."""
     host, _, port = peer.address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def unreachable(peer: tasks.Task) -> str:
     """Why a peer does not answer now; empty when it does."""
+    error = _probe(peer)
+    return "" if error is None else str(getattr(error, "strerror", None) or error)
+
+
+def refuses(peer: tasks.Task) -> bool:
+    """Whether nobody listens at a peer's port; a node that does not answer is not taken for it."""
+    return isinstance(_probe(peer), ConnectionRefusedError)
+
+
+def watched(cluster: tasks.Cluster) -> list[tasks.Task]:
+    """Whom this process looks at: the next one in a ring, and the chief."""
+    following = cluster.tasks[(cluster.me + 1) % len(cluster.tasks)]
+    return [peer for peer in dict.fromkeys((following, cluster.tasks[0])) if peer != cluster.task]
+
+
+@contextlib.contextmanager
+def watching(
+    peers: Sequence[tasks.Task], give_up: Callable[[errors.TrainerError], None]
+) -> Iterator[None]:
+    """Watch some peers while the body runs; `give_up` is called from another thread."""
+    over = threading.Event()
+    deciding = threading.Lock()
+
+    def lose(peer: tasks.Task) -> None:
+        with deciding:
+            if not over.is_set():  # after the body, a peer may end
+                give_up(
+                    errors.PeerLostError(
+                        f"A peer was lost: {peer.name} no longer listens at {peer.address}."
+                    )
+                )
+
+    def look() -> None:
+        while not over.wait(_INTERVAL_SECONDS):
+            for peer in peers:
+                # Twice, because a server that is busy for a moment is no loss.
+                if refuses(peer) and not over.wait(_INTERVAL_SECONDS / 2) and refuses(peer):
+                    lose(peer)
+
+    if peers:
+        threading.Thread(target=look, name="peers", daemon=True).start()
+    try:
+        yield
+    finally:
+        with deciding:
+            over.set()
+
+
+def _probe(peer: tasks.Task) -> Exception | None:
+    """What connecting to a peer raises now."""
     try:
         socket.create_connection(endpoint(peer), _PROBE_SECONDS).close()
     except (OSError, ValueError) as error:
-        return str(getattr(error, "strerror", None) or error)
-    return ""
+        return error
+    return None

@@ -8,7 +8,7 @@ ranks can form a group, in one process or in many. Three rules keep every rank i
   of traces. A rank that traces a program again meets the others all the same.
 * No operation has a time limit of TensorFlow's own. Each keeps a thread asleep until the limit is
   over, even when the operation ended long ago. So a few thousand steps exhaust the machine's
-  threads. Lost peers are told by TensorFlow's heartbeat and by `comms.watch`.
+  threads. Lost peers are told by TensorFlow's heartbeat and by `comms.cluster`.
 """
 
 import enum
@@ -77,9 +77,7 @@ class Communicator:
     def begin(self, program: Program, variant: int = 0) -> None:
         """Start tracing a program; call it first in the function that is traced.
 
-        Args:
-            program: the same on all members.
-            variant: tells apart traces whose tensors have other shapes; below MAX_VARIANTS.
+        The variant, below MAX_VARIANTS, tells apart traces whose tensors have other shapes.
         """
         self._program = program
         self._position = variant << _VARIANT_BITS
@@ -114,10 +112,7 @@ class Communicator:
         return tf.ensure_shape(taken, tensor.shape)
 
     def gather_rows(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Join tensors [n, …] over the group, n being each member's own: [sum of n, …].
-
-        A member's n is the same for all its tensors.
-        """
+        """Join tensors [n, …] over the group, n being each member's own, to [sum of n, …]."""
         if self.size == 1:
             return list(tensors)
         place = tf.one_hot(self.index, self.size, dtype=tf.int64)

@@ -13,8 +13,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -31,11 +31,6 @@ def meet(
     processes: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]
 ) -> "Rendezvous":
     """Return when this process is connected with every peer.
-
-    Args:
-        processes: those of the job.
-        timeout_seconds: how long that may take.
-        say: writes a line for people, about whom this process waits for.
 
     Raises:
         StartTimeoutError: peers are missing at the limit; names them.
@@ -56,44 +51,34 @@ def meet(
 def join(processes: tasks.Cluster, connections: "Rendezvous") -> object:
     """Start TensorFlow's cluster; it must be the first thing that TensorFlow does.
 
-    Returns:
-        What holds the cluster: keep it as long as ranks work together.
+    Keep what this returns as long as ranks work together: it holds the cluster.
     """
     with cluster.limited(), connections.guarded():
         strategy: object = tf.distribute.MultiWorkerMirroredStrategy(
-            cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
-                tf.train.ClusterSpec(processes.addresses()),
-                task_type=processes.task.role,
-                task_id=processes.task.index,
-                rpc_layer="grpc",
-            )
+            cluster_resolver=resolver(processes, processes.addresses())
         )
     return strategy, connections
 
 
-class Rendezvous:
-    """Connections with peers; keep it until TensorFlow has started in all of them.
+def resolver(processes: tasks.Cluster, addresses: Mapping[str, Sequence[str]]) -> Any:
+    """What tells TensorFlow the addresses by role, and which task this process is."""
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(addresses),
+        task_type=processes.task.role,
+        task_id=processes.task.index,
+        rpc_layer="grpc",
+    )
 
-    It listens while the body of `with` runs.
-    """
+
+class Rendezvous(cluster.Listener):
+    """Connections with peers; keep it until TensorFlow has started in all of them."""
 
     def __init__(self, processes: tasks.Cluster) -> None:
+        super().__init__(processes.task, "rendezvous", self._meet)
         self._processes = processes
         self._sockets: dict[str, list[socket.socket]] = {}
         self._closed = False
         self._changing = threading.Lock()
-
-    def __enter__(self) -> Self:
-        self._listener = cluster.listen(self._processes.task)
-        self._listening = threading.Thread(target=self._listen, name="rendezvous", daemon=True)
-        self._listening.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # wakes the thread; the port is free when it has ended
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._listening.join()
 
     def close(self) -> None:
         """End all connections."""
@@ -168,13 +153,8 @@ class Rendezvous:
             else:
                 self._sockets.setdefault(name, []).append(connection)
 
-    def _listen(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # closed
-                return
-            threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+    def _meet(self, connection: socket.socket) -> None:
+        threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
 
     def _greet(self, connection: socket.socket) -> None:
         """This side speaks first, so that nothing is ever said to a server of TensorFlow's."""

@@ -20,14 +20,7 @@ _INPUT = 0
 
 
 def main(process: int, task_name: str, failure_file: str, peers: dict[int, str]) -> None:
-    """Watch until all connections with a peer have ended, or the standard input has.
-
-    Args:
-        process: which process to end then.
-        task_name: its name.
-        failure_file: takes the sentence; empty: none.
-        peers: the connections, and with whom each is.
-    """
+    """Watch until all connections with a peer have ended, or the standard input has."""
     watched = select.poll()
     for number in (_INPUT, *peers):
         watched.register(number, select.POLLIN)

@@ -48,17 +48,7 @@ class Group:
 
 
 def pair_key(key: int, size: int, one: int, other: int) -> int:
-    """Give the TensorFlow group key of two members of a group, which follows that of the group.
-
-    Args:
-        key: of the group.
-        size: number of its members, at most MAX_PAIRED.
-        one: position of a member.
-        other: position of another member; the order does not matter.
-
-    Raises:
-        ValueError: the group has too many members, or not these two.
-    """
+    """The TensorFlow group key of two members, by their positions in a group of this key."""
     low, high = sorted((one, other))
     if size > MAX_PAIRED or not 0 <= low < high < size:
         raise ValueError(f"{one} and {other} are no pair in a group of {size} ranks")
@@ -104,11 +94,7 @@ class Mesh:
         return int(getattr(self, axis))
 
     def coordinates(self, rank: int) -> dict[Axis, int]:
-        """Where a rank stands along each axis.
-
-        Raises:
-            ValueError: the mesh has no such rank.
-        """
+        """Where a rank stands along each axis; a ValueError if the mesh has no such rank."""
         self._check_rank(rank)
         place: dict[Axis, int] = {}
         for axis, degree in zip(reversed(_AXES), reversed(self.degrees), strict=True):
@@ -116,11 +102,7 @@ class Mesh:
         return place
 
     def rank(self, place: Mapping[Axis, int]) -> int:
-        """The rank that stands at a place; axes that are not given are 0.
-
-        Raises:
-            ValueError: the place lies outside the mesh.
-        """
+        """The rank at a place, whose absent axes are 0; a ValueError outside of the mesh."""
         rank = 0
         for axis, degree in zip(_AXES, self.degrees, strict=True):
             position = place.get(axis, 0)
@@ -130,11 +112,7 @@ class Mesh:
         return rank
 
     def group(self, rank: int, axis: Axis) -> Group:
-        """The ranks that differ from this one along one axis only, itself among them.
-
-        Raises:
-            ValueError: the mesh has no such rank.
-        """
+        """The ranks that differ from this one along one axis only, itself among them."""
         self._check_rank(rank)
         place, degree = _AXES.index(axis), self.degree(axis)
         stride = math.prod(self.degrees[place + 1 :])
@@ -147,14 +125,7 @@ class Mesh:
         )
 
     def other_key(self, number: int) -> int:
-        """The group key of another set of ranks than those along an axis.
-
-        Args:
-            number: which of those sets, from 0.
-
-        Raises:
-            BadConfigurationError: the mesh has more groups than keys.
-        """
+        """The group key of another set of ranks than those along an axis; `number` is from 0."""
         return self._key(sum(self._keys(axis) for axis in _AXES) + number)
 
     def _key(self, number: int) -> int:

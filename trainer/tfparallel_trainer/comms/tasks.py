@@ -95,7 +95,9 @@ def parse(text: str | None) -> Cluster:
         ) from error
     _check_roles(roles)
     if role == EVALUATOR:
-        return Cluster((Task(role, index, _address(roles.get(role), index)),), 0)
+        # Nobody connects to it, so its address may be missing.
+        address = dict(_numbered(roles.get(role))).get(index, "localhost:0")
+        return Cluster((Task(role, index, str(address)),), 0)
     tasks = tuple(
         Task(kind, number, str(address))
         for kind in _ORDER
@@ -112,11 +114,7 @@ def parse(text: str | None) -> Cluster:
 
 
 def _numbered(addresses: Any) -> list[tuple[int, Any]]:
-    """Addresses with their indices: a list, or a sparse {"1": address} where workers come and go.
-
-    Raises:
-        BadConfigurationError: it is neither.
-    """
+    """Addresses with indices: a list, or a sparse {"1": address} where workers come and go."""
     try:
         if isinstance(addresses, dict):
             return sorted((int(index), address) for index, address in addresses.items())
@@ -129,11 +127,6 @@ def _numbered(addresses: Any) -> list[tuple[int, Any]]:
 
 def _single() -> Cluster:
     return Cluster((Task("worker", 0, "localhost:0"),), 0)
-
-
-def _address(addresses: Any, index: int) -> str:
-    """The evaluator's own address: nobody connects to it, so it may be missing."""
-    return str(dict(_numbered(addresses)).get(index, "localhost:0"))
 
 
 def _check_roles(roles: dict[str, Any]) -> None:

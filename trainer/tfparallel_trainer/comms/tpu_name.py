@@ -15,11 +15,7 @@ _DEVICES = ("accel[0-9]*", "vfio/[0-9]*")
 
 
 def find(env: Mapping[str, str], devices: pathlib.Path = pathlib.Path("/dev")) -> str:
-    """The TPU's name, as `TPUClusterResolver` takes it.
-
-    Raises:
-        BadConfigurationError: there is no sign of a TPU, or one that needs more than a process.
-    """
+    """The TPU's name, as `TPUClusterResolver` takes it, if a process can drive the TPU."""
     if name := env.get(_ENDPOINTS) or env.get(_NAME):
         return name
     if not any(any(devices.glob(pattern)) for pattern in _DEVICES):

@@ -186,12 +186,7 @@ class Mesh(base.Model):
     @property
     def axes(self) -> dict[str, int]:
         """The degrees as given, by the name of the axis."""
-        return {
-            "data": self.data,
-            "stage": self.stage,
-            "spatial": self.spatial,
-            "tensor": self.tensor,
-        }
+        return self.model_dump(include={"data", "stage", "spatial", "tensor"})
 
     @pydantic.model_validator(mode="after")
     def _possible(self) -> Self:
@@ -219,10 +214,7 @@ class Mesh(base.Model):
         return self
 
     def over(self, devices: int) -> Self:
-        """Return the mesh over a number of devices, with the axis that is -1 filled in.
-
-        Args:
-            devices: devices of all processes together.
+        """Return the mesh over the devices of all processes, with the axis that is -1 filled in.
 
         Raises:
             ValueError: the axes do not fit the devices; or with auto, whose axes are the planner's.
@@ -251,15 +243,9 @@ class Mesh(base.Model):
         return full
 
     def check_batch(self, size: int) -> None:
-        """See that a batch can be divided as a mesh asks, whose axes are all numbers.
+        """Refuse (ValueError) a batch that cannot be divided by a mesh whose axes are all numbers.
 
         Without microbatches the parts of a batch may be unequal, but none may be empty.
-
-        Args:
-            size: examples of a batch.
-
-        Raises:
-            ValueError: it cannot.
         """
         parts = self.data * self.microbatches
         if size < parts or (self.microbatches > 1 and size % parts):

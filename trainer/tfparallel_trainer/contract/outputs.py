@@ -6,7 +6,7 @@ from typing import Annotated
 
 import pydantic
 
-from tfparallel_trainer.contract import base
+from tfparallel_trainer.contract import base, progress
 
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints."""
@@ -131,8 +131,4 @@ class Evaluated(base.Model):
 
 def number(value: float) -> Number:
     """Write a number so that any JSON reader takes it."""
-    if math.isfinite(value):
-        return value
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+    return value if math.isfinite(value) else progress.format_number(value)

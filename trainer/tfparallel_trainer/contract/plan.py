@@ -112,31 +112,19 @@ class Stage(base.Model):
 
 
 class Rank(base.Model):
-    """One device and its place."""
+    """One device, its number in its process, and its place along each axis."""
 
     rank: int
-    """Its number."""
     process: int
-    """The process that it belongs to."""
     device: int
-    """Its number in the process."""
     data: int
-    """The replica that it belongs to."""
     stage: int
-    """Its stage."""
     spatial: int
-    """Its part of the height."""
     tensor: int
-    """Its part of channels and features."""
 
 
 def ranks(mesh: Axes, devices: int) -> tuple[Rank, ...]:
-    """Return the ranks of a mesh row by row, the last axis varying fastest.
-
-    Args:
-        mesh: the axes.
-        devices: how many each process has.
-    """
+    """Return the ranks of a mesh row by row, the last axis varying fastest, for processes alike."""
     axes = mesh.model_dump()
     places = itertools.product(*map(range, axes.values()))
     return tuple(
@@ -151,25 +139,20 @@ def ranks(mesh: Axes, devices: int) -> tuple[Rank, ...]:
 
 
 class Span(base.Model):
-    """What a stage does for a while."""
+    """What a stage does for a while, in seconds after the begin of the step."""
 
     stage: int
-    """The stage."""
     work: str
     """forward, backward or message."""
     microbatch: int
-    """Of which microbatch."""
     begin: float
-    """Seconds after the begin of the step."""
     end: float
-    """Seconds after the begin of the step."""
 
 
 class Alternative(base.Model):
     """What else could be done."""
 
     mesh: Axes
-    """The mesh."""
     microbatches: int
     """Parts of a replica's batch."""
     what: str
@@ -184,7 +167,6 @@ class Plan(base.Model):
     """A mesh, the stages on it, and what they cost."""
 
     mesh: Axes
-    """The mesh."""
     microbatches: int
     """Parts of a replica's batch."""
     schedule: job_file.PipelineSchedule
@@ -200,11 +182,8 @@ class Plan(base.Model):
     ends: tuple[int, ...]
     """Behind how many of these each stage but the last one ends."""
     stages: tuple[Stage, ...]
-    """In order."""
     ranks: tuple[Rank, ...]
-    """In order."""
     step_seconds: float
-    """Of a step."""
     bubble: float
     """Share of the schedule in which stages compute nothing, on average: `bubble`."""
     message_share: float

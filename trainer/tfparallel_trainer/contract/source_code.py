@@ -24,11 +24,7 @@ _FILE = "^[A-Za-z0-9_][-A-Za-z0-9._]*(/[A-Za-z0-9_][-A-Za-z0-9._]*)*$"
 
 
 def chunk_file(number: int) -> str:
-    """Return the name of the file of a chunk, so that names sort in the order of the chunks.
-
-    Args:
-        number: of the chunk, from 0.
-    """
+    """Return the name of the file of a chunk, so that names sort in the order of the chunks."""
     return f"{number:04}"
 
 
@@ -43,11 +39,7 @@ class File:
 
 
 def join(chunks: Iterable[bytes], sha256: str) -> bytes:
-    """Return the archive of chunks.
-
-    Raises:
-        ValueError: its digest is another one.
-    """
+    """Return the archive of chunks; a ValueError if its digest is another one."""
     content = b"".join(chunks)
     received = hashlib.sha256(content).hexdigest()
     if received != sha256:

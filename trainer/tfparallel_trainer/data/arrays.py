@@ -68,9 +68,7 @@ def fetch(examples: Any) -> Callable[[tf.Tensor], tuple[Any, ...]]:
 def checked(data: Any, function: str) -> Any:
     """Turn what a data function returned into arrays (x, y, sample_weight).
 
-    Args:
-        data: x, (x,), (x, y) or (x, y, sample_weight), each an array or a structure of arrays.
-        function: the data function's name, for the messages.
+    It may be x, (x,), (x, y) or (x, y, sample_weight), each an array or a structure of arrays.
 
     Raises:
         UserCodeError: it is something else, is empty, or its arrays differ in length.
@@ -102,11 +100,7 @@ def checked(data: Any, function: str) -> Any:
 
 
 def weights_of_classes(y: Any, class_weight: Mapping[int, float]) -> npt.NDArray[Any]:
-    """The weight of each target's class; 1 for classes that are not named.
-
-    Raises:
-        UserCodeError: there are no targets.
-    """
+    """The weight of each target's class, 1 for classes that are not named; y must be there."""
     if y is None:
         raise errors.UserCodeError("class_weight is given, and the data has no y: remove it.")
     classes = np.asarray(y)

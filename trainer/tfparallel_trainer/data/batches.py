@@ -39,13 +39,7 @@ class Batches:
 
 
 def opened(data: Any, name: str, shuffle_seed: int | None) -> Batches | None:
-    """Look at what was given as x; None when it is no batches.
-
-    Args:
-        data: the argument.
-        name: its name.
-        shuffle_seed: shuffles the batches of a PyDataset for each pass; None keeps their order.
-    """
+    """Batches from an argument, a PyDataset's shuffled by the seed; None when it gives none."""
     if isinstance(data, tf.data.Dataset):
         return _of_data_set(data, name)
     if isinstance(data, keras.utils.PyDataset):
@@ -94,17 +88,10 @@ def of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
 
 
 class Whole:
-    """Whole batches, a `batching.Undivided`.
+    """Whole batches, a `batching.Undivided`, of which the first must be what fit takes.
 
-    Args:
-        batches: where they come from.
-        steps: how many make an epoch; None: a pass.
-        class_weight: gives each example the weight of its class.
-        first_epoch: the number of the first epoch.
-        restarts: whether each epoch begins a new pass, also with `steps`.
-
-    Raises:
-        UserCodeError: the first batch is not what fit takes.
+    `steps` make an epoch; None: a pass. `class_weight` gives each example the weight of its class.
+    With `restarts` each epoch begins a new pass, also with `steps`.
     """
 
     def __init__(
@@ -153,9 +140,8 @@ class Whole:
     @property
     def digest(self) -> int:
         """A number that the first batch has."""
-        leaves = (np.asarray(leaf) for leaf in nest.leaves(self._first))
         checksum = 0
-        for leaf in leaves:
+        for leaf in map(np.asarray, nest.leaves(self._first)):
             content = leaf.astype("S") if leaf.dtype == object else leaf
             checksum = zlib.crc32(np.ascontiguousarray(content).tobytes(), checksum)
         return checksum
@@ -193,7 +179,6 @@ class Whole:
 
     @property
     def _makes_passes(self) -> bool:
-        """Whether each epoch is a pass."""
         return self._steps is None and not self._batches.once
 
     def _leave_out(self, epochs: int) -> None:
@@ -201,25 +186,25 @@ class Whole:
         count = self._batches.count
         if self._makes_passes:
             for _ in range(epochs):
-                self._skip()
+                self._batches.skip(self._take_begun())
             return
         first = self._coming
         if self._steps is not None and count is not None:
             in_pass = -(-count // self._steps)
             for _ in range(epochs // in_pass):
-                self._skip()
+                self._batches.skip(self._take_begun())
             first += epochs - epochs % in_pass
         for number in range(first, self._coming + epochs):
             for _ in self._epoch(number):
                 pass
 
-    def _begin(self, number: int) -> Iterator[Any]:
+    def _take_begun(self) -> Iterator[Any] | None:
+        """The rest of the pass that `__init__` has begun; at the first call only."""
         begun, self._begun = self._begun, None
-        return self._batches.begin(number) if begun is None else begun
+        return begun
 
-    def _skip(self) -> None:
-        begun, self._begun = self._begun, None
-        self._batches.skip(begun)
+    def _begin(self, number: int) -> Iterator[Any]:
+        return self._take_begun() or self._batches.begin(number)
 
     def _next(self, number: int) -> Any:
         """The next batch of the pass that goes on, or of a new one; None where a pass ends."""
@@ -253,22 +238,12 @@ class Whole:
         return batching.spec(triple)
 
     def _fitting(self, batch: Any) -> Any:
-        """The batch in the types of the first one.
-
-        Raises:
-            UserCodeError: it has another structure, or other sizes where the first two agree.
-        """
-        leaves = self._leaves_like(batch, self.spec)
-        specs = nest.leaves(self.spec)
-        pairs = zip(leaves, specs, strict=True)
+        """The batch in the types of the first one."""
+        pairs = zip(self._leaves_like(batch, self.spec), nest.leaves(self.spec), strict=True)
         return nest.packed(batch, [_cast(self._batches.name, *pair) for pair in pairs])
 
     def _leaves_like(self, batch: Any, other: Any) -> list[Any]:
-        """The arrays of a batch.
-
-        Raises:
-            UserCodeError: the other one has more or fewer.
-        """
+        """The arrays of a batch, which must be as many as those of the other one."""
         leaves, expected = nest.leaves(batch), len(nest.leaves(other))
         if len(leaves) != expected:
             raise errors.UserCodeError(
@@ -279,8 +254,7 @@ class Whole:
         return leaves
 
     def _triple(self, batch: Any) -> Any:
-        name = self._batches.name
-        triple = nest.triple(batch)
+        name, triple = self._batches.name, nest.triple(batch)
         leaves = nest.leaves(triple)
         if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
             raise errors.UserCodeError(

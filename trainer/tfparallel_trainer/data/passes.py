@@ -29,12 +29,7 @@ _BEGIN_WITH_THE_WHOLE = {
 
 
 def skip(data: tf.data.Dataset, begun: Iterator[Any] | None) -> None:
-    """Leave out a pass: the next ones come in the order that they have after it.
-
-    Args:
-        data: the data set.
-        begun: the rest of the pass; None: it has not begun.
-    """
+    """Leave out a pass, of which `begun` is the rest: the next ones come in the order after it."""
     elements = iter(data) if begun is None else begun
     if not _is_begun_at_once(data):
         for _ in elements:

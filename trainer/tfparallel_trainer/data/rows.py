@@ -53,12 +53,7 @@ class Rows:
 
 
 class RowsSource:
-    """Batches of such examples.
-
-    Raises:
-        UserCodeError: a function gives something else than an example; what they raise themselves
-            comes through.
-    """
+    """Batches of such examples; what a function gives instead of an example is a UserCodeError."""
 
     def __init__(self, rows: Rows, division: batching.Division) -> None:
         self._rows = rows
@@ -165,12 +160,7 @@ def _checked(example: Any, function: str) -> tuple[Any, ...]:
 
 
 class RecordIndex:
-    """Where each record of some files stands.
-
-    Raises:
-        UserCodeError: there is no record, or a file is none of TFRecords.
-        OSError: a file cannot be read.
-    """
+    """Where each record of some files stands; without any it is a UserCodeError."""
 
     def __init__(self, paths: Sequence[str], function: str) -> None:
         with concurrent.futures.ThreadPoolExecutor(_DOWNLOADS) as pool:

@@ -1,7 +1,6 @@
 """Calls the user's data functions and makes feeds of what they return."""
 
 import dataclasses
-import pathlib
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -12,26 +11,14 @@ from tfparallel_trainer import errors, inputs, user
 from tfparallel_trainer.data import arrays, batches, batching, feed, fingerprints, rows, stream
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """What the data functions are told, besides the epoch, and how batches are cut."""
+    """What the data functions are told, but for the epoch, and how batches are cut."""
 
-    seed: int
-    source_dir: pathlib.Path
-    output_dir: pathlib.Path
+    context: user.Context
     division: batching.Division
     endless_allowed: bool
     """Whether the job gives steps, so that an epoch need not end."""
-
-    def context(self, epoch: int) -> user.Context:
-        """The context of an epoch."""
-        return user.Context(
-            seed=self.seed,
-            epoch=epoch,
-            global_batch_size=self.division.batch_size,
-            source_dir=self.source_dir,
-            output_dir=self.output_dir,
-        )
 
 
 def training(module: user.Module, request: Request) -> feed.Feed:
@@ -47,11 +34,7 @@ def training(module: user.Module, request: Request) -> feed.Feed:
 
 
 def evaluation(module: user.Module, request: Request) -> feed.Feed:
-    """The examples to evaluate on, in their own order, prepared ahead.
-
-    Raises:
-        UserCodeError: as `training`.
-    """
+    """The examples to evaluate on, in their own order, prepared ahead; raises as `training`."""
     return feed.Feed(_Function(module, "evaluation_data", request, shuffled=False).opened())
 
 
@@ -69,8 +52,7 @@ class _Function:
         data = self._call(0)
         division = self._request.division
         if isinstance(data, keras.utils.PyDataset):
-            seed = self._request.seed if self._shuffled else None
-            py_batches = batches.of_py_dataset(data, self._name, seed)
+            py_batches = batches.of_py_dataset(data, self._name, self._order_seed)
             data = batches.Whole(py_batches, None, None, restarts=not self._shuffled)
         if isinstance(data, batching.Undivided):
             return data.divided(division)
@@ -89,9 +71,12 @@ class _Function:
                 return self._rows(length, arrays.fetch(examples), data.functions, fingerprint)
         else:
             examples = arrays.checked(data, self._name)
-        return arrays.ArraySource(
-            examples, division, self._request.seed if self._shuffled else None
-        )
+        return arrays.ArraySource(examples, division, self._order_seed)
+
+    @property
+    def _order_seed(self) -> int | None:
+        """Shuffles the examples; None keeps their order."""
+        return self._request.context.seed if self._shuffled else None
 
     def _rows(
         self,
@@ -104,7 +89,7 @@ class _Function:
             length=length,
             fetch=fetch,
             functions=functions,
-            seed=self._request.seed,
+            seed=self._request.context.seed,
             shuffled=self._shuffled,
             fingerprint=fingerprint,
             function=self._name,
@@ -134,8 +119,8 @@ class _Function:
         Again for each epoch: a data set that shuffles gives another order when it is gone through
         again.
         """
-        context = self._request.context(epoch)
-        with self._module.seeded((self._request.seed + epoch) % 2**31):
+        context = dataclasses.replace(self._request.context, epoch=epoch)
+        with self._module.seeded((context.seed + epoch) % 2**31):
             if self._name == "training_data":
                 return self._module.training_data(context)
             return self._module.evaluation_data(context)

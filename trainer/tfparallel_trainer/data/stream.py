@@ -22,11 +22,8 @@ from tfparallel_trainer.data import arrays, batching, fingerprints, nest
 class StreamSource:
     """Batches from data sets of single examples, or of batches.
 
-    Args:
-        data_set: a data set, which is looked at but not iterated over.
-        make: gives a new data set of an epoch, with the same order everywhere.
-        division: how batches are cut.
-        function: name of the user's data function, for the messages.
+    The data set itself is looked at but not iterated over: `make` gives a new one of an epoch, with
+    the same order everywhere. `function` names the user's data function in messages.
     """
 
     def __init__(
@@ -96,13 +93,7 @@ def _checked(spec: Any, function: str) -> Any:
 
 
 class GeneratedSource:
-    """Batches from generators of single examples.
-
-    Args:
-        make: gives a new generator of an epoch.
-        division: how batches are cut.
-        function: name of the user's data function, for the messages.
-    """
+    """Batches from generators of single examples, of which `make` gives a new one of an epoch."""
 
     def __init__(
         self, make: Callable[[int], Iterator[Any]], division: batching.Division, function: str
@@ -124,21 +115,16 @@ class GeneratedSource:
 
     def _cut(self, examples: Iterator[Any], start: int) -> Generator[batching.Batch, None, None]:
         with contextlib.ExitStack() as stack:
-            close = getattr(examples, "close", None)
-            if close is not None:
-                stack.callback(close)
+            if hasattr(examples, "close"):
+                stack.callback(examples.close)
             rest = itertools.islice(examples, start, None)
             while whole := list(itertools.islice(rest, self._division.batch_size)):
-                yield batching.Batch(
-                    examples=len(whole),
-                    parts=[
-                        self._joined(whole[part.start : part.stop]) if part else None
-                        for part in self._division.parts(len(whole))
-                    ],
-                    fingerprint=fingerprints.of(
-                        whole[:: max(len(whole) // fingerprints.EXAMPLES, 1)]
-                    ),
-                )
+                parts = [
+                    self._joined(whole[part.start : part.stop]) if part else None
+                    for part in self._division.parts(len(whole))
+                ]
+                some = whole[:: max(len(whole) // fingerprints.EXAMPLES, 1)]
+                yield batching.Batch(len(whole), parts, fingerprints.of(some))
 
     def _joined(self, examples: Sequence[Any]) -> Any:
         """Stack examples, as (x, y, sample_weight)."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files
-from tfparallel_trainer.comms import watch
+from tfparallel_trainer.comms import cluster
 from tfparallel_trainer.contract import progress
 from tfparallel_trainer.data import batching, fingerprints
 from tfparallel_trainer.objective import evaluate, independence, replica, state
@@ -83,31 +83,19 @@ class Step(abc.ABC):
     """Makes the steps of all ranks together, each a call; `compute` is the engine's."""
 
     def __init__(self, module: user.Module, replica: replica.Replica, parts: int) -> None:
-        """Args:
-        module: the user's module, for the messages.
-        replica: any of this process.
-        parts: how many a batch is divided into.
-        """
+        """Take any replica of this process, and how many parts a batch is divided into."""
         self.module = module
         self._replica = replica
         self._is_tried = parts == 1
 
     def __call__(self, step: int, batch: batching.Batch, asked: frozenset[Flag]) -> Outcome:
-        """Make a step.
+        """Make the step of a number, from 0, on a batch; this process asks for these flags.
 
-        Args:
-            step: its number, from 0.
-            batch: its examples.
-            asked: what this process asks for.
-
-        Raises:
-            UserCodeError: processes were given different examples, or a batch cannot be divided.
+        If processes were given different examples, it is a UserCodeError.
         """
         self._try(batch)
-        requests = [
-            *(float(flag in asked) for flag in Flag),
-            *fingerprints.summands(batch.fingerprint),
-        ]
+        flags = (float(flag in asked) for flag in Flag)
+        requests = [*flags, *fingerprints.summands(batch.fingerprint)]
         computed = self.compute(step, batch, requests, gives_metrics=Flag.METRICS in asked)
         sums = computed.requests
         if not fingerprints.alike(sums[len(Flag) :]):
@@ -130,23 +118,12 @@ class Step(abc.ABC):
     ) -> Computed:
         """Compute a step and apply its gradients.
 
-        Args:
-            step: its number, from 0.
-            batch: its examples.
-            requests: what this process adds to the sum over all: its flags, and the fingerprint of
-                the batch.
-            gives_metrics: whether metrics are asked for, where the engine adds them up in steps.
+        `requests` is what this process adds to the sum over all: flags, and the fingerprint of the
+        batch. Metrics may be asked for, where the engine adds them up in steps.
         """
 
     def check(self, part: Any) -> None:
-        """Refuse a model whose examples depend on each other.
-
-        Args:
-            part: (x, y, sample_weight) of some examples.
-
-        Raises:
-            UserCodeError: they do.
-        """
+        """Refuse a model whose examples, of which these are some, depend on each other."""
         with user.guard(self.module.path, "computing the loss of some examples raised"):
             independence.check(self._replica, part)
 
@@ -204,22 +181,18 @@ class Synchronous:
         are_weights_finite: Callable[[], bool] | None = None,
         barrier: Callable[[], None] | None = None,
     ) -> None:
-        """Args:
-        replicas: those of this process.
-        step: makes a step.
-        evaluator: None without examples.
-        examples: those to evaluate on.
-        report: gives the metrics over all ranks; absent: by the mesh's own collectives.
-        are_weights_finite: whether they are; absent: whether those of the first replica are.
-        barrier: waits for all ranks; absent: by the mesh's own collectives.
+        """Take the replicas of this process, and the examples to evaluate on.
+
+        The last three are the mesh's own where they are absent: `report` gives the metrics over all
+        ranks, and `barrier` waits for them.
         """
         self._replicas = replicas
         self._step = step
         self._evaluator = evaluator
         self._examples = examples
         self._report = report or evaluate.Report(replicas).metrics
-        self._are_weights_finite = are_weights_finite or state.finiteness(replicas[0])
-        self._barrier = barrier or state.barrier(replicas)
+        self.weights_are_finite = are_weights_finite or state.finiteness(replicas[0])
+        self.barrier = barrier or state.barrier(replicas)
         self._latest: dict[str, float] | None = None
 
     def reset(self) -> None:
@@ -251,14 +224,6 @@ class Synchronous:
         self._latest = None
         return self._evaluator.run(watched(self._examples.epoch(0, 0)))
 
-    def weights_are_finite(self) -> bool:
-        """The same on every process."""
-        return self._are_weights_finite()
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        self._barrier()
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -288,13 +253,13 @@ class Course(abc.ABC):
 
     def watched(self) -> AbstractContextManager[None]:
         """End this process when one that it needs is lost, until the body ends."""
-        return watch.peers(self.context.settings.cluster, self.context.give_up)
+        peers = cluster.watched(self.context.settings.cluster)
+        return cluster.watching(peers, self.context.give_up)
 
     @abc.abstractmethod
     def prepared(self, leave: Callable[[Callable[[], None]], None]) -> Prepared:
         """Build what is trained, load the data and restore the newest checkpoint.
 
-        Args:
-            leave: takes a barrier, as soon as there is one: nobody leaves before all have come
-                to it, if all end alike.
+        `leave` takes a barrier, as soon as there is one: nobody leaves before all have come to it,
+        if all end alike.
         """

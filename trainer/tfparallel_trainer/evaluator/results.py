@@ -49,11 +49,7 @@ def wait_for(
 ) -> None:
     """Wait until the evaluator has evaluated the checkpoint of a step; not for one that is dead.
 
-    Args:
-        step: the last step of training.
-        settings: the settings of the chief.
-        say: writes a line for people.
-        moved: hears of each look, because a disk may not answer.
+    `moved` hears of each look, because a disk may not answer.
     """
     limit = settings.job.trainer.start_timeout_seconds
     began = changed = time.monotonic()

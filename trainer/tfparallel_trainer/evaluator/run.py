@@ -18,22 +18,17 @@ from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.objective import replica
 from tfparallel_trainer.runtime import context, preflight, settings, setup
 from tfparallel_trainer.runtime.reporting import console, records
-from tfparallel_trainer.storage import directory, mirror
+from tfparallel_trainer.storage import directory
 
 _LOOK_EVERY_SECONDS = 1.0
 
 
 def until_done(context: context.RunContext) -> None:
-    """Evaluate during training, to its end.
-
-    Raises:
-        TrainerError: nothing can be evaluated; training is not touched by it.
-    """
+    """Evaluate during training, to its end; training is not touched by what this raises."""
     settings = context.settings
     devices.prepare(1, alone=True)
     evaluator_status = results.Status(settings)
-    copies = mirror.of(settings.output_dir, settings.results)
-    written = records.Records(settings.output_dir, copies, outputs.EVALUATION_LOG)
+    written = records.Records(settings.output_dir, settings.results, outputs.EVALUATION_LOG)
     with contextlib.closing(written):
         evaluator = Evaluator(context, evaluator_status, written)
         context.out.say(f"evaluates the checkpoints of {settings.checkpoints}")
@@ -44,12 +39,8 @@ def until_done(context: context.RunContext) -> None:
 
 
 def check(settings: settings.Settings, module: user.Module) -> None:
-    """Refuse a job with an evaluator and without anything to evaluate.
-
-    Raises:
-        UserCodeError: the module brings no data.
-    """
-    if settings.job.evaluator and not module.evaluates:
+    """Refuse (UserCodeError) a job with an evaluator and without anything to evaluate."""
+    if settings.job.evaluator and not module.has("evaluation_data"):
         raise errors.UserCodeError(
             f"{module.path} has no evaluation_data, and the job has an evaluator: define it, or "
             "remove the evaluator."
@@ -60,16 +51,9 @@ class Evaluator:
     """A model whose weights are those of one checkpoint after the other."""
 
     def __init__(
-        self,
-        context: context.RunContext,
-        status: results.Status,
-        written: records.Records,
+        self, context: context.RunContext, status: results.Status, written: records.Records
     ) -> None:
-        """Build the model on this process's first device, from the examples to evaluate on.
-
-        Raises:
-            UserCodeError: the module's functions raise, or give what cannot be evaluated.
-        """
+        """Build the model on this process's first device, from the examples to evaluate on."""
         self._settings = settings = context.settings
         self._out = context.out
         self._status = status
@@ -89,14 +73,14 @@ class Evaluator:
 
     def look(self) -> bool:
         """Evaluate the newest checkpoint if it is new; gives whether there may be more."""
-        done = preflight.finished(self._settings)  # before looking: the newest is then the last
+        end = preflight.end_of(self._settings)  # before looking: the newest is then the last
         self._watch.moved("a look for checkpoints")
         for folder in reversed(self._new()):
             at = self._load(folder)
             if at is not None:
                 self._evaluate(at)
                 return True
-        return not done
+        return end is None
 
     def _new(self) -> list[directory.Directory]:
         """Checkpoints that are newer than the last one, the oldest first."""

@@ -1,5 +1,6 @@
 """Arrays as Keras' fit takes them: weights of classes, a part to validate on, epochs of steps."""
 
+import dataclasses
 import itertools
 import math
 import warnings
@@ -18,27 +19,13 @@ DEFAULT_BATCH = 32
 
 
 def examples(x: Any, y: Any, sample_weight: Any, what: str) -> Any:
-    """Check arrays and give them as Keras would: (x, y, sample_weight), numbers in its floatx.
-
-    Args:
-        x: inputs.
-        y: targets, or None.
-        sample_weight: one for each example, or None.
-        what: name of the argument, for the messages.
-
-    Raises:
-        UserCodeError: they are no arrays, or of different lengths.
-    """
+    """Check arrays and give them as Keras would: (x, y, sample_weight), numbers in its floatx."""
     data = tuple(nest.convert(_array, part) for part in (x, y, sample_weight))
     return arrays.checked(data, what)
 
 
 def weighted(data: Any, class_weight: Mapping[int, float]) -> Any:
-    """Give each example the weight of its class.
-
-    Raises:
-        UserCodeError: there are weights of examples too, or several outputs.
-    """
+    """Give each example the weight of its class; there may be no other weights, and one output."""
     x, y, sample_weight = data
     if sample_weight is not None:
         raise errors.UserCodeError(
@@ -53,11 +40,7 @@ def weighted(data: Any, class_weight: Mapping[int, float]) -> Any:
 
 
 def split(data: Any, share: float) -> tuple[Any, Any]:
-    """Divide examples into those to train on and the last ones, to validate on.
-
-    Raises:
-        UserCodeError: a part would be empty.
-    """
+    """Divide examples into those to train on and the last ones, to validate on."""
     length = len(nest.leaves(data)[0])
     at = math.floor(length * (1.0 - share))
     if not 0 < at < length:
@@ -71,52 +54,25 @@ def split(data: Any, share: float) -> tuple[Any, Any]:
     )
 
 
-class Training:
-    """The examples to train on; a `batching.Undivided`.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Examples:
+    """What `examples` gave, to train on or to validate on; a `batching.Undivided`."""
 
-    Args:
-        data: what `examples` gave.
-        seed: shuffles them for each pass; None keeps their order.
-        steps: batches in an epoch; None: all that there are.
-        first_epoch: the number of the first epoch.
-    """
-
-    def __init__(self, data: Any, seed: int | None, steps: int | None, first_epoch: int) -> None:
-        self._data = data
-        self._seed = seed
-        self._steps = steps
-        self._first = first_epoch
+    data: Any
+    batch_size: int
+    seed: int | None = None
+    """Shuffles them for each pass; None keeps their order."""
+    steps: int | None = None
+    """Batches in an epoch; None: all that there are."""
+    first_epoch: int = 0
 
     def divided(self, division: batching.Division) -> batching.Source:
-        """Cut batches in this way."""
-        whole = arrays.ArraySource(self._data, division, self._seed)
-        if self._steps is None:
+        """Cut batches of this size for these ranks."""
+        cut = dataclasses.replace(division, batch_size=self.batch_size)
+        whole = arrays.ArraySource(self.data, cut, self.seed)
+        if self.steps is None:
             return whole
-        return Windows(whole, division.batch_size, self._steps, self._first)
-
-
-class Validation:
-    """The examples to validate on, in their own order; a `batching.Undivided`.
-
-    Args:
-        data: what `examples` gave.
-        batch_size: examples in a batch; it changes no result.
-        steps: how many batches are used; None: all.
-    """
-
-    def __init__(self, data: Any, batch_size: int, steps: int | None) -> None:
-        self._data = data
-        self._batch_size = batch_size
-        self._steps = steps
-
-    def divided(self, division: batching.Division) -> batching.Source:
-        """Cut batches for the same ranks."""
-        used = self._data
-        if self._steps is not None:
-            kept = self._steps * self._batch_size
-            used = nest.convert(lambda array: array[:kept], used)
-        batch_division = batching.Division(self._batch_size, division.ranks, division.local_ranks)
-        return arrays.ArraySource(used, batch_division, None)
+        return Windows(whole, self.batch_size, self.steps, self.first_epoch)
 
 
 class Windows:
@@ -127,21 +83,21 @@ class Windows:
     """
 
     def __init__(
-        self, whole: batching.Source, batch_size: int, steps: int, first_epoch: int
+        self, whole: arrays.ArraySource, batch_size: int, steps: int, first_epoch: int
     ) -> None:
         self._whole = whole
-        self.examples = min(steps * batch_size, whole.examples or 0)
+        self.examples = min(steps * batch_size, whole.examples)
         """Examples in an epoch of full batches."""
         self.spec = whole.spec
         self.sample = whole.sample
         self._batch_size = batch_size
         self._steps = steps
         self._first = first_epoch
-        self._batches = order.steps(whole.examples or 0, batch_size)
-        self._windows = -(-self._batches // steps)
-        if self._batches < steps:
+        count = order.steps(whole.examples, batch_size)
+        self._windows = -(-count // steps)
+        if count < steps:
             warnings.warn(
-                f"steps_per_epoch is {steps} and the examples make {self._batches} batches: an "
+                f"steps_per_epoch is {steps} and the examples make {count} batches: an "
                 "epoch ends with them.",
                 stacklevel=2,
             )

@@ -10,7 +10,7 @@ import keras
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import tasks
-from tfparallel_trainer.keras_fit import arguments, session, surroundings
+from tfparallel_trainer.keras_fit import inputs, session, surroundings
 from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.scripts import explanation
 
@@ -89,7 +89,7 @@ def fit(
     Raises:
         TrainerError: training could not begin or ended early; knows its exit code.
     """
-    return session.Session(arguments.Arguments(**locals())).to_end()
+    return session.Session(inputs.Arguments(**locals())).to_end()
 
 
 def _refuse() -> None:

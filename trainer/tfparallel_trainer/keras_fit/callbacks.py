@@ -60,11 +60,7 @@ class Plan:
 
 
 def checked(callbacks: Any, strategy: str) -> list[Any]:
-    """The callbacks of a list, one after the other.
-
-    Raises:
-        UserCodeError: one is no callback, or is refused under this strategy.
-    """
+    """The callbacks of a list; a UserCodeError for others, and those that the strategy refuses."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks = callbacks.callbacks
     flat_callbacks = keras.tree.flatten(callbacks) if callbacks else []
@@ -88,18 +84,8 @@ def of_module(
     ready: setup.Ready,
     build_reach: Callable[[Sequence[Any]], reach.Reach] | None = None,
 ) -> observer.Observer:
-    """Those that a job's module brings.
-
-    Args:
-        settings: what this process was started with.
-        module: the user's functions.
-        ready: what the run has prepared.
-        build_reach: gives how far these callbacks reach; absent: over replicas of the whole model.
-
-    Raises:
-        UserCodeError: one cannot be honoured.
-    """
-    if not module.has_callbacks:
+    """Those that a job's module brings, over replicas of the whole model without `build_reach`."""
+    if not module.has("callbacks"):
         return observer.Observer()
     if settings.under_strategy:
         raise errors.UserCodeError(
@@ -108,13 +94,7 @@ def of_module(
             "ParameterServer."
         )
     spec = settings.job.trainer
-    context = user.Context(
-        seed=spec.seed,
-        epoch=ready.start.epoch,
-        global_batch_size=spec.global_batch_size,
-        source_dir=settings.source_dir,
-        output_dir=settings.output_dir,
-    )
+    context = setup.user_context(settings, ready.start.epoch)
     callbacks = checked(module.callbacks(context), settings.job.strategy)
     if any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in callbacks):
         raise errors.UserCodeError(
@@ -146,13 +126,11 @@ class Callbacks(observer.Observer):
         memory: str = "",
         guard: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        """Args:
-        plan: the same on all processes.
-        over: how far they reach.
-        hand_back: gives the caller's model the trained weights, and gives that model.
-        memory: of the run that this one goes on with.
-        guard: translates what callbacks raise, and says what was called; absent: the caller of
-            fit gets it, as from Keras.
+        """Take a plan that is the same on all processes, and how far callbacks reach.
+
+        `hand_back` gives the caller's model the trained weights, and gives that model. `memory` is
+        of the run that this one goes on with. `guard` translates what callbacks raise, and says
+        what was called; absent: the caller of fit gets it, as from Keras.
         """
         self._guard = guard
         self._hand_back = hand_back
@@ -160,6 +138,8 @@ class Callbacks(observer.Observer):
         self._reach = over
         self._model = over.model
         self._seen = _Seen()
+        self.history = keras.callbacks.History()
+        self._bar = bar.Bar(plan.verbose if over.leads else 0, plan.epochs, plan.steps)
         listeners = self._listed()
         self._calls = {
             moment: [getattr(one, moment) for one in listeners if _takes(one, moment)]
@@ -169,29 +149,19 @@ class Callbacks(observer.Observer):
         if over.leads:
             self._calls["on_train_begin"].append(lambda: self._remember(memory))
         self._trained = False
-        self.stop = False
-        self.each_batch = False
-        self.takes_non_finite = False
         self._decisive: frozenset[str] = frozenset()
 
     def _listed(self) -> list[Any]:
-        plan = self._plan
-        chief = self._reach.leads
-        self._bar = bar.Bar(plan.verbose if chief else 0, plan.epochs, plan.steps)
-        self.history = keras.callbacks.History()
-        history_callbacks = [self.history, self._seen]
-        for callback in history_callbacks:
-            callback.set_model(self._model)
-        others = list(plan.callbacks) if chief else []
-        for callback in others:
-            callback.set_model(self._reach.shown_to(callback))
-        listeners = [*others, *history_callbacks]
-        for callback in listeners:
-            callback.set_params(
-                {"verbose": plan.verbose, "epochs": plan.epochs, "steps": plan.steps}
-            )
+        """The chief's callbacks, then the history, all with their model."""
+        plan, over = self._plan, self._reach
+        pairs = [(one, over.shown_to(one)) for one in plan.callbacks] if over.leads else []
+        pairs += [(self.history, self._model), (self._seen, self._model)]
+        params = {"verbose": plan.verbose, "epochs": plan.epochs, "steps": plan.steps}
+        for callback, model in pairs:
+            callback.set_model(model)
+            callback.set_params(params)
         self._model.history = self.history
-        return listeners
+        return [callback for callback, _ in pairs]
 
     def _tell(self, moment: str, *facts: Any) -> None:
         with self._guard(f"{moment} of a callback raised"):
@@ -224,12 +194,10 @@ class Callbacks(observer.Observer):
         callbacks = self._plan.callbacks
         chiefs = self._act(
             "on_train_begin",
-            decisive=[
-                one for one in _MOMENTS if any(_decides(callback, one) for callback in callbacks)
-            ],
-            each_batch=any(_takes(callback, one) for callback in callbacks for one in _OF_BATCHES),
+            decisive=[one for one in _MOMENTS if any(_decides(each, one) for each in callbacks)],
+            each_batch=any(_takes(each, one) for each in callbacks for one in _OF_BATCHES),
             takes_non_finite=any(
-                isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in callbacks
+                isinstance(each, keras.callbacks.TerminateOnNaN) for each in callbacks
             ),
         )
         self._decisive = frozenset(chiefs["decisive"])
@@ -291,11 +259,7 @@ class Callbacks(observer.Observer):
             self._tell(moment, *facts)
 
     def _act(self, moment: str, *facts: Any, **more: Any) -> dict[str, Any]:
-        """Let the chief's callbacks act; what they decide holds everywhere.
-
-        Returns:
-            What the chief announces: among it its `more`.
-        """
+        """Let the chief's callbacks act, and return what it announces to all, `more` among it."""
 
         def answer() -> bytes:
             self._tell(moment, *facts)

@@ -1,15 +1,81 @@
-"""What a script trains on and validates on, whatever it gives."""
+"""The arguments of `fit` as a value, and what a script trains on and validates on by them."""
 
 import dataclasses
 import math
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batches, batching, nest, order, passes
-from tfparallel_trainer.keras_fit import arguments, arrays
+from tfparallel_trainer.keras_fit import arrays
+
+CLAIM = "output_dir"
+"""Stands for the name of a claim, which a script's folder has not."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What `fit` was called with; the names and meanings are Keras' except for the last ones."""
+
+    model: Any
+    x: Any
+    y: Any
+    batch_size: int | None
+    epochs: int
+    verbose: str | int
+    callbacks: Any
+    validation_split: float
+    validation_data: Any
+    shuffle: bool | str
+    class_weight: Mapping[int, float] | None
+    sample_weight: Any
+    initial_epoch: int
+    steps_per_epoch: int | None
+    validation_steps: int | None
+    validation_batch_size: int | None
+    validation_freq: int | Sequence[int]
+    seed: int
+    output_dir: str | pathlib.Path | None
+    save_every_steps: int | None
+    save_every_minutes: int | None
+    keep: int
+    on_non_finite_loss: str
+    max_staleness: int | None
+    start_timeout_seconds: int
+    step_timeout_seconds: int
+
+    def spec(self, batch_size: int) -> job_file.TrainerSpec:
+        """As a job's spec.trainer would say it; a UserCodeError if a number is out of range."""
+        saves = None
+        if self.output_dir is not None:
+            saves = {
+                "claim": CLAIM,
+                "everySteps": self.save_every_steps,
+                "everyMinutes": self.save_every_minutes,
+                "keep": self.keep,
+            }
+        try:
+            return job_file.TrainerSpec.model_validate(
+                {
+                    "epochs": self.epochs,
+                    "globalBatchSize": batch_size,
+                    "seed": self.seed,
+                    "checkpoint": saves,
+                    "maxStaleness": self.max_staleness,
+                    "onNonFiniteLoss": self.on_non_finite_loss,
+                    "startTimeoutSeconds": self.start_timeout_seconds,
+                    "stepTimeoutSeconds": self.step_timeout_seconds,
+                }
+            )
+        except ValueError as error:
+            raise errors.UserCodeError(
+                f"An argument of fit does not fit: {' '.join(str(error).split())[:400]}"
+            ) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,12 +92,8 @@ class Inputs:
     """What must be the same in all processes."""
 
 
-def of(arguments: arguments.Arguments) -> Inputs:
-    """Make them of the arguments.
-
-    Raises:
-        UserCodeError: they are not what Keras' fit takes, or cannot be divided.
-    """
+def of(arguments: Arguments) -> Inputs:
+    """Make them of the arguments; what Keras' fit does not take is a UserCodeError."""
     if isinstance(arguments.shuffle, str):
         raise errors.UserCodeError(
             f"shuffle is {arguments.shuffle!r}: give True, which shuffles all examples, or False."
@@ -41,7 +103,7 @@ def of(arguments: arguments.Arguments) -> Inputs:
     return _of_arrays(arguments, seed) if x_batches is None else _of_batches(arguments, x_batches)
 
 
-def _of_batches(arguments: arguments.Arguments, x_batches: batches.Batches) -> Inputs:
+def _of_batches(arguments: Arguments, x_batches: batches.Batches) -> Inputs:
     for name in ("y", "sample_weight", "batch_size", "validation_split"):
         value = getattr(arguments, name)
         if not _absent(value):
@@ -69,12 +131,8 @@ def _of_batches(arguments: arguments.Arguments, x_batches: batches.Batches) -> I
     )
 
 
-def _check_order(arguments: arguments.Arguments) -> None:
-    """See that a run that is started again can go on in the same order.
-
-    Raises:
-        UserCodeError: it cannot.
-    """
+def _check_order(arguments: Arguments) -> None:
+    """Refuse data whose order a run that is started again could not go on with."""
     if not isinstance(arguments.x, tf.data.Dataset):
         return
     if passes.shuffles_without_seed(arguments.x):
@@ -90,7 +148,7 @@ def _check_order(arguments: arguments.Arguments) -> None:
         )
 
 
-def _of_arrays(arguments: arguments.Arguments, seed: int | None) -> Inputs:
+def _of_arrays(arguments: Arguments, seed: int | None) -> Inputs:
     examples = arrays.examples(arguments.x, arguments.y, arguments.sample_weight, "x and y")
     validation = _validation(arguments)
     if validation is None and arguments.validation_split:
@@ -102,8 +160,12 @@ def _of_arrays(arguments: arguments.Arguments, seed: int | None) -> Inputs:
     batch_size = arguments.batch_size or _even(count, arguments.steps_per_epoch)
     whole = order.steps(count, batch_size)
     return Inputs(
-        training=arrays.Training(
-            examples, seed, arguments.steps_per_epoch, arguments.initial_epoch
+        training=arrays.Examples(
+            data=examples,
+            batch_size=batch_size,
+            seed=seed,
+            steps=arguments.steps_per_epoch,
+            first_epoch=arguments.initial_epoch,
         ),
         validation=validation,
         batch_size=batch_size,
@@ -112,7 +174,7 @@ def _of_arrays(arguments: arguments.Arguments, seed: int | None) -> Inputs:
     )
 
 
-def _validation(arguments: arguments.Arguments) -> batching.Undivided | None:
+def _validation(arguments: Arguments) -> batching.Undivided | None:
     data = arguments.validation_data
     if data is None:
         return None
@@ -128,12 +190,12 @@ def _validation(arguments: arguments.Arguments) -> batching.Undivided | None:
     return _held_out(arguments, arrays.examples(x, y, weight, "validation_data"))
 
 
-def _held_out(arguments: arguments.Arguments, examples: Any) -> batching.Undivided:
-    size = arguments.validation_batch_size or arguments.batch_size
-    count = len(nest.leaves(examples)[0])
-    return arrays.Validation(
-        examples, size or _even(count, arguments.validation_steps), arguments.validation_steps
-    )
+def _held_out(arguments: Arguments, examples: Any) -> batching.Undivided:
+    count, steps = len(nest.leaves(examples)[0]), arguments.validation_steps
+    size = arguments.validation_batch_size or arguments.batch_size or _even(count, steps)
+    if steps is not None:
+        examples = nest.convert(lambda array: array[: steps * size], examples)
+    return arrays.Examples(data=examples, batch_size=size)
 
 
 def _even(count: int, steps: int | None) -> int:

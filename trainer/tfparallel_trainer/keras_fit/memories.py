@@ -27,11 +27,9 @@ def dump(callbacks: Sequence[Any], *, stopped: bool) -> str:
 
 
 def load(text: str, callbacks: Sequence[Any]) -> bool:
-    """Give callbacks the state of the same ones; return whether one has stopped training.
+    """Give callbacks the state that `dump` gave; return whether one has stopped training.
 
-    Args:
-        text: what `dump` gave; empty where nothing was saved.
-        callbacks: if these are others, all start afresh.
+    Without a state, or with one of other callbacks, all start afresh.
     """
     memory = json.loads(text or '{"stopped": false, "callbacks": []}')
     if [name for name, _ in memory["callbacks"]] != [type(one).__name__ for one in callbacks]:

@@ -14,9 +14,7 @@ from tfparallel_trainer.runtime import random_state
 class Models:
     """Gives the engine a model for each device, and the caller one with the trained weights.
 
-    Args:
-        model_or_function: a compiled model, or a function that returns one.
-        remote: whether what is trained lives on servers, which end with training.
+    If it is remote, what is trained lives on servers, which end with training.
     """
 
     def __init__(self, model_or_function: Any, *, remote: bool) -> None:
@@ -85,11 +83,7 @@ def placed_by_strategy(model: Any) -> bool:
 
 
 def twin(model: Any) -> Any:
-    """Make a model of the same architecture, compiled alike, with the same weights.
-
-    Raises:
-        UserCodeError: Keras cannot make it from the model's own description.
-    """
+    """Make a model of the same architecture and weights, compiled alike, by its description."""
     twin_model = _described(lambda: keras.models.clone_model(model), "architecture")
     _build_like(model, twin_model)
     _described(lambda: twin_model.compile_from_config(model.get_compile_config()), "compilation")

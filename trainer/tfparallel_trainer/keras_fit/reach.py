@@ -5,9 +5,9 @@ model or optimizer, reaches all other replicas before anything else happens. Ten
 operations that a callback runs, so one that only reads costs no look at the variables.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -37,22 +37,16 @@ class Reach(Protocol):
         """Let the leading process make a call; all get what it gives and what it changes."""
 
     def finish(self, *, trained: bool) -> None:
-        """Let the weights be what Keras' fit leaves.
-
-        Args:
-            trained: whether an epoch has ended.
-        """
+        """Let the weights be what Keras' fit leaves, if an epoch has ended."""
 
 
 class Whole:
     """Over replicas that each have the whole model."""
 
     def __init__(self, replicas: Sequence[replica.Replica]) -> None:
-        """Args:
-        replicas: those of this process.
-        """
+        """Take the replicas of this process."""
         self._replicas = replicas
-        self._statistics = state.Statistics(replicas)
+        self._share_statistics = state.sharing_statistics(replicas)
         self._is_local = len(replicas) == replicas[0].data.size
         self._answer = b""
         self._sharings: dict[tuple[int, ...], Callable[[], Any]] = {}
@@ -91,17 +85,16 @@ class Whole:
     def after(self, call: Callable[[], bytes]) -> bytes:
         """Let the leading process make a call; all get what it gives and what it changes.
 
-        The call may change variables of the first replica, which the others then get. If it changes
-        none, and gives what the last one gave, other processes learn so by one small sum; where
-        this process has all replicas, nothing is computed.
+        If it changes no variable, and gives what the last one gave, one small sum tells others so.
+        Where this process has all replicas, nothing is computed.
         """
         if self.is_alone:
             return call()
         answer, changed = self._answer, frozenset[int]()
         if self.leads:
-            with _Writes(self._places) as writes:
+            with _noted_writes(self._places) as writes:
                 answer = call()
-            changed = frozenset(writes.places)
+            changed = frozenset(writes)
         if self._is_local:
             self._answer = answer
         else:
@@ -112,7 +105,7 @@ class Whole:
 
     def finish(self, *, trained: bool) -> None:
         """Let the first replica's statistics, and averages of the weights, be everyone's."""
-        self._statistics.share()
+        self._share_statistics()
         if trained:
             for replica in self._replicas:
                 evaluate.adopt_averages(replica.model)
@@ -161,32 +154,21 @@ def _carried(replica: replica.Replica) -> list[Any]:
     return [variable for variable in replica.state() if variable.dtype != "string"]
 
 
-class _Writes:
-    """Notes which variables operations of this thread may write in the body.
+@contextlib.contextmanager
+def _noted_writes(places: Mapping[int, int]) -> Iterator[set[int]]:
+    """Note the places of variables (by their handles' ids) that the body's thread may write.
 
     An operation that takes a variable and is none of those that only read may write it. So may a
     traced function, which writes none but those that it takes.
     """
+    written: set[int] = set()
 
-    def __init__(self, places: Mapping[int, int]) -> None:
-        """Args: places: of each variable, by the identity of its handle."""
-        self._places = places
-        self.places: set[int] = set()
-
-    def __enter__(self) -> Self:
-        op_callbacks.add_op_callback(self._note)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        op_callbacks.remove_op_callback(self._note)
-
-    def _note(self, operation: str, inputs: Sequence[Any], *_: Any, **__: Any) -> None:
+    def note(operation: str, inputs: Sequence[Any], *_: Any, **__: Any) -> None:
         if operation not in _READS:
-            self.places.update(
-                self._places[id(tensor)] for tensor in inputs if id(tensor) in self._places
-            )
+            written.update(places[id(tensor)] for tensor in inputs if id(tensor) in places)
+
+    op_callbacks.add_op_callback(note)
+    try:
+        yield written
+    finally:
+        op_callbacks.remove_op_callback(note)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import os
 import pathlib
@@ -20,7 +21,7 @@ from tfparallel_trainer.contract import environment, job_file
 from tfparallel_trainer.engines.mesh import run as mesh
 from tfparallel_trainer.engines.servers import run as servers
 from tfparallel_trainer.engines.servers import serve
-from tfparallel_trainer.keras_fit import arguments, bar, inputs, models, reach, surroundings
+from tfparallel_trainer.keras_fit import bar, inputs, models, reach, surroundings
 from tfparallel_trainer.keras_fit import callbacks as callbacks_of
 from tfparallel_trainer.loop import observer
 from tfparallel_trainer.runtime import context, preflight, run, settings, setup
@@ -31,7 +32,7 @@ from tfparallel_trainer.runtime.reporting import console
 class Session:
     """What a call has, from its arguments to the history."""
 
-    def __init__(self, arguments: arguments.Arguments) -> None:
+    def __init__(self, arguments: inputs.Arguments) -> None:
         self._arguments = arguments
         self._started = time.monotonic()
         self._in_job = surroundings.in_job()
@@ -44,17 +45,14 @@ class Session:
             os.environ.get(environment.FAILURE_FILE, ""),
             quiet=arguments.verbose == 0,
         )
+        self._give_up = functools.partial(termination.give_up, self._out)
         has_servers = bool(self._cluster.of(tasks.SERVER))
         self._models = models.Models(arguments.model, remote=has_servers)
         self._callbacks = callbacks_of.checked(arguments.callbacks, _strategy(self._cluster))
         self._training_callbacks: callbacks_of.Callbacks | None = None
 
     def to_end(self) -> Any:
-        """Train; give the history.
-
-        Raises:
-            TrainerError: training could not begin or ended early.
-        """
+        """Train; give the history."""
         _check_surroundings()
         data = inputs.of(self._arguments)
         with _folder(self._arguments.output_dir) as folder:
@@ -99,7 +97,19 @@ class Session:
                 termination.end(0)
             with stall.watching(stall.limits(settings.job.trainer), self._give_up) as watch:
                 module = self._module(data, watch)
-                self._train_to_end(self._context(settings, module, data, stop, watch), data)
+                process = context.RunContext(
+                    settings=settings,
+                    module=module,
+                    out=self._out,
+                    stop=stop,
+                    give_up=self._give_up,
+                    watch=watch,
+                    started=self._started,
+                    script=True,
+                    logs=self._arguments.output_dir is not None,
+                    facts=data.facts,
+                )
+                self._train_to_end(process, data)
         except errors.TrainerError:
             raise
         except Exception as error:
@@ -124,27 +134,6 @@ class Session:
             count = surroundings.join(settings.cluster, limit, self._out.say)
         run.train_to_end(mesh.Course(dataclasses.replace(context, devices=count)), observe)
 
-    def _context(
-        self,
-        settings: settings.Settings,
-        module: user.Module,
-        data: inputs.Inputs,
-        stop: termination.Termination,
-        watch: stall.Watch,
-    ) -> context.RunContext:
-        return context.RunContext(
-            settings=settings,
-            module=module,
-            out=self._out,
-            stop=stop,
-            give_up=self._give_up,
-            watch=watch,
-            started=self._started,
-            script=True,
-            logs=self._arguments.output_dir is not None,
-            facts=data.facts,
-        )
-
     def _observer(self, ready: setup.Ready, data: inputs.Inputs) -> observer.Observer:
         plan = callbacks_of.Plan(
             callbacks=self._callbacks,
@@ -160,12 +149,7 @@ class Session:
         return self._training_callbacks
 
     def _late(self) -> None:
-        self._give_up(errors.PreemptedError("Asked to end, at a moment when no step is made."))
-
-    def _give_up(self, error: errors.TrainerError) -> None:
-        """End the process from a thread that must not wait for the main one."""
-        termination.tell(self._out, error)
-        termination.end(error.exit)
+        self._give_up(errors.PreemptedError(termination.LATE))
 
 
 def _check_surroundings() -> None:

@@ -1,4 +1,4 @@
-"""What of Keras' fit holds under which strategy: the one place that says so.
+"""Which of Keras' callbacks hold under which strategy: the one place that says so.
 
 `fit` refuses by it, docs/how-to/fit.md shows it, and the tests run what it claims.
 """
@@ -45,35 +45,6 @@ class Row:
             if verdict is not None
         }
 
-
-ARGUMENTS: Sequence[Row] = (
-    Row(
-        "x",
-        _YES,
-        _DIFFERS,
-        "arrays, batched data sets, PyDatasets and generators; with servers no data sets",
-    ),
-    Row("y", _YES, _YES),
-    Row(
-        "batch_size",
-        _YES,
-        _DIFFERS,
-        "of all replicas together; with servers of each worker's step",
-    ),
-    Row("epochs", _YES, _YES),
-    Row("verbose", _DIFFERS, _DIFFERS, "the bar moves once a second; no terminal: a line an epoch"),
-    Row("callbacks", _YES, _DIFFERS, "see below"),
-    Row("validation_split", _YES, _YES),
-    Row("validation_data", _YES, _DIFFERS, "as x"),
-    Row("shuffle", _DIFFERS, _DIFFERS, 'the order follows from seed and epoch; "batch" is refused'),
-    Row("class_weight", _YES, _YES),
-    Row("sample_weight", _YES, _YES),
-    Row("initial_epoch", _YES, _YES),
-    Row("steps_per_epoch", _YES, _YES),
-    Row("validation_steps", _YES, _YES),
-    Row("validation_batch_size", _YES, _YES),
-    Row("validation_freq", _YES, _YES),
-)
 
 CALLBACKS: Sequence[Row] = (
     Row(
@@ -142,14 +113,3 @@ CALLBACKS: Sequence[Row] = (
     ),
     Row("TerminateOnNaN", _YES, _YES, "without it, such a loss raises", _YES),
 )
-
-
-def table(rows: Sequence[Row], heading: str) -> str:
-    """Write rows as a table for docs/how-to/fit.md."""
-    strategies = list(rows[0].verdicts)
-    lines = [
-        f"| {heading} | {' | '.join(strategies)} | |",
-        f"|---|{'---|' * len(strategies)}---|",
-        *(f"| `{row.name}` | {' | '.join(row.verdicts.values())} | {row.note} |" for row in rows),
-    ]
-    return "\n".join(lines)

@@ -1,7 +1,6 @@
 """What surrounds a script: its processes and devices, its signals, and its exit code."""
 
 import contextlib
-import dataclasses
 import os
 import signal
 import sys
@@ -22,17 +21,9 @@ from tfparallel_trainer.scripts import explanation
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Joined:
-    """What this process has joined."""
-
-    devices: int
-    cluster_handle: object
-    """Holds TensorFlow's cluster: processes are one as long as it lives."""
-
-
-_joined: list[Joined] = []
-"""At most one: TensorFlow joins once in the life of a process."""
+_joined: list[tuple[int, object]] = []
+"""How many devices this process has, and what holds TensorFlow's cluster: processes are one as long
+as it lives. At most one pair, because TensorFlow joins once in the life of a process."""
 
 
 def in_job() -> bool:
@@ -41,11 +32,7 @@ def in_job() -> bool:
 
 
 def described() -> tasks.Cluster:
-    """The cluster that TF_CONFIG describes.
-
-    Raises:
-        BadConfigurationError: it is not well written, or makes this process the evaluator.
-    """
+    """The cluster that TF_CONFIG describes, which must not make this process the evaluator."""
     cluster = tasks.parse(os.environ.get(environment.TF_CONFIG))
     if cluster.task.role == tasks.EVALUATOR:
         raise errors.BadConfigurationError(
@@ -62,21 +49,17 @@ def join(cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], No
         UserCodeError: TensorFlow runs already, and alone.
         StartTimeoutError: a peer does not come.
     """
-    if _joined:
-        return _joined[0].devices
-    devices.limit_threads()
-    joined = _join(cluster, timeout_seconds, say)
-    if not cluster.alone:
+    if not _joined:
+        devices.limit_threads()
+        joined = _join(cluster, timeout_seconds, say)
+        if cluster.alone:
+            return joined[0]
         _joined.append(joined)
-    return joined.devices
+    return _joined[0][0]
 
 
 def before_servers() -> None:
-    """Configure the device of a process of an asynchronous job.
-
-    Raises:
-        UserCodeError: TensorFlow runs already, and then cannot connect to servers.
-    """
+    """Configure the device of a process of an asynchronous job, unless TensorFlow runs already."""
     devices.limit_threads()
     try:
         devices.prepare(1, alone=False)
@@ -87,19 +70,21 @@ def before_servers() -> None:
         ) from error
 
 
-def _join(cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> Joined:
+def _join(
+    cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]
+) -> tuple[int, object]:
     cpu_devices = positive(os.environ, environment.CPU_DEVICES) or 1
     try:
         count = devices.prepare(cpu_devices, alone=False)
     except errors.UserCodeError as error:
-        return Joined(_running(cluster, cpu_devices, error), None)
+        return _running(cluster, cpu_devices, error), None
     if cluster.alone:
-        return Joined(count, None)
+        return count, None
     connections = rendezvous.meet(cluster, timeout_seconds, say)
     before = signal.getsignal(signal.SIGTERM)
     cluster_handle = rendezvous.join(cluster, connections)
     signal.signal(signal.SIGTERM, before)  # TensorFlow takes it when it starts a cluster
-    return Joined(count, cluster_handle)
+    return count, cluster_handle
 
 
 def _running(cluster: tasks.Cluster, cpu_devices: int, error: errors.UserCodeError) -> int:
@@ -150,16 +135,13 @@ def exit_by_contract() -> None:
 
     Python would end with 1, and would wait for threads of TensorFlow whose peers are gone.
     """
-    if sys.excepthook is not _end:
-        sys.excepthook = _end
+    sys.excepthook = _end
 
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, errors.TrainerError):
-        termination.tell(
-            console.Console(_replica(), os.environ.get(environment.FAILURE_FILE, "")), error
-        )
-        termination.end(error.exit)
+        out = console.Console(_replica(), os.environ.get(environment.FAILURE_FILE, ""))
+        termination.give_up(out, error)
     traceback.print_exception(kind, error, trace)
     termination.end(exits.Exit.USER_ERROR if explanation.give(error, os.environ) else 1)
 

@@ -9,10 +9,7 @@ Logs = dict[str, float]
 
 
 class Observer:
-    """Is told of each moment of training; the answers are read right after.
-
-    This one does nothing at any of them.
-    """
+    """Is told of each moment of training, and does nothing; the answers are read right after."""
 
     each_batch = False
     """Whether it is told of each batch, which costs a sum of the metrics for each."""

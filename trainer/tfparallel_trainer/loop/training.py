@@ -24,12 +24,7 @@ from tfparallel_trainer.runtime.reporting import reports
 class Schedule:
     """When a checkpoint is due: after so many steps, so many minutes, or whichever comes first.
 
-    Steps are counted by every process; only the chief looks at a clock.
-
-    Args:
-        spec: the job's checkpoints; None is never due.
-        is_chief: whether this process's clock counts.
-        clock: seconds that only grow.
+    Steps are counted by every process; only the chief looks at a clock. Without a spec none is due.
     """
 
     def __init__(
@@ -140,12 +135,13 @@ class Training:
         return spec.epochs is not None and self._place.epoch >= spec.epochs
 
     def _run_epoch(self) -> None:
-        self._parts.engine.reset()
+        parts = self._parts
+        parts.engine.reset()
+        parts.reporter.epoch_begins()
         self._tally = reports.Tally()
-        self._batches = order.steps(self._place.example, self._parts.spec.global_batch_size)
+        self._batches = order.steps(self._place.example, parts.spec.global_batch_size)
         self._left_out = False
         self._ended_epoch = False
-        parts = self._parts
         parts.observer.epoch_begins(self._place.epoch)
         with contextlib.closing(parts.training.rest()) as batches:
             whole = self._go_through(batches)
@@ -204,12 +200,12 @@ class Training:
     def _count(self, results: Sequence[engine.StepResult]) -> None:
         parts = self._parts
         for one in results:
+            step, loss = self._step - parts.engine.pending, one.losses["loss"]
+            parts.reporter.stepped(step, one.examples, loss, one.staleness)
             if one.finite or parts.observer.takes_non_finite:
                 self._tally.add(one.losses, one.examples)
             else:
-                self._leave_out(one.losses["loss"])
-            step = self._step - parts.engine.pending
-            parts.reporter.stepped(step, one.examples, one.staleness)
+                self._leave_out(loss)
             parts.watch.moved(f"step {step}")
 
     def _leave_out(self, loss: float) -> None:

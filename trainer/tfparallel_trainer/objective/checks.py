@@ -22,11 +22,7 @@ HOOK = "training_phases"
 
 
 def check(model: Any, data_degree: int) -> list[str]:
-    """Check what `build_model` and `compile_model` made.
-
-    Args:
-        model: what the user's functions gave.
-        data_degree: number of ranks that a batch is divided among.
+    """Check what `build_model` and `compile_model` made, to train on this many ranks.
 
     Returns:
         Sentences about what is right but may surprise.
@@ -57,11 +53,7 @@ def defines_phases(model: Any) -> bool:
 
 
 def refuse_phases(model: Any, strategy: str) -> None:
-    """Refuse a model that defines its training step itself, which a strategy cannot run.
-
-    Raises:
-        UserCodeError: it does.
-    """
+    """Refuse a model that defines its training step itself, which a strategy cannot run."""
     if defines_phases(model):
         section = documentation.reference(documentation.Section.OWN_STEPS)
         raise errors.UserCodeError(
@@ -93,11 +85,13 @@ def children(layer: Any) -> Iterator[Any]:
 
 
 def _check_normalisation(model: Any) -> list[str]:
-    plain = []
-    for layer in layers(model):
-        is_normalised = isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
-        if is_normalised and not layer.synchronized:
-            plain.append(layer.name)
+    plain = [
+        layer.name
+        for layer in layers(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.trainable
+        and not layer.synchronized
+    ]
     if not plain:
         return []
     return [

@@ -21,13 +21,10 @@ from tfparallel_trainer.objective import loss, metrics, replica, state
 
 
 class Evaluator(abc.ABC):
-    """Goes through examples with all ranks and adds up what they give.
-
-    Args:
-        replicas: those of this process; they have the metrics.
-    """
+    """Goes through examples with all ranks and adds up what they give."""
 
     def __init__(self, replicas: Sequence[replica.Replica]) -> None:
+        """Take those of this process, which have the metrics."""
         self._replicas = replicas
 
     def run(self, batches: Iterable[batching.Batch]) -> dict[str, float]:
@@ -77,14 +74,7 @@ class Report:
         self._traced: Any = None
 
     def __call__(self, numbers: Any) -> tuple[dict[str, float], Any]:
-        """Combine over all ranks.
-
-        Args:
-            numbers: float64 [2, terms], this process's own.
-
-        Returns:
-            The metrics, and the sum of `numbers` over processes; the same on every process.
-        """
+        """The metrics over all ranks, and the sum over processes of numbers, float64 [2, terms]."""
         if self._traced is None:
             self._traced = tf.function(self._run, autograph=False)
         total, *states = self._traced(tf.constant(numbers, tf.float64))
@@ -116,15 +106,10 @@ def losses(replica: replica.Replica, totals: Any) -> dict[str, float]:
 
 
 def losses_with(replica: replica.Replica, totals: Any, penalty: float) -> dict[str, float]:
-    """The loss over all examples, and with several outputs that of each.
+    """The loss over all examples, and with several outputs that of each, as any replica names it.
 
-    Args:
-        replica: any replica.
-        totals: [2, terms], the sum over all examples of what `sums_of` gives.
-        penalty: the regularisation of the weights.
-
-    Raises:
-        UserCodeError: no example counts.
+    Totals [2, terms] are the sum over all examples of what `sums_of` gives, and the penalty is the
+    regularisation of the weights. If no example counts, it is a UserCodeError.
     """
     values = [
         _value(term, above, below)

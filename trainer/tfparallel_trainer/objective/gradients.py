@@ -81,14 +81,9 @@ def add_up(
     variables: Sequence[Any],
     also: Sequence[tf.Tensor],
 ) -> list[Any]:
-    """Add gradients up over the ranks of `data`, and other tensors along with them.
+    """Add gradients up over the ranks of `data`, and other tensors of static shapes with them.
 
-    Args:
-        data: the ranks that a batch is divided over.
-        gradients: this rank's.
-        kinds: of the gradients; the same on every rank.
-        variables: what they are gradients of.
-        also: tensors of static shapes.
+    Kinds are the same on every rank.
 
     Returns:
         The sums, each of its gradient's kind, then those of `also`.

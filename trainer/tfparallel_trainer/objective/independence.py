@@ -29,16 +29,9 @@ _REMEDY = (
 
 
 def check(replica: replica.Replica, part: Any) -> None:
-    """Refuse a loss in which examples of a batch depend on each other.
+    """Refuse (UserCodeError) a loss in which examples, (x, y, sample_weight), depend on each other.
 
-    A loss that is random is not refused: it differs for the same examples.
-
-    Args:
-        replica: no variable of it changes.
-        part: (x, y, sample_weight) of some examples.
-
-    Raises:
-        UserCodeError: names the output, or `add_loss`.
+    A loss that is random is not refused: it differs for the same examples. No variable changes.
     """
     count = min(_EXAMPLES, len(nest.leaves(part)[0]))
     middle = count // 2
@@ -84,12 +77,10 @@ def _other_seeds(replica: replica.Replica) -> Iterator[None]:
 
 def _alike(replica: replica.Replica, whole: Any, other: Any) -> list[bool]:
     """Whether two sums are equal for each term, up to rounding."""
-    types = [layer.compute_dtype for layer in checks.layers(replica.model)]
+    types = (layer.compute_dtype for layer in checks.layers(replica.model))
     precision = max(_PRECISIONS.get(one, 0.0) for one in types)
-    largest = np.maximum(np.abs(whole), np.abs(other))
-    differs = (
-        np.abs(whole - other) > precision * largest
-    )  # not what is no number, which ends a step
+    allowed = precision * np.maximum(np.abs(whole), np.abs(other))
+    differs = np.abs(whole - other) > allowed  # not what is no number, which ends a step
     return [not term.any() for term in differs]
 
 

@@ -46,12 +46,10 @@ class Slices:
 
 
 def of(gradient: tf.IndexedSlices, known: Collection[Rows] | None = None) -> tuple[Lookup, ...]:
-    """Return the look-ups that a gradient comes from, in the order of its slices.
+    """Return the look-ups that a tape's gradient comes from, in the order of its slices.
 
-    Args:
-        gradient: as a tape gives it.
-        known: rows that do not follow from the batch; None if the graph is traced for batches of
-            unknown size. Then no rows that are known while tracing do.
+    `known` are rows that do not follow from the batch; None if the graph is traced for batches of
+    unknown size. Then no rows that are known while tracing do.
     """
     return tuple(_lookup(indices, known) for indices in _parts(gradient.indices))
 
@@ -79,8 +77,7 @@ def divide(gradient: tf.IndexedSlices, lookups: Sequence[Lookup]) -> list[Slices
 def add(parts: Iterable[Sequence[Slices]]) -> list[Slices]:
     """Add parts of one gradient up: the slices that the batch names, and those of each other rows.
 
-    Args:
-        parts: the slices of each part, which come from the same look-ups.
+    The slices of each part come from the same look-ups.
     """
     by_batch: list[Slices] = []
     others: list[list[Slices]] = []

@@ -63,20 +63,12 @@ class Term:
 
 
 def no_function(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Stand for the function of a term that is no function of targets.
-
-    Raises:
-        TypeError: always.
-    """
+    """Stand for the function of a term that is no function of targets, by a TypeError."""
     raise TypeError("this term is no function of targets")
 
 
 def terms(model: Any, names: tuple[str, ...]) -> list[Term]:
-    """Read the compiled loss of a model with these outputs.
-
-    Raises:
-        UserCodeError: the loss does not fit the outputs, or cannot be split over ranks.
-    """
+    """Read the compiled loss of a model with these outputs, or refuse it by a UserCodeError."""
     weights = model.get_compile_config().get("loss_weights")
     losses = _by_output(getattr(model, "loss", None), names, "loss")
     factors = _by_output(weights, names, "loss_weights")
@@ -97,12 +89,8 @@ def fractions(
 ) -> list[Fraction]:
     """The terms over one rank's examples, in the order of `loss_terms`.
 
-    Args:
-        loss_terms: what `terms` gave.
-        names: the model's outputs.
-        y: targets, [n, …] for each output.
-        y_pred: predictions, [n, …] for each output.
-        sample_weight: [n] or [n, …], one for all outputs or one for each; or None.
+    Targets and predictions are [n, …] for each output that `names` names. Weights are [n] or
+    [n, …], one for all outputs or one for each, or None.
     """
     targets = outputs.split(y, names, "y")
     predictions = outputs.split(y_pred, names, "the model's output")

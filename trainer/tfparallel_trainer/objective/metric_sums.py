@@ -36,12 +36,9 @@ _ROUNDINGS = 256
 def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:
     """Refuse a metric of the user's that cannot be added up over replicas.
 
-    Those of Keras itself can be, all of them.
-
-    Args:
-        model: compiled; its metrics are built and reset.
-        forward: calls the model on the sample.
-        sample: (x, y, sample_weight) of one example, as tensors with a leading axis of 1.
+    Those of Keras itself can be, all of them. The model's metrics are built and reset, and
+    `forward` calls it on the sample: (x, y, sample_weight) of one example, as tensors with a
+    leading axis of 1.
 
     Raises:
         UserCodeError: names the metric and says why.
@@ -85,12 +82,7 @@ def _refuse(metric: Any, reason: str | None) -> None:
 
 
 def fault(metric: Any, update: Callable[[], Any]) -> str | None:
-    """Why a metric cannot be added up; None when it can.
-
-    Args:
-        metric: it is reset.
-        update: updates it by an example; changes of any `keras.Variable` are lost.
-    """
+    """Why a reset metric cannot be added up, by an update whose changes of variables are lost."""
     variables = [one for one in metric.variables if one.aggregation in SUMMED]
     for one in variables:
         if not (tf.as_dtype(one.dtype).is_floating or tf.as_dtype(one.dtype).is_integer):

@@ -69,7 +69,9 @@ def numbers(values: Mapping[str, tf.Tensor]) -> dict[str, float]:
     """The metrics as numbers; of one that has several, each by its place."""
     named: dict[str, float] = {}
     for name, value in values.items():
-        named.update(_numbers(name, value.numpy()))
+        flat = value.numpy().reshape(-1)
+        for place, number in enumerate(flat):
+            named[name if flat.size == 1 else f"{name}_{place}"] = float(number)
     return named
 
 
@@ -82,9 +84,3 @@ def _contribution(variable: Any, replica: replica.Replica) -> tf.Tensor:
     if variable.aggregation == "mean":
         return value / tf.cast(replica.data.size, value.dtype)
     return replica.data.of_first(value)
-
-
-def _numbers(name: str, value: Any) -> dict[str, float]:
-    if value.size == 1:
-        return {name: float(value.reshape(()))}
-    return {f"{name}_{place}": float(part) for place, part in enumerate(value.reshape(-1))}

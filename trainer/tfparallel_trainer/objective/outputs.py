@@ -9,11 +9,7 @@ from tfparallel_trainer import errors
 
 
 def names_of(model: Any, y_pred: Any) -> tuple[str, ...]:
-    """Name the outputs of a model from what it gave: keys, the model's names, or positions.
-
-    Raises:
-        UserCodeError: an output is itself a structure.
-    """
+    """Name the outputs of a model from what it gave: keys, the model's names, or positions."""
     if isinstance(y_pred, dict):
         names, parts = tuple(y_pred), list(y_pred.values())
     elif isinstance(y_pred, (list, tuple)):
@@ -31,11 +27,7 @@ def names_of(model: Any, y_pred: Any) -> tuple[str, ...]:
 
 
 def split(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
-    """Give each output its part of a tensor, sequence or dictionary.
-
-    Raises:
-        UserCodeError: `value` has other parts than the model has outputs.
-    """
+    """Give each output its part of a tensor, sequence or dictionary, if these are its parts."""
     if isinstance(value, dict) and set(value) >= set(names):
         return {name: value[name] for name in names}
     if isinstance(value, (list, tuple)) and len(value) == len(names):
@@ -58,25 +50,12 @@ def spread(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
 
 def same_rank(first: tf.Tensor, second: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Remove or add a last dimension of 1 where the ranks differ by one, as Keras' losses do."""
-    if first.shape.rank == second.shape.rank + 1:
-        if first.shape[-1] == 1:
-            return (
-                (first, second[..., tf.newaxis])
-                if second.shape.rank == 1
-                else (
-                    tf.squeeze(first, -1),
-                    second,
-                )
-            )
-    elif second.shape.rank == first.shape.rank + 1 and second.shape[-1] == 1:
-        return (
-            (first[..., tf.newaxis], second)
-            if first.shape.rank == 1
-            else (
-                first,
-                tf.squeeze(second, -1),
-            )
-        )
+    if first.shape.rank < second.shape.rank:
+        second, first = same_rank(second, first)
+    elif first.shape.rank == second.shape.rank + 1 and first.shape[-1] == 1:
+        if second.shape.rank == 1:
+            return first, second[..., tf.newaxis]
+        return tf.squeeze(first, -1), second
     return first, second
 
 

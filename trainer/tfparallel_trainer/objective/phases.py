@@ -58,13 +58,10 @@ class Compiled:
     """The one phase of a model with a compiled loss."""
 
     def __init__(self, model: Any, names: tuple[str, ...], *, has_targets: bool) -> None:
-        """Args:
-        model: called right before, so that it knows what its layers add.
-        names: of its outputs.
-        has_targets: whether the data has y; without, layers give the loss.
+        """Take a model that was called right before, so that it knows what its layers add.
 
-        Raises:
-            UserCodeError: there is no loss, or it does not fit the outputs.
+        Without targets (y) in the data, layers give the loss. None, or one that does not fit the
+        outputs, is a UserCodeError.
         """
         self._model = model
         self._names = names
@@ -111,10 +108,9 @@ class Custom:
     """A phase of the user's; its losses are the whole loss, as in a `train_step`."""
 
     def __init__(self, model: Any, phase: Phase, sample: Any) -> None:
-        """Args: sample: (x, y, sample_weight) of one example, as tensors.
+        """Try a phase on (x, y, sample_weight) of one example, as tensors.
 
-        Raises:
-            UserCodeError: it is no phase, or its losses are not those of examples.
+        What is no phase, or has losses that are not of examples, is a UserCodeError.
         """
         if not isinstance(phase, Phase):
             raise errors.UserCodeError(
@@ -143,12 +139,10 @@ class Custom:
         """A term for each name."""
         with synchrony.within(self._model, data):
             named = self._losses(part, training=training)
+        values = (named[term.output] for term in self.terms)
         return [
-            loss.Fraction(
-                tf.reduce_sum(named[term.output]),
-                tf.cast(tf.size(named[term.output]), tf.float64),
-            )
-            for term in self.terms
+            loss.Fraction(tf.reduce_sum(each), tf.cast(tf.size(each), tf.float64))
+            for each in values
         ]
 
     def penalty(self) -> tf.Tensor:
@@ -178,14 +172,9 @@ class Optimizers:
 
 
 def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
-    """The phases of a model, all variables built; and the names of its outputs, if it has any.
+    """The phases of a compiled model, all variables built; and the names of its outputs, if any.
 
-    Args:
-        model: compiled.
-        sample: (x, y, sample_weight) of one example, as tensors with a leading axis of 1.
-
-    Raises:
-        UserCodeError: the losses do not fit the outputs, or cannot be split over ranks.
+    The sample is (x, y, sample_weight) of one example, as tensors with a leading axis of 1.
     """
     if checks.defines_phases(model):
         return list(_built(model, sample)), ()

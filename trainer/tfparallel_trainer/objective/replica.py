@@ -73,16 +73,8 @@ def build(
 ) -> Replica:
     """Build and compile the user's model on one device, ready to be traced.
 
-    Args:
-        module: the user's functions.
-        mesh: the mesh that the rank stands in.
-        rank: which rank.
-        device: where it lives; empty where a strategy places its variables.
-        seed: seed of the initial weights; the same on every rank.
-        sample: (x, y, sample_weight) of one example, with a leading axis of 1.
-
-    Raises:
-        UserCodeError: the user's functions raise, or make a model that cannot be trained.
+    The device is empty where a strategy places variables. The seed of the initial weights is the
+    same on every rank. The sample is one example (x, y, sample_weight) with a leading axis of 1.
     """
     group = mesh.group(rank, shape.Axis.DATA)
     with module.seeded(seed), tf.device(device):

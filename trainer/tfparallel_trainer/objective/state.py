@@ -34,24 +34,13 @@ def on_each(
 
 
 def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[int]:
-    """Give every replica the state of the first one.
-
-    Args:
-        replicas: those of this process.
-        numbers: further numbers; all processes give as many.
-
-    Returns:
-        The numbers that the process of the first replica gave.
-    """
+    """Give every replica the state of the first one; return the numbers of its process, as many."""
     if replicas[0].data.size == 1:
         return list(numbers)
 
     def run(first: tf.Tensor) -> tf.Tensor:
-        return on_each(
-            replicas,
-            collectives.Program.SHARE_STATE,
-            lambda one: spread(one, one.state(), first),
-        )[0]
+        program = collectives.Program.SHARE_STATE
+        return on_each(replicas, program, lambda one: spread(one, one.state(), first))[0]
 
     shared = tf.function(run, autograph=False)(tf.constant(list(numbers), tf.int64))
     return [int(number) for number in np.atleast_1d(shared.numpy())]
@@ -65,11 +54,7 @@ def sharing(
 ) -> Callable[[], Any]:
     """What gives every replica the state of the first one, or a part of it, at each call.
 
-    Args:
-        replicas: those of this process.
-        program: what the ranks then run together.
-        part: the variables of a replica that are shared.
-        variant: another one for each part that the program shares.
+    The variant is another one for each part that the program shares.
     """
 
     def run() -> None:
@@ -82,42 +67,30 @@ def sharing(
     return traced
 
 
-class Statistics:
-    """Gives every replica the first one's weights that are not trained.
+def sharing_statistics(replicas: Sequence[replica.Replica]) -> Callable[[], Any]:
+    """What gives every replica the first one's weights that are not trained, at each call.
 
     Replicas gather statistics (of BatchNormalization) each for itself, and the first one's are
-    saved; so those are what must be evaluated.
+    saved; so those are what must be evaluated. Without a need for it nothing is computed.
     """
-
-    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
-        self._first = replicas[0]
-        self._sharing = sharing(
-            replicas, collectives.Program.SHARE_STATISTICS, replica.Replica.statistics
-        )
-
-    def share(self) -> None:
-        """Do it; costs nothing for a model or mesh that has no need of it."""
-        if self._first.data.size > 1 and self._first.statistics():
-            self._sharing()
+    traced = sharing(replicas, collectives.Program.SHARE_STATISTICS, replica.Replica.statistics)
+    first = replicas[0]
+    return lambda: traced() if first.data.size > 1 and first.statistics() else None
 
 
 def barrier(replicas: Sequence[replica.Replica]) -> Callable[[], Any]:
     """What returns when every rank has called it."""
 
     def run() -> list[tf.Tensor]:
-        return on_each(
-            replicas, collectives.Program.BARRIER, lambda one: one.data.sum(tf.ones((1,)))
-        )
+        program = collectives.Program.BARRIER
+        return on_each(replicas, program, lambda one: one.data.sum(tf.ones((1,))))
 
     traced: Callable[[], Any] = tf.function(run, autograph=False)
     return traced
 
 
 def finiteness(replica: replica.Replica) -> Callable[[], bool]:
-    """What tells whether the weights that are trained are finite.
-
-    It is the same on every process, because all replicas have the same weights.
-    """
+    """What tells whether the weights that are trained are finite, the same on every process."""
 
     def run() -> tf.Tensor:
         with tf.device(replica.device):

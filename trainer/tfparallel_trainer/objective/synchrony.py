@@ -63,11 +63,7 @@ class Context(Within):
         """How many sums were asked for."""
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """Add tensors up over the ranks; gradients of the sum are added up likewise.
-
-        Raises:
-            UserCodeError: something other than a sum is asked for.
-        """
+        """Add tensors up over the ranks; gradients of the sum are added up likewise."""
         if tf.distribute.ReduceOp(reduce_op) is not tf.distribute.ReduceOp.SUM:
             raise errors.UserCodeError(
                 f"A layer reduces over replicas by {reduce_op}: this engine adds up only, so let "
@@ -85,19 +81,16 @@ class Context(Within):
 
 
 def forward(model: Any, data: collectives.Communicator, x: Any) -> Any:
-    """Call a model on a rank's examples as in training.
-
-    Raises:
-        UserCodeError: a layer is to be synchronised and did not ask for it.
-    """
+    """Call a model on a rank's examples as in training, all synchronised layers included."""
     synchronised = layers(model)
     if not synchronised or data.size == 1:
         return model(x, training=True)
     with within(model, data) as context:
         y_pred = model(x, training=True)
     if context is not None and context.sums < len(synchronised):
+        names = ", ".join(layer.name for layer in synchronised[:3])
         raise errors.UserCodeError(
-            f"BatchNormalization(synchronized=True) ({_names(synchronised)}) was not synchronised: "
+            f"BatchNormalization(synchronized=True) ({names}) was not synchronised: "
             "Keras does not do it for masked inputs, nor for a layer that is not called. Remove "
             "the mask or use LayerNormalization."
         )
@@ -113,7 +106,3 @@ def within(model: Any, data: collectives.Communicator) -> Iterator[Context | Non
     context = Context(data)
     with context:  # it enters as None
         yield context
-
-
-def _names(layers: list[Any]) -> str:
-    return ", ".join(layer.name for layer in layers[:3])

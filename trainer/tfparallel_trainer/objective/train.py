@@ -14,13 +14,7 @@ import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import (
-    gradients,
-    loss,
-    metrics,
-    phases,
-    replica,
-)
+from tfparallel_trainer.objective import gradients, loss, metrics, phases, replica
 from tfparallel_trainer.runtime import random_state
 
 Kinds = list[gradients.Kind]
@@ -73,19 +67,17 @@ def phases_of_rank(
     replica.data.begin(collectives.Program.TRAIN)
     last = len(replica.computations) - 1
     for place, phase in enumerate(replica.computations):
-        yield (
+        shared = _phase_of_rank(
+            replica,
             phase,
-            _phase_of_rank(
-                replica,
-                phase,
-                part,
-                step,
-                flags[:0] if place else flags,
-                known=None if kinds is None else kinds[place],
-                maybe_empty=maybe_empty,
-                gives_metrics=gives_metrics and place == last,
-            ),
+            part,
+            step,
+            flags[:0] if place else flags,
+            known=None if kinds is None else kinds[place],
+            maybe_empty=maybe_empty,
+            gives_metrics=gives_metrics and place == last,
         )
+        yield phase, shared
 
 
 def joined(results: Sequence[Shared]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -113,7 +105,8 @@ def _phase_of_rank(
     with tf.GradientTape() as tape:
         fractions = [] if part is None else _forward(replica, phase, part, step)
         penalty = phase.penalty()
-    sums = replica.data.sum(tf.concat([_denominators(phase, fractions), flags], 0))
+    numerators, denominators = _sums(phase, fractions)
+    sums = replica.data.sum(tf.concat([denominators, flags], 0))
     scales = _scales(phase, sums[: len(phase.terms)])
     if part is None:
         of_each = list(known or ())
@@ -126,7 +119,6 @@ def _phase_of_rank(
             empty = tf.equal(tf.shape(nest.leaves(part)[0])[0], 0)
             computed = gradients.nothing_if(empty, computed, variables)
     states = metrics.contributions(replica) if gives_metrics else []
-    numerators = _numerators(phase, fractions)
     sums_of_all = gradients.add_up(
         replica.data, computed, of_each, variables, [numerators, *states]
     )
@@ -172,8 +164,9 @@ def of_batch(replica: replica.Replica, part: Any, step: tf.Tensor) -> Computed:
         )
         penalty = phase.penalty()
     fractions = isolated.result
-    scales = _scales(phase, _denominators(phase, fractions))
-    values = _numerators(phase, fractions) * scales
+    numerators, denominators = _sums(phase, fractions)
+    scales = _scales(phase, denominators)
+    values = numerators * scales
     once = penalty, tf.ones((), penalty.dtype)
     return Computed(
         gradients=_backward(phase, tape, fractions, once, scales),
@@ -203,13 +196,8 @@ def drawing(
     """Let what is random follow from the step and the rank, while a step is traced.
 
     Ranks differ, or each would repeat the others' dropout masks. A resumed run draws alike, but for
-    TensorFlow's own operations (`tf.random.normal`), which begin again.
-
-    Args:
-        replica: that of the rank.
-        step: its number, a scalar int64.
-        alone: whether others run what is traced here, so that nothing tells them apart.
-        goes_on: whether an earlier phase of the step has drawn already.
+    TensorFlow's own operations (`tf.random.normal`), which begin again. `alone`: others run what is
+    traced here, so that nothing tells them apart. `goes_on`: an earlier phase has drawn already.
     """
     data = replica.data
     for variable, first in () if goes_on else replica.seeds:
@@ -222,16 +210,13 @@ def drawing(
         yield
 
 
-def _denominators(phase: phases.Computation, fractions: list[loss.Fraction]) -> tf.Tensor:
+def _sums(phase: phases.Computation, fractions: list[loss.Fraction]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Numerators and denominators of the terms, float64 [terms]; zeros without examples."""
     if not fractions:
-        return tf.zeros((len(phase.terms),), tf.float64)
-    return tf.stack([fraction.denominator for fraction in fractions])
-
-
-def _numerators(phase: phases.Computation, fractions: list[loss.Fraction]) -> tf.Tensor:
-    if not fractions:
-        return tf.zeros((len(phase.terms),), tf.float64)
-    return tf.stack([tf.cast(fraction.numerator, tf.float64) for fraction in fractions])
+        nothing = tf.zeros((len(phase.terms),), tf.float64)
+        return nothing, nothing
+    numerators = [tf.cast(fraction.numerator, tf.float64) for fraction in fractions]
+    return tf.stack(numerators), tf.stack([fraction.denominator for fraction in fractions])
 
 
 def _scales(phase: phases.Computation, denominators: tf.Tensor) -> tf.Tensor:

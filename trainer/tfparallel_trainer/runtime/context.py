@@ -53,9 +53,6 @@ class RunContext:
         """Find the peers, start TensorFlow's cluster with them, and give the names of the devices.
 
         The processes are one cluster until the body ends.
-
-        Raises:
-            BadConfigurationError: one process differs from the first.
         """
         cluster, handle = self.settings.cluster, None
         if not self.devices and not cluster.alone:
@@ -70,11 +67,7 @@ class RunContext:
         del handle  # what holds the cluster
 
     def compare(self, device: str, count: int) -> None:
-        """See that all processes are started alike.
-
-        Raises:
-            BadConfigurationError: one differs from the first.
-        """
+        """Refuse (BadConfigurationError) a run in which a process is started otherwise."""
         path = self.module.path
         source = hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
         job = "the arguments of fit" if self.script else "the job file"

@@ -23,12 +23,7 @@ _NEEDED = {"worker": "computes gradients", tasks.SERVER: "holds the weights"}
 
 
 def check(settings: settings.Settings) -> None:
-    """Refuse what can be seen to be impossible before anything is started.
-
-    Raises:
-        BadConfigurationError: strategy and cluster do not fit each other, or the module has
-            changed since this job was run to its end.
-    """
+    """Refuse (BadConfigurationError) what is impossible before anything is started."""
     _check_bucket(settings)
     _check_module(settings)
     strategy, processes = settings.job.strategy, len(settings.cluster.tasks)
@@ -62,11 +57,7 @@ def check(settings: settings.Settings) -> None:
 
 
 def _check_bucket(settings: settings.Settings) -> None:
-    """Refuse a bucket that cannot be used, before minutes are spent on data and model.
-
-    Raises:
-        StorageError: the store does not answer.
-    """
+    """Refuse a bucket that cannot be used, before minutes are spent on data and model."""
     checkpoint = settings.job.trainer.checkpoint
     if checkpoint is None or checkpoint.uri is None:
         return
@@ -151,11 +142,6 @@ def _check_servers(settings: settings.Settings) -> None:
             f"${environment.CPU_DEVICES} is {settings.cpu_devices}, and strategy 'ParameterServer' "
             "uses one device of each worker: set devices to 1 and use more workers."
         )
-
-
-def finished(settings: settings.Settings) -> bool:
-    """Whether this very job has already been run to its end in this output directory."""
-    return end_of(settings) is not None
 
 
 def end_of(settings: settings.Settings) -> outputs.Summary | None:

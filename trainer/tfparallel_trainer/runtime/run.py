@@ -18,11 +18,11 @@ from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.evaluator import results
-from tfparallel_trainer.loop import observer, step_log, training
+from tfparallel_trainer.loop import observer, training
 from tfparallel_trainer.runtime import context, setup
 from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.runtime.reporting import console, progress, records, reports
-from tfparallel_trainer.storage import folder, mirror
+from tfparallel_trainer.storage import folder
 
 Observe = Callable[[setup.Ready, Callable[[Sequence[Any]], Any] | None], observer.Observer]
 """Gives who observes a run, from what is prepared and from how far callbacks reach."""
@@ -70,8 +70,7 @@ def _reporter(context: context.RunContext) -> Iterator[reports.Reporter]:
     chief = settings.cluster.is_chief
     written = None
     if chief and context.logs:
-        copies = mirror.of(settings.output_dir, settings.results)
-        written = records.Records(settings.output_dir, copies)
+        written = records.Records(settings.output_dir, settings.results)
     target = settings.progress if chief else None
     interval = protocol.MIN_INTERVAL_SECONDS if target is None else target.interval_seconds
     pusher = progress.Pusher(target, interval, context.out.say)
@@ -100,7 +99,7 @@ def _loop(
     observe: Observe,
 ) -> training.Training:
     """Put together the outer loop around an engine."""
-    settings, ready, loop_engine = context.settings, prepared.ready, prepared.engine
+    settings, ready = context.settings, prepared.ready
 
     def save(at: files.Position) -> None:
         began = time.monotonic()
@@ -110,12 +109,13 @@ def _loop(
             reporter.flush()
 
     if settings.logs_steps and settings.cluster.is_chief:
-        loop_engine = step_log.Recorded(loop_engine, ready.replicas[0], settings.output_dir)
+        weights = ready.replicas[0].model.trainable_variables
+        reporter.step_log = records.StepLog(settings.output_dir, weights)
     spec = settings.job.trainer
     parts = training.Parts(
         spec=spec,
         training=ready.training,
-        engine=loop_engine,
+        engine=prepared.engine,
         reporter=reporter,
         termination=context.stop,
         watch=context.watch,

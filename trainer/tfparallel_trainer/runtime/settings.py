@@ -112,11 +112,7 @@ class Settings:
 
 
 def read(env: Mapping[str, str] = os.environ) -> Settings:
-    """Read the environment that `contract.environment` names.
-
-    Raises:
-        BadConfigurationError: a variable is missing or holds what it must not.
-    """
+    """Read the environment that `contract.environment` names, or raise BadConfigurationError."""
     job = _job(_required(env, environment.JOB_FILE, "the path of the job file"))
     source = pathlib.Path(_required(env, environment.SOURCE_DIR, "the folder of the module"))
     results = _required(env, environment.OUTPUT_DIR, "the folder for the results")
@@ -145,11 +141,7 @@ def _digest(job: job_file.JobFile) -> str:
 
 
 def tf_config(env: Mapping[str, str]) -> str | None:
-    """TF_CONFIG with the cluster, which the replicas of a large job share as a file.
-
-    Raises:
-        BadConfigurationError: the file cannot be read, or is no cluster.
-    """
+    """TF_CONFIG with the cluster, which the replicas of a large job share as a file."""
     text, path = env.get(environment.TF_CONFIG), env.get(environment.CLUSTER_FILE)
     if not text or not path:
         return text
@@ -175,15 +167,7 @@ def tf_config(env: Mapping[str, str]) -> str | None:
 
 
 def folder(path: str | os.PathLike[str], name: str) -> pathlib.Path:
-    """Return a folder of this machine.
-
-    Args:
-        path: the folder.
-        name: of the setting or argument that gives it.
-
-    Raises:
-        BadConfigurationError: it is an address of an object store, which is no folder.
-    """
+    """Return the folder of a setting or argument; an address of a bucket is refused."""
     text = os.fspath(path)
     if "://" in text:
         raise errors.BadConfigurationError(
@@ -201,11 +185,7 @@ def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
 
 
 def positive(env: Mapping[str, str], name: str) -> int | None:
-    """Read a number from 1; None where the variable is not set.
-
-    Raises:
-        BadConfigurationError: it is something else.
-    """
+    """Read a number from 1; None where the variable is not set, else a BadConfigurationError."""
     value = env.get(name)
     if value is None:
         return None
@@ -228,11 +208,7 @@ def _seconds(env: Mapping[str, str], name: str) -> float | None:
 
 
 def grace_seconds(env: Mapping[str, str]) -> int:
-    """Read how long after SIGTERM this process is killed.
-
-    Raises:
-        BadConfigurationError: it is no number of seconds.
-    """
+    """Read how long after SIGTERM this process is killed, or raise BadConfigurationError."""
     value = env.get(environment.GRACE_SECONDS, str(_GRACE_SECONDS))
     if not value.isdecimal():
         raise errors.BadConfigurationError(
@@ -268,11 +244,7 @@ def _job(path: str) -> job_file.JobFile:
 
 
 def progress_target(env: Mapping[str, str]) -> ProgressTarget | None:
-    """Where the environment says that progress goes.
-
-    Raises:
-        BadConfigurationError: the interval is no number.
-    """
+    """Where the environment says that progress goes."""
     url = env.get(environment.PROGRESS_URL)
     if not url:
         return None

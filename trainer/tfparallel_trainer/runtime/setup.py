@@ -54,12 +54,8 @@ def prepare(
 ) -> Ready:
     """Load the data, build a replica on each device and restore the newest checkpoint.
 
-    Args:
-        context: the run.
-        mesh: the mesh of all processes.
-        devices: names of this process's devices.
-        scope: variables are created in what it gives.
-        division: how batches are cut when the mesh has but one rank; absent: over its data axis.
+    Variables are created in the scope. The division says how batches are cut when the mesh has but
+    one rank; absent: over its data axis.
 
     Raises:
         UserCodeError: the module's functions raise, or give what cannot be trained.
@@ -138,34 +134,32 @@ def over(mesh: shape.Mesh, settings: settings.Settings, devices: int) -> batchin
 def examples(
     settings: settings.Settings, module: user.Module, division: batching.Division
 ) -> tuple[feed.Feed, feed.Feed | None]:
-    """The examples to train on, and those to evaluate on while training.
-
-    Raises:
-        UserCodeError: the data functions raise, or give what is no data.
-    """
-    evaluates = module.evaluates and not settings.job.evaluator
+    """The examples to train on, and those to evaluate on while training."""
+    evaluates = module.has("evaluation_data") and not settings.job.evaluator
     evaluation = source.evaluation(module, request(settings, division)) if evaluates else None
     return source.training(module, request(settings, division)), evaluation
 
 
 def request(settings: settings.Settings, division: batching.Division) -> source.Request:
     """What data functions are asked for."""
-    return source.Request(
-        seed=settings.job.trainer.seed,
+    endless_allowed = settings.job.trainer.steps is not None
+    return source.Request(user_context(settings), division, endless_allowed)
+
+
+def user_context(settings: settings.Settings, epoch: int = 0) -> user.Context:
+    """What the user's functions may want to know in an epoch."""
+    spec = settings.job.trainer
+    return user.Context(
+        seed=spec.seed,
+        epoch=epoch,
+        global_batch_size=spec.global_batch_size,
         source_dir=settings.source_dir,
         output_dir=settings.output_dir,
-        division=division,
-        endless_allowed=settings.job.trainer.steps is not None,
     )
 
 
 def check_export(context: context.RunContext, model: Any) -> None:
-    """See before training that the trained model can be written, unless a script keeps it.
-
-    Raises:
-        StorageError: the disk does not take it.
-        UserCodeError: Keras cannot write the model.
-    """
+    """See before training, as `export` does, that the model can be written; a script keeps it."""
     if context.script:
         return
     export.check(model, context.module.path)

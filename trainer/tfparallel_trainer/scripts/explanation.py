@@ -71,23 +71,21 @@ def explain(call: Call) -> str:
     """Say what to change."""
     place = f"{pathlib.Path(call.file).name}, line {call.line}"
     pointer = f"See {documentation.reference(documentation.Section.KERAS_FIT)}."
-    said = (
+    text = (
         f"Keras 3 cannot {call.method} under {call.strategy} in several processes: it fails in "
         f"Keras itself ({place}), whatever the model and the data."
+        if call.strategy
+        else f"Keras 3 cannot {call.method} in several processes ({place}): each would train a "
+        "model of its own."
     )
-    if not call.strategy:
-        said = (
-            f"Keras 3 cannot {call.method} in several processes ({place}): each would train a "
-            "model of its own."
-        )
     if call.method != "fit":
         return (
-            f"{said} tfparallel_trainer.fit can train, and evaluate the validation_data that it is "
+            f"{text} tfparallel_trainer.fit can train, and evaluate the validation_data that it is "
             f"given; its model predicts without the strategy. {pointer}"
         )
     if call.strategy == _SERVERS:
         return (
-            f"{said} tfparallel_trainer.fit can, with the same arguments: let every process call "
+            f"{text} tfparallel_trainer.fit can, with the same arguments: let every process call "
             "it, and remove the strategy and the lines that start a tf.distribute.Server. "
             f"{pointer}"
         )
@@ -96,7 +94,7 @@ def explain(call: Call) -> str:
     if changed == line:
         changed = "tfparallel_trainer.fit(model, …)"
     return (
-        f"{said} tfparallel_trainer.fit can, with the same arguments. Import tfparallel_trainer, "
+        f"{text} tfparallel_trainer.fit can, with the same arguments. Import tfparallel_trainer, "
         f"and write {changed!r} there{', after strategy.scope()' if call.strategy else ''}. "
         f"{pointer}"
     )

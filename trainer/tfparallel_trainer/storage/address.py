@@ -18,11 +18,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse s3://bucket/prefix or gs://bucket/prefix.
-
-        Raises:
-            ValueError: it has another scheme, or no bucket.
-        """
+        """Parse s3://bucket/prefix or gs://bucket/prefix; a ValueError for other texts."""
         match = _ADDRESS.fullmatch(text)
         if match is None:
             raise ValueError(

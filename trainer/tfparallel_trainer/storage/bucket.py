@@ -50,48 +50,46 @@ class Bucket:
 
     def read(self, name: str) -> bytes:
         """Read a small object."""
-        place = self.place.child(name)
-        with connection.explained(place):
-            return bytes(obstore.get(self._store, place.prefix).bytes())
+        with self._object(name) as key:
+            return bytes(obstore.get(self._store, key).bytes())
 
     def write(self, name: str, content: bytes) -> None:
         """Write a small object, which a store does all at once."""
-        place = self.place.child(name)
-        with connection.explained(place):
-            obstore.put(self._store, place.prefix, content)
+        with self._object(name) as key:
+            obstore.put(self._store, key, content)
 
     def snapshot(self, name: str) -> directory.Snapshot:
         """Read a small object to replace it."""
-        place = self.place.child(name)
-        try:
-            with connection.explained(place):
-                result = obstore.get(self._store, place.prefix)
-                return directory.Snapshot(bytes(result.bytes()), _version(result.meta))
-        except FileNotFoundError:
-            return directory.Snapshot(None)
+        with contextlib.suppress(FileNotFoundError), self._object(name) as key:
+            result = obstore.get(self._store, key)
+            tags: Any = {"e_tag": result.meta["e_tag"], "version": result.meta["version"]}
+            version = {tag: value for tag, value in tags.items() if value is not None}
+            return directory.Snapshot(bytes(result.bytes()), version)
+        return directory.Snapshot(None)
 
     def replace(self, name: str, before: directory.Snapshot, content: bytes) -> bool:
         """Write a small object by a conditional request."""
-        place = self.place.child(name)
         mode: Any = before.version or "create"
-        try:
-            with connection.explained(place):
-                obstore.put(self._store, place.prefix, content, mode=mode)
-        except connection.ChangedError:
-            return False
-        return True
+        with contextlib.suppress(connection.ChangedError), self._object(name) as key:
+            obstore.put(self._store, key, content, mode=mode)
+            return True
+        return False
 
     @contextlib.contextmanager
     def reader(self, name: str) -> Iterator["_Reader"]:
         """Open a large object."""
-        yield _Reader(self._store, self.place.child(name))
+        with self._object(name) as key:
+            yield _Reader(self._store, key)
 
     @contextlib.contextmanager
-    def writer(self, name: str) -> Iterator["_Writer"]:
+    def writer(self, name: str) -> Iterator[directory.Writer]:
         """Open a large object to write; it appears when the body has ended."""
-        file = _Writer(self._store, self.place.child(name))
-        yield file
-        file.complete()  # not after an error: half an object would appear
+        with self._object(name) as key:
+            file = obstore.open_writer(
+                self._store, key, buffer_size=_CHUNK_BYTES, max_concurrency=_REQUESTS
+            )
+            yield file
+            file.close()  # not after an error: half an object would appear
 
     def flush(self) -> None:
         """Do nothing: what a store has taken, it keeps."""
@@ -134,19 +132,19 @@ class Bucket:
 
     def upload(self, path: pathlib.Path, name: str) -> None:
         """Copy a local file of any size; readers see all of it or the content before."""
-        place = self.place.child(name)
-        with connection.explained(place):
-            obstore.put(
-                self._store,
-                place.prefix,
-                path,
-                chunk_size=_CHUNK_BYTES,
-                max_concurrency=_REQUESTS,
-            )
+        with self._object(name) as key:
+            obstore.put(self._store, key, path, chunk_size=_CHUNK_BYTES, max_concurrency=_REQUESTS)
 
     @property
     def _store(self) -> "store.ObjectStore":
         return connection.connect(self.place.scheme, self.place.bucket)
+
+    @contextlib.contextmanager
+    def _object(self, name: str) -> Iterator[str]:
+        """Give the key of an object here; what the store says of it in the body is explained."""
+        place = self.place.child(name)
+        with connection.explained(place):
+            yield place.prefix
 
     def _folders(self) -> dict[str, bool]:
         """The prefixes one level below, and whether each has an index."""
@@ -156,40 +154,19 @@ class Bucket:
         return {part[0]: part[0] in whole for part in parts if len(part) > 1}
 
     def _tag(self, name: str) -> str | None:
-        place = self.place.child(name)
-        try:
-            with connection.explained(place):
-                meta = obstore.head(self._store, place.prefix)
-        except FileNotFoundError:
-            return None
-        return f"{meta['e_tag']} {meta['last_modified']}"
-
-
-class _Writer:
-    def __init__(self, target: "store.ObjectStore", place: address.Address) -> None:
-        self._place = place
-        with connection.explained(place):
-            self._file = obstore.open_writer(
-                target, place.prefix, buffer_size=_CHUNK_BYTES, max_concurrency=_REQUESTS
-            )
-
-    def write(self, content: bytes) -> None:
-        with connection.explained(self._place):
-            self._file.write(content)
-
-    def complete(self) -> None:
-        with connection.explained(self._place):
-            self._file.close()
+        with contextlib.suppress(FileNotFoundError), self._object(name) as key:
+            meta = obstore.head(self._store, key)
+            return f"{meta['e_tag']} {meta['last_modified']}"
+        return None
 
 
 class _Reader:
     """Reads chunks, because each request takes as long as some megabytes."""
 
-    def __init__(self, source: "store.ObjectStore", place: address.Address) -> None:
+    def __init__(self, source: "store.ObjectStore", key: str) -> None:
         self._source = source
-        self._place = place
-        with connection.explained(place):
-            self._size = obstore.head(source, place.prefix)["size"]
+        self._key = key
+        self._size = obstore.head(source, key)["size"]
         self._offset = 0
         self._chunk = b""
 
@@ -204,16 +181,4 @@ class _Reader:
         end = min(offset + max(length, _CHUNK_BYTES), self._size)
         self._offset, self._chunk = offset, b""
         if offset < end:
-            path = self._place.prefix
-            with connection.explained(self._place):
-                chunk = obstore.get_range(self._source, path, start=offset, end=end)
-            self._chunk = bytes(chunk)
-
-
-def _version(meta: "obstore.ObjectMeta") -> "obstore.UpdateVersion":
-    version: obstore.UpdateVersion = {}
-    if meta["e_tag"] is not None:
-        version["e_tag"] = meta["e_tag"]
-    if meta["version"] is not None:
-        version["version"] = meta["version"]
-    return version
+            self._chunk = bytes(obstore.get_range(self._source, self._key, start=offset, end=end))

@@ -66,19 +66,13 @@ class ChangedError(OSError):
 def connect(scheme: str, bucket: str) -> "store.ObjectStore":
     """Connect to a bucket; requests that fail for a moment are repeated for up to three minutes.
 
-    Raises:
-        RefusedError: the environment does not say how.
+    A RefusedError says that the environment does not tell how.
     """
     return _store(scheme, bucket, RETRIES)
 
 
 def check(place: address.Address) -> None:
-    """See that a bucket answers and takes the credentials.
-
-    Raises:
-        RefusedError: it does not exist, or refuses the credentials.
-        OSError: it does not answer.
-    """
+    """See that a bucket answers (OSError) and takes the credentials (RefusedError)."""
     with explained(place):
         bucket = _store(place.scheme, place.bucket, _FIRST_RETRIES)
         obstore.list_with_delimiter(bucket, place.prefix or None)

@@ -82,12 +82,7 @@ class Directory(Protocol):
         """Drafts that were not published, or of which only a part has been removed."""
 
     def draft(self, name: str, writer: str) -> Self:
-        """The place for the files of an entry until it is published.
-
-        Args:
-            name: of the entry.
-            writer: tells apart the processes that may write entries of this name.
-        """
+        """The place for the files of an entry, by one of its writers, until it is published."""
 
     def publish(self, draft: Self, name: str, index: bytes) -> None:
         """Write the index of a draft whose files are complete, and turn it into an entry."""

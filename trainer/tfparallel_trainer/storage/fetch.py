@@ -6,6 +6,7 @@ A copy belongs to one version of an object: an object that changes is fetched ag
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import os
@@ -100,17 +101,13 @@ def _copy(place: address.Address, meta: "ObjectMeta", root: pathlib.Path) -> Non
         if lock.read() == version and path.is_file():
             return
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        _download(address.Address(place.scheme, place.bucket, key), draft)
+        source = connection.connect(place.scheme, place.bucket)
+        with connection.explained(dataclasses.replace(place, prefix=key)), draft.open("wb") as file:
+            for chunk in obstore.get(source, key).stream():
+                file.write(chunk)
         draft.replace(path)
         lock.truncate(0)
         lock.write(version)
-
-
-def _download(place: address.Address, path: pathlib.Path) -> None:
-    with connection.explained(place), path.open("wb") as file:
-        source = connection.connect(place.scheme, place.bucket)
-        for chunk in obstore.get(source, place.prefix).stream():
-            file.write(chunk)
 
 
 def _cache() -> pathlib.Path:

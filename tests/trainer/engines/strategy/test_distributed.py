@@ -130,7 +130,7 @@ def build(
 
 
 def train(traced: steps.Steps, batches: arrays.ArraySource) -> list[float]:
-    step = traced.train(batches.spec)
+    step = steps.TrainStep(traced, batches.spec)
     return [
         step(number, batch, frozenset()).loss for number, batch in enumerate(batches.epoch(0, 0))
     ]
@@ -168,7 +168,7 @@ def test_synchronised_normalisation_and_averages_equal_one_replica() -> None:
         mirror, traced, batches = build(model, labelled(), compiled, 10, replicas)
         losses = train(traced, batches)  # of 10, 10 and 1 examples
         report = traced.report()
-        metrics = steps.Evaluation(mirror, traced, batches.spec).run(batches.epoch(0, 0))
+        metrics = steps.Evaluation(traced, batches.spec).run(batches.epoch(0, 0))
         results.append((losses, report, metrics, mirror.model.get_weights()))
     for one, other in zip(*(keras.tree.flatten(each) for each in results), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-8)
@@ -189,7 +189,7 @@ def test_lengths_that_are_long_unused_are_forgotten(monkeypatch: pytest.MonkeyPa
     model = lambda: keras.Sequential([keras.Input((None,)), Traced(), keras.layers.Dense(1)])  # noqa: E731
     feeds = {length: ranks.feed_of((*sized(length), None), 1, 6) for length in (3, 4, 5)}
     _, traced, batches = build(model, sized(3), lambda: {"optimizer": "sgd", "loss": "mse"}, 6, 1)
-    step = traced.train(batches.spec)
+    step = steps.TrainStep(traced, batches.spec)
 
     def traces(length: int) -> int:
         before = Traced.count
@@ -216,7 +216,7 @@ def test_a_replica_without_examples_spoils_no_statistics() -> None:
     for variable in mirror.statistics():
         for local in variable.value.values:
             assert np.isfinite(local.numpy()).all()
-    metrics = steps.Evaluation(mirror, traced, batches.spec).run(batches.epoch(0, 0))
+    metrics = steps.Evaluation(traced, batches.spec).run(batches.epoch(0, 0))
     first, *others = mirror.statistics()[0].value.values
     assert all(np.array_equal(first.numpy(), other.numpy()) for other in others)
     alone = normalised(synchronized=False)

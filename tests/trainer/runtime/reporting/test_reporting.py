@@ -13,7 +13,6 @@ from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import batching, feed
 from tfparallel_trainer.runtime.reporting import console, progress, records, reports
 from tfparallel_trainer.storage import folder as folders
-from tfparallel_trainer.storage import mirror
 
 
 class Kept(progress.Pusher):
@@ -40,7 +39,7 @@ def test_a_resumed_run_reports_the_pace_since_it_resumed(virtual_clock: clock.Cl
 
     def step(number: int, seconds: float) -> None:
         virtual_clock.advance(seconds)
-        reporter.stepped(number, 20)
+        reporter.stepped(number, 20, 0.5)
         reporter.train({"loss": 0.5}, number, 1000, 3)
 
     virtual_clock.advance(60)  # the model is built
@@ -76,7 +75,7 @@ def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clo
 
     for number, _ in enumerate(reporter.wait.timed(batches()), 1):
         virtual_clock.advance(1)
-        reporter.stepped(number, 20)
+        reporter.stepped(number, 20, 0.5)
         reporter.train({"loss": 0.5}, number, 3, 0)
     reporter.train({"loss": 0.5}, 3, 3, 1)
     shares = [report.input_wait for report in kept.reports]
@@ -86,11 +85,11 @@ def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clo
 def test_a_report_costs_next_to_nothing(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written = records.Records(tmp_path, mirror.of(tmp_path, folders.Folder(tmp_path)))
+    written = records.Records(tmp_path, folders.Folder(tmp_path))
     reporter = reports.Reporter(console.Console("test"), written, Kept(), chief=True)
     costs = []
     for step in range(1, 101):
-        reporter.stepped(step, 20)
+        reporter.stepped(step, 20, 0.5)
         began = time.thread_time()
         reporter.train({"loss": 0.5, "accuracy": 0.9}, step, 100, 0)
         costs.append(time.thread_time() - began)

@@ -22,7 +22,13 @@ class Course(engine.Course):
         count = self.context.count_devices()
         ranks = count * len(self.context.settings.cluster.tasks)
         self._mesh = self.context.mesh(data=ranks)
-        self._check_batch(count)
+        size = self.context.settings.job.trainer.global_batch_size
+        if size < ranks:
+            raise errors.BadConfigurationError(
+                f"trainer.globalBatchSize is {size}, less than the {ranks} ranks "
+                f"({len(self.context.settings.cluster.tasks)} processes with {count} devices each)"
+                f" that share it: give at least {ranks}, or use fewer replicas."
+            )
         with self.context.joined(count) as self._devices:
             yield
 
@@ -34,15 +40,6 @@ class Course(engine.Course):
         leave(synchronous.barrier)
         announce = functools.partial(self._announce, ready)
         return engine.Prepared(ready=ready, engine=synchronous, announce=announce)
-
-    def _check_batch(self, count: int) -> None:
-        size = self.context.settings.job.trainer.global_batch_size
-        if size < self._mesh.data:
-            raise errors.BadConfigurationError(
-                f"trainer.globalBatchSize is {size}, less than the {self._mesh.data} ranks "
-                f"({len(self.context.settings.cluster.tasks)} processes with {count} devices each)"
-                f" that share it: give at least {self._mesh.data}, or use fewer replicas."
-            )
 
     def _engine(self, ready: setup.Ready) -> engine.Engine:
         module, evaluator = self.context.module, None

@@ -25,13 +25,9 @@ from tfparallel_trainer.objective import (
 class TrainStep(engine.Step):
     """The step as a traced function; one for each pattern of ranks with and without examples.
 
-    A step that gives the metrics adds them up together with the gradients.
-
-    Args:
-        module: the user's module, for the messages.
-        replicas: those of this process.
-        spec: structure of a part of a batch, as tf.TensorSpec [None, …].
-        leaves_out: whether a step that is not finite changes nothing but the seeds.
+    A step that gives the metrics adds them up together with the gradients. With `leaves_out` one
+    that is not finite changes nothing but the seeds. `spec` is the structure of a part of a batch,
+    as tf.TensorSpec [None, …].
     """
 
     def __init__(
@@ -94,8 +90,8 @@ class TrainStep(engine.Step):
             outcomes = []
             for local_replica, has_part in zip(self._replicas, pattern, strict=True):
                 asked = flags if local_replica is self._replicas[0] else tf.zeros_like(flags)
+                part = next(waiting) if has_part else None
                 with tf.device(local_replica.device):
-                    part = next(waiting) if has_part else None
                     outcomes.append(
                         self._rank_step(local_replica, part, step, asked, gives_metrics)
                     )
@@ -148,23 +144,18 @@ class Evaluation(evaluate.Evaluator):
         *,
         averaged: bool = True,
     ) -> None:
-        """Args:
-        module: the user's module, for the messages.
-        replicas: those of this process.
-        spec: structure of a part of a batch.
-        averaged: whether averages of the weights are evaluated, where the optimizer keeps them.
-        """
+        """Evaluate averages of the weights if `averaged`, where the optimizer keeps them."""
         super().__init__(replicas)
         self._module = module
         self._averaged = averaged
         self._spec = spec
         self._traced: dict[int, Any] = {}
         self._report = evaluate.Report(replicas)
-        self._statistics = state.Statistics(replicas)
+        self._share_statistics = state.sharing_statistics(replicas)
 
     def share_statistics(self) -> None:
         """Those of BatchNormalization, for example."""
-        self._statistics.share()
+        self._share_statistics()
 
     def averaged(self) -> AbstractContextManager[None]:
         """Unless callbacks say so."""

@@ -66,15 +66,7 @@ class Asynchronous:
         evaluation: batching.Source | None,
         bounded: bool,
     ) -> None:
-        """Args:
-        ledger: gives work to workers; nothing is in it.
-        workers: those that make the steps.
-        replica: the model, its variables on the servers.
-        traced: what workers run.
-        training: the examples to train on.
-        evaluation: those to evaluate on.
-        bounded: whether stale gradients are dropped.
-        """
+        """Train a replica whose variables are on the servers; `bounded`: drop stale gradients."""
         self._ledger = ledger
         self._workers = workers
         self._limit = waiting(len(workers.steps))

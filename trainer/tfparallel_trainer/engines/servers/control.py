@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
-from typing import Self
 
 from tfparallel_trainer.comms import cluster, tasks
 
@@ -27,30 +26,17 @@ class Answer(enum.StrEnum):
     DONE = "done"
 
 
-class Control:
-    """The chief's end; answers from a thread as long as the body of `with` runs.
-
-    Raises:
-        BadConfigurationError: the chief's port is taken.
-    """
+class Control(cluster.Listener):
+    """The chief's end; answers from a thread as long as the body of `with` runs."""
 
     def __init__(self, chief: tasks.Task) -> None:
-        self._socket = cluster.listen(chief)
+        super().__init__(chief, "control", self._reply)
         self._answer = Answer.RUN
         self._opened_at = time.monotonic()
         self._asked_at: dict[str, float] = {}
         self._lives: dict[str, str] = {}
         self._dismissed: set[str] = set()
         self._changed = threading.Condition()
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._serve, name="control", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # wakes the thread
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
 
     def dismiss(self, names: Iterable[str], seconds: float) -> None:
         """Answer that training is done, and wait until all of these have heard it."""
@@ -80,38 +66,27 @@ class Control:
             has_asked = peer.name in self._asked_at
         return cluster.unreachable(peer) or ("" if has_asked else "it has not asked the chief")
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:  # closed
-                return
-            with connection, contextlib.suppress(OSError):
-                self._reply(connection)
-
     def _reply(self, connection: socket.socket) -> None:
-        connection.settimeout(_LISTEN_SECONDS)
-        name, _, life = connection.recv(_LONGEST_NAME).decode(errors="replace").partition(" ")
-        if not name:  # somebody looked whether the port is open
-            return
-        with self._changed:
-            answer = self._answer
-            self._asked_at[name] = time.monotonic()
-            self._lives[name] = life
-        connection.sendall(answer.encode())
-        if answer is Answer.DONE:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(_LISTEN_SECONDS)
+            name, _, life = connection.recv(_LONGEST_NAME).decode(errors="replace").partition(" ")
+            if not name:  # somebody looked whether the port is open
+                return
             with self._changed:
-                self._dismissed.add(name)
-                self._changed.notify()
+                answer = self._answer
+                self._asked_at[name] = time.monotonic()
+                self._lives[name] = life
+            connection.sendall(answer.encode())
+            if answer is Answer.DONE:
+                with self._changed:
+                    self._dismissed.add(name)
+                    self._changed.notify()
 
 
 def ask(chief: tasks.Task, name: str, life: str) -> Answer | None:
     """Ask the chief whether training goes on; None when it does not answer.
 
-    Args:
-        chief: whom to ask.
-        name: who asks.
-        life: another one for each process that has had this name.
+    `life` is another one for each process that has had this name.
     """
     try:
         with socket.create_connection(cluster.endpoint(chief), _ASK_SECONDS) as connection:
@@ -119,23 +94,3 @@ def ask(chief: tasks.Task, name: str, life: str) -> Answer | None:
             return Answer(connection.recv(_LONGEST_NAME).decode())
     except (OSError, ValueError):
         return None
-
-
-class Patience:
-    """How long the chief has been silent."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._answered_at = time.monotonic()
-        self.has_answered = False
-        """Whether the chief has ever answered."""
-
-    def renew(self) -> None:
-        """The chief has answered."""
-        self.has_answered = True
-        self._answered_at = time.monotonic()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has been silent for longer than is waited."""
-        return time.monotonic() - self._answered_at > self._seconds

@@ -34,10 +34,9 @@ class Ledger(Generic[Label]):
     def __init__(
         self, coordinator: Any, threads: int, hung_since: Callable[[], Sequence[float]]
     ) -> None:
-        """Args:
-        coordinator: TensorFlow's, which gives closures to workers.
-        threads: how many results are fetched at a time.
-        hung_since: for each worker that is hung now, the time since when that is known.
+        """Give work by TensorFlow's coordinator; as many threads fetch results.
+
+        `hung_since` gives for each worker that is hung the time since when that is known.
         """
         self._coordinator = coordinator
         self._hung_since = hung_since
@@ -48,11 +47,7 @@ class Ledger(Generic[Label]):
         return len(self._pieces)
 
     def send(self, label: Label, function: Any, arguments: tuple[Any, ...]) -> None:
-        """Give a piece of work to the next worker that is free.
-
-        Raises:
-            OpError: an earlier piece has failed, or a server is lost.
-        """
+        """Give work to the next worker that is free, or raise what an earlier piece failed with."""
         value = self._coordinator.schedule(function, args=arguments)
         piece = _Piece(label, function, arguments, time.monotonic())
         self._pieces[self._threads.submit(fetch, value)] = piece

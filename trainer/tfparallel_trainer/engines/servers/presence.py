@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.comms import tasks, watch
+from tfparallel_trainer.comms import cluster, tasks
 from tfparallel_trainer.engines.servers import control
 
 SILENCE_SECONDS = 30.0
@@ -20,13 +20,7 @@ _INTERVAL_SECONDS = 1.0
 
 
 class Workers:
-    """Which workers are there, and how many steps each has made.
-
-    Args:
-        workers: whom to look at.
-        answers: the chief's end of what they ask.
-        say: writes a line for people.
-    """
+    """Which workers are there, and how many steps each has made."""
 
     def __init__(
         self, workers: Sequence[tasks.Task], answers: control.Control, say: Callable[[str], None]
@@ -61,7 +55,7 @@ class Workers:
     def look(self) -> None:
         """Look at each worker once, and tell what has changed."""
         for worker in self._workers:
-            self._look_at(worker, watch.refuses(worker))
+            self._look_at(worker, cluster.refuses(worker))
 
     def _look_at(self, worker: tasks.Task, gone: bool) -> None:
         if gone and worker not in self._gone:
@@ -106,12 +100,7 @@ def watching(
 ) -> Iterator[None]:
     """Look at workers and servers while the body runs, from a thread.
 
-    Args:
-        workers: those that may come and go.
-        servers: those that are all needed.
-        answers: the chief's end of what they ask.
-        limit: how many seconds not one worker may be there.
-        give_up: ends the process.
+    Workers may come and go, but for at most `limit` seconds none may be there.
     """
     over = threading.Event()
 
@@ -120,30 +109,27 @@ def watching(
         while not over.wait(_INTERVAL_SECONDS):
             for server in servers:
                 if answers.silence(server.name) > SILENCE_SECONDS:
-                    give_up(_hung_error(server))
+                    give_up(
+                        errors.PeerLostError(
+                            f"A peer was lost: {server.name} ({server.address}) has not asked for "
+                            f"{SILENCE_SECONDS:g} s, so it is frozen or out of reach. It holds a "
+                            "part of the weights."
+                        )
+                    )
             workers.look()
             if not workers.missing:
                 seen_at = time.monotonic()
             elif time.monotonic() - seen_at > limit:
-                give_up(_all_gone(limit))
+                give_up(
+                    errors.PeerLostError(
+                        f"A peer was lost: no worker has been there for {limit:g} s "
+                        "(startTimeoutSeconds)."
+                    )
+                )
 
     threading.Thread(target=look, name="presence", daemon=True).start()
-    with watch.these(servers, give_up):
+    with cluster.watching(servers, give_up):
         try:
             yield
         finally:
             over.set()
-
-
-def _hung_error(server: tasks.Task) -> errors.PeerLostError:
-    return errors.PeerLostError(
-        f"A peer was lost: {server.name} ({server.address}) has not asked for "
-        f"{SILENCE_SECONDS:g} s, so it is frozen or out of reach. It holds a part of the "
-        "weights."
-    )
-
-
-def _all_gone(limit: float) -> errors.PeerLostError:
-    return errors.PeerLostError(
-        f"A peer was lost: no worker has been there for {limit:g} s (startTimeoutSeconds)."
-    )

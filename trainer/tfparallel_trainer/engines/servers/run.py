@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.comms import cluster, shape, tasks, watch
+from tfparallel_trainer.comms import cluster, rendezvous, shape, tasks
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
 from tfparallel_trainer.runtime import context, setup
@@ -114,7 +114,7 @@ def _named(servers: Sequence[tasks.Task]) -> Iterator[None]:
 def _gone(servers: Sequence[tasks.Task]) -> list[tasks.Task]:
     """Those that no longer listen; one whose process is just ending does for a moment yet."""
     until = time.monotonic() + _ENDING_SECONDS
-    while not (gone := [server for server in servers if watch.refuses(server)]):
+    while not (gone := [server for server in servers if cluster.refuses(server)]):
         if time.monotonic() > until:
             break
         time.sleep(_ENDING_SECONDS / 10)
@@ -126,12 +126,4 @@ def _connect(processes: tasks.Cluster) -> Any:
     host, _, _ = processes.task.address.rpartition(":")
     with cluster.reserved_port("") as port, cluster.limited():
         addresses = {**processes.addresses(), processes.task.role: [f"{host}:{port}"]}
-        strategy: object = tf.distribute.ParameterServerStrategy(
-            tf.distribute.cluster_resolver.SimpleClusterResolver(
-                tf.train.ClusterSpec(addresses),
-                task_type=processes.task.role,
-                task_id=processes.task.index,
-                rpc_layer="grpc",
-            )
-        )
-    return strategy
+        return tf.distribute.ParameterServerStrategy(rendezvous.resolver(processes, addresses))

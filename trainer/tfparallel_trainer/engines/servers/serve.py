@@ -38,14 +38,14 @@ def until_done(
     limit = settings.job.trainer.start_timeout_seconds
     out.say(f"{task.name} serves at {task.address} for {chief.name} at {chief.address}")
     stop.allow(termination.STEP_SECONDS)  # when all are asked at once, the chief saves first
-    patience, life = control.Patience(limit), secrets.token_hex(4)
+    answered_at, has_answered, life = time.monotonic(), False, secrets.token_hex(4)
     while (answer := control.ask(chief, task.name, life)) is not control.Answer.DONE:
         if answer is control.Answer.RUN:
-            patience.renew()
+            answered_at, has_answered = time.monotonic(), True
         elif stop.asked:
             raise errors.PreemptedError(f"{task.name} was asked to end, and {chief.name} has left.")
-        elif patience.is_over:
-            raise _gone(task.name, f"{chief.name} ({chief.address})", limit, patience.has_answered)
+        elif time.monotonic() - answered_at > limit:
+            raise _gone(task.name, f"{chief.name} ({chief.address})", limit, has_answered)
         time.sleep(_ASK_EVERY_SECONDS)
     stop.end()
     out.say("training is done")

@@ -82,7 +82,7 @@ class Steps:
         applied_steps: Any,
         max_staleness: int | None,
     ) -> None:
-        """Args: applied_steps: variable that counts the steps that are applied."""
+        """Take the variable that counts the steps that are applied."""
         self._strategy = strategy
         self._module = module
         self._replica = replica
@@ -90,11 +90,7 @@ class Steps:
         self._bound = max_staleness
 
     def training(self, spec: Any) -> Any:
-        """Trace the training step for batches of this structure.
-
-        Its arguments are the step's number and the leaves of a batch; it gives the vector of a
-        `Result`.
-        """
+        """Trace the training step, from its number and a batch's leaves to a `Result`'s vector."""
 
         def run(step: tf.Tensor, leaves: Sequence[tf.Tensor]) -> Any:
             return self._step(step, nest.packed(spec, leaves))
@@ -102,11 +98,7 @@ class Steps:
         return self._traced(run, [tf.TensorSpec((), tf.int64), nest.leaves(spec)], "a step")
 
     def evaluation(self, spec: Any) -> Any:
-        """Trace the evaluation of batches of this structure.
-
-        Its argument are the leaves of a batch; it gives a vector of float64: the sums of the loss,
-        row by row, and metrics' states.
-        """
+        """Trace the evaluation, from a batch's leaves to sums of the loss and metrics' states."""
 
         def run(leaves: Sequence[tf.Tensor]) -> Any:
             part = nest.packed(spec, leaves)
@@ -177,11 +169,7 @@ def _worker() -> tf.Tensor:
 
 
 def check(model: Any) -> None:
-    """Refuse what cannot be done while several workers write at once.
-
-    Raises:
-        UserCodeError: says what, and what to change.
-    """
+    """Refuse (UserCodeError) what cannot be done while several workers write at once."""
     checks.refuse_phases(model, "ParameterServer")
     optimizer = model.optimizer
     if getattr(optimizer, "inner_optimizer", None) is not None:

@@ -40,10 +40,10 @@ class Course(engine.Course):
         leave(traced.barrier)
         evaluator = None
         if ready.evaluation is not None:
-            evaluator = steps.Evaluation(ready.replicas[0], traced, ready.evaluation.spec)
+            evaluator = steps.Evaluation(traced, ready.evaluation.spec)
         synchronous = engine.Synchronous(
             ready.replicas,
-            traced.train(ready.training.spec),
+            steps.TrainStep(traced, ready.training.spec),
             evaluator,
             ready.evaluation,
             traced.report,

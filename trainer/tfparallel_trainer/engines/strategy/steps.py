@@ -23,8 +23,6 @@ from tfparallel_trainer.objective import evaluate, metrics, replica, state, sync
 MOST_TRACED = 32
 """Functions that are kept: batches of ever other lengths would fill the memory with them."""
 
-_Leaves = Sequence[tf.Tensor]
-
 
 class Steps:
     """A model whose variables a strategy has made, and the strategy that runs it.
@@ -33,56 +31,24 @@ class Steps:
     """
 
     def __init__(self, strategy: Any, module: user.Module, replica: replica.Replica) -> None:
+        self.module = module
+        self.replica = replica
         self._strategy = strategy
-        self._module = module
-        self._replica = replica
         self._places = strategies.ranks_of_process(strategy)
         self._traced: dict[tuple[Any, ...], Any] = {}
         """By what is run and the shapes that it takes; the one that was used last is the last."""
-
-    def train(self, spec: Any) -> engine.Step:
-        """Give what makes a step on batches of a structure (tf.TensorSpec [None, …])."""
-        return TrainStep(self._module, self._replica, self, spec)
-
-    def step(
-        self, step: int, batch: batching.Batch, spec: Any, requests: Sequence[float]
-    ) -> list[tf.Tensor]:
-        """Make a step on a batch; give what `train.joined` does."""
-
-        def run(number: tf.Tensor, flags: _Leaves, part: Any, everywhere: bool) -> list[tf.Tensor]:
-            return _step(self._replica_in_context(), part, number, flags[0], everywhere)
-
-        first = tf.constant(requests, tf.float64)
-        flags = strategies.spread(
-            self._strategy,
-            self._places,
-            lambda place: [first if place == 0 else tf.zeros_like(first)],
-        )
-        number = tf.constant(step, tf.int64)
-        return self._on_batch("a training step", run, batch, spec, number, flags)
 
     @property
     def replicas(self) -> int:
         """How many there are in all processes."""
         return int(self._strategy.num_replicas_in_sync)
 
-    def sums(self, batch: batching.Batch, spec: Any) -> Any:
-        """Numerators and denominators of the loss over a batch [2, terms]; feeds the metrics."""
-
-        def run(part: Any, everywhere: bool) -> list[tf.Tensor]:
-            replica = self._replica_in_context()
-            with _kept(replica, part, everywhere):
-                return [replica.data.sum(evaluate.sums_of(replica, part))]
-
-        (total,) = self._on_batch("the evaluation", run, batch, spec)
-        return total.numpy()
-
     def report(self) -> dict[str, float]:
         """The metrics over all replicas."""
         states = self._everywhere(
             "report", lambda replica: replica.data.sum_all(metrics.contributions(replica))
         )
-        return metrics.results(self._replica, states)
+        return metrics.results(self.replica, states)
 
     def share_state(self, numbers: Sequence[int]) -> list[int]:
         """Give every replica the state of the first one, and every process its numbers."""
@@ -94,7 +60,7 @@ class Steps:
 
     def share_statistics(self) -> None:
         """Give every replica the first one's weights that are not trained."""
-        if self._replica.statistics():
+        if self.replica.statistics():
             nothing = tf.zeros((1,), tf.int64)
             self._everywhere(
                 "statistics", lambda replica: [state.spread(replica, replica.statistics(), nothing)]
@@ -104,7 +70,13 @@ class Steps:
         """Return when every replica has come here."""
         self._everywhere("barrier", lambda replica: [replica.data.sum(tf.ones((1,)))])
 
-    def _on_batch(
+    def spread(self, give: Callable[[int], list[Any]]) -> Any:
+        """Give each replica of this process its own tensors, by its place here."""
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: give(self._places.index(int(context.replica_id_in_sync_group)))
+        )
+
+    def on_batch(
         self,
         what: str,
         run: Callable[..., list[tf.Tensor]],
@@ -114,18 +86,19 @@ class Steps:
     ) -> list[tf.Tensor]:
         """Run something on every replica's part of a batch; give what the first one gives.
 
+        It gets the replica, its part, whether each replica has examples, and the other arguments.
         There is one function for each pattern of sizes: replicas of different sizes are traced one
         by one, and TPUs compile fixed shapes.
         """
         everywhere = batch.examples >= self.replicas
         parts = [train.nothing(spec) if part is None else part for part in batch.parts]
         leaves = [[tf.convert_to_tensor(one) for one in nest.leaves(part)] for part in parts]
-        inputs = (*others, strategies.spread(self._strategy, self._places, leaves.__getitem__))
+        inputs = (self.spread(leaves.__getitem__), *others)
         key = (what, everywhere, *(tuple(one.shape) for part in leaves for one in part))
 
-        def on_replica(*arguments: Any) -> list[tf.Tensor]:
-            *rest, part_leaves = arguments
-            return run(*rest, nest.packed(spec, part_leaves), everywhere)
+        def on_replica(part_leaves: Sequence[tf.Tensor], *rest: Any) -> list[tf.Tensor]:
+            part = nest.packed(spec, part_leaves)
+            return run(self._replica_in_context(), part, everywhere, *rest)
 
         results: list[tf.Tensor] = self._function(key, on_replica, inputs)(*inputs)
         return results
@@ -145,12 +118,12 @@ class Steps:
 
         def on_all(*arguments: Any) -> list[tf.Tensor]:
             outcomes = self._strategy.run(on_replica, args=arguments)
-            return [strategies.first(self._strategy, one) for one in outcomes]
+            return [self._strategy.experimental_local_results(one)[0] for one in outcomes]
 
         function = self._traced.pop(key, None)
         if function is None:
             function = tf.function(on_all, autograph=False)
-            with user.guard(self._module.path, f"tracing {key[0]} raised"):
+            with user.guard(self.module.path, f"tracing {key[0]} raised"):
                 function.get_concrete_function(*inputs)
         self._traced[key] = function
         if len(self._traced) > MOST_TRACED:
@@ -159,17 +132,14 @@ class Steps:
 
     def _replica_in_context(self) -> replica.Replica:
         context = tf.distribute.get_replica_context()
-        return dataclasses.replace(self._replica, data=Exchange(context))
+        return dataclasses.replace(self.replica, data=Exchange(context))
 
 
 class TrainStep(engine.Step):
-    """The step of all replicas of a strategy."""
+    """The step of all replicas of a strategy, on batches of a structure (tf.TensorSpec)."""
 
-    def __init__(
-        self, module: user.Module, replica: replica.Replica, traced: Steps, spec: Any
-    ) -> None:
-        """Args: spec: structure of a part of a batch, as tf.TensorSpec [None, …]."""
-        super().__init__(module, replica, traced.replicas)
+    def __init__(self, traced: Steps, spec: Any) -> None:
+        super().__init__(traced.module, traced.replica, traced.replicas)
         self._steps = traced
         self._spec = spec
 
@@ -177,16 +147,17 @@ class TrainStep(engine.Step):
         self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
     ) -> engine.Computed:
         """Run the step on all replicas."""
-        tensors = self._steps.step(step, batch, self._spec, requests)
+        first, number = tf.constant(requests, tf.float64), tf.constant(step, tf.int64)
+        flags = self._steps.spread(lambda place: [tf.zeros_like(first) if place else first])
+        tensors = self._steps.on_batch("a training step", _step, batch, self._spec, number, flags)
         return engine.Computed(*(tensor.numpy() for tensor in tensors))
 
 
 class Evaluation(evaluate.Evaluator):
     """Evaluates the replicas of this process together with those of its peers."""
 
-    def __init__(self, replica: replica.Replica, traced: Steps, spec: Any) -> None:
-        """Args: spec: structure of a part of a batch, as tf.TensorSpec [None, …]."""
-        super().__init__([replica])
+    def __init__(self, traced: Steps, spec: Any) -> None:
+        super().__init__([traced.replica])
         self._steps = traced
         self._spec = spec
 
@@ -200,7 +171,8 @@ class Evaluation(evaluate.Evaluator):
 
     def sums(self, batch: batching.Batch) -> Any:
         """Over all replicas."""
-        return self._steps.sums(batch, self._spec)
+        (total,) = self._steps.on_batch("the evaluation", _sums, batch, self._spec)
+        return total.numpy()
 
     def results(self, sums: Any) -> dict[str, float]:
         """Over all replicas."""
@@ -208,16 +180,26 @@ class Evaluation(evaluate.Evaluator):
 
 
 def _step(
-    replica: replica.Replica, part: Any, number: tf.Tensor, flags: tf.Tensor, everywhere: bool
+    replica: replica.Replica,
+    part: Any,
+    everywhere: bool,
+    number: tf.Tensor,
+    flags: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
+    """What `train.joined` gives."""
     with _kept(replica, part, everywhere):
         results = []
-        phases = train.phases_of_rank(replica, part, number, flags, maybe_empty=not everywhere)
+        phases = train.phases_of_rank(replica, part, number, flags[0], maybe_empty=not everywhere)
         for phase, shared in phases:
             results.append(shared)
             with Summed():
                 phase.optimizer.apply(shared.gradients, phase.variables)
     return list(train.joined(results))
+
+
+def _sums(replica: replica.Replica, part: Any, everywhere: bool) -> list[tf.Tensor]:
+    with _kept(replica, part, everywhere):
+        return [replica.data.sum(evaluate.sums_of(replica, part))]
 
 
 @contextlib.contextmanager
@@ -233,7 +215,6 @@ class Exchange(collectives.Communicator):
     """A replica's end of its strategy; make one in each replica, while it is traced."""
 
     def __init__(self, context: Any) -> None:
-        """Args: context: the replica context that is current."""
         super().__init__(0, 1, 0, "")
         self.size = context.num_replicas_in_sync
         self.index = synchrony.number(context)

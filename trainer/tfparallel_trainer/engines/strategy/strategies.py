@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import cluster, rendezvous, tasks, tpu_name
+from tfparallel_trainer.contract import user_module
 from tfparallel_trainer.runtime import settings
 
 _TPU_START_SECONDS = 600
@@ -22,12 +23,6 @@ def build(
 ) -> Any:
     """Build the strategy; it must be the first thing that TensorFlow does.
 
-    Args:
-        settings: what this process was started with.
-        module: the user's functions.
-        say: writes a line for people.
-        connections: the peers.
-
     Raises:
         UserCodeError: the user's function raises, is missing, or gives what cannot be used.
         BadConfigurationError: there is no TPU.
@@ -36,7 +31,7 @@ def build(
     if settings.uses_tpu:
         with cluster.limited(settings.job.trainer.start_timeout_seconds + _TPU_START_SECONDS):
             return _connect_tpu(settings, say)
-    if not module.builds_strategy:
+    if not module.has(user_module.BUILD_STRATEGY):
         raise errors.UserCodeError(
             f"strategy is 'Custom', and {module.path} has no build_strategy: define it, and let it "
             "return a tf.distribute.Strategy."
@@ -48,16 +43,7 @@ def build(
 
 
 def check_places(settings: settings.Settings, strategy: Any, local_ranks: tuple[int, ...]) -> None:
-    """See that the strategy has joined all processes of the job, and that the batch suffices.
-
-    Args:
-        settings: what this process was started with.
-        strategy: the strategy.
-        local_ranks: which of its replicas are those of this process.
-
-    Raises:
-        BadConfigurationError: a process would train alone, or a replica without examples.
-    """
+    """Refuse (BadConfigurationError) processes that train alone, and replicas without examples."""
     processes, replicas = len(settings.cluster.tasks), strategy.num_replicas_in_sync
     kind = type(strategy).__name__
     count = len(local_ranks)
@@ -78,11 +64,7 @@ def check_places(settings: settings.Settings, strategy: Any, local_ranks: tuple[
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse what an optimizer cannot do within a strategy's replicas.
-
-    Raises:
-        UserCodeError: says what, and what to change.
-    """
+    """Refuse (UserCodeError) what an optimizer cannot do within a strategy's replicas."""
     if getattr(optimizer, "inner_optimizer", None) is not None:
         raise errors.UserCodeError(
             f"{type(optimizer).__name__} scales the loss (mixed_float16), and under a strategy "
@@ -102,11 +84,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def check_kind(strategy: Any, module: user.Module) -> None:
-    """See that what build_strategy returns trains all replicas together.
-
-    Raises:
-        UserCodeError: it does not.
-    """
+    """Refuse (UserCodeError) what does not train all replicas together."""
     kind = type(strategy).__name__
     if not isinstance(strategy, tf.distribute.Strategy):
         raise errors.UserCodeError(
@@ -131,31 +109,8 @@ def ranks_of_process(strategy: Any) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def spread(strategy: Any, local_ranks: tuple[int, ...], give: Callable[[int], list[Any]]) -> Any:
-    """Give each replica of this process its own values.
-
-    Args:
-        strategy: the strategy.
-        local_ranks: what `ranks_of_process` gave.
-        give: from a replica's position within `local_ranks` to its tensors.
-    """
-    return strategy.experimental_distribute_values_from_function(
-        lambda context: give(local_ranks.index(int(context.replica_id_in_sync_group)))
-    )
-
-
-def first(strategy: Any, value: Any) -> Any:
-    """What the first replica of this process has of a value."""
-    return strategy.experimental_local_results(value)[0]
-
-
 def _connect_tpu(settings: settings.Settings, say: Callable[[str], None]) -> Any:
-    """Initialise the TPU that the environment names, and give the strategy that uses all of it.
-
-    Raises:
-        BadConfigurationError: there is no TPU, or TensorFlow cannot use it.
-        StartTimeoutError: its hosts do not answer.
-    """
+    """Initialise the TPU that the environment names, and give the strategy that uses all of it."""
     name = tpu_name.find(os.environ)
     hosts = [
         tasks.Task("tpu", index, address) for index, address in enumerate(tpu_name.addresses(name))

@@ -48,16 +48,7 @@ _PYTHON = "Traceback (most recent call last)"
 
 
 def translate(error: Exception, alone: bool, module: user.Module | None) -> errors.TrainerError:
-    """Say what an exception means.
-
-    Args:
-        error: what ended the run.
-        alone: whether there is no other process, so that none can be lost.
-        module: the user's module, once it is loaded.
-
-    Raises:
-        Exception: `error` itself, when nothing is known about it.
-    """
+    """Say what an exception means that ended a run; one of which nothing is known is raised."""
     if isinstance(error, errors.TrainerError):
         return error
     text = _message(error)
@@ -70,8 +61,14 @@ def translate(error: Exception, alone: bool, module: user.Module | None) -> erro
         )
     if isinstance(error, tf.errors.OpError):
         return _of_operation(error, text, alone, module)
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        return errors.BadConfigurationError(
+            f"A file cannot be used ({text}): see that it is there and its permissions."
+        )
     if isinstance(error, OSError):
-        return _of_file(error, text)
+        return errors.StorageError(
+            f"A file cannot be read or written ({text}): see the disk's space."
+        )
     if faults.of_device(error):
         return _of_device(text)
     raise error
@@ -79,14 +76,6 @@ def translate(error: Exception, alone: bool, module: user.Module | None) -> erro
 
 def _of_device(text: str) -> errors.TrainerError:
     return errors.DeviceError(f"A device failed ({text}). {faults.DEVICE_HELP}")
-
-
-def _of_file(error: OSError, text: str) -> errors.TrainerError:
-    if error.errno in _REFUSED:
-        return errors.BadConfigurationError(
-            f"A file cannot be used ({text}): see that it is there and its permissions."
-        )
-    return errors.StorageError(f"A file cannot be read or written ({text}): see the disk's space.")
 
 
 def _of_operation(

@@ -61,10 +61,7 @@ class Watch:
     """Takes the signs of life of a process: that something has begun or ended."""
 
     def __init__(self, limits: Limits, stream: TextIO = sys.stderr) -> None:
-        """Args:
-        limits: between two signs.
-        stream: where the stacks are written to; a real file.
-        """
+        """Take the limits between two signs, and a real file that stacks are written to."""
         self._limits = limits
         self._stream = stream
         self._sign = _Sign(time.monotonic(), "the start", limits.work)
@@ -125,13 +122,7 @@ class Watch:
 def watching(
     limits: Limits, give_up: Callable[[errors.TrainerError], None], stream: TextIO = sys.stderr
 ) -> Iterator[Watch]:
-    """Watch this process while the body runs.
-
-    Args:
-        limits: how long it may show no sign of life.
-        give_up: ends the process; called from another thread.
-        stream: where the stacks are written to; a real file.
-    """
+    """Watch this process while the body runs; `give_up` ends it, and is called from a thread."""
     watch = Watch(limits, stream)
     over = threading.Event()
 

@@ -17,6 +17,8 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.runtime.reporting import console
 
+LATE = "Asked to end, at a moment when no step is made."
+
 STEP_SECONDS = 6.0
 """How long the main thread may take to reach the end of a step after a signal. Peers that notice
 only then that this process is gone end within ten seconds of it too."""
@@ -35,10 +37,7 @@ class Termination:
     """Whether this process was asked to end, and how long it may take."""
 
     def __init__(self, give_up: Callable[[], None], grace_seconds: float) -> None:
-        """Args:
-        give_up: ends the process; called from another thread.
-        grace_seconds: how long after the signal the process is killed.
-        """
+        """End by `give_up`, from another thread, before the process is killed after the grace."""
         self._give_up = give_up
         self._longest = grace_seconds - min(_LEAVE_SECONDS, _LEAVE_SHARE * grace_seconds)
         self._grace = 0.0
@@ -133,6 +132,12 @@ def exit_of(out: console.Console, error: Exception, program: str) -> exits.Exit:
     trace = "".join(traceback.format_exception(error))
     out.fail(f"the {program} failed, please report this", trace)
     return exits.Exit.INTERNAL_ERROR
+
+
+def give_up(out: console.Console, error: errors.TrainerError) -> None:
+    """End the process with an error, from any thread, without waiting for the main one."""
+    tell(out, error)
+    end(error.exit)
 
 
 def end(code: int) -> None:

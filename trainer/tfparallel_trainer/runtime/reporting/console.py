@@ -8,12 +8,9 @@ from tfparallel_trainer.contract import progress
 
 
 class Console:
-    """Writes one line at a time on the standard output, each with the replica's name.
+    """Writes one line at a time on the standard output, each with the replica's name, if any.
 
-    Args:
-        replica: the name; empty where there is only one.
-        failure_file: takes the sentence of an error besides; empty: the log alone has it.
-        quiet: whether only errors are written.
+    A failure file takes the sentence of an error besides. A quiet console writes errors only.
     """
 
     def __init__(self, replica: str, failure_file: str = "", *, quiet: bool = False) -> None:

@@ -29,10 +29,8 @@ _FINAL = frozenset(range(400, 500)) - {http.HTTPStatus.TOO_MANY_REQUESTS}
 class Pusher:
     """Sends the latest report; older ones that were not sent yet are dropped.
 
-    Args:
-        target: where reports go; None sends none.
-        interval_seconds: shortest time between two reports, except before the last one.
-        say: writes a line for people, once for each change between success and failure.
+    Between two reports the interval passes, except before the last one. A line for people reports
+    each change between success and failure. Without a target it sends none.
     """
 
     def __init__(
@@ -84,24 +82,16 @@ class Pusher:
             if report is None:
                 return
             settled = self._push(report)
-            if not settled:
-                self._keep(report)
-            if not self._ending:
-                self._pause()
-            elif not settled and self._left < _AGAIN_SECONDS:
+            with self._changed:
+                if not settled:
+                    self._latest = self._latest or report  # later, unless there is a newer one
+                if not self._ending:
+                    self._changed.wait_for(lambda: self._ending, self._interval)
+                    continue
+            if not settled and self._left < _AGAIN_SECONDS:
                 return
-            elif not settled:
+            if not settled:
                 time.sleep(_AGAIN_SECONDS)
-
-    def _keep(self, report: progress.Report) -> None:
-        """Send a report later, unless there is a newer one then."""
-        with self._changed:
-            self._latest = self._latest or report
-
-    def _pause(self) -> None:
-        until = time.monotonic() + self._interval
-        with self._changed:
-            self._changed.wait_for(lambda: self._ending, until - time.monotonic())
 
     def _push(self, report: progress.Report) -> bool:
         """Send a report; whether it was taken, or never will be."""

@@ -1,40 +1,36 @@
-"""Records of a run: JSON lines for machines and TensorBoard's event files."""
+"""Records of a run: JSON lines for machines and TensorBoard's event files.
+
+The train log tells how an epoch goes, about once a second. The step log has a line for each step,
+for those who compare runs. Its lines on epochs and evaluations let speed be told without them.
+"""
 
 import contextlib
 import datetime
 import errno
 import json
+import math
 import pathlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.storage import mirror
+from tfparallel_trainer.storage import directory, mirror
 
 
 class Records:
     """Writes what happens in a run; only chief and evaluator have one. Later attempts append."""
 
     def __init__(
-        self, output_dir: pathlib.Path, copies: mirror.Mirror, log: str = outputs.TRAIN_LOG
+        self, output_dir: pathlib.Path, results: directory.Directory, log: str = outputs.TRAIN_LOG
     ) -> None:
-        """Open the log of a run, with what earlier attempts wrote.
-
-        Args:
-            output_dir: the folder of the logs.
-            copies: brings them to where results are kept.
-            log: the file of the lines.
-
-        Raises:
-            BadConfigurationError: the folder is on a file system that is read-only from the
-                beginning.
-        """
-        self._copies = copies
+        """Open the log of a run, with what earlier attempts wrote; `results` keeps copies."""
+        self._copies = mirror.Mirror(output_dir, results)
         with _storing():
-            copies.restore([log, outputs.STEP_LOG])
+            self._copies.restore([log, outputs.STEP_LOG])
         path = output_dir / log
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,11 +61,7 @@ class Records:
                 tf.summary.scalar(name, value, step=step)
 
     def flush(self) -> None:
-        """Let readers see everything that is written.
-
-        Raises:
-            StorageError: it cannot be copied to where results are kept.
-        """
+        """Let readers see everything that is written, copies too; a StorageError if that fails."""
         for writer in self._writers.values():
             writer.flush()
         with _storing():
@@ -82,6 +74,23 @@ class Records:
         for writer in self._writers.values():
             writer.close()
         self._lines.close()
+
+
+class StepLog:
+    """Writes a line for each step."""
+
+    def __init__(self, output_dir: pathlib.Path, weights: Sequence[Any]) -> None:
+        """Begin with a line on the weights that are trained."""
+        path = output_dir / outputs.STEP_LOG
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lines = path.open("a", encoding="utf-8", buffering=1)
+        size = sum(weight.value.dtype.size * math.prod(weight.shape) for weight in weights)
+        self.write(outputs.StepEvent.MODEL, variables=len(weights), bytes=size)
+
+    def write(self, event: outputs.StepEvent, **facts: object) -> None:
+        """Write a line with facts about an event."""
+        record = {"time": round(time.time(), 6), "event": event.value, **facts}
+        self._lines.write(json.dumps(record) + "\n")
 
 
 @contextlib.contextmanager

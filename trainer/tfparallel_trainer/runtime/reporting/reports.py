@@ -39,13 +39,8 @@ class Tally:
 class Reporter:
     """The chief's outlets; other processes keep time and stay silent.
 
-    Args:
-        out: where lines for people go.
-        written: where records go; None: nowhere.
-        pusher: where progress goes.
-        chief: whether this process is the one that reports.
-        other_metrics: gives metrics that another process has computed meanwhile.
-        lines: whether each report is a line; warnings are in any case.
+    `other_metrics` gives metrics that another process has computed meanwhile. Without `lines` only
+    warnings are lines.
     """
 
     def __init__(
@@ -77,6 +72,7 @@ class Reporter:
         """How long this process waits for its input."""
         self.placement: Callable[[], progress.Placement | None] = lambda: None
         """Where the parts of the model are, as reports tell it; none where it is whole."""
+        self.step_log: records.StepLog | None = None
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -88,8 +84,17 @@ class Reporter:
         """Whether it is time for the chief to report."""
         return self._chief and time.monotonic() - self._last >= INTERVAL_SECONDS
 
-    def stepped(self, step: int, examples: int, staleness: int | None = None) -> None:
+    def epoch_begins(self) -> None:
+        """Note in the step log that an epoch begins, or goes on after a restart."""
+        if self.step_log is not None:
+            self.step_log.write(outputs.StepEvent.EPOCH)
+
+    def stepped(self, step: int, examples: int, loss: float, staleness: int | None = None) -> None:
         """Count a step that is made."""
+        if self.step_log is not None:
+            facts = {} if staleness is None else {"staleness": staleness}
+            number = outputs.number(loss)
+            self.step_log.write(outputs.StepEvent.STEP, examples=examples, loss=number, **facts)
         if staleness is not None:
             self._staleness[staleness] += 1
         self._timed_steps += 1
@@ -136,6 +141,9 @@ class Reporter:
         self, values: dict[str, float], step: int, total: int | None, epoch: int
     ) -> None:
         """Report an evaluation; it does not count as training time, and the last rate stays."""
+        if self.step_log is not None:
+            numbers = {name: outputs.number(value) for name, value in values.items()}
+            self.step_log.write(outputs.StepEvent.EVALUATION, metrics=numbers)
         self._metrics.update({f"val_{name}": value for name, value in values.items()})
         self._last = self._counted_from = time.monotonic()
         if not self._chief:
@@ -165,11 +173,7 @@ class Reporter:
             self._records.event(kind, step, **facts)
 
     def flush(self) -> None:
-        """Let others read what is recorded, and what else the output folder holds.
-
-        Raises:
-            StorageError: it cannot be copied to where results are kept.
-        """
+        """Let others read what is recorded, and what else the output folder holds."""
         if self._records is not None:
             self._records.flush()
 

@@ -1,0 +1,24 @@
+"""What data functions are asked for in tests."""
+
+import pathlib
+
+from tfparallel_trainer import user
+from tfparallel_trainer.data import batching, source
+
+
+def of(
+    division: batching.Division,
+    seed: int,
+    folder: pathlib.Path = pathlib.Path(),
+    *,
+    endless_allowed: bool = True,
+) -> source.Request:
+    """The request of a job of this seed, whose folders are one."""
+    context = user.Context(
+        seed=seed,
+        epoch=0,
+        global_batch_size=division.batch_size,
+        source_dir=folder,
+        output_dir=folder,
+    )
+    return source.Request(context, division, endless_allowed)
