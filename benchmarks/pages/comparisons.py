@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 
+from testing import pages
 from tfparallel.compare import command, draw
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -24,17 +25,6 @@ PICTURES = (draw.LOSS, draw.SPEED, draw.STALENESS)
 def image(example: str, picture: str) -> pathlib.Path:
     """Where a picture of the page lies."""
     return IMAGES / f"compare-{example}-{picture}"
-
-
-def block(page: str, example: str) -> str:
-    """What the page says of an example."""
-    return page.partition(f"<!-- {example} -->\n")[2].partition("<!-- end -->")[0]
-
-
-def with_block(page: str, example: str, content: str) -> str:
-    """The page with other words about an example."""
-    pattern = rf"(<!-- {example} -->\n).*?(<!-- end -->)"
-    return re.sub(pattern, lambda match: match[1] + content + match[2], page, flags=re.DOTALL)
 
 
 def compare(example: str) -> str:
@@ -59,7 +49,7 @@ def main() -> None:
     for example in sys.argv[1:] or EXAMPLES:
         words = compare(example)
         page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(with_block(page, example, words), encoding="utf-8")
+        PAGE.write_text(pages.with_section(page, example, words), encoding="utf-8")
         print(f"wrote {PAGE}")
 
 

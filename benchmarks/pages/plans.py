@@ -10,7 +10,7 @@ import tempfile
 import textwrap
 from collections.abc import Iterator
 
-from benchmarks.pages import comparisons
+from testing import pages
 from tfparallel.planning import draw, questions, written
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
@@ -136,7 +136,7 @@ def main() -> None:
         shown = example(pathlib.Path(folder))
     for page, name, content in ((PAGE, EXAMPLE, shown), (SPLIT_PAGE, LACKS, lacks())):
         text = page.read_text(encoding="utf-8")
-        page.write_text(comparisons.with_block(text, name, content), encoding="utf-8")
+        page.write_text(pages.with_section(text, name, content), encoding="utf-8")
     for name, file in DRAWN.items():
         draw.picture(planned(file), image(name))
         print(f"wrote {image(name)}")
