@@ -176,3 +176,14 @@ def test_without_a_program_that_builds_images_there_is_no_release(
         artifacts.image_archives(tmp_path, "", "")
     sentence = "error: Nothing here builds images: install docker, podman or buildah.\n"
     assert capfd.readouterr().err == sentence
+
+
+@pytest.mark.usefixtures("processes")
+def test_make_passes_its_variables() -> None:
+    variables = ("SNAPSHOT=1", "IMAGES=0", "ENGINE=podman", "BASE_IMAGE=python:3.12")
+    make = ("make", "--dry-run", "--assume-old=.venv/.dev", "release-artifacts", *variables)
+    done = subprocess.run(make, cwd=targets.ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.replace("\\\n", " ").split() == [
+        *(".venv/bin/python", "-m", "release", "--snapshot", "--no-images"),
+        *("--engine", "podman", "--base-image", "python:3.12"),
+    ]
