@@ -83,15 +83,15 @@ format: $(VENV)/.dev ## Rewrite the code in the common style
 	$(BIN)/ruff format .
 
 manifests: $(VENV)/.dev ## Generate the CRD and the reference from the types
-	$(BIN)/python manifests/generate.py
+	$(BIN)/python -m manifests
 
 verify: $(VENV)/.dev ## Fail when a generated file differs from its source
-	$(BIN)/python manifests/generate.py --check
+	$(BIN)/python -m manifests --check
 
 docs: $(VENV)/.docs ## Build the site of the documentation in build/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-lock: $(VENV)/.dev ## Pin the requirements anew
+lock: $(VENV)/.dev ## Pin the newest requirements
 	$(BIN)/python requirements/lock.py
 
 chart: $(VENV)/.dev ## Package the chart into build/chart
@@ -99,7 +99,7 @@ chart: $(VENV)/.dev ## Package the chart into build/chart
 
 release-artifacts: $(VENV)/.dev ## Build wheels, chart, images and inventories into build/release; SNAPSHOT=1: of any commit
 	$(BIN)/python -m release $(if $(SNAPSHOT),--snapshot) $(if $(filter 0,$(IMAGES)),--no-images) \
-		$(if $(BASE_IMAGE),--base-image $(BASE_IMAGE))
+		$(if $(ENGINE),--engine $(ENGINE)) $(if $(BASE_IMAGE),--base-image $(BASE_IMAGE))
 
 ##@ Cluster
 images: ## Build both images; REGISTRY=… TAG=… PUSH=1 ENGINE=… BASE_IMAGE=… CUDA=1 ARCHIVES=folder

@@ -2,10 +2,10 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from images import engines, pip_settings, programs, targets
+from images import engines, programs, targets
 
 LOGS = Path("build/images")
 
@@ -13,8 +13,8 @@ LOGS = Path("build/images")
 def main(arguments: Sequence[str]) -> int:
     """Build the images; the names of those that are built go to standard output."""
     try:
-        for reference in _run(_parse(arguments)):
-            print(reference)
+        for reference in _build(_parse(arguments)):
+            print(reference, flush=True)
     except (programs.ImageError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -49,42 +49,29 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _run(options: argparse.Namespace) -> list[str]:
+def _build(options: argparse.Namespace) -> Iterator[str]:
+    """Build, write and push the images; yield the name of each."""
     registry, tag = targets.parse_registry(options.registry), targets.parse_tag(options.tag)
     if options.push and not registry:
         raise ValueError("PUSH needs REGISTRY, such as REGISTRY=registry.example/team")
     engine = engines.find(options.engine)
     LOGS.mkdir(parents=True, exist_ok=True)
-    references = []
-    with pip_settings.secrets(LOGS) as secrets:
-        for name in options.targets or targets.TARGETS:
-            target = targets.TARGETS[name]
-            build = engines.Build(
-                target,
-                target.full_reference(registry, tag),
-                options.base_image or engines.BASE_IMAGE,
-                options.requirements,
-                secrets,
-            )
-            _make(engine, build, options)
-            references.append(build.reference)
-    return references
-
-
-def _make(engine: engines.Engine, build: engines.Build, options: argparse.Namespace) -> None:
-    log = LOGS / f"{build.target.name}.log"
-    log.unlink(missing_ok=True)
-    programs.say(f"building {build.reference} with {engine.name}; the output goes to {log}")
-    engine.build(build, log)
-    if options.archives is not None:
-        options.archives.mkdir(parents=True, exist_ok=True)
-        archive = options.archives / f"{build.target.repository}.tar"
-        archive.unlink(missing_ok=True)
-        programs.say(f"writing {archive}")
-        engine.write(build.reference, archive, log)
-    if options.push:
-        programs.say(f"pushing {build.reference}")
-        engine.push(build.reference, log)
+    for name in options.targets or targets.TARGETS:
+        target, log = targets.TARGETS[name], LOGS / f"{name}.log"
+        reference = target.full_reference(registry, tag)
+        base_image = options.base_image or engines.BASE_IMAGE
+        programs.say(f"building {reference} with {engine.name}; the output goes to {log}")
+        engine.build(engines.Build(target, reference, base_image, options.requirements), log)
+        if options.archives is not None:
+            options.archives.mkdir(parents=True, exist_ok=True)
+            archive = options.archives / f"{target.repository}.tar"
+            archive.unlink(missing_ok=True)
+            programs.say(f"writing {archive}")
+            engine.write(reference, archive, log)
+        if options.push:
+            programs.say(f"pushing {reference}")
+            engine.push(reference, log)
+        yield reference
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 import dataclasses
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from images import programs, targets
+from images import pip_settings, programs, targets
 
 BASE_IMAGE = "python:3.11-slim"
 LOOPBACK = ("localhost", "127.", "[::1]")
@@ -20,24 +20,23 @@ class Build:
     base_image: str = BASE_IMAGE
     requirements: str = ""
     """The trainer's; empty: those that the Dockerfile names."""
-    secrets: Mapping[str, Path] = dataclasses.field(default_factory=dict)
 
-    @property
-    def flags(self) -> list[str]:
-        """What all engines understand."""
-        flags = ["--target", self.target.name, "--tag", self.reference]
-        flags += ["--build-arg", f"BASE_IMAGE={self.base_image}"]
-        flags += ["--build-arg", f"VERSION={self.target.version}"]
+    def flags(self, secrets: Mapping[str, Path]) -> list[str]:
+        """Return what all engines understand."""
+        arguments = {"BASE_IMAGE": self.base_image, "VERSION": targets.version()}
         if self.requirements:
-            flags += ["--build-arg", f"TRAINER_REQUIREMENTS={self.requirements}"]
-        for name, file in self.secrets.items():
+            arguments["TRAINER_REQUIREMENTS"] = self.requirements
+        flags = ["--target", self.target.name, "--tag", self.reference]
+        for name, value in arguments.items():
+            flags += ["--build-arg", f"{name}={value}"]
+        for name, file in secrets.items():
             flags += ["--secret", f"id={name},src={file}"]
         return flags
 
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """A program that builds, pushes and writes images."""
+    """A program that builds, pushes and writes images; what fails is an ImageError."""
 
     name: str
     command: tuple[str, ...]
@@ -58,72 +57,60 @@ class Engine:
         return programs.read([*self.command, *self.has_command, image]) is not None
 
     def build(self, build: Build, log: Path) -> None:
-        """Build an image.
-
-        Raises:
-            ImageError: the base image is not to be had, or a step fails.
-        """
-        self._ensure_base(build.base_image, log)
-        try:
-            programs.run(
-                [*self.command, *self.build_command, *build.flags, str(targets.ROOT)],
-                log,
-                shown=lambda line: self.step in line,
-                environment={"DOCKER_BUILDKIT": "1"},
+        """Build an image, with pip configured as on this machine; the output goes to the log."""
+        log.unlink(missing_ok=True)
+        base = build.base_image
+        if not self.has(base):
+            programs.say(f"pulling {base}")
+            remedy = (
+                "Set BASE_IMAGE to a Debian-like image with Python 3.11 or newer that it can pull"
+                " or has."
             )
-        except programs.ProgramError as error:
-            raise programs.ImageError(
-                f"{self.name} cannot build the image of the {build.target.name}: {error}. "
-                f"The whole output is in {log}."
-            ) from error
+            self._run(["pull", base], log, f"pull the base image {base}", remedy)
+        with pip_settings.secrets(log.parent) as secrets:
+            self._run(
+                [*self.build_command, *build.flags(secrets), str(targets.ROOT)],
+                log,
+                f"build the image of the {build.target.name}",
+                f"The whole output is in {log}.",
+                shown=lambda line: self.step in line,
+            )
 
     def push(self, reference: str, log: Path) -> None:
-        """Push an image to the registry of its name.
-
-        Raises:
-            ImageError: the registry cannot be reached, or refuses it.
-        """
+        """Push an image to the registry of its name."""
         host = reference.partition("/")[0]
-        command = [*self.command, "push"]
-        if self.name != DOCKER.name and host.startswith(LOOPBACK):
-            command.append("--tls-verify=false")  # docker asks no registry on loopback for TLS
-        try:
-            programs.run([*command, reference], log, shown=lambda _: False)
-        except programs.ProgramError as error:
-            raise programs.ImageError(
-                f"{self.name} cannot push {reference}: {error}. See that REGISTRY is right, and "
-                f"that `{self.name} login {host}` was run by a user who may push there."
-            ) from error
+        # docker asks no registry on loopback for TLS.
+        plain = self.name != DOCKER.name and host.startswith(LOOPBACK)
+        flags = ["--tls-verify=false"] if plain else []
+        remedy = (
+            f"See that REGISTRY is right, and that `{self.name} login {host}` was run by a user"
+            " who may push there."
+        )
+        self._run(["push", *flags, reference], log, f"push {reference}", remedy)
 
     def write(self, reference: str, archive: Path, log: Path) -> None:
-        """Write an image to a docker-archive.
-
-        Raises:
-            ImageError: it cannot be written.
-        """
+        """Write an image to a docker-archive."""
         command = ["save", "--output", str(archive), reference]
         if self.name == PODMAN.name:
             command[1:1] = ["--format", "docker-archive"]
         if self.name == BUILDAH.name:
             command = ["push", "--quiet", reference, f"docker-archive:{archive}:{reference}"]
-        try:
-            programs.run([*self.command, *command], log, shown=lambda _: False)
-        except programs.ProgramError as error:
-            raise programs.ImageError(
-                f"{self.name} cannot write {reference} to {archive}: {error}."
-            ) from error
+        self._run(command, log, f"write {reference} to {archive}")
 
-    def _ensure_base(self, image: str, log: Path) -> None:
-        if self.has(image):
-            return
-        programs.say(f"pulling {image}")
+    def _run(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        purpose: str,
+        remedy: str = "",
+        shown: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         try:
-            programs.run([*self.command, "pull", image], log, shown=lambda _: False)
+            environment = {"DOCKER_BUILDKIT": "1"}
+            programs.run([*self.command, *arguments], log, shown=shown, environment=environment)
         except programs.ProgramError as error:
-            raise programs.ImageError(
-                f"{self.name} cannot pull the base image {image}: {error}. Set BASE_IMAGE to a "
-                "Debian-like image with Python 3.11 or newer that it can pull or has."
-            ) from error
+            message = f"{self.name} cannot {purpose}: {error}. {remedy}"
+            raise programs.ImageError(message.rstrip()) from error
 
 
 DOCKER = Engine(
@@ -150,18 +137,18 @@ BUILDAH = Engine(
     answers_command=("version",),
     step="STEP",
 )
-ENGINES = {engine.name: engine for engine in (DOCKER, PODMAN, BUILDAH)}
+ENGINES = (DOCKER, PODMAN, BUILDAH)
 
 
-def find(name: str = "", engines: Sequence[Engine] = tuple(ENGINES.values())) -> Engine:
+def find(name: str = "") -> Engine:
     """Return the engine of a name, or without one the first that works here.
 
     Raises:
         ImageError: there is none.
     """
-    listed = [engine for engine in engines if name in ("", engine.name)]
+    listed = [engine for engine in ENGINES if name in ("", engine.name)]
     if not listed:
-        raise programs.ImageError(f"ENGINE is {name!r}: write {_alternatives(engines)}.")
+        raise programs.ImageError(f"ENGINE is {name!r}: write {_alternatives(ENGINES)}.")
     for engine in listed:
         if engine.answers():
             return engine
@@ -169,7 +156,7 @@ def find(name: str = "", engines: Sequence[Engine] = tuple(ENGINES.values())) ->
     if installed:
         raise programs.ImageError(
             f"{installed[0]} is installed, but its engine does not answer: start it, or set ENGINE "
-            f"to another of {_alternatives(engines)}."
+            f"to another of {_alternatives(ENGINES)}."
         )
     raise programs.ImageError(f"Nothing here builds images: install {_alternatives(listed)}.")
 

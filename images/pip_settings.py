@@ -18,26 +18,25 @@ NOT_PASSED = {"find-links", "cache-dir", "no-index"}
 def secrets(folder: Path) -> Iterator[dict[str, Path]]:
     """Files by the secret ids of the Dockerfile; those that were made here vanish afterwards."""
     options = host_options()
-    certificate_files = {}
-    certificates = options.get("cert")
-    if certificates is not None and Path(certificates).is_file():
-        certificate_files["ca.crt"] = Path(certificates)
     configuration = folder / "pip.conf"
+    configuration.touch(mode=0o600)
     configuration.write_text(render(options), encoding="utf-8")
-    configuration.chmod(0o600)
+    certificates = Path(options.get("cert", ""))
     try:
-        yield {"pip.conf": configuration, **certificate_files}
+        yield {
+            "pip.conf": configuration,
+            **({"ca.crt": certificates} if certificates.is_file() else {}),
+        }
     finally:
         configuration.unlink()
 
 
 def host_options() -> dict[str, str]:
     """What pip of this Python is configured with, by files and environment alike."""
-    listing = programs.read([sys.executable, "-m", "pip", "config", "list"])
-    if listing is None:
-        listing = programs.read(["python3", "-m", "pip", "config", "list"])
+    pip = ("-m", "pip", "config", "list")
+    listing = programs.read([sys.executable, *pip]) or programs.read(["python3", *pip]) or ""
     options = {}
-    for line in (listing or "").splitlines():
+    for line in listing.splitlines():
         key, _, quoted = line.partition("=")
         # Later lines win, as they do in pip: files first, the environment last.
         options[key.rpartition(".")[2]] = quoted.strip("'\"")
@@ -46,9 +45,7 @@ def host_options() -> dict[str, str]:
 
 def render(options: dict[str, str]) -> str:
     """The configuration file for the build: the same options, the certificates where they are."""
-    lines = ["[global]"]
-    for key, value in sorted(options.items()):
-        if key in NOT_PASSED:
-            continue
-        lines.append(f"{key} = {CA_SECRET if key == 'cert' else value}")
-    return "\n".join(lines) + "\n"
+    passed = {key: options[key] for key in sorted(options.keys() - NOT_PASSED)}
+    if "cert" in passed:
+        passed["cert"] = CA_SECRET
+    return "".join(["[global]\n", *(f"{key} = {value}\n" for key, value in passed.items())])

@@ -22,11 +22,6 @@ class Target:
     """What the Dockerfile copies for it."""
 
     @property
-    def version(self) -> str:
-        """The version of all that is released."""
-        return (ROOT / "VERSION").read_text(encoding="utf-8").strip()
-
-    @property
     def repository(self) -> str:
         """The image's name without registry and tag, as the chart's defaults have it."""
         return f"tfparallel-{self.name}"
@@ -34,17 +29,22 @@ class Target:
     @property
     def reference(self) -> str:
         """The image's name with its tag, as the chart's defaults have it."""
-        return f"{self.repository}:{self.version}"
+        return f"{self.repository}:{version()}"
 
     def full_reference(self, registry: str, tag: str) -> str:
         """Return the image's name in a registry; without one, the name that Kubernetes expands
         `reference` to."""
-        return f"{registry or DEFAULT_REGISTRY}/{self.repository}:{tag or self.version}"
+        return f"{registry or DEFAULT_REGISTRY}/{self.repository}:{tag or version()}"
 
 
 OPERATOR = Target("operator", ("requirements/operator.txt", "operator", "trainer"))
 TRAINER = Target("trainer", ("requirements/trainer.txt", "requirements/examples.txt", "trainer"))
 TARGETS = {target.name: target for target in (OPERATOR, TRAINER)}
+
+
+def version() -> str:
+    """Return the version of all that is released."""
+    return (ROOT / "VERSION").read_text(encoding="utf-8").strip()
 
 
 def parse_registry(text: str) -> str:

@@ -5,53 +5,49 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "charts/tfparallel-operator/files/alerts.yaml"
-RULE_FILE = ROOT / "manifests/components/alerts/prometheus_rule.yaml"
-PAGE_FILE = ROOT / "docs/operate/alerts.md"
+import manifests
+from testing import paths
 
-_LABELS = {
-    "app.kubernetes.io/name": "tfparallel-operator",
-    "app.kubernetes.io/component": "operator",
-    "app.kubernetes.io/part-of": "tfparallel",
-}
+SOURCE = paths.CHART / "files/alerts.yaml"
+RULE_FILE = paths.ROOT / "manifests/components/alerts/prometheus_rule.yaml"
+PAGE_FILE = paths.PAGES / "operate/alerts.md"
+
+_HEAD = """
+# Alerts
+
+The Prometheus operator loads these alerts if the chart has
+`metrics.prometheusRule.enabled=true`, or if your kustomization has the component
+`manifests/components/alerts`. They use the [metrics](metrics.md) of the operator alone.
+"""
 
 
-def rule(header: str) -> str:
-    """Return the PrometheusRule of the kustomize component."""
-    manifest = {
+def files() -> dict[Path, str]:
+    """Return the rule and the page."""
+    header = manifests.header("the chart's files/alerts.yaml")
+    groups = yaml.safe_load(SOURCE.read_text(encoding="utf-8"))
+    rule = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": {"name": "tfparallel-operator", "labels": _LABELS},
-        "spec": _groups(),
+        "metadata": {"name": "tfparallel-operator"},
+        "spec": groups,
     }
-    return f"# {header}\n" + yaml.safe_dump(manifest, sort_keys=False, width=100)
+    return {
+        RULE_FILE: f"# {header}\n" + yaml.safe_dump(rule, sort_keys=False, width=100),
+        PAGE_FILE: f"<!-- {header} -->\n{_HEAD}{''.join(map(_part, groups['groups'][0]['rules']))}",
+    }
 
 
-def page(header: str) -> str:
-    """Return the page of the alerts: when each fires, and what to do."""
-    lines = [
-        f"<!-- {header} -->",
-        "",
-        "# Alerts",
-        "",
-        "The Prometheus operator loads these alerts if the chart has",
-        "`metrics.prometheusRule.enabled=true`, or if your kustomization has the component",
-        "`manifests/components/alerts`. They use the [metrics](metrics.md) of the operator alone.",
-    ]
-    for alert in _groups()["groups"][0]["rules"]:
-        wait = f" for {alert['for']}" if "for" in alert else ""
-        lines += [
-            "",
-            f"## {alert['alert']}",
-            "",
-            f"Severity {alert['labels']['severity']}. It fires",
-        ]
-        lines[-1] += f" if this holds{wait}:"
-        lines += ["", "```promql", alert["expr"], "```", "", alert["annotations"]["description"]]
-    return "\n".join(lines) + "\n"
+def _part(alert: dict[str, Any]) -> str:
+    """Return when an alert fires, and what to do."""
+    wait = f" for {alert['for']}" if "for" in alert else ""
+    return f"""
+## {alert["alert"]}
 
+Severity {alert["labels"]["severity"]}. It fires if this holds{wait}:
 
-def _groups() -> dict[str, Any]:
-    groups: dict[str, Any] = yaml.safe_load(SOURCE.read_text(encoding="utf-8"))
-    return groups
+```promql
+{alert["expr"]}
+```
+
+{alert["annotations"]["description"]}
+"""

@@ -3,8 +3,15 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from testing import paths
+
+FILES = (
+    paths.CHART / "files/dashboard.json",
+    paths.ROOT / "manifests/components/dashboard/tfparallel.json",
+)
 COLUMNS, PANEL_WIDTH, PANEL_HEIGHT = 24, 8, 8
 SOURCE = {"type": "prometheus", "uid": "${source}"}
 
@@ -95,8 +102,8 @@ ROWS = {
 }
 
 
-def dashboard() -> str:
-    """Return the dashboard as JSON."""
+def files() -> dict[Path, str]:
+    """Return the dashboard as JSON, for the chart and for kustomize."""
     source = {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
     document = {
         "title": "TFParallelJob",
@@ -108,7 +115,7 @@ def dashboard() -> str:
         "templating": {"list": [source]},
         "panels": [{"id": number, **panel} for number, panel in enumerate(_panels(), start=1)],
     }
-    return json.dumps(document, indent=2) + "\n"
+    return dict.fromkeys(FILES, json.dumps(document, indent=2) + "\n")
 
 
 def _panels() -> Iterator[dict[str, Any]]:

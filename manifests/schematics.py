@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.sax import saxutils
 
-IMAGES = Path(__file__).resolve().parents[1] / "docs/images"
+from testing import paths
+
 WIDTH, HEIGHT = 480, 230
 INK, DEVICE, WEIGHTS, DATA = "#1f2937", "#f3f4f6", "#a5b4fc", "#fde68a"
 
@@ -73,7 +74,10 @@ class Picture:
 
 def files() -> dict[Path, str]:
     """Return every picture."""
-    return {IMAGES / f"parallel-{name}.svg": draw().render() for name, draw in _PICTURES.items()}
+    return {
+        paths.PAGES / f"images/parallel-{name}.svg": draw().render()
+        for name, draw in _PICTURES.items()
+    }
 
 
 def _data() -> Picture:

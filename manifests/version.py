@@ -3,38 +3,31 @@
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-FILE = ROOT / "VERSION"
+from images import targets
+from testing import paths
+
 PLACES = {
     "*/pyproject.toml": r'(?m)^(version = "|.*"tfparallel-\w+==)',
     "charts/tfparallel-operator/Chart.yaml": r"(?m)^((?:version|appVersion): )",
-    "manifests/overlays/*/*.yaml": r"(app\.kubernetes\.io/version: |newTag: |tfparallel-trainer:)",
+    "manifests/release/*.yaml": r"(app\.kubernetes\.io/version: |newTag: |tfparallel-trainer:)",
     "examples/components/image/kustomization.yaml": "(newTag: )",
     "examples/*/job.yaml": "(image: tfparallel-trainer:)",
     "README.md": "(tfparallel-(?:operator|trainer):)",
 }
 """Where the version stands: files, and what precedes it in them."""
 
-_VERSION = r"\d[\w.+-]*"
-
-
-def read() -> str:
-    """Return the version.
-
-    Raises:
-        ValueError: the file holds none.
-    """
-    version = FILE.read_text(encoding="utf-8").strip()
-    if not re.fullmatch(r"\d+\.\d+\.\d+(-[\w.]+)?", version):
-        raise ValueError(f"VERSION is {version!r}: write three numbers, such as 0.2.0")
-    return version
-
 
 def files() -> dict[Path, str]:
-    """Return the files that repeat the version, and their text with it."""
-    version = read()
+    """Return the files that repeat the version, and their text with it.
+
+    Raises:
+        ValueError: the file VERSION holds none.
+    """
+    version = targets.version()
+    if not re.fullmatch(r"\d+\.\d+\.\d+(-[\w.]+)?", version):
+        raise ValueError(f"VERSION is {version!r}: write three numbers, such as 0.2.0")
     return {
-        file: re.sub(f"{before}{_VERSION}", rf"\g<1>{version}", file.read_text(encoding="utf-8"))
+        file: re.sub(rf"{before}\d[\w.+-]*", rf"\g<1>{version}", file.read_text(encoding="utf-8"))
         for pattern, before in PLACES.items()
-        for file in sorted(ROOT.glob(pattern))
+        for file in sorted(paths.ROOT.glob(pattern))
     }

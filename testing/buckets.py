@@ -5,14 +5,13 @@ import json
 import pathlib
 import secrets
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from testing import waiting
-from testing.cluster import binaries
+from testing.cluster import binaries, process
 from tfparallel_operator.local import ports
 from tfparallel_trainer.storage import address, bucket
 
@@ -67,37 +66,28 @@ class Bucket:
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pathlib.Path, str]]:
     """The folder of all buckets, and the server's address."""
-    binaries.ensure(binaries.OBJECT_STORE)
     root = tmp_path_factory.mktemp("s3")
+    (port,) = ports.allocate(1)
+    endpoint = f"{ports.HOST}:{port}"
+    with process.running(serve(root, endpoint), root / "log"):
+        waiting.until(lambda: _answers(port), "an answer of the S3 server")
+        yield root / "buckets", f"http://{endpoint}"
+
+
+def serve(root: pathlib.Path, endpoint: str) -> list[str]:
+    """Make the folders of a server; return the command that starts it."""
+    binaries.ensure(binaries.OBJECT_STORE)
     for name in ("buckets", "metadata", "users"):
         (root / name).mkdir()
     user = {"access": STRANGER, "secret": SECRET, "role": "user"}
     users = {"accessAccounts": {STRANGER: user}}
     (root / "users" / "users.json").write_text(json.dumps(users))
-    (port,) = ports.allocate(1)
-    command = [str(binaries.path(*binaries.OBJECT_STORE)), "--access", KEY, "--secret", SECRET]
-    command += [
-        "--region",
-        REGION,
-        "--iam-dir",
-        str(root / "users"),
-        "--port",
-        f"{ports.HOST}:{port}",
-        "--quiet",
-    ]
-    command += ["posix", "--sidecar", str(root / "metadata"), str(root / "buckets")]
-    with (
-        (root / "log").open("wb") as log,
-        subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as process,
-    ):
-        try:
-            waiting.until(
-                lambda: process.poll() is not None or _answers(port), "an answer of the S3 server"
-            )
-            assert process.poll() is None, (root / "log").read_text()
-            yield root / "buckets", f"http://{ports.HOST}:{port}"
-        finally:
-            process.terminate()
+    program = str(binaries.path(*binaries.OBJECT_STORE))
+    options = {"access": KEY, "secret": SECRET, "region": REGION, "port": endpoint}
+    options["iam-dir"] = str(root / "users")
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    posix = ["posix", "--sidecar", str(root / "metadata"), str(root / "buckets")]
+    return [program, *flags, "--quiet", *posix]
 
 
 @pytest.fixture

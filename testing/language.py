@@ -12,18 +12,12 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from testing import paths
+from testing import pages, paths
 from testing.cluster import binaries, console
 
 RULES = paths.PAGES / ".vale/vale.ini"
-PAGES = (
-    paths.ROOT / "README.md",
-    paths.ROOT / "SECURITY.md",
-    *sorted(paths.PAGES.glob("**/*.md")),
-    *sorted(paths.EXAMPLES.glob("**/README.md")),
-)
 CLIENT = paths.ROOT / "client/tfparallel"
 OPERATOR = paths.ROOT / "operator/tfparallel_operator"
 MESSAGES = (CLIENT, OPERATOR, paths.TRAINER)
@@ -67,7 +61,7 @@ def main() -> int:
         print(f"The language is not checked, because Vale cannot be built: {reason}")
         return 1 if problems or os.environ.get("CI") else 0
     prose = [
-        *check_pages(PAGES),
+        *check_pages(pages.ALL),
         *check_messages([each for package in MESSAGES for each in messages(package)]),
         *check_messages([each for place in DOCUMENTED for each in docstrings(place)]),
     ]
@@ -108,7 +102,7 @@ def _identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-def check_pages(files: tuple[pathlib.Path, ...]) -> list[str]:
+def check_pages(files: Sequence[pathlib.Path]) -> list[str]:
     """Return the problems of pages, each as path:line: sentence."""
     faults = _run_vale([str(file) for file in files])
     return [

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import pathlib
 import re
+from collections.abc import Iterable, Sequence
 
 from testing import paths
 
@@ -56,6 +57,36 @@ def blocks(page: pathlib.Path, kind: str) -> list[str]:
     """Return the content of every block of code of a kind: console, yaml, python."""
     pairs = re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
     return [content for language, content in pairs if language == kind]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table. The text of a cell may have several lines, and `|`."""
+    lines = (_row(row) for row in rows)
+    return "".join((_row(head), "|---" * len(head), "|\n", *lines))
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def section(text: str, name: str) -> str:
+    """Return what a page has between `<!-- name -->` and `<!-- end -->`.
+
+    Raises:
+        ValueError: the page has no such section, or several.
+    """
+    [content] = re.findall(rf"<!-- {re.escape(name)} -->\n(.*?)<!-- end -->", text, re.S)
+    return str(content)
+
+
+def with_section(text: str, name: str, content: str) -> str:
+    """Return a page with another text in a section.
+
+    Raises:
+        ValueError: the page has no such section, or several.
+    """
+    begin = f"<!-- {name} -->\n"
+    return text.replace(begin + section(text, name), begin + content)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 PAGES = ROOT / "docs"
+CHART = ROOT / "charts/tfparallel-operator"
 TRAINER = ROOT / "trainer/tfparallel_trainer"
 TRAINER_MODELS = ROOT / "testing" / "trainer" / "models"
 POD_MODELS = ROOT / "tests" / "e2e" / "models"

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from benchmarks.operators import arena
-from benchmarks.pages import comparisons
-from testing import paths, screens
+from testing import pages, paths, screens
 from testing.cluster import binaries, settings
 from testing.e2e import namespaces, operator, terminal, volumes
 
@@ -251,7 +250,7 @@ def _write(name: str, captures: Sequence[Capture]) -> None:
     """Replace a block of the page."""
     page = PAGE.read_text(encoding="utf-8")
     content = "\n" + "\n".join(capture.block() for capture in captures) + "\n"
-    PAGE.write_text(comparisons.with_block(page, name, content), encoding="utf-8")
+    PAGE.write_text(pages.with_section(page, name, content), encoding="utf-8")
     print(f"wrote {name} in {PAGE}", flush=True)
 
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 from benchmarks.pages import redraw
+from testing import pages
 from tfparallel.compare import command, draw
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -19,17 +20,6 @@ PAGE = ROOT / "docs" / "benchmarks/compare.md"
 OPTIONS = ("--seeds", "3", "--slow-worker", "5")
 EXAMPLES = ("digits", "mnist")
 PICTURES = (draw.LOSS, draw.SPEED, draw.STALENESS)
-
-
-def block(page: str, example: str) -> str:
-    """What the page says of an example."""
-    return page.partition(f"<!-- {example} -->\n")[2].partition("<!-- end -->")[0]
-
-
-def with_block(page: str, example: str, content: str) -> str:
-    """The page with other words about an example."""
-    pattern = rf"(<!-- {example} -->\n).*?(<!-- end -->)"
-    return re.sub(pattern, lambda match: match[1] + content + match[2], page, flags=re.DOTALL)
 
 
 def compare(example: str) -> str:
@@ -52,7 +42,7 @@ def main() -> None:
     for example in sys.argv[1:] or EXAMPLES:
         words = compare(example)
         page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(with_block(page, example, words), encoding="utf-8")
+        PAGE.write_text(pages.with_section(page, example, words), encoding="utf-8")
         print(f"wrote {PAGE}")
     redraw.main()
 

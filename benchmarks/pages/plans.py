@@ -10,7 +10,8 @@ import tempfile
 import textwrap
 from collections.abc import Iterator
 
-from benchmarks.pages import comparisons, redraw
+from benchmarks.pages import redraw
+from testing import pages
 from tfparallel.planning import draw, questions, written
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
@@ -123,7 +124,7 @@ def main() -> None:
         shown = example(pathlib.Path(folder))
     for page, name, content in ((PAGE, EXAMPLE, shown), (SPLIT_PAGE, LACKS, lacks())):
         text = page.read_text(encoding="utf-8")
-        page.write_text(comparisons.with_block(text, name, content), encoding="utf-8")
+        page.write_text(pages.with_section(text, name, content), encoding="utf-8")
     for name, file in DRAWN.items():
         image(name).write_text(draw.picture(planned(file)).document, encoding="utf-8")
         print(f"wrote {image(name)}")

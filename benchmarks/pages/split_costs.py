@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 import yaml
 
 from benchmarks import page as benchmarks_page
-from benchmarks.pages import comparisons, plans, redraw
-from testing import paths
+from benchmarks.pages import plans, redraw
+from testing import pages, paths
 from tfparallel.terminal import placement
 from tfparallel_operator.api import job_status
 from tfparallel_operator.local import network_usage
@@ -226,7 +226,7 @@ def main() -> None:
 
 def _write(name: str, content: str) -> None:
     page = plans.SPLIT_PAGE.read_text(encoding="utf-8")
-    plans.SPLIT_PAGE.write_text(comparisons.with_block(page, name, content), encoding="utf-8")
+    plans.SPLIT_PAGE.write_text(pages.with_section(page, name, content), encoding="utf-8")
 
 
 if __name__ == "__main__":

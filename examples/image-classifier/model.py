@@ -29,7 +29,8 @@ def residual(x, filters, stride):
 
 def convolution(x, filters, size=3, stride=1, activation="relu"):
     x = keras.layers.Conv2D(filters, size, stride, "same", use_bias=False)(x)
-    x = keras.layers.BatchNormalization(synchronized=True)(x)  # over the whole batch
+    # Over the whole batch; the default momentum averages over more steps than there are.
+    x = keras.layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
     return keras.layers.Activation(activation)(x)
 
 

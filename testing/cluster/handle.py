@@ -77,10 +77,17 @@ class Cluster:
 
     def inside(self, *command: str) -> list[str]:
         """The command that runs `command` in a full cluster's network, mounts and processes."""
+        return [*netns.enter(self._state()), *command]
+
+    def inside_network(self, *command: str) -> list[str]:
+        """The same with the files of this machine."""
+        return [*netns.enter_network(self._state()), *command]
+
+    def _state(self) -> state.State:
         cluster_state = state.load(self.directory)
         if cluster_state is None:
             raise console.ClusterError(f"The cluster {self.name} does not run.")
-        return [*netns.enter(cluster_state), *command]
+        return cluster_state
 
 
 def at(name: str, mode: str, directory: Path) -> Cluster:

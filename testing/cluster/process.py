@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,27 @@ def start(
     if started is None:
         raise console.ClusterError(f"{name} ended at once.\n{tail(log)}")
     return Record(name, running.pid, started, str(log))
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], log: Path, *keep_open: int) -> Iterator[None]:
+    """Meanwhile a program runs, with what it starts."""
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            start_new_session=True,  # entering a cluster's processes takes a second process
+            pass_fds=keep_open,
+        ) as program,
+    ):
+        try:
+            yield
+        finally:
+            os.killpg(program.pid, signal.SIGTERM)
 
 
 def started_at(pid: int) -> str | None:

@@ -1,21 +1,19 @@
-"""A registry of images that wants a password, for a full cluster and for the machine around it.
+"""A registry that wants a password: for this machine alone, or for a full cluster and this machine.
 
-It listens on loopback inside the cluster. A forwarder on the same port of this machine's loopback
-leads there, so that an image has one name for who pushes it and for the node that pulls it.
+The latter listens on loopback inside the cluster. A forwarder on the same port of this machine's
+loopback leads there, so that an image has one name for who pushes it and for the node that pulls.
 """
 
 import contextlib
-import os
-import signal
+import re
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from testing import waiting
-from testing.cluster import binaries, console, controlplane, folders, handle, netns, process, state
+from testing.cluster import binaries, controlplane, folders, handle, process
 
 MODULE = "registry"
 USER, PASSWORD = "team", "secret"
@@ -26,6 +24,7 @@ storage: {{filesystem: {{rootdirectory: {folder}/images}}}}
 http: {{addr: "{address}"}}
 auth: {{htpasswd: {{realm: tests, path: {folder}/users}}}}
 """
+_ADDRESS = re.compile(r"listening on (\S+:\d+)")
 
 
 @dataclass(frozen=True)
@@ -46,48 +45,38 @@ class Registry:
 
 
 @contextlib.contextmanager
-def running(cluster: handle.Cluster, folder: Path) -> Iterator[Registry]:
-    """Meanwhile a registry keeps its images in the folder."""
+def on_loopback(folder: Path) -> Iterator[Registry]:
+    """Meanwhile a registry for this machine alone keeps what it takes in the folder."""
     binaries.ensure([MODULE])
-    cluster_state = state.load(cluster.directory)
-    if cluster_state is None:
-        raise console.ClusterError(f"The cluster {cluster.name} does not run.")
-    enter = netns.enter_network(cluster_state)
+    log = folder / "registry.log"
+    with process.running(_serve(folder, f"{controlplane.LOOPBACK}:0"), log):
+        [address] = waiting.until(lambda: _ADDRESS.findall(log.read_text()), "the registry")
+        yield Registry(address)
+
+
+@contextlib.contextmanager
+def running(cluster: handle.Cluster, folder: Path) -> Iterator[Registry]:
+    """Meanwhile a registry for a cluster and this machine keeps its images in the folder."""
+    binaries.ensure([MODULE])
     with socket.create_server((controlplane.LOOPBACK, 0)) as listener:
         port = int(listener.getsockname()[1])
         registry = Registry(f"{controlplane.LOOPBACK}:{port}")
-        configuration = folder / "registry.yaml"
-        configuration.write_text(
-            _CONFIGURATION.format(folder=folder, address=registry.address), encoding="utf-8"
-        )
-        (folder / "users").write_text(f"{USER}:{_HASH}\n", encoding="utf-8")
-        forward = [sys.executable, "-I", str(folders.SOURCE / "forwarder.py")]
-        target = [str(listener.fileno()), controlplane.LOOPBACK, str(port)]
-        serve = [str(binaries.path(MODULE)), "serve", str(configuration)]
+        serve = cluster.inside_network(*_serve(folder, registry.address))
+        program = (sys.executable, "-I", str(folders.SOURCE / "forwarder.py"))
+        target = (str(listener.fileno()), controlplane.LOOPBACK, str(port))
+        forward = cluster.inside_network(*program, *target)
         with (
-            _started([*enter, *serve], folder / "registry.log"),
-            _started([*enter, *forward, *target], folder / "forwarder.log", listener.fileno()),
+            process.running(serve, folder / "registry.log"),
+            process.running(forward, folder / "forwarder.log", listener.fileno()),
         ):
             waiting.until(registry.answers, "the registry")
             yield registry
 
 
-@contextlib.contextmanager
-def _started(command: Sequence[str], log: Path, *keep_open: int) -> Iterator[None]:
-    """Meanwhile a program runs, with what it starts."""
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=process.environment(),
-            start_new_session=True,  # entering a cluster's processes takes a second process
-            pass_fds=keep_open,
-        ) as program,
-    ):
-        try:
-            yield
-        finally:
-            os.killpg(program.pid, signal.SIGTERM)
+def _serve(folder: Path, address: str) -> Sequence[str]:
+    """Write the registry's configuration and users; return the command that starts it."""
+    configuration = folder / "registry.yaml"
+    text = _CONFIGURATION.format(folder=folder, address=address)
+    configuration.write_text(text, encoding="utf-8")
+    (folder / "users").write_text(f"{USER}:{_HASH}\n", encoding="utf-8")
+    return str(binaries.path(MODULE)), "serve", str(configuration)

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from images import targets
+from testing import paths
 from testing.cluster import fixtures, handle
 from testing.e2e import volumes
 from testing.image_cache import build
 
-CHART = targets.ROOT / "charts/tfparallel-operator"
-EXAMPLES = targets.ROOT / "examples"
 NAMESPACE = "tfparallel-system"
 RELEASE = "tfparallel-operator"
 CRD = "tfparalleljobs.tfparallel.dev"
@@ -39,7 +38,7 @@ def running(cluster: handle.Cluster) -> Iterator[None]:
         cluster.run_kubectl("delete", "namespace", NAMESPACE, "--timeout=120s")
 
 
-def install(cluster: handle.Cluster, *values: str, chart: Path = CHART) -> None:
+def install(cluster: handle.Cluster, *values: str, chart: Path = paths.CHART) -> None:
     """Install the chart with these values, or change it to them, and wait until it is ready."""
     flags = (WHERE, "--create-namespace", "--reset-values", "--wait", "--timeout=150s")
     settings = (f"--set={value}" for value in values)
@@ -71,4 +70,4 @@ def in_namespace(cluster: handle.Cluster) -> set[str]:
 
 def example(name: str, file: str = "job.yaml") -> Path:
     """A file of an example."""
-    return EXAMPLES / name / file
+    return paths.EXAMPLES / name / file

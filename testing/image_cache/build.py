@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from images import engines, pip_settings, programs, targets
+from images import engines, programs, targets
 from testing.cluster import console, folders, packages
 from testing.image_cache import debian, fingerprints, store
 
@@ -48,7 +48,7 @@ def ensure(targets_to_build: Iterable[targets.Target]) -> list[Image]:
 
 def _ensure(target: targets.Target, *, has_docker: bool) -> Image:
     key = fingerprints.fingerprint(target, "docker" if has_docker else debian.fingerprint())
-    image = Image(target.reference, folder() / f"{target.name}-{target.version}-{key}.tar")
+    image = Image(target.reference, folder() / f"{target.name}-{targets.version()}-{key}.tar")
     if image.archive.exists():
         programs.say(f"{target.reference} is in the cache")
         os.utime(image.archive)
@@ -56,7 +56,6 @@ def _ensure(target: targets.Target, *, has_docker: bool) -> Image:
     programs.say(f"building {target.reference}")
     began = time.monotonic()
     log = folder() / f"{target.name}.log"
-    log.unlink(missing_ok=True)
     partial = image.archive.with_suffix(".partial")
     partial.unlink(missing_ok=True)
     _build(target, partial, log, has_docker=has_docker)
@@ -71,8 +70,7 @@ def _build(target: targets.Target, archive: Path, log: Path, *, has_docker: bool
     engine = engines.DOCKER if has_docker else store.engine(folder())
     base = engines.BASE_IMAGE if has_docker else store.ensure_base(folder(), log)
     reference = target.full_reference("", "")
-    with pip_settings.secrets(folder()) as secrets:
-        engine.build(engines.Build(target, reference, base, secrets=secrets), log)
+    engine.build(engines.Build(target, reference, base), log)
     engine.write(reference, archive, log)
 
 

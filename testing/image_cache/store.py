@@ -25,6 +25,17 @@ def engine(folder: Path) -> engines.Engine:
     )
 
 
+def variables(folder: Path, configuration: Path) -> dict[str, str]:
+    """Return the variables by which any buildah uses the store in a folder; writes their file."""
+    graph = folder / "storage"
+    driver = next(name for name in ("overlay", "vfs") if (graph / name).is_dir())
+    configuration.write_text(
+        f'[storage]\ndriver = "{driver}"\ngraphroot = "{graph}"\nrunroot = "{folder / "run"}"\n',
+        encoding="utf-8",
+    )
+    return {"CONTAINERS_STORAGE_CONF": str(configuration), "BUILDAH_ISOLATION": "chroot"}
+
+
 def ensure_base(folder: Path, log: Path) -> str:
     """Make the base image, if it is not there; return its name."""
     tag = hashlib.sha256(debian.fingerprint().encode()).hexdigest()[:16]

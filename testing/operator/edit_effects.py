@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from testing import pages
 from testing.operator import builders, edits
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import installation, observation
@@ -294,9 +295,8 @@ def table() -> str:
     by_row: dict[Row, list[str]] = {}
     for name, row in _merged(effects()):
         by_row.setdefault(row, []).append(name)
-    lines = ["edit of", *State], ["---"] * (1 + len(State))
     rows = ([", ".join(fields), *row] for row, fields in by_row.items())
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (*lines, *rows))
+    return pages.table(("edit of", *State), rows)
 
 
 def _merged(rows: Mapping[tuple[edits.Path, str], Row]) -> Iterator[tuple[str, Row]]:

@@ -4,13 +4,10 @@ import copy
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "charts/tfparallel-operator"
 NAMESPACE = "tfparallel-system"
 CHART_LABELS = (
     "app.kubernetes.io/instance",

@@ -99,7 +99,7 @@ def lacks_object_store() -> str | None:
 def lacks_cluster_programs() -> str | None:
     """Build the programs of the clusters; say why that fails."""
     oldest = binaries.of_release(settings.Release.OLDEST, binaries.LIGHT)
-    return _attempt(lambda: binaries.ensure([*binaries.LIGHT, *oldest]))
+    return _attempt(lambda: binaries.ensure([*binaries.LIGHT, registry.MODULE, *oldest]))
 
 
 def lacks_long_programs() -> str | None:
@@ -114,7 +114,7 @@ def lacks_node_and_images() -> str | None:
     def prepare() -> None:
         if os.geteuid() == 0:
             packages.ensure_node()
-            binaries.ensure([*binaries.FULL, registry.MODULE])
+            binaries.ensure(binaries.FULL)
         build.ensure(targets.TARGETS.values())
 
     return _attempt(prepare)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from benchmarks.pages import captures, comparisons
+from benchmarks.pages import captures
 from testing import pages, screens
 from tfparallel_operator.api import load, yaml_documents
 
@@ -38,7 +38,7 @@ def test_the_page_has_the_captures_of_80_columns() -> None:
     names = [name for name in re.findall(r"^<!-- (\S+) -->$", page, re.M) if name != "end"]
     assert sorted(names) == sorted([*captures.MACHINE, *captures.CLUSTER])
     for name in captures.MACHINE:
-        assert "$ tfparallel " in comparisons.block(page, name)
+        assert "$ tfparallel " in pages.section(page, name)
     for block in pages.blocks(captures.PAGE, "console"):
         for command in pages.commands(block):
             assert max(map(len, command.shown)) <= screens.COLUMNS

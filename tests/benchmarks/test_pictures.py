@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from benchmarks.pages import comparisons, plans, redraw
-from testing import paths, pictures
+from testing import pages, paths, pictures
 from tfparallel.compare import verdict
 from tfparallel.drawing import svg
 
@@ -57,7 +57,7 @@ def rounded(figures: Iterable[verdict.Figure]) -> list[object]:
 
 @pytest.mark.parametrize("example", comparisons.EXAMPLES)
 def test_pictures_and_table_of_a_comparison_have_the_same_numbers(example: str) -> None:
-    part = comparisons.block(comparisons.PAGE.read_text(encoding="utf-8"), example)
+    part = pages.section(comparisons.PAGE.read_text(encoding="utf-8"), example)
     numbers = redraw.read_comparison(example)
     lines = [line.split("|")[1:-1] for line in part.splitlines() if line.startswith("|")]
     rows = {name.strip(): [cell.strip() for cell in cells] for name, *cells in lines}

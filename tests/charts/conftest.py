@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from testing import paths
 from testing.cluster import binaries
 from testing.operator import rendering
 
@@ -34,7 +35,7 @@ def chart(helm: rendering.Command) -> rendering.Render:
     def render(*values: str, release: str = "tfparallel-operator") -> rendering.Objects:
         settings = [part for value in values for part in ("--set", value)]
         where = ["--namespace", rendering.NAMESPACE, "--skip-tests"]
-        done = helm("template", release, str(rendering.CHART), *where, *settings)
+        done = helm("template", release, str(paths.CHART), *where, *settings)
         assert done.returncode == 0, done.stderr
         return rendering.Objects.parse(done.stdout)
 
@@ -46,7 +47,7 @@ def kustomize(clients: dict[str, Path]) -> rendering.Render:
     """Build a kustomization of the repository."""
 
     def build(folder: str) -> rendering.Objects:
-        command = [str(clients["kubectl"]), "kustomize", str(rendering.ROOT / folder)]
+        command = [str(clients["kubectl"]), "kustomize", str(paths.ROOT / folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return rendering.Objects.parse(done.stdout)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from images import targets
-from testing import pages
+from testing import pages, paths
 from testing.cluster import binaries
 from testing.operator import rendering
 from tfparallel_operator import main as operator
@@ -17,7 +17,7 @@ DIGEST = "sha256:" + "a" * 64
 
 
 def test_lint_has_nothing_to_say(helm: rendering.Command) -> None:
-    done = helm("lint", "--strict", str(rendering.CHART))
+    done = helm("lint", "--strict", str(paths.CHART))
     assert done.returncode == 0, done.stdout
     assert "[WARNING]" not in done.stdout
 
@@ -28,11 +28,10 @@ def test_supported_kubernetes_is_what_the_tests_run() -> None:
         for module in ("older", "tools")
     )
     assert (
-        f"Kubernetes {oldest} to {newest} "
-        in (rendering.ROOT / "docs/operate/install.md").read_text()
+        f"Kubernetes {oldest} to {newest} " in (paths.ROOT / "docs/operate/install.md").read_text()
     )
-    assert f"of Kubernetes {oldest} to {newest}, " in (rendering.ROOT / "README.md").read_text()
-    chart = yaml.safe_load((rendering.CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert f"of Kubernetes {oldest} to {newest}, " in (paths.ROOT / "README.md").read_text()
+    chart = yaml.safe_load((paths.CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert chart["kubeVersion"] == f">={oldest}.0-0"
 
 
@@ -94,7 +93,7 @@ def test_crd_is_kept_by_default_and_can_be_left_out(chart: rendering.Render) -> 
 
 
 def test_crd_is_the_generated_one(chart: rendering.Render) -> None:
-    generated = rendering.ROOT / "manifests/base/crd/tfparallel.dev_tfparalleljobs.yaml"
+    generated = paths.ROOT / "manifests/base/crd/tfparallel.dev_tfparalleljobs.yaml"
     expected = yaml.safe_load(generated.read_text(encoding="utf-8"))
     assert chart().one("CustomResourceDefinition")["spec"] == expected["spec"]
 
@@ -162,7 +161,7 @@ def test_the_lease_starts_empty_and_is_the_one_that_the_operator_holds(
 
 
 def test_the_page_on_availability_lists_its_values() -> None:
-    values = yaml.safe_load((rendering.CHART / "values.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load((paths.CHART / "values.yaml").read_text(encoding="utf-8"))
     listed = {
         row[0]: row[1] for row in pages.rows("operate/availability.md", "# High availability")
     }

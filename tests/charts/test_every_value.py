@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from testing import paths
 from testing.operator import rendering
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
@@ -56,8 +57,8 @@ ALONE: dict[str, dict[str, Any]] = {
 """What a value needs next to it, or in the place of EVERYTHING."""
 
 
-VALUES = yaml.safe_load((rendering.CHART / "values.yaml").read_text(encoding="utf-8"))
-SCHEMA = json.loads((rendering.CHART / "values.schema.json").read_text(encoding="utf-8"))
+VALUES = yaml.safe_load((paths.CHART / "values.yaml").read_text(encoding="utf-8"))
+SCHEMA = json.loads((paths.CHART / "values.schema.json").read_text(encoding="utf-8"))
 
 Path = tuple[str, ...]
 
@@ -107,7 +108,7 @@ def test_every_value_has_an_effect(
         change = {key: change}
     files[0].write_text(yaml.safe_dump(before))
     files[1].write_text(yaml.safe_dump(change))
-    command = ("template", "x", str(rendering.CHART), f"--values={files[0]}")
+    command = ("template", "x", str(paths.CHART), f"--values={files[0]}")
     default, changed = helm(*command), helm(*command, f"--values={files[1]}")
     assert default.returncode == changed.returncode == 0, default.stderr + changed.stderr
     assert default.stdout != changed.stdout

@@ -43,7 +43,7 @@ def _nodes(node: Any, field: str) -> list[Any]:
 def test_a_kustomization_makes_what_the_jobs_of_its_example_name(
     folder: Path, kustomize: rendering.Render
 ) -> None:
-    objects = kustomize(str(folder.relative_to(rendering.ROOT)))
+    objects = kustomize(str(folder.relative_to(paths.ROOT)))
     assert len(objects.of_kind(names.KIND)) == 1
     code = {m["metadata"]["name"]: m["data"] for m in objects.of_kind("ConfigMap")}
     claims = {m["metadata"]["name"] for m in objects.of_kind("PersistentVolumeClaim")}
@@ -77,7 +77,7 @@ def test_one_command_creates_what_an_example_needs(
 
 @of_every_example
 def test_claims_bind_on_any_storage_class(folder: Path, kustomize: rendering.Render) -> None:
-    objects = kustomize(str(folder.relative_to(rendering.ROOT)))
+    objects = kustomize(str(folder.relative_to(paths.ROOT)))
     for claim in objects.of_kind("PersistentVolumeClaim"):
         assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
         assert "storageClassName" not in claim["spec"]

@@ -86,7 +86,7 @@ def cluster(chart_cluster: handle.Cluster) -> handle.Cluster:
         chart_cluster.run_kubectl("create", "namespace", namespace)
     watched = ("--set", f"watchNamespaces={{{WATCHED}}}")
     where = ("--namespace", rendering.NAMESPACE)
-    chart_cluster.run_helm("install", RELEASE, str(rendering.CHART), *where, *watched)
+    chart_cluster.run_helm("install", RELEASE, str(paths.CHART), *where, *watched)
     return chart_cluster
 
 
@@ -137,7 +137,7 @@ def test_crd_is_established_with_its_columns(cluster: handle.Cluster) -> None:
 
 @pytest.mark.parametrize("overlay", ["default", "high-availability", "namespaced"])
 def test_kustomization_passes_strict_validation(cluster: handle.Cluster, overlay: str) -> None:
-    folder = str(rendering.ROOT / "manifests/overlays" / overlay)
+    folder = str(paths.ROOT / "manifests/overlays" / overlay)
     applied = cluster.run_kubectl(
         "apply", "--dry-run=server", "--validate=strict", "--kustomize", folder
     )
@@ -154,7 +154,7 @@ def test_optional_objects_and_those_of_helm_test_pass_strict_validation(
     settings = (f"--set={value}" for value in (*values, f"watchNamespaces={{{WATCHED}}}"))
     templates = (f"--show-only=templates/{name}.yaml" for name in shown)
     where = ("--namespace", rendering.NAMESPACE)
-    chart = (RELEASE, str(rendering.CHART), *where)
+    chart = (RELEASE, str(paths.CHART), *where)
     text = cluster.run_helm("template", *chart, *settings, *templates)
     flags = ("--dry-run=server", "--validate=strict", "--output=name", "--filename=-")
     assert {*cluster.run_kubectl("apply", *flags, input=text).split()} == {
@@ -186,7 +186,7 @@ def with_nodes(light_cluster_with_nodes: handle.Cluster) -> Iterator[handle.Clus
     """Nodes that pretend to run pods, with the chart installed as it is by default."""
     where = ("--namespace", rendering.NAMESPACE)
     flags = (*where, "--create-namespace", "--set", "crds.install=false,rbac.aggregate=false")
-    light_cluster_with_nodes.run_helm("install", RELEASE, str(rendering.CHART), *flags)
+    light_cluster_with_nodes.run_helm("install", RELEASE, str(paths.CHART), *flags)
     yield light_cluster_with_nodes
     light_cluster_with_nodes.run_helm("uninstall", RELEASE, *where)
     light_cluster_with_nodes.run_kubectl("delete", "namespace", rendering.NAMESPACE, "--wait=false")
@@ -195,12 +195,12 @@ def with_nodes(light_cluster_with_nodes: handle.Cluster) -> Iterator[handle.Clus
 def test_two_operators_are_ready_when_the_command_of_the_page_ends(
     with_nodes: handle.Cluster,
 ) -> None:
-    page = (rendering.ROOT / "docs/operate/availability.md").read_text(encoding="utf-8")
+    page = (paths.ROOT / "docs/operate/availability.md").read_text(encoding="utf-8")
     block = page.partition("```console\n")[2].partition("```")[0]
     command = block.partition("\n$ kubectl")[0].replace("\\\n", " ").split()
     assert command[:3] == ["$", "helm", "upgrade"]
-    chart = str(rendering.CHART.relative_to(rendering.ROOT))
-    with_nodes.run_helm(*(str(rendering.CHART) if p == chart else p for p in command[2:]))
+    chart = str(paths.CHART.relative_to(paths.ROOT))
+    with_nodes.run_helm(*(str(paths.CHART) if p == chart else p for p in command[2:]))
 
     def read(what: str) -> rendering.Manifest:
         where = ("--namespace", rendering.NAMESPACE, "--output=json")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from images import targets
+from testing import paths
 from testing.operator import rendering
 
 pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
@@ -54,17 +55,18 @@ def test_selectors_choose_the_operator_alone(default: rendering.Objects) -> None
     assert default.one("Deployment")["spec"]["selector"]["matchLabels"] == selector
 
 
-def test_the_overlay_chooses_where_both_images_come_from(
-    kustomize: rendering.Render, tmp_path: Path
+@pytest.mark.parametrize("overlay", ["default", "high-availability", "namespaced"])
+def test_one_file_says_where_both_images_come_from(
+    overlay: str, kustomize: rendering.Render, tmp_path: Path
 ) -> None:
-    copy = shutil.copytree(rendering.ROOT / "manifests", tmp_path / "manifests")
-    file = copy / "overlays/default/kustomization.yaml"
+    copy = shutil.copytree(paths.ROOT / "manifests", tmp_path / "manifests")
+    file = copy / "release/kustomization.yaml"
     text = file.read_text(encoding="utf-8")
     for name in ("newName: tfparallel-operator", "value: tfparallel-trainer"):
         assert text.count(name) == 1
         text = text.replace(name, name.replace(": ", ": registry.example/"))
     file.write_text(text, encoding="utf-8")
-    objects = kustomize(str(file.parent))
+    objects = kustomize(str(copy / "overlays" / overlay))
     images = (
         rendering.container(objects)["image"],
         rendering.environment(objects)["TFPARALLEL_TRAINER_IMAGE"],
@@ -76,7 +78,7 @@ def test_the_overlay_chooses_where_both_images_come_from(
 
 def test_versions_are_those_of_the_distributions(default: rendering.Objects) -> None:
     labels = [manifest["metadata"]["labels"] for manifest in default]
-    assert {one["app.kubernetes.io/version"] for one in labels} == {targets.OPERATOR.version}
+    assert {one["app.kubernetes.io/version"] for one in labels} == {targets.version()}
 
 
 COMPONENTS = {
@@ -90,10 +92,10 @@ COMPONENTS = {
 
 def with_component(name: str, folder: Path) -> str:
     """A copy of the default overlay in which a component is no comment."""
-    copy = shutil.copytree(rendering.ROOT / "manifests", folder / "manifests")
+    copy = shutil.copytree(paths.ROOT / "manifests", folder / "manifests")
     file = copy / "overlays/default/kustomization.yaml"
-    text = file.read_text(encoding="utf-8").replace("# components:", "components:")
-    line = f"#   - ../../components/{name}\n"
+    text = file.read_text(encoding="utf-8")
+    line = f"#  - ../../components/{name}\n"
     assert text.count(line) == 1
     file.write_text(text.replace(line, line.removeprefix("#")), encoding="utf-8")
     return str(file.parent)
@@ -116,7 +118,7 @@ def in_order(objects: rendering.Objects) -> rendering.Objects:
 
 
 def test_every_component_has_a_value() -> None:
-    folders = (rendering.ROOT / "manifests/components").iterdir()
+    folders = (paths.ROOT / "manifests/components").iterdir()
     assert {folder.name for folder in folders} == {*COMPONENTS}
 
 

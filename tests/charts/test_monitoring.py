@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from testing import pages
+from testing import pages, paths
 from testing.operator import rendering
 from tfparallel_operator.api import load, names
 from tfparallel_operator.engine.telemetry import metrics
@@ -175,7 +175,7 @@ def test_peers_of_the_network_policy_can_be_chosen(chart: rendering.Render) -> N
 @pytest.mark.parametrize("selector", ["operator", "test"])
 def test_only_the_operator_is_selected(helm: rendering.Command, selector: str) -> None:
     flags = ("--namespace", rendering.NAMESPACE, "--set", "networkPolicy.enabled=true")
-    done = helm("template", "blue", str(rendering.CHART), *flags)
+    done = helm("template", "blue", str(paths.CHART), *flags)
     objects = rendering.Objects.parse(done.stdout)
     labels = {
         "operator": objects.one("Deployment")["spec"]["template"]["metadata"]["labels"],
@@ -188,7 +188,7 @@ def test_only_the_operator_is_selected(helm: rendering.Command, selector: str) -
 
 def test_the_job_of_helm_test_is_one_that_the_operator_runs(helm: rendering.Command) -> None:
     values = "watchNamespaces={team-a,team-b},test.timeoutSeconds=33"
-    done = helm("template", "blue", str(rendering.CHART), "--set", values)
+    done = helm("template", "blue", str(paths.CHART), "--set", values)
     objects = rendering.Objects.parse(done.stdout)
     job, pod, code = (objects.one(kind) for kind in (names.KIND, "Pod", "ConfigMap"))
     hooks = [each["metadata"]["annotations"] for each in (code, job, pod)]
@@ -203,5 +203,5 @@ def test_the_job_of_helm_test_is_one_that_the_operator_runs(helm: rendering.Comm
     operator = objects.one("Deployment")["spec"]["template"]["spec"]
     for field in ("serviceAccountName", "securityContext"):
         assert pod["spec"][field] == operator[field]
-    left_out = helm("template", "blue", str(rendering.CHART), "--set", "test.enabled=false").stdout
+    left_out = helm("template", "blue", str(paths.CHART), "--set", "test.enabled=false").stdout
     assert "helm.sh/hook" not in left_out

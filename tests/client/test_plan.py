@@ -4,11 +4,11 @@ import pathlib
 import subprocess
 import sys
 
+import click.testing
 import pytest
-from click import testing
 
-from benchmarks.pages import comparisons, plans
-from testing import pictures
+from benchmarks.pages import plans
+from testing import pages, pictures
 from tfparallel.cli import app
 from tfparallel.planning import draw, written
 from tfparallel_operator.api import load
@@ -44,7 +44,7 @@ def run(
 
 def test_the_example_shows_what_the_page_says(tmp_path: pathlib.Path) -> None:
     page = plans.PAGE.read_text(encoding="utf-8")
-    assert comparisons.block(page, plans.EXAMPLE) == plans.example(tmp_path)
+    assert pages.section(page, plans.EXAMPLE) == plans.example(tmp_path)
     assert f"$ tfparallel plan {plans.COMMAND}\n" in page
     answer = plan.Plan.model_validate_json((tmp_path / "plan.json").read_bytes())
     assert [rank.stage for rank in answer.ranks] == [0, 1, 2, 3]
@@ -74,7 +74,7 @@ def test_the_picture_of_an_example_is_that_of_its_plan(folder: str) -> None:
 
 def test_the_page_says_what_the_embedding_lacks_on_one_device() -> None:
     page = plans.SPLIT_PAGE.read_text(encoding="utf-8")
-    assert comparisons.block(page, plans.LACKS) == plans.lacks()
+    assert pages.section(page, plans.LACKS) == plans.lacks()
 
 
 def test_what_does_not_fit_ends_with_a_sentence(tmp_path: pathlib.Path) -> None:
@@ -113,7 +113,7 @@ def test_bad_options_are_refused_before_the_trainer_starts(
     options: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "run", None)
-    result = testing.CliRunner().invoke(app.tfparallel, ["plan", str(MODEL), *options])
+    result = click.testing.CliRunner().invoke(app.tfparallel, ["plan", str(MODEL), *options])
     assert result.exit_code == 2
     assert f"error: {sentence}" in result.stderr
 

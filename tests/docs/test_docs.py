@@ -86,7 +86,7 @@ def test_the_page_on_the_planner_shows_its_example() -> None:
 
 
 def test_plan_and_pipeline_of_one_job_tell_the_same_waiting() -> None:
-    shown = comparisons.block(plans.PAGE.read_text(encoding="utf-8"), plans.EXAMPLE)
+    shown = pages.section(plans.PAGE.read_text(encoding="utf-8"), plans.EXAMPLE)
     picture = (redraw.IMAGES / "pipeline-split-deep-cnn.svg").read_text(encoding="utf-8")
     assert re.findall(r"waiting (\d+%)", shown) == re.findall(r"\(planned (\d+%)\)", picture)
 
@@ -237,7 +237,7 @@ def test_the_page_on_gangs_lists_every_scheduler_and_what_it_knows() -> None:
 
 @pytest.mark.parametrize("example", comparisons.EXAMPLES)
 def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -> None:
-    part = comparisons.block(comparisons.PAGE.read_text(encoding="utf-8"), example)
+    part = pages.section(comparisons.PAGE.read_text(encoding="utf-8"), example)
     assert "| | sync | async | sync, worker 5x slower | async, worker 5x slower |" in part
     for where in ("equal workers", "a worker 5 times slower"):
         assert re.search(rf"^With {where}, .+val_loss ≤ .+\.$", part, flags=re.MULTILINE)
@@ -252,7 +252,7 @@ def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -
 @pytest.mark.parametrize("folder", plans.DRAWN)
 def test_the_page_of_examples_holds_their_figures(folder: str) -> None:
     page = plans.SPLIT_PAGE.read_text(encoding="utf-8")
-    head, _, whole, *others = comparisons.block(page, folder).splitlines()
+    head, _, whole, *others = pages.section(page, folder).splitlines()
     assert [one.strip() for one in head.split("|")[2:-1]] == [
         row[0]
         for row in pages.rows(

@@ -13,17 +13,15 @@ from testing.e2e import namespaces, volumes
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
-UNREACHABLE = {
-    "bucket",  # no object store: tests/trainer trains with one in processes
-    "requirements",  # no package index: test_sources.py installs from wheels
-}
+SERVED = {"bucket", "requirements"}
+"""test_served_examples.py trains them."""
 UNINSTALLED = {
     "gang": ("GangSchedulerNotInstalled", "Install the gang scheduler"),
     "queue": ("KueueNotInstalled", "Install Kueue"),
 }
 """Examples for which the cluster lacks a controller, the reason and the remedy."""
 GPU_LABEL = "nvidia.com/gpu.product"
-NAMES = sorted({file.parent.name for file in paths.example_jobs()} - UNREACHABLE - {*UNINSTALLED})
+NAMES = sorted({file.parent.name for file in paths.example_jobs()} - SERVED - {*UNINSTALLED})
 SECONDS = 900.0
 
 
@@ -74,8 +72,9 @@ def assert_succeeds(namespace: namespaces.Namespace, job: str, failures: int = 0
 @pytest.mark.parametrize("example", NAMES)
 def test_an_example_trains_in_pods(example: str, place: namespaces.Namespace) -> None:
     folder = paths.EXAMPLES / example
-    if (folder / "data").exists():
-        place.kubectl("apply", f"--kustomize={folder / 'data'}")
+    data = folder / "data"
+    if data.exists():
+        place.kubectl("apply", f"--kustomize={data}")
         written = ("get", f"job/{example}-data", "--output=jsonpath={.status.succeeded}")
         waiting.until(lambda: place.kubectl(*written), f"the data of {example}", SECONDS)
     job = apply(place, example)
@@ -83,6 +82,8 @@ def test_an_example_trains_in_pods(example: str, place: namespaces.Namespace) ->
     if example == "fine-tuning":
         place.kubectl("apply", f"--filename={folder / 'job.yaml'}")
         assert_succeeds(place, "fine-tuning")
+    if data.exists():  # a claim stays as long as a pod that has mounted it, even if it has ended
+        place.kubectl("delete", f"--kustomize={data}", "--wait=false")
     place.kubectl("delete", f"--kustomize={folder}", "--ignore-not-found")
 
 

@@ -2,14 +2,13 @@
 
 import json
 import tarfile
-from typing import Any
 
 import pytest
 
 from images import targets
 from testing.cluster import handle
 from testing.e2e import volumes
-from testing.image_cache import build
+from testing.image_cache import archive, build
 
 pytestmark = [pytest.mark.timeout(1800)]
 
@@ -42,18 +41,6 @@ def image(request: pytest.FixtureRequest, cluster: handle.Cluster) -> build.Imag
     return built
 
 
-def _configuration(image: build.Image) -> Any:
-    with tarfile.open(image.archive) as archive:
-        [entry] = json.load(_open(archive, "manifest.json"))
-        return json.load(_open(archive, entry["Config"]))
-
-
-def _open(archive: tarfile.TarFile, name: str) -> Any:
-    file = archive.extractfile(name)
-    assert file is not None
-    return file
-
-
 def _run(cluster: handle.Cluster, image: build.Image, program: str) -> str:
     name = image.reference.partition(":")[0].replace("/", "-")
     where = f"--namespace={volumes.KEEPER_NAMESPACE}"
@@ -69,24 +56,23 @@ def _run(cluster: handle.Cluster, image: build.Image, program: str) -> str:
 
 def test_tensorflow_shows_its_warnings_and_no_information(cluster: handle.Cluster) -> None:
     [trainer] = build.ensure([targets.TRAINER])
-    assert "TF_CPP_MIN_LOG_LEVEL=1" in _configuration(trainer)["config"]["Env"]
+    assert "TF_CPP_MIN_LOG_LEVEL=1" in archive.configuration(trainer.archive)["config"]["Env"]
 
 
 def test_nothing_of_the_place_of_the_build_stays(image: build.Image) -> None:
-    history = json.dumps(_configuration(image)["history"])
+    history = json.dumps(archive.configuration(image.archive)["history"])
     assert "COPY" in history
     assert "secret" not in history
-    with tarfile.open(image.archive) as archive:
-        [entry] = json.load(_open(archive, "manifest.json"))
-        for layer in entry["Layers"]:
-            with tarfile.open(fileobj=_open(archive, layer)) as files:
+    with tarfile.open(image.archive) as members:
+        for layer in archive.manifest(image.archive)["Layers"]:
+            with tarfile.open(fileobj=archive.member(members, layer)) as files:
                 names = {name.removeprefix("./") for name in files.getnames()}
             assert names
             assert not names & {"etc/pip.conf", "run/secrets/ca.crt", "etc/apt/sources.list"}
 
 
 def test_it_runs_as_a_user_without_rights(image: build.Image) -> None:
-    config = _configuration(image)["config"]
+    config = archive.configuration(image.archive)["config"]
     assert config["User"] == f"{USER}:{USER}"
     assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
     version = config["Labels"]["org.opencontainers.image.version"]

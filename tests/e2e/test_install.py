@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from testing import waiting
+from testing import paths, waiting
 from testing.cluster import console, handle
 from testing.e2e import jobs, namespaces, operator
 from testing.operator import earlier
@@ -14,7 +14,7 @@ from tfparallel_operator.api import names
 pytestmark = [pytest.mark.timeout(1800)]
 
 STANDARD = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
-DEFAULT_OVERLAY = operator.CHART.parents[1] / "manifests/overlays/default"
+DEFAULT_OVERLAY = paths.ROOT / "manifests/overlays/default"
 
 
 @pytest.fixture

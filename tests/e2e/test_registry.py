@@ -1,7 +1,6 @@
 """The page on your cluster, with a registry that wants a password: images go and come."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -33,20 +32,8 @@ def shell(
         "BASE_IMAGE": base,
         "REGISTRY_AUTH_FILE": str(folder / "passwords.json"),
     }
-    return terminal.Shell({**shell.environment, **more, **_own_store(folder)})
-
-
-def _own_store(folder: Path) -> Mapping[str, str]:
-    """The variables by which buildah uses the store of the tests."""
-    graph = build.folder() / "storage"
-    driver = next(name for name in ("overlay", "vfs") if (graph / name).is_dir())
-    file = folder / "storage.conf"
-    file.write_text(
-        f'[storage]\ndriver = "{driver}"\ngraphroot = "{graph}"\n'
-        f'runroot = "{build.folder() / "run"}"\n',
-        encoding="utf-8",
-    )
-    return {"CONTAINERS_STORAGE_CONF": str(file), "BUILDAH_ISOLATION": "chroot"}
+    variables = store.variables(build.folder(), folder / "storage.conf")
+    return terminal.Shell({**shell.environment, **more, **variables})
 
 
 @pytest.fixture(scope="module")

@@ -14,18 +14,15 @@ REPEATED = {
     "client/pyproject.toml",
     "examples/components/image/kustomization.yaml",
     "examples/fit/job.yaml",
-    "manifests/overlays/default/kustomization.yaml",
-    "manifests/overlays/high-availability/pod_disruption_budget.yaml",
-    "manifests/overlays/namespaced/deployment.yaml",
-    "manifests/overlays/namespaced/kustomization.yaml",
+    "manifests/release/kustomization.yaml",
     "operator/pyproject.toml",
     "trainer/pyproject.toml",
 }
 
 
 def generate(root: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(root / "manifests/generate.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "manifests", *arguments]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

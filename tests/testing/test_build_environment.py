@@ -80,8 +80,8 @@ def test_secrets_vanish_after_the_build(tmp_path: Path, monkeypatch: pytest.Monk
 def test_dockerfile_takes_the_secrets_that_a_build_gives() -> None:
     text = (targets.ROOT / "Dockerfile").read_text(encoding="utf-8")
     secrets = {"pip.conf": Path("/a"), "ca.crt": Path("/b")}
-    build = engines.Build(targets.OPERATOR, "operator:1", secrets=secrets)
-    secret_flags = [part for part in build.flags if part.startswith("id=")]
+    flags = engines.Build(targets.OPERATOR, "operator:1").flags(secrets)
+    secret_flags = [part for part in flags if part.startswith("id=")]
     assert secret_flags == ["id=pip.conf,src=/a", "id=ca.crt,src=/b"]
     assert f"id=ca.crt,target={pip_settings.CA_SECRET}" in text
     installing = [step for step in text.split("\nRUN ") if "--require-hashes" in step]

@@ -11,7 +11,7 @@ import pytest
 from images import targets
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-VERSION = targets.OPERATOR.version
+VERSION = targets.version()
 PROGRAM = """\
 #!/bin/sh
 echo "${{0##*/}} $*" >> {calls}

@@ -68,12 +68,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (default (include "tfparallel.namespace" .) (first .Values.watchNamespaces)) .Values.test.namespace -}}
 {{- end -}}
 
-{{/* No label of these is in the operator's selector. */}}
-{{- define "tfparallel.testLabels" -}}
-app.kubernetes.io/part-of: tfparallel
-app.kubernetes.io/component: test
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{/* What makes an object a hook of `helm test`: call with the root and the weight, by which hooks are
+ordered. No label of these is in the operator's selector. */}}
+{{- define "tfparallel.testHook" -}}
+{{- $root := first . -}}
+labels:
+  app.kubernetes.io/part-of: tfparallel
+  app.kubernetes.io/component: test
+  app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+  {{- with $root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  helm.sh/hook: test
+  helm.sh/hook-weight: {{ last . | quote }}
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
