@@ -96,7 +96,7 @@ def test_a_killed_save_costs_no_more_than_its_step(
 def assert_draft(checkpoints: pathlib.Path, kill: Kill) -> None:
     """What a save leaves that came to no end, its last file as far as it was written."""
     (draft,) = saves.drafts(checkpoints)
-    assert {path.name for path in draft.iterdir()} == kill.draft
+    assert frozenset(path.name for path in draft.iterdir()) == kill.draft
     written = (draft / saves.data()).stat().st_size
     limit = kill.moment.limit
     assert written == limit if limit else written > saves.BYTES

@@ -113,9 +113,13 @@ def with_conditions(
     order = {kind.value: place for place, kind in enumerate(names.Condition)}
     ordered = tuple(sorted(conditions, key=lambda one: order.get(one.type, len(order))))
     changed = status.model_copy(update={"conditions": ordered})
-    # An end outweighs what went before it.
-    words = (names.State(kind.value) for kind in _STATES if holds(changed, kind))
-    return changed.model_copy(update={"state": next(words, names.State.PENDING)})
+    return changed.model_copy(update={"state": state(changed)})
+
+
+def state(status: job_status.JobStatus) -> names.State:
+    """Derive the one word from the conditions: an end outweighs what went before it."""
+    words = (names.State(kind.value) for kind in _STATES if holds(status, kind))
+    return next(words, names.State.PENDING)
 
 
 def without(status: job_status.JobStatus, kind: names.Condition) -> job_status.JobStatus:
