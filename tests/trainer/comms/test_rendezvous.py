@@ -57,6 +57,17 @@ def test_who_is_not_there_is_named_and_what_answers_instead() -> None:
     assert f"worker-2 ({third.task.address}: " in str(caught.value)
 
 
+def test_a_peer_that_has_come_is_waited_for_until_its_name_has_an_address_here() -> None:
+    first, second = clusters(2)
+    _, _, port = second.task.address.rpartition(":")
+    nameless = tasks.Task("worker", 1, f"worker-1.invalid:{port}")  # no name server knows it
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        pending_meeting = threads.submit(wait, second)
+        with pytest.raises(errors.StartTimeoutError, match=r"worker-1 \(worker-1\.invalid:"):
+            wait(tasks.Cluster((first.task, nameless), 0), 2)
+        pending_meeting.result().close()
+
+
 def test_a_peer_that_ends_while_others_are_waited_for_is_lost() -> None:
     first, second, _ = clusters(3)
     with (

@@ -99,8 +99,9 @@ class Rendezvous(cluster.Listener):
                     raise errors.PeerLostError(
                         f"A peer was lost: {name} ended while the processes met."
                     )
-            if peer.name in self._sockets:
-                return ""
+            connected = peer.name in self._sockets
+        if connected:  # TensorFlow looks its address up, too, and only once
+            return _unresolved(peer)
         try:
             connection = socket.create_connection(cluster.endpoint(peer), _PROBE_SECONDS)
         except (OSError, ValueError) as error:
@@ -167,6 +168,18 @@ class Rendezvous(cluster.Listener):
             self._hold(name, connection)
         else:  # somebody looked whether the port is open
             connection.close()
+
+
+def _unresolved(peer: tasks.Task) -> str:
+    """Why a peer's name has no address here now; empty when it has.
+
+    A new pod may connect before the name server knows it, or while an earlier denial is cached.
+    """
+    try:
+        socket.getaddrinfo(*cluster.endpoint(peer), type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "strerror", None) or error)
+    return ""
 
 
 def _greeting(name: str) -> bytes:
