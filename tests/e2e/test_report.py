@@ -46,7 +46,9 @@ def start(namespace: namespaces.Namespace) -> volumes.Volume:
         "globalBatchSize": 8,
         "checkpoint": {"claim": "gated", "everySteps": 20},
     }
-    namespace.apply(jobs.job("gated", trainer=trainer, tfReplicaSpecs={"Worker": worker}))
+    policy = {"cleanPodPolicy": "None"}  # a worker that ends after the first one keeps its pod
+    roles = {"Worker": worker}
+    namespace.apply(jobs.job("gated", trainer=trainer, runPolicy=policy, tfReplicaSpecs=roles))
     return volume
 
 
