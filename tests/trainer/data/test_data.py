@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse  # type: ignore[import-untyped]
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,7 +94,7 @@ def test_specs_and_samples_have_the_structure_of_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_data", "said"),
+    ("data", "said"),
     [
         (3, r"returns int. Return x"),
         ((np.zeros(3),) * 4, "returns tuple of 4"),
@@ -103,11 +104,17 @@ def test_specs_and_samples_have_the_structure_of_parts() -> None:
         ((np.zeros((0, 1)), np.zeros(0)), r"no examples \(x has 0, y has 0\)"),
         (([1.0], [2.0]), "1.0 where an array belongs"),
         ((np.array([[1], [1, 2]], object), np.zeros(2)), "rows of different lengths"),
+        (
+            (tf.ragged.constant([[1], [1, 2]]), np.zeros(2)),
+            "gives a RaggedTensor, .* make it dense",
+        ),
+        ((tf.sparse.eye(2), np.zeros(2)), "gives a SparseTensor, "),
+        ((scipy.sparse.eye(2, format="csr"), np.zeros(2)), "gives a csr_matrix, "),
     ],
 )
-def test_wrong_arrays_are_refused(given_data: Any, said: str) -> None:
+def test_wrong_arrays_are_refused(data: Any, said: str) -> None:
     with pytest.raises(errors.UserCodeError, match=said):
-        arrays.checked(given_data, "training_data")
+        arrays.checked(data, "training_data")
 
 
 @pytest.mark.parametrize(
@@ -115,6 +122,10 @@ def test_wrong_arrays_are_refused(given_data: Any, said: str) -> None:
     [
         (lambda: tf.data.Dataset.from_tensors((1, 2, 3, 4)), r"let each element be x, \(x, y\) or"),
         (lambda: tf.data.Dataset.from_tensor_slices(([1], [2])).take(0), "an empty data set"),
+        (
+            lambda: tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1], [1, 2]])),
+            "training_data gives a RaggedTensor, ",
+        ),
     ],
 )
 def test_wrong_data_sets_are_refused(dataset: Callable[[], Any], said: str) -> None:

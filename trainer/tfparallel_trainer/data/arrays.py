@@ -11,6 +11,8 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import batching, fingerprints, nest, order
 
+_NOT_DENSE = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTensorSpec)
+
 
 class ArraySource:
     """Batches from arrays (x, y, sample_weight) that all have the same length.
@@ -82,7 +84,7 @@ def checked(data: Any, function: str) -> Any:
             "(x, y, sample_weight) of arrays, a tf.data.Dataset or a generator of such single "
             "examples, inputs.Arrays or inputs.Records."
         )
-    examples = nest.convert(_array, nest.triple(data))
+    examples = nest.convert(_array, dense_triple(data, function))
     lengths = {
         name: sorted({len(array) for array in nest.leaves(part)})
         for name, part in zip(("x", "y", "sample_weight"), examples, strict=True)
@@ -97,6 +99,23 @@ def checked(data: Any, function: str) -> Any:
     if lengths["x"] == [0]:
         raise errors.UserCodeError(f"{function} returns no examples ({summary}): return some.")
     return examples
+
+
+def dense_triple(data: Any, name: str) -> tuple[Any, Any, Any]:
+    """(x, y, sample_weight) of tensors or of their specs.
+
+    Raises:
+        UserCodeError: one is ragged or sparse, so that no rows can be cut out of it.
+    """
+    triple = nest.triple(data)
+    for leaf in nest.leaves(triple):
+        if isinstance(leaf, _NOT_DENSE) or hasattr(leaf, "toarray"):  # as those of SciPy have it
+            kind = type(leaf).__name__.removesuffix("Spec")
+            raise errors.UserCodeError(
+                f"{name} gives a {kind}, and batches of it cannot be divided over replicas: make "
+                "it dense, by .to_tensor(), tf.sparse.to_dense or .toarray()."
+            )
+    return triple
 
 
 def weights_of_classes(y: Any, class_weight: Mapping[int, float]) -> npt.NDArray[Any]:

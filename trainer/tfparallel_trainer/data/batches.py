@@ -254,7 +254,7 @@ class Whole:
         return leaves
 
     def _triple(self, batch: Any) -> Any:
-        name, triple = self._batches.name, nest.triple(batch)
+        triple = arrays.dense_triple(batch, name := self._batches.name)
         leaves = nest.leaves(triple)
         if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
             raise errors.UserCodeError(

@@ -89,7 +89,7 @@ def _checked(spec: Any, function: str) -> Any:
             f"{function} returns a data set of {spec}: let each element be x, (x, y) or "
             "(x, y, sample_weight), of one example or of a batch."
         )
-    return nest.triple(spec)
+    return arrays.dense_triple(spec, function)
 
 
 class GeneratedSource:
