@@ -94,6 +94,7 @@ def test_ways_may_follow_from_the_model_and_are_checked(
 
 
 def test_the_planner_takes_meshes_on_which_wishes_are_granted() -> None:
+    replica.forget_names()
     question = plan.Question(folder=str(EXAMPLE), module="ways.py", devices=8, batch=64)
     chosen_plan = answer.answer(question)
     assert chosen_plan.mesh.spatial > 1
