@@ -102,7 +102,8 @@ class Step(abc.ABC):
             raise errors.UserCodeError(
                 f"Some replicas get other examples than others, which shows in step {step + 1}: "
                 "give the same in the same order everywhere. Sort lists of files, and let what is "
-                "random follow from a seed: in training_data from context.seed and context.epoch."
+                "random follow from a seed: in the function training_data from context.seed and "
+                "context.epoch, in a script from a seed that all replicas share."
             ).on_every_process()
         return Outcome(
             loss=float(computed.loss),

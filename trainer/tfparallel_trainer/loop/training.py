@@ -229,7 +229,7 @@ class Training:
         ended = self._place.epoch
         if self._place.example == 0:
             raise errors.UserCodeError(
-                f"training_data gives no examples in epoch {ended}: let it give some in each."
+                f"The data to train on have no examples in epoch {ended}: give some in each."
             )
         self._settle()
         self._parts.training.end_epoch()

@@ -60,8 +60,8 @@ def _value(term: loss.Term, above: float, below: float) -> float:
     """A term over all examples."""
     if term.divided and below == 0:
         raise errors.UserCodeError(
-            "evaluation_data gives no examples that count (none, or all masked): "
-            "return some, or leave the function out."
+            "The data to evaluate on have no examples that count (none, or all masked): "
+            "give some, or do not evaluate."
         )
     return term.weight * (above / below if term.divided else above)
 

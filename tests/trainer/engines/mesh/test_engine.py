@@ -109,7 +109,7 @@ def test_evaluation_is_that_of_keras() -> None:
 def test_an_evaluation_without_examples_is_refused() -> None:
     module = ranks.module(logistic, with_metrics)
     evaluation = steps.Evaluation(module, ranks.build(module, data(), 3), source(3, 4).spec)
-    with pytest.raises(errors.UserCodeError, match="evaluation_data gives no examples"):
+    with pytest.raises(errors.UserCodeError, match="The data to evaluate on have no examples"):
         evaluation.run([])
 
 
