@@ -11,7 +11,12 @@ GROWTH = 40
 
 
 def threads(pid: int) -> int:
-    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+    """The number of a process's threads, 0 once it has ended."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    for line in status.splitlines():
         if line.startswith("Threads:"):
             return int(line.split()[1])
     raise AssertionError(f"process {pid} has no threads")
