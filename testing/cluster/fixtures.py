@@ -9,7 +9,6 @@ TFPARALLEL_FULL_CLUSTER=mine pytest --tier e2e
 
 import contextlib
 import os
-import re
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -28,7 +27,6 @@ from testing.cluster import (
 )
 
 NODES = 4
-OWN_NAME = re.compile(r"pytest-[a-z]+-(\d+)")
 
 PROGRAMS = {
     "s3": binaries.OBJECT_STORE,
@@ -168,15 +166,10 @@ def running(purpose: str, cluster_settings: settings.Settings) -> Generator[hand
             lifecycle.down(name)
 
 
-def outlives_session(cluster: handle.Cluster) -> bool:
-    """Whether somebody else ends the cluster, so that what tests leave in it has to go."""
-    return OWN_NAME.fullmatch(cluster.name) is None
-
-
 def end_abandoned() -> None:
     """End clusters whose test session was killed before it could do so."""
     for name in lifecycle.names():
-        session = OWN_NAME.fullmatch(name)
+        session = lifecycle.SESSION_NAME.fullmatch(name)
         if session is not None and process.started_at(int(session.group(1))) is None:
             console.say(f"{name} was left behind by a test session: ending it")
             lifecycle.down(name)

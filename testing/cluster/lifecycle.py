@@ -15,6 +15,8 @@ from pathlib import Path
 from testing.cluster import console, folders, full, handle, kind, light, node, settings, state
 
 NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+SESSION_NAME = re.compile(r"pytest-[a-z]+-(\d+)")
+"""Of a cluster that a session of tests starts for itself, with the id of its process."""
 
 
 def up(
@@ -75,6 +77,11 @@ def require(name: str, directory: Path | None = None) -> handle.Cluster:
 def names() -> list[str]:
     """The clusters in the default folder, running or not."""
     return sorted(path.parent.name for path in folders.clusters().glob(f"*/{state.FILE}"))
+
+
+def outlives_session(cluster: handle.Cluster) -> bool:
+    """Whether somebody else ends the cluster, so that what tests leave in it has to go."""
+    return SESSION_NAME.fullmatch(cluster.name) is None
 
 
 def _begin(name: str, cluster_settings: settings.Settings, cluster: handle.Cluster) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from testing import waiting
-from testing.cluster import fixtures, handle
+from testing.cluster import handle, lifecycle
 from tfparallel_operator.api import names
 
 Object = dict[str, Any]
@@ -194,7 +194,7 @@ def maker(cluster: handle.Cluster) -> Iterator[Make]:
         return Namespace(cluster, name)
 
     yield make
-    if created and fixtures.outlives_session(cluster):
+    if created and lifecycle.outlives_session(cluster):
         cluster.run_kubectl("delete", "namespace", *created, "--timeout=600s", limit=660.0)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from images import targets
 from testing import paths
-from testing.cluster import fixtures, handle
+from testing.cluster import handle, lifecycle
 from testing.e2e import volumes
 from testing.image_cache import build
 
@@ -31,7 +31,7 @@ def running(cluster: handle.Cluster) -> Iterator[None]:
     install(cluster)
     keeper.wait()
     yield
-    if fixtures.outlives_session(cluster):
+    if lifecycle.outlives_session(cluster):
         keeper.remove()
         uninstall(cluster)
         cluster.run_kubectl("delete", "crd", CRD)

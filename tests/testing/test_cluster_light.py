@@ -154,7 +154,7 @@ def test_each_session_names_its_clusters_differently(
     orphan = left.start("orphan", ["sleep", "600"])
     running = fixtures.running("KUEUE", settings.Light())
     assert next(running).name == folder.name
-    assert fixtures.OWN_NAME.fullmatch(folder.name)
+    assert lifecycle.SESSION_NAME.fullmatch(folder.name)
     assert not process.alive(orphan)
     running.close()
     assert not folder.exists()
