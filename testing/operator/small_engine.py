@@ -65,7 +65,6 @@ class SmallEngine:
             self.jobs.listed(listing.items)
             tasks.append(group.create_task(self._follow(listing.version)))
             tasks += [group.create_task(self.workers.run()) for _ in range(2)]
-            tasks.append(group.create_task(self.workers.events.run()))
             yield self
             for task in tasks:
                 task.cancel()

@@ -90,10 +90,9 @@ class Decision:
     """What to write for one job.
 
     Carried out in this order, up to the first refusal: the status, the Events of that change,
-    deletions, changes, creations. Events of type Normal may come later. The status is the
-    write-ahead of all that follows: it is written when it differs from the job's, conditional on
-    resourceVersion. After each step a new observation leads to the rest of the same steps, so it
-    does not matter where the operator dies.
+    deletions, changes, creations. The status is the write-ahead of all that follows: it is written
+    when it differs from the job's, conditional on resourceVersion. After each step a new
+    observation leads to the rest of the same steps, so it does not matter where the operator dies.
     """
 
     status: job_status.JobStatus

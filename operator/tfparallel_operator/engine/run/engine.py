@@ -169,7 +169,6 @@ class Engine:
         workers = reconcile.Workers(engine)
         self._queue.open(self.jobs.keys())
         async with asyncio.TaskGroup() as group:
-            spawn(group, "events", workers.events.run())
             for number in range(self.settings.workers):
                 spawn(group, f"worker {number}", workers.run())
 

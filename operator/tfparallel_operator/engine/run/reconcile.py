@@ -41,15 +41,15 @@ BLOCKED_SECONDS = 2.0
 class Reconciler:
     """Looks at jobs."""
 
-    def __init__(self, engine: context.Context, events: recorder.Recorder) -> None:
+    def __init__(self, engine: context.Context) -> None:
         self._engine = engine
         self._api = engine.api
         self._jobs = engine.jobs
         self._children = engine.children
         self._timers = engine.timers
         self._clock = engine.clock
-        self._events = events
-        self._applier = apply.Applier(engine, events)
+        self._events = recorder.Recorder(engine)
+        self._applier = apply.Applier(engine, self._events)
         self._flavors = flavors.Flavors(engine.api, engine.children)
         self._host_ports = host_ports.HostPorts(engine.jobs)
         self._waits = waits.Waits(engine.api, engine.timers, engine.clock)
@@ -242,9 +242,7 @@ class Workers:
         self._queue = engine.work
         self._timers = engine.timers
         self._metrics = engine.metrics
-        self.events = recorder.Recorder(engine)
-        """What writes the Events of all jobs."""
-        self._reconciler = Reconciler(engine, self.events)
+        self._reconciler = Reconciler(engine)
         self._backoff: timers.Backoff[queue.Key] = timers.Backoff()
 
     async def run(self) -> None:

@@ -46,8 +46,6 @@ class Queue(Generic[K]):
         self._since: dict[K, float] = {}
         """When that was which no look has served yet, of each key."""
         self._ready: asyncio.Queue[None] = asyncio.Queue()
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     def open(self, keys: Iterable[K]) -> None:
         """Take keys in from now on, these first."""
@@ -63,7 +61,6 @@ class Queue(Generic[K]):
         if key in self._running or key in self._resting:
             self._again.setdefault(key, now)
         elif key not in self._waiting:
-            self._idle.clear()
             self._waiting[key] = now
             self._since.setdefault(key, now)
             self._ready.put_nowait(None)
@@ -85,12 +82,6 @@ class Queue(Generic[K]):
             asyncio.get_running_loop().call_later(pause, self._release, key)
         else:
             self._release(key)
-        if not self._waiting and not self._running:
-            self._idle.set()
-
-    async def wait_idle(self) -> None:
-        """Return once no key waits or is worked on."""
-        await self._idle.wait()
 
     def _release(self, key: K) -> None:
         """Let work on a key begin again, now if something has happened since."""
