@@ -80,8 +80,10 @@ def test_an_example_trains_in_pods(example: str, place: namespaces.Namespace) ->
     job = apply(place, example)
     assert_succeeds(place, job, failures=1 if example == "failure-policy" else 0)
     if example == "fine-tuning":
-        place.kubectl("apply", f"--filename={folder / 'job.yaml'}")
+        second = f"--filename={folder / 'job.yaml'}"
+        place.kubectl("apply", second)
         assert_succeeds(place, "fine-tuning")
+        place.kubectl("delete", second)
     if data.exists():  # a claim stays as long as a pod that has mounted it, even if it has ended
         place.kubectl("delete", f"--kustomize={data}", "--wait=false")
     place.kubectl("delete", f"--kustomize={folder}", "--ignore-not-found")

@@ -84,7 +84,7 @@ def test_a_script_that_calls_fit_trains_on_two_workers(tmp_path: pathlib.Path) -
     assert accuracies["chief-0"] == accuracies["worker-0"]
     assert float(accuracies["chief-0"]) > 0.9
     assert re.search(r"^\[chief-0\] 23/23 .* accuracy: .* val_loss: ", shown, re.M)
-    assert re.search(r"^  val_accuracy  0\.9", shown, re.M)  # reported to the runner
+    assert re.search(r"^val_accuracy  0\.9", shown, re.M)  # reported to the runner
     assert keras.saving.load_model(tmp_path / "out/claims/fit/best.keras").count_params() > 0
 
 
