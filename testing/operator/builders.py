@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import job_status, load, names, types
@@ -114,7 +115,7 @@ class World:
     now: datetime.datetime = START
     pods: dict[str, observation.Pod] = dataclasses.field(default_factory=dict)
     has_service: bool = False
-    has_config: bool = False
+    config: observation.Config | None = None
     has_policy: bool = False
     host_port: int | None = None
     settings: installation.Settings = SETTINGS
@@ -142,7 +143,8 @@ class World:
         return observation.Children(
             pods=tuple(self.pods.values()),
             has_service=self.has_service,
-            has_config=self.has_config,
+            has_config=self.config is not None,
+            config=self.config,
             has_policy=self.has_policy,
             host_port=self.host_port,
             groups=tuple(self.groups.values()),
@@ -153,7 +155,7 @@ class World:
     def decide(self, refusal: observation.Refusal | None = None) -> decision.Decision:
         job: types.TFParallelJob | observation.InvalidJob = self.job
         if self.problem is not None:
-            accepted = self.job if self.status.attempt else None
+            accepted = self.job if self.status.attempt or self.pods else None
             job = observation.InvalidJob(self.problem, self.status, accepted)
         return decide.decide(job, self.children(), self.now, self.settings, refusal)
 
@@ -165,15 +167,15 @@ class World:
 
     def carry_out(self, outcome: decision.Decision, writes: int | None = None) -> bool:
         """Carry a decision out, or only its first writes; say whether anything changed."""
-        actions: list[Any] = []
-        if outcome.status != self.job.status:
-            actions.append(outcome.status)
-        actions += [*outcome.deletions, *outcome.changes, *outcome.creations]
+        actions: list[Any] = [*outcome.deletions, *outcome.changes, *outcome.creations]
+        if outcome.status != self.job.status and not outcome.starts:
+            actions.insert(0, outcome.status)
         for action in actions if writes is None else actions[:writes]:
             self._carry_out(action)
         if outcome.delete_job:
             self.deleted = True
-        self.events += outcome.events
+        if not outcome.starts:
+            self.events += outcome.events
         return bool(actions) or outcome.delete_job
 
     def settle(self) -> None:
@@ -220,8 +222,18 @@ class World:
 
     def edit(self, **changes: Any) -> None:
         """Change fields of spec.runPolicy, as a person does: a new generation."""
-        policy = self.job.spec.run_policy.model_copy(update=changes)
-        spec = self.job.spec.model_copy(update={"run_policy": policy})
+        self.edit_spec(run_policy=self.job.spec.run_policy.model_copy(update=changes))
+
+    def scale(self, workers: int) -> None:
+        """Change the number of workers, as `kubectl scale` does."""
+        specs = dict(self.job.spec.tf_replica_specs)
+        worker = types.Role.WORKER
+        specs[worker] = specs[worker].model_copy(update={"replicas": workers})
+        self.edit_spec(tf_replica_specs=specs)
+
+    def edit_spec(self, **changes: Any) -> None:
+        """Change fields of the spec likewise."""
+        spec = self.job.spec.model_copy(update=changes)
         generation = self.job.metadata.generation + 1
         metadata = self.job.metadata.model_copy(update={"generation": generation})
         self.job = self.job.model_copy(update={"spec": spec, "metadata": metadata})
@@ -236,6 +248,8 @@ class World:
             self.job = self.job.model_copy(update={"status": written})
         elif isinstance(action, decision.Change) and action.type == decision.WORKLOAD:
             self._change_workload(action)
+        elif isinstance(action, decision.Change) and action.type == decision.CONFIG_MAP:
+            self.config = observation.Config(action.uid, _fingerprint(action.fields))
         elif isinstance(action, decision.Change):
             group = self.groups[action.type[0], action.name]
             assert group.uid == action.uid
@@ -281,8 +295,8 @@ class World:
             assert not self.has_service
             self.has_service = True
         elif created["kind"] == "ConfigMap":
-            assert not self.has_config
-            self.has_config = True
+            assert self.config is None
+            self.config = observation.Config("config-uid", _fingerprint(created))
         elif created["kind"] == "NetworkPolicy":
             assert not self.has_policy
             self.has_policy = True
@@ -317,6 +331,10 @@ class World:
             self.created.append((name, attempt, replica_attempt))
             if group := created["spec"].get("schedulingGroup"):
                 self.members[f"uid-{self._uids}"] = group["podGroupName"]
+
+
+def _fingerprint(config_map: Mapping[str, Any]) -> str:
+    return str(config_map["metadata"]["annotations"][names.ANNOTATION_CONTENT])
 
 
 def a_world(**job: object) -> World:

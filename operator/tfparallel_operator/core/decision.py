@@ -93,6 +93,9 @@ class Decision:
     deletions, changes, creations. The status is the write-ahead of all that follows: it is written
     when it differs from the job's, conditional on resourceVersion. After each step a new
     observation leads to the rest of the same steps, so it does not matter where the operator dies.
+
+    A job that starts has nothing on record that its pods could contradict. They come first, and
+    the next decision, which sees them, has the status.
     """
 
     status: job_status.JobStatus
@@ -101,6 +104,8 @@ class Decision:
     changes: tuple[Change, ...] = ()
     creations: tuple[Manifest, ...] = ()
     """What pods need, such as the Service and a PodGroup, comes before them."""
+    starts: bool = False
+    """Whether the creations come before the status, which is left to the next decision."""
     delete_job: bool = False
     """The job's time to live is over."""
     wake_at: datetime.datetime | None = None

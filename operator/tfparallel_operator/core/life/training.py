@@ -23,12 +23,32 @@ _REFUSED = names.Condition.CREATION_REFUSED
 
 def train(context: context.DecisionContext) -> decision.Decision:
     """Bring a job that may run one step on."""
+    before = context
     context, events = _begin(context)
     decided = _fail_at_deadline(context)
     if decided is None:
         course = recovery.answer_losses(context)
         decided = course if isinstance(course, decision.Decision) else _go_on(context, course)
-    return dataclasses.replace(decided, events=(*events, *decided.events))
+    starts = _is_new(before) and any(one["kind"] == "Pod" for one in decided.creations)
+    return dataclasses.replace(decided, events=(*events, *decided.events), starts=starts)
+
+
+def _is_new(context: context.DecisionContext) -> bool:
+    """Whether the job has no pods, and no status that anybody could rely on.
+
+    Other jobs have to find the ports of nodes that this one takes in its status.
+    """
+    nothing_on_record = context.job.status == job_status.JobStatus()
+    return nothing_on_record and not (context.children.pods or context.layout.host_ports)
+
+
+def _started_otherwise(context: context.DecisionContext) -> bool:
+    """Whether the first pods are of another spec, which was edited before there was a status."""
+    children = context.children
+    if context.status.attempt or not children.pods:
+        return False
+    fingerprint = config.fingerprint(context.requested, context.settings)
+    return children.config is None or children.config.fingerprint != fingerprint
 
 
 def _begin(
@@ -44,6 +64,8 @@ def _begin(
         reason, message = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
         status = context.stamp.set(status, names.Condition.SUSPENDED, False, reason, message)
     status = conditions.without(status, names.Condition.FAILED)
+    if _started_otherwise(context):
+        status = restarts.next_attempt(status, context.now)
     status = restarts.next_attempt(status, context.now)
     times = {"start_time": context.now, "completion_time": None, "last_cause": ""}
     status = status.model_copy(update=times)

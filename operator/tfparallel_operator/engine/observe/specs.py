@@ -45,12 +45,15 @@ class Specs:
         self._records.pop(key, None)
         return job
 
-    async def invalid(self, body: jobs.Body, error: load.SpecError) -> observation.InvalidJob:
+    async def invalid(
+        self, body: jobs.Body, error: load.SpecError, *, has_pods: bool
+    ) -> observation.InvalidJob:
         """Return a job whose newest spec cannot be used, with the last one that could.
 
         Args:
             body: the job with its newest spec.
             error: why that cannot be used.
+            has_pods: whether the job has begun, whatever its status says.
 
         Raises:
             load.StatusError: the job's status cannot be read.
@@ -59,7 +62,7 @@ class Specs:
         status = load.read_status(body)
         problem = observation.Problem(str(error), int(body["metadata"]["generation"]))
         newer = not status.attempt and load.is_of_newer_version(body)
-        may_run = newer or bool(status.attempt)
+        may_run = newer or bool(status.attempt) or has_pods
         accepted = await self._last_accepted(body, status) if may_run else None
         return observation.InvalidJob(problem, status, accepted, newer)
 

@@ -94,7 +94,7 @@ class Reconciler:
         words = await self._waits.of(key, children.pods)
         decided = await self._decide(body, None, admission, words)
         outcome = await self._apply(body, decided)
-        if outcome == apply.DONE and decided.creations:
+        if outcome.started or (outcome == apply.DONE and decided.creations):
             self._forget(key)
         if outcome.refusal is None:
             return outcome
@@ -138,7 +138,8 @@ class Reconciler:
         except load.StatusError:
             raise
         except load.SpecError as error:
-            job = await self._specs.invalid(body, error)
+            has_pods = bool(self._children.of(uid).pods)
+            job = await self._specs.invalid(body, error, has_pods=has_pods)
         create_from = self._create_from.get(jobs.key_of(body))
         may_create = create_from is None or self._clock() >= create_from
 
@@ -294,4 +295,4 @@ class Workers:
             self._timers.after(key, BLOCKED_SECONDS)
             return metrics.Outcome.BLOCKED
         self._backoff.succeeded(key)
-        return metrics.Outcome.DONE
+        return metrics.Outcome.STARTED if outcome.started else metrics.Outcome.DONE

@@ -31,6 +31,7 @@ class Outcome(enum.StrEnum):
     """How one look at a job ended."""
 
     DONE = "done"
+    STARTED = "started"
     CONFLICT = "conflict"
     BLOCKED = "blocked"
     REFUSED = "refused"
@@ -38,7 +39,7 @@ class Outcome(enum.StrEnum):
     BUG = "bug"
 
 
-UNSERVED = frozenset({Outcome.CONFLICT, Outcome.ERROR, Outcome.BUG})
+UNSERVED = frozenset({Outcome.STARTED, Outcome.CONFLICT, Outcome.ERROR, Outcome.BUG})
 """After these what the look was for is still to be done."""
 
 

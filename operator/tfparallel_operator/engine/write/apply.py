@@ -53,9 +53,12 @@ class Outcome:
     """Seconds after which the API server wants to be asked again."""
     blocked: str = ""
     """Which name still belongs to an object that is being deleted; empty: none."""
+    started: bool = False
+    """Whether all was created, and the status is left to the next look."""
 
 
 DONE = Outcome()
+STARTED = Outcome(started=True)
 
 
 class Applier:
@@ -75,16 +78,29 @@ class Applier:
             errors.Conflict: the job has changed since it was read.
             errors.ApiError: anything else; a later decision leads to the rest of the same steps.
         """
+        if decided.starts:
+            self._check_newest(body)
+            outcome = await self._create(decided.creations)
+            if outcome == DONE:
+                return STARTED
         written = await self._write_status(body, decided)
         if written is not None:
             for event in decided.events:
                 await self._events.record(written, event)
         await self._delete(body, decided.deletions)
         await self._change(body, decided.changes)
-        outcome = await self._create(decided.creations)
+        if not decided.starts:
+            outcome = await self._create(decided.creations)
         if decided.delete_job and outcome == DONE:
             await self._delete_job(written or body)
         return outcome
+
+    def _check_newest(self, body: jobs.Body) -> None:
+        """Notice what the condition of a status would: that the job has changed meanwhile."""
+        newest = self._engine.jobs.get(jobs.key_of(body))
+        version = "resourceVersion"
+        if newest is None or newest["metadata"][version] != body["metadata"][version]:
+            raise errors.Conflict("the job has changed since it was read")
 
     async def _write_status(self, body: jobs.Body, decided: decision.Decision) -> jobs.Body | None:
         old = {k: v for k, v in (body.get("status") or {}).items() if k not in NOT_OURS}

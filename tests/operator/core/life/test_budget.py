@@ -40,7 +40,7 @@ def test_a_pod_drained_after_scaling_excuses_no_older_failure() -> None:
     world.run()
     world.settle()
     assert (world.status.restarts.failure, world.status.attempt) == (1, 2)
-    scale(world, 3)
+    world.scale(3)
     world.advance(100)
     world.step()
     assert world.status.attempt == 3
@@ -91,21 +91,12 @@ def test_a_worker_that_comes_back_is_not_passed_over_for_an_older_loss() -> None
     world.settle()
     assert world.status.replicas["Worker"].ignored == "2"
     for count in (2, 3):
-        scale(world, count)
+        world.scale(count)
         world.settle()
         world.run()
         world.settle()
     assert world.status.replicas["Worker"].ignored == ""
     assert world.pods["job-worker-2"].phase is observation.Phase.RUNNING
-
-
-def scale(world: builders.World, count: int) -> None:
-    specs = {
-        role: spec.model_copy(update={"replicas": count}) if role.value == "Worker" else spec
-        for role, spec in world.job.spec.tf_replica_specs.items()
-    }
-    spec = world.job.spec.model_copy(update={"tf_replica_specs": specs})
-    world.job = world.job.model_copy(update={"spec": spec})
 
 
 def test_a_vanished_evaluator_waits_while_another_loss_settles() -> None:

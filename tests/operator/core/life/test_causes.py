@@ -158,7 +158,7 @@ def test_a_restart_becomes_a_disruption_when_a_node_turns_out_to_be_lost() -> No
 
 def test_a_pod_that_vanishes_before_its_peers_exist_is_not_recreated() -> None:
     world = builders.World(builders.a_job(chief=1, worker=2))
-    world.step(writes=5)
+    world.step(writes=4)
     assert list(world.pods) == ["job-chief-0"]
     world.step(writes=1)
     assert world.status.replicas["Chief"].seen == "0"

@@ -30,8 +30,7 @@ def edit(world: builders.World, **changes: object) -> None:
         role: spec.model_copy(update=changes)
         for role, spec in world.job.spec.tf_replica_specs.items()
     }
-    spec = world.job.spec.model_copy(update={"tf_replica_specs": specs})
-    world.job = world.job.model_copy(update={"spec": spec})
+    world.edit_spec(tf_replica_specs=specs)
 
 
 def limits(world: builders.World) -> dict[str, str]:

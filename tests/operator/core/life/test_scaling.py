@@ -26,19 +26,10 @@ def running(workers: int = 2, **more: Any) -> builders.World:
     return world
 
 
-def scale(world: builders.World, workers: int) -> None:
-    """Change the spec, as `kubectl scale` does."""
-    specs = dict(world.job.spec.tf_replica_specs)
-    worker = types.Role.WORKER
-    specs[worker] = specs[worker].model_copy(update={"replicas": workers})
-    spec = world.job.spec.model_copy(update={"tf_replica_specs": specs})
-    world.job = world.job.model_copy(update={"spec": spec})
-
-
 def test_a_gang_is_scaled_by_a_new_attempt_after_the_cool_down() -> None:
     world = running(chief=1)
     assert (world.status.workers, len(world.pods)) == (2, 3)
-    scale(world, 3)
+    world.scale(3)
     world.settle()
     assert world.status.attempt == 1, "training has run for no minute yet"
     wake_at = world.decide().wake_at
@@ -59,7 +50,7 @@ def test_a_gang_is_scaled_by_a_new_attempt_after_the_cool_down() -> None:
 
 def test_a_gang_shrinks_likewise() -> None:
     world = running(workers=4)
-    scale(world, 1)
+    world.scale(1)
     world.advance(60)
     world.settle()
     assert set(world.pods) == {"job-worker-0"}
@@ -70,7 +61,7 @@ def test_a_gang_shrinks_likewise() -> None:
 def test_with_servers_the_chief_alone_runs_again() -> None:
     world = running(chief=1, ps=1)
     before = {name: pod.uid for name, pod in world.pods.items()}
-    scale(world, 4)
+    world.scale(4)
     world.advance(60)
     world.settle()
     after = {name: pod.uid for name, pod in world.pods.items()}
@@ -83,7 +74,7 @@ def test_with_servers_the_chief_alone_runs_again() -> None:
 def test_a_worker_that_went_and_comes_back_is_never_the_same_pod() -> None:
     world = running(workers=3, chief=1, ps=1)
     for workers in (1, 3, 2, 3):
-        scale(world, workers)
+        world.scale(workers)
         world.advance(60)
         world.settle()
         world.run()
@@ -99,7 +90,7 @@ def test_nobody_waits_for_a_cool_down_while_pods_wait() -> None:
     world.settle()
     world.run("job-worker-0")
     world.settle()
-    scale(world, 1)
+    world.scale(1)
     world.settle()
     assert (world.status.attempt, set(world.pods)) == (2, {"job-worker-0"})
 
@@ -107,16 +98,16 @@ def test_nobody_waits_for_a_cool_down_while_pods_wait() -> None:
 def test_an_attempt_that_has_no_pod_yet_begins_with_the_new_number() -> None:
     world = a_world()
     world.step(writes=1)
-    scale(world, 3)
+    world.scale(3)
     world.settle()
     assert (world.status.attempt, world.status.workers, len(world.pods)) == (1, 3, 3)
 
 
 def test_a_number_that_changes_while_pods_are_created_waits_for_the_next_attempt() -> None:
     world = a_world()
-    world.step(writes=5)
+    world.step(writes=4)
     assert set(world.pods) == {"job-worker-0"}
-    scale(world, 3)
+    world.scale(3)
     world.step()
     assert (world.status.attempt, world.status.workers) == (2, 3)
     world.settle()
@@ -127,7 +118,7 @@ def test_a_suspended_job_is_resumed_with_the_new_number() -> None:
     world = running()
     world.edit(suspend=True)
     world.settle()
-    scale(world, 5)
+    world.scale(5)
     world.settle()
     assert world.pods == {}
     world.edit(suspend=False)
@@ -139,7 +130,7 @@ def test_a_job_that_has_ended_is_not_scaled() -> None:
     world = running(chief=1)
     world.exit("job-chief-0", 0)
     world.settle()
-    scale(world, 5)
+    world.scale(5)
     world.advance(3600)
     world.settle()
     assert set(world.pods) == {"job-chief-0"}
@@ -148,7 +139,7 @@ def test_a_job_that_has_ended_is_not_scaled() -> None:
 
 def test_a_loss_is_answered_before_the_scaling() -> None:
     world = running(chief=1)
-    scale(world, 3)
+    world.scale(3)
     world.advance(60)
     del world.pods["job-worker-1"]
     world.settle()
@@ -200,7 +191,7 @@ def test_a_mesh_with_a_rest_takes_the_devices_that_there_are() -> None:
     world = builders.World(load.parse_job(document))
     world.settle()
     world.run()
-    scale(world, 4)
+    world.scale(4)
     world.advance(60)
     world.settle()
     assert (world.status.attempt, len(world.pods)) == (2, 4)

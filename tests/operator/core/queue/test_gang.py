@@ -200,10 +200,7 @@ def test_the_group_follows_the_workers_that_come_and_go() -> None:
     world = a_gang(worker=2, elastic=True)
     world.run()
     world.advance(100)
-    spec = builders.a_job(worker=3, elastic=True).spec.tf_replica_specs
-    world.job = world.job.model_copy(
-        update={"spec": world.job.spec.model_copy(update={"tf_replica_specs": spec})}
-    )
+    world.scale(3)
     world.settle()
     assert only_group(world).spec == {"minMember": 3}
 
@@ -227,8 +224,7 @@ def test_a_job_that_does_not_train_holds_no_group() -> None:
 def test_a_job_that_changes_its_scheduler_leaves_no_group_behind() -> None:
     world = a_gang(COSCHEDULING, worker=2)
     scheduling = types.Scheduling(gang=VOLCANO)
-    spec = world.job.spec.model_copy(update={"scheduling": scheduling})
-    world.job = world.job.model_copy(update={"spec": spec})
+    world.edit_spec(scheduling=scheduling)
     world.settle()
     assert only_group(world).api_version == "scheduling.volcano.sh/v1beta1"
 

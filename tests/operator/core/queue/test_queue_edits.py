@@ -1,7 +1,8 @@
 """Jobs in a queue of Kueue that their user suspends, scales, moves or deletes."""
 
 from testing.operator import builders, queues
-from tfparallel_operator.api import names, types
+from tfparallel_operator.api import names
+from tfparallel_operator.core import decision
 
 
 def test_suspended_by_its_user_it_leaves_the_queue_and_resumed_it_queues_again() -> None:
@@ -46,17 +47,9 @@ def test_a_workload_that_somebody_deletes_takes_the_pods_with_it() -> None:
 
 def scaled(world: builders.World, workers: int) -> None:
     """Have a person scale the workers, and the operator answer."""
-    scale(world, workers)
+    world.scale(workers)
     world.advance(120)
     world.settle()
-
-
-def scale(world: builders.World, workers: int) -> None:
-    """Have a person scale the workers."""
-    specs = dict(world.job.spec.tf_replica_specs)
-    specs[types.Role.WORKER] = specs[types.Role.WORKER].model_copy(update={"replicas": workers})
-    spec = world.job.spec.model_copy(update={"tf_replica_specs": specs})
-    world.job = world.job.model_copy(update={"spec": spec})
 
 
 def test_scaled_it_queues_again_with_its_new_size_and_no_disruption() -> None:
@@ -91,10 +84,10 @@ def test_evicted_and_scaled_at_once_its_workload_is_deleted_and_not_changed() ->
     queues.write_conditions(world, ("Evicted", "True", "Preempted", "to make place"))
     world.step()
     world.reap()
-    scale(world, 3)
+    world.scale(3)
     outcome = world.decide()
     assert [each.name for each in outcome.deletions] == [queues.workload_of(world).name]
-    assert outcome.changes == ()
+    assert [one.type for one in outcome.changes] == [decision.CONFIG_MAP]
 
 
 def relabelled(world: builders.World, **labels: str) -> None:

@@ -200,15 +200,27 @@ async def test_an_operator_that_loses_the_lease_after_a_status_records_no_event(
     api = memory_api.MemoryApi()
     await api.create(resources.JOBS, "default", objects.job())
 
-    def refuse_second() -> None:
-        if len(api.log) > 1:
+    def refuse_after_status() -> None:
+        if api.log[-1].endswith("/status"):
             raise lease.Lost("not held any more")
 
     time = clock.Clock()
-    async with small_engine.SmallEngine(api, api, time, refuse_second).running() as engine:
+    async with small_engine.SmallEngine(api, api, time, refuse_after_status).running() as engine:
         await engine.settle()
-    [_, status] = api.log
-    assert status.endswith("/status")
+    assert api.log[-1].endswith("/status")
+    assert not any("/events/" in write for write in api.log)
+
+
+async def test_the_status_of_a_new_job_follows_its_pods() -> None:
+    api = memory_api.MemoryApi()
+    await api.create(resources.JOBS, "default", objects.job())
+    async with small_engine.SmallEngine(api, api, clock.Clock()).running() as engine:
+        await engine.settle()
+    writes = [write for write in api.log[1:] if "/events/" not in write]
+    pods = [number for number, write in enumerate(writes) if "/pods/" in write]
+    statuses = [number for number, write in enumerate(writes) if write.endswith("/status")]
+    assert len(pods) == len(objects.job()["spec"]["tfReplicaSpecs"]) + 1
+    assert statuses == [max(pods) + 1]
 
 
 async def test_a_job_that_is_left_alone_is_not_written_to() -> None:
