@@ -43,7 +43,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """What a run of several processes told."""
+    """What a run of several processes reported."""
 
     started: float
     """Seconds since 1970, just before the first process was started."""
@@ -63,7 +63,7 @@ def script(
     pinned: bool = False,
     more: dict[str, str] | None = None,
 ) -> Run:
-    """Run a script of `benchmarks.scripts`; gives what its first process told.
+    """Run a script of `benchmarks.scripts`; returns what its first process reported.
 
     `more` are further variables of the environment.
     """
@@ -98,7 +98,7 @@ def trainer(
         processes: how many.
         devices: of each process.
         source: the folder of the user's module.
-        more: further variables of the environment; with a step log its events are given, too.
+        more: further variables of the environment; with a step log its events are returned, too.
         mesh: that of ModelSplit; absent: the strategy is MultiWorkerMirrored.
         pinned: whether each process has a core of its own, as far as there are enough.
     """

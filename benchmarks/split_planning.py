@@ -1,4 +1,4 @@
-"""How long it takes to plan a model for which the mesh is not given."""
+"""How long it takes to plan a model without a mesh."""
 
 import statistics
 

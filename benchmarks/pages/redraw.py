@@ -1,4 +1,4 @@
-"""`python -m benchmarks.pages.redraw`: draws the pictures of measured pages anew.
+"""`python -m benchmarks.pages.redraw`: redraws the pictures of measured pages.
 
 It measures nothing: `comparisons` and `split_costs` leave the numbers that they measure in the
 folder `measured`.

@@ -60,7 +60,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Reached:
-    """What all processes had done when a step was made."""
+    """What all processes had done at the end of a step."""
 
     sent: int
     """Bytes."""
@@ -118,7 +118,7 @@ def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
 def _reached(
     running: "subprocess.Popen[bytes]", log: pathlib.Path, step: int, meter: network_usage.Meter
 ) -> _Reached:
-    """Wait for a step to be made."""
+    """Wait for the end of a step."""
     while running.poll() is None and _steps(log) < step:
         time.sleep(0.002)
     counted = meter.read()
@@ -138,14 +138,14 @@ def _worked(pid: int) -> int:
 
 
 def _steps(log: pathlib.Path) -> int:
-    """How many steps are made."""
+    """How many steps have ended."""
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("\n")]
     return sum(one["event"] == outputs.StepEvent.STEP for one in records)
 
 
 def _reported(out: pathlib.Path) -> int:
-    """The step that the status tells of, which tells the placement, too; 0 before the first."""
+    """The step that the status reports, with the placement; 0 before the first."""
     try:
         status = json.loads((out / "status.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # it is being written

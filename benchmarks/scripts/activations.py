@@ -82,7 +82,7 @@ def in_flight(devices: Sequence[str], microbatches: int, rows: int) -> tuple[flo
 
 
 def main(stages: int, microbatches: int, rows: int) -> None:
-    """Measure, and tell of it."""
+    """Measure, and report the figures."""
     machine.prepare(stages, alone=True)
     names = [f"/device:CPU:{number}" for number in range(stages)]
     bounded, unbounded = in_flight(names, microbatches, rows)

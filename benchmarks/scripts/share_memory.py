@@ -19,7 +19,7 @@ _share = state.share
 
 
 def main(width: int) -> None:
-    """Train for a step, and tell of what is shared before it."""
+    """Train for a step, and report what is shared before it."""
     tfparallel_trainer.start()
     state.share = _measured
     model = keras.Sequential([keras.Input((4,))])

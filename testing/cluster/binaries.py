@@ -1,7 +1,7 @@
 """Builds the cluster's programs from the Go modules beside this file, once per version.
 
 A program's folder in the cache carries a hash of its module's files, so a changed version is
-built anew and an unchanged one is found in no time, whatever branch is checked out.
+rebuilt and an unchanged one is found in no time, whatever branch is checked out.
 """
 
 import contextlib

@@ -16,7 +16,7 @@ class Killed(BaseException):
 class CrashingApi(wrapped_api.WrappedApi):
     """Passes everything on until its last write; after that nothing.
 
-    Counted are the writes whose verb and path begin and end as given: all, or those of a status.
+    Counted are the writes whose verb and path begin and end so: all, or those of a status.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ class Trial:
             self.settle()
 
     def exit(self, name: str, code: int) -> None:
-        """End a pod that has not ended; code 137 is the kernel's for want of memory."""
+        """End a pod that has not ended; code 137 is the kernel's when memory runs out."""
         if name in self.world.pods and not self.world.pods[name].phase.ended:
             self.world.exit(name, code)
             if code == 137:

@@ -17,7 +17,7 @@ from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.run import engine, settings
 
 CLOSE_SECONDS = 0.1
-"""What TLS connections take that were cancelled while they were made: then they are closed."""
+"""What TLS connections take that were cancelled during their handshake: then they are closed."""
 
 NAMESPACES = resources.Resource("v1", "namespaces")
 SERVICE_ACCOUNTS = resources.Resource("v1", "serviceaccounts")

@@ -81,7 +81,7 @@ def write(folder: pathlib.Path, *documents: Any) -> pathlib.Path:
 
 @dataclasses.dataclass(slots=True)
 class Recorder:
-    """A watcher that keeps what it is told."""
+    """A watcher that keeps each report."""
 
     placements: Sequence[watcher.Placement] = ()
     lines: list[tuple[str, str]] = dataclasses.field(default_factory=list)

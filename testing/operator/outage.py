@@ -14,7 +14,7 @@ LIMIT_SECONDS = controlplane.START_LIMIT_SECONDS
 
 
 def restart(cluster: handle.Cluster) -> None:
-    """Kill the API server, start it anew, and return when it is ready."""
+    """Kill the API server, restart it, and return when it is ready."""
     cluster_state = state.load(cluster.directory)
     assert cluster_state is not None
     [record] = [each for each in cluster_state.processes if each.name == NAME]

@@ -11,7 +11,7 @@ from tfparallel_operator.api_server import client, resources
 
 
 class World:
-    """What outlives an engine; each `running` is an operator that is started anew."""
+    """What outlives an engine; each `running` is a restarted operator."""
 
     def __init__(self, api: memory_api.MemoryApi | None = None) -> None:
         self.api = api or memory_api.MemoryApi()

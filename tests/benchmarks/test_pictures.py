@@ -33,7 +33,7 @@ def drawn() -> Mapping[pathlib.Path, svg.Picture]:
 
 @pytest.mark.parametrize("file", MEASURED, ids=lambda file: file.stem)
 def test_a_picture_is_what_its_numbers_draw(file: pathlib.Path) -> None:
-    """If it is not, `python -m benchmarks.pages.redraw` draws it anew."""
+    """If it is not, `python -m benchmarks.pages.redraw` redraws it."""
     assert not pictures.differs(drawn()[file].document, file.read_text(encoding="utf-8"))
 
 

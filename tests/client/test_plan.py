@@ -66,7 +66,7 @@ def test_a_plan_as_data_is_all_that_is_printed(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("folder", [one for one in plans.DRAWN if one != "split-deep-cnn"])
 def test_the_picture_of_an_example_is_that_of_its_plan(folder: str) -> None:
-    """If it is not, `python -m benchmarks.pages.plans` draws it anew."""
+    """If it is not, `python -m benchmarks.pages.plans` redraws it."""
     picture = draw.picture(plans.planned(plans.DRAWN[folder]))
     shown = plans.image(folder).read_text(encoding="utf-8")
     assert not pictures.differs(picture.document, shown)

@@ -132,7 +132,7 @@ def test_kustomization_installs_an_operator_that_runs_jobs(
 
 
 def _remove_kustomization(cluster: handle.Cluster) -> None:
-    """Remove what the kustomization made, but for the namespace and the CRD, which Helm shares."""
+    """Remove what the kustomization created, except the namespace and CRD, which Helm shares."""
     kinds = "deployment,service,serviceaccount,role,rolebinding,secret,lease"
     selector = "--selector=app.kubernetes.io/name=tfparallel-operator"
     cluster.run_kubectl("delete", kinds, selector, operator.WHERE)

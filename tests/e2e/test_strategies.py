@@ -90,7 +90,7 @@ def test_parameter_servers_outlive_the_loss_of_a_worker_and_of_a_server(
 
 
 def _log(namespace: namespaces.Namespace) -> str:
-    """The chief's log; empty while its pod is made anew."""
+    """The chief's log; empty while its pod is replaced."""
     role = "tfparallel.dev/job-name=servers,tfparallel.dev/replica-role=chief"
     return namespace.kubectl("logs", f"--selector={role}", "--tail=-1", "--ignore-errors")
 

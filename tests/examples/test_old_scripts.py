@@ -58,7 +58,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def run(
     python: pathlib.Path, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run this Python in surroundings without TF_CONFIG but what is given."""
+    """Run this Python in an environment without TF_CONFIG, unless the variables have it."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         (str(python), *arguments),

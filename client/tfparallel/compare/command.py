@@ -108,7 +108,7 @@ def count_fields(jobs: Mapping[plan.Mode, types.TFParallelJob]) -> Mapping[plan.
 
 
 def _fields(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """The fields below a value that are given, without templates: those only start our records."""
+    """The fields that a value has below it, without templates: those only start our records."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if name != "template":

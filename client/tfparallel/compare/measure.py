@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from tfparallel.compare import records
 
 EVALUATED = "val_"
-"""Begins the names of what an evaluation found."""
+"""Begins the names of an evaluation's metrics."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Point:
     examples: int
     """Used so far."""
     seconds: float
-    """Since the first step was made."""
+    """Since the end of the first step."""
     values: Mapping[str, float]
     """Loss and metrics then."""
 

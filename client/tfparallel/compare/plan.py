@@ -1,4 +1,4 @@
-"""Which runs a comparison is made of: jobs that follow from the one that is given. Pure."""
+"""The runs of a comparison: jobs that follow from the user's job. Pure."""
 
 import copy
 import dataclasses

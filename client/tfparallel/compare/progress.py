@@ -1,4 +1,4 @@
-"""What a person sees while the runs of a comparison are made."""
+"""What a person sees during the runs of a comparison."""
 
 import types
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Screen:
         self._bar = progress_bar(self._err)
         self._task = self._bar.add_task("", total=float(total), details="")
         self.what = ""
-        """The run that is being made."""
+        """The current run."""
         self.processes = 0
         """How many it has."""
 

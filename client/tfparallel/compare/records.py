@@ -9,7 +9,7 @@ from tfparallel_trainer.contract import outputs
 
 
 class RecordsError(ValueError):
-    """A run's records do not tell of one whole run; says why."""
+    """A run's records do not describe one whole run; says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Step:
     """An update of the weights."""
 
     at: float
-    """When it was known to be made, in seconds of some clock."""
+    """When its end was known, in seconds of some clock."""
     examples: int
     loss: float
     staleness: int | None
@@ -33,7 +33,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Epoch:
-    """An epoch: its steps in the order in which they were made."""
+    """An epoch: its steps in their order."""
 
     began: float
     steps: Sequence[Step]
@@ -95,7 +95,7 @@ class Run:
 
     @property
     def trained_from(self) -> float:
-        """When the first step was made: what is before it is starting and tracing."""
+        """The end of the first step: what is before it is starting and tracing."""
         return self.epochs[0].steps[0].at
 
 

@@ -90,7 +90,7 @@ class Report(Pictured):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A job's runs in both modes, of which a report is made."""
+    """A job's runs in both modes, the input of a report."""
 
     job: str
     batch: int

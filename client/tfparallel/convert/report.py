@@ -65,7 +65,7 @@ def _table(notices: Sequence[conversion.Notice]) -> Iterator[str]:
 
 
 def _general(kind: Kind, reports: Sequence[Report]) -> Iterator[str]:
-    """Yield in one line what holds for every job and stands in no table."""
+    """Yield in one line what holds for every job and is in no table."""
     shown = {notice.difference for report in reports for notice in report.notices}
     subjects = [
         _plain(difference.value.subject)

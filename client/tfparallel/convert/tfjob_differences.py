@@ -94,7 +94,7 @@ class TFJobDifference(conversion.Difference):
         conversion.Severity.BEHAVIOR,
         "evaluator in `TF_CONFIG`",
         "in the cluster of every replica",
-        "only in its own, as TensorFlow 2 wants it",
+        "only in its own, as in TensorFlow 2",
         "leaves it",
     )
     MASTER = conversion.Row(
@@ -244,7 +244,7 @@ class TFJobDifference(conversion.Difference):
     )
     MISPLACED = conversion.Row(
         conversion.Severity.BEHAVIOR,
-        "fields of `runPolicy` that stand in `spec`",
+        "fields of `runPolicy` in `spec`",
         "ignored silently; the older tf-operator read them",
         "refused",
         "moves them to where they count",

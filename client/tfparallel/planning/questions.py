@@ -116,7 +116,7 @@ def _of_module(file: pathlib.Path, options: Options) -> plan.Question:
 
 
 def _with_options(basis: plan.Question, options: Options) -> plan.Question:
-    """Return a question in which options stand in for fields."""
+    """Return a question in which options replace fields."""
     processes, devices = _divide(basis, options)
     changes = {
         "memory": None if options.memory is None else written.size(options.memory),

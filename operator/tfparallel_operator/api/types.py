@@ -1,6 +1,6 @@
 """The spec of a TFParallelJob. The custom resource's schema and reference are generated from it.
 
-Fields that Kubeflow's TFJob has keep their names and, when given, their meaning.
+Fields that Kubeflow's TFJob has keep their names and, if set, their meaning.
 """
 
 import enum

@@ -59,7 +59,7 @@ def force_deletions(
 
     On a node without a network such a pod may still run and write. The shipped trainer fences
     itself: who writes checkpoints holds its attempt, and gives way to a newer one. No one fences a
-    command of a person's own, so the Event of the deletion warns of it.
+    person's own command, so the Event of the deletion warns.
     """
     due = [(pod, pod.delete_by + PATIENCE) for pod in pods if pod.delete_by is not None]
     overdue = (pod for pod, at in due if at <= now)

@@ -20,7 +20,7 @@ def active(job: types.TFParallelJob, status: job_status.JobStatus) -> datetime.d
 def overdue(
     context: context.DecisionContext, status: job_status.JobStatus
 ) -> tuple[failure.Loss | None, datetime.datetime | None]:
-    """Return the loss that a deadline has made, or when it will make one.
+    """Return the loss that a deadline causes, or when it will cause one.
 
     Until training runs its pods may wait for too long; while it runs it may report too rarely.
     """

@@ -1,4 +1,4 @@
-"""Which pods should be near each other, and how the scheduler is told. Pure.
+"""Which pods should be near each other, as terms for the scheduler. Pure.
 
 The ranks of a mesh are numbered with tensor varying fastest, then spatial, stage and data, and a
 pod has ranks that follow each other. So devices that exchange most are in one pod when it has

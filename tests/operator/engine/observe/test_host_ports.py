@@ -1,4 +1,4 @@
-"""Ports of nodes: no two jobs have the same, also after the operator was started anew."""
+"""Ports of nodes: no two jobs have the same, also after a restart of the operator."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The progress endpoint: right tokens are heard, all others refused; what is written, and when."""
+"""The progress endpoint: it accepts right tokens alone; what it writes, and when."""
 
 import asyncio
 import contextlib

@@ -133,7 +133,7 @@ async def test_who_lets_go_is_followed_at_once() -> None:
     assert not await two.attempt()
     await two.release()
     assert world.spec["holderIdentity"] == "one"
-    await world.write(renewTime="2026-11-21T10:00:00.000000Z")  # its own, of which it did not hear
+    await world.write(renewTime="2026-11-21T10:00:00.000000Z")  # its own, whose answer it lost
     await one.release()
     assert "holderIdentity" not in world.spec
     with pytest.raises(lease.Lost):

@@ -84,7 +84,7 @@ def _outcome(api: memory_api.MemoryApi) -> Outcome:
 
 
 def _timeless(value: Any) -> Any:
-    """Leave out times, and the condition that tells of refusals: it stays when they are over."""
+    """Leave out times, and the condition that reports refusals: it stays when they are over."""
     if isinstance(value, dict):
         return {k: _timeless(v) for k, v in value.items() if not k.lower().endswith("time")}
     if isinstance(value, list):

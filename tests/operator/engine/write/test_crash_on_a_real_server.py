@@ -27,7 +27,7 @@ ALWAYS = {1, 2, 5, 8, 12}
 
 
 class Supervisor:
-    """Runs the operator, and starts it anew when it was killed, as a Deployment does."""
+    """Runs the operator, and restarts it when it was killed, as a Deployment does."""
 
     def __init__(self, place: harness.Place, begin: str, end: str, crash: int) -> None:
         self._place = place

@@ -70,7 +70,7 @@ def test_killed_and_terminated_runs_resume_exactly(tmp_path: pathlib.Path) -> No
     before = max(step for step in range(steps) if step % 7 == 0 or step % 5 == 0)
     assert kept == [f"step-{step:010}" for step in (before, steps)]
 
-    # Python tells of every module that it imports.
+    # Python reports every module that it imports.
     with start(tmp_path, 4, trainer, {"PYTHONPROFILEIMPORTTIME": "1"}, new=True) as group:
         ended = group.wait()
     assert [one.code for one in ended] == [0, 0], ended

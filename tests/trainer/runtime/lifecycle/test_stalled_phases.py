@@ -91,7 +91,7 @@ def variables(moment: str) -> dict[str, str]:
 
 
 def job(folder: pathlib.Path, **more: Any) -> dict[str, Any]:
-    """The arguments of a job whose module stands in the folder."""
+    """The arguments of a job whose module is in the folder."""
     (folder / "model.py").write_text(MODEL)
     return {
         "module": "model.py",

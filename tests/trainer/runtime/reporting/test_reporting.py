@@ -16,7 +16,7 @@ from tfparallel_trainer.storage import folder as folders
 
 
 class Kept(progress.Pusher):
-    """Keeps what it is given."""
+    """Keeps what it receives."""
 
     def __init__(self) -> None:
         super().__init__(None, 1, print)
