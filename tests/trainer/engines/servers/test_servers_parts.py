@@ -213,7 +213,7 @@ def test_the_first_error_is_reported_and_not_that_others_were_cancelled(
             work.take()
 
 
-class Held:
+class PendingResult:
     """A result that a test lets come."""
 
     def __init__(self) -> None:
@@ -231,13 +231,13 @@ class Workers:
     """A coordinator; what it was given, in order, and how often it was asked who is hung."""
 
     def __init__(self) -> None:
-        self.given: list[Held] = []
+        self.given: list[PendingResult] = []
         self.looks = 0
         self.hung = 1
 
-    def schedule(self, function: Any, args: Any) -> Held:
+    def schedule(self, function: Any, args: Any) -> PendingResult:
         del function, args
-        self.given.append(Held())
+        self.given.append(PendingResult())
         return self.given[-1]
 
     def count_hung(self) -> int:
