@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class TimedOutError(AssertionError):
-    """The condition did not hold within the limit."""
+    """The condition did not hold within the limit, or can no longer hold."""
 
 
 def until(
@@ -24,19 +24,27 @@ def until(
     limit: float = LIMIT_SECONDS,
     *,
     when: Callable[[T], Any] = bool,
+    in_vain: Callable[[], str] = str,
     poll: float = POLL_SECONDS,
 ) -> T:
     """Call `condition` until `when` holds for its value, and return that value.
 
+    `in_vain` returns why the condition can no longer hold; empty while it can.
+
     Raises:
-        TimedOutError: The limit passed; the message says `what` was awaited and the last value.
+        TimedOutError: The limit passed, or waiting is in vain; the message says `what` was awaited
+            and the last value, or why it cannot come.
     """
     deadline = time.monotonic() + limit
-    while not when(value := condition()):
+    while True:
+        reason = in_vain()  # first, because what ends may have done its part just before
+        if when(value := condition()):
+            return value
+        if reason:
+            raise TimedOutError(f"In vain: {what}. {reason}")
         if time.monotonic() > deadline:
             raise TimedOutError(_message(what, limit, value))
         time.sleep(poll)
-    return value
 
 
 async def until_async(
@@ -62,6 +70,22 @@ async def until_async(
                 await asyncio.sleep(poll)
     except TimeoutError:
         raise TimedOutError(_message(what, limit, value)) from None
+
+
+async def until_in_loop(
+    condition: Callable[[], T],
+    what: str,
+    limit: float = LIMIT_SECONDS,
+    *,
+    when: Callable[[T], Any] = bool,
+    poll: float = POLL_SECONDS,
+) -> T:
+    """Do the same with a plain function while the event loop goes on; `until` would stop it."""
+
+    async def value() -> T:
+        return condition()
+
+    return await until_async(value, what, limit, when=when, poll=poll)
 
 
 async def idle() -> None:

@@ -121,19 +121,15 @@ def stop(records: Iterable[Record], grace: float = 1.0) -> None:
 def wait_until(what: str, check: Check, watched: Sequence[Record], limit: float) -> None:
     """Wait for `check`; the death of a watched process ends the wait with the end of its log."""
 
-    def checked() -> bool:
-        if check():
-            return True
-        for record in watched:
-            if not alive(record):
-                raise console.ClusterError(f"{record.name} ended.\n{tail(Path(record.log))}")
-        return False
+    def end() -> str:
+        ended = (record for record in watched if not alive(record))
+        return "\n".join(f"{record.name} ended.\n{tail(Path(record.log))}" for record in ended)
 
     try:
-        waiting.until(checked, what, limit, poll=POLL_SECONDS)
-    except waiting.TimedOutError:
+        waiting.until(check, what, limit, in_vain=end, poll=POLL_SECONDS)
+    except waiting.TimedOutError as error:
         logs = "\n".join(tail(Path(record.log)) for record in watched[-2:])
-        raise console.ClusterError(f"Waited {limit:.0f} s in vain for {what}.\n{logs}") from None
+        raise console.ClusterError(f"{error}\n{logs}") from None
 
 
 def tail(log: Path) -> str:

@@ -146,14 +146,16 @@ class Namespace:
             yield
             last = _numbers(self._raw(path)["items"])
 
-            def complete() -> bool:
-                runs = watch.runs()
-                if last <= _numbers(versions(file)):
-                    return True
-                assert runs, f"the watch has ended: {watch.complaints()}"
-                return False
+            def end() -> str:
+                return "" if watch.runs() else f"the watch has ended: {watch.complaints()}"
 
-            waiting.until(complete, "the last versions", GONE_SECONDS)
+            waiting.until(
+                lambda: _numbers(versions(file)),
+                "the last versions",
+                GONE_SECONDS,
+                when=last.issubset,
+                in_vain=end,
+            )
 
     def _raw(self, path: str) -> Object:
         """What the API server answers."""

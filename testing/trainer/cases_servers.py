@@ -127,7 +127,7 @@ def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trai
         chief_replica = replica.build(module, shape.Mesh(), 0, "", seeds[0], first.sample())
         count = tf.Variable(0, dtype=tf.int64, trainable=False)
     engine = asynchronous.Asynchronous(
-        ledger.Ledger(members.coordinator, _THREADS, members.workers.hung_since),
+        ledger.Ledger(members.coordinator, _THREADS, members.workers.count_hung),
         members.workers,
         chief_replica,
         steps.Steps(members.strategy, module, chief_replica, count, None),

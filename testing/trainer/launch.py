@@ -78,16 +78,21 @@ class Group:
         out, err = self._files[number]
         return Ended(self.processes[number].poll(), out.read_text(), err.read_text())
 
+    def end(self, number: int) -> str:
+        """How a process has ended, for people; empty while it runs."""
+        if self.processes[number].poll() is None:
+            return ""
+        return f"It has ended: {self.result(number)}"
+
     def wait_for_output(self, number: int, text: str, limit: float = _LIMIT_SECONDS) -> None:
         """Wait until a process has written something."""
-
-        def look() -> tuple[bool, bool]:
-            ended = self.processes[number].poll() is not None  # if so, it has written everything
-            return text in self._files[number][0].read_text(), ended
-
-        what = f"{text!r} in {self._files[number]}"
-        is_written, _ = waiting.until(look, what, limit, when=any, poll=0.02)
-        assert is_written, f"{what}: the process has ended without it"
+        waiting.until(
+            lambda: text in self._files[number][0].read_text(),
+            f"{text!r} in {self._files[number]}",
+            limit,
+            in_vain=lambda: self.end(number),
+            poll=0.02,
+        )
 
 
 def environments(

@@ -168,7 +168,7 @@ def test_the_page_on_availability_lists_its_values() -> None:
     assert listed == {name: str(values[name]) for name in ("replicas", "leaseSeconds")}
 
 
-def test_several_operators_avoid_each_other_and_are_drained_one_by_one(
+def test_several_operators_avoid_each_other_and_leave_one_by_one(
     chart: rendering.Render,
 ) -> None:
     alone = chart()
@@ -178,6 +178,7 @@ def test_several_operators_avoid_each_other_and_are_drained_one_by_one(
     objects = chart("replicas=2")
     deployment, budget = objects.one("Deployment")["spec"], objects.one("PodDisruptionBudget")
     assert deployment["replicas"] == 2
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
     assert budget["spec"]["selector"] == deployment["selector"]
     assert budget["spec"]["maxUnavailable"] == 1
     avoided = deployment["template"]["spec"]["affinity"]["podAntiAffinity"]

@@ -158,8 +158,8 @@ def test_a_run_that_nobody_reads_any_more_ends(tmp_path: pathlib.Path) -> None:
         env={**os.environ, jobs.MARK: mark},
     ) as runner:
         assert runner.stdout is not None
-        while not runner.stdout.readline().startswith("["):
-            pass
+        while not (line := runner.stdout.readline()).startswith("["):
+            assert line  # else the run has ended
         runner.stdout.close()
         assert runner.wait(_SECONDS) == 143
         assert runner.stderr is not None

@@ -268,7 +268,7 @@ def test_a_folder_becomes_a_page_next_to_its_run(tmp_path: pathlib.Path) -> None
     assert "loss by step" in file.read_text(encoding="utf-8")
     other = tmp_path / "new/page.html"
     assert invoke(str(tmp_path / "digits"), "-o", str(other)).exit_code == 0
-    assert other.exists()
+    assert other.read_bytes() == file.read_bytes()
 
 
 def test_a_run_that_was_cut_off_is_shown_as_far_as_it_came(tmp_path: pathlib.Path) -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from testing import pages, paths
 from testing.operator import harness
-from tfparallel import submission
+from tfparallel import sources, submission
 from tfparallel.cluster import access, backend
 from tfparallel_operator.api import load, names
 from tfparallel_operator.api_server import resources
@@ -148,7 +148,8 @@ def test_the_job_of_the_page_gets_the_files(tmp_path: pathlib.Path) -> None:
     (tmp_path / "job.yaml").write_text(text)
     (tmp_path / "train.py").write_text("x = 1\n")
     prepared = submission.read(tmp_path / "job.yaml")
-    assert prepared.sources
+    [config_map], [expected] = prepared.sources, sources.pack(tmp_path, None).config_maps("any")
+    assert config_map["binaryData"] == expected["binaryData"]
     assert [pod["initContainers"][0]["name"] for pod in pods(prepared)] == [names.SOURCE_CONTAINER]
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from testing import browser, pages, paths
+from testing import browser, pages, paths, waiting
 
 _REMOTE = re.compile(r"<(?:script|img|iframe|link rel=.stylesheet)[^>]*(?:src|href)=.?https?:")
 
@@ -113,6 +113,5 @@ async def test_every_page_fits_the_screen(
 async def test_the_search_needs_no_server(site: pathlib.Path, tmp_path: pathlib.Path) -> None:
     async with browser.opened(tmp_path) as shown:
         await shown.open(site / "index.html")
-        while not (results := await shown.evaluate(_SEARCH)):
-            pass
+        results = await waiting.until_async(lambda: shown.evaluate(_SEARCH), "results")
         assert str(site / "how-to/scheduling.html") in results

@@ -30,6 +30,29 @@ def test_a_wait_in_vain_says_for_what_and_the_last_value() -> None:
         waiting.until(dict, "a pod", 0)
 
 
+async def test_other_tasks_go_on_while_a_plain_condition_is_awaited() -> None:
+    event = asyncio.Event()
+    task = asyncio.create_task(event.wait())
+    asyncio.get_running_loop().call_soon(event.set)
+    assert await waiting.until_in_loop(task.done, "the end of a task")
+
+
+def test_a_wait_in_vain_ends_at_once_with_the_reason() -> None:
+    with pytest.raises(waiting.TimedOutError, match=r"^In vain: a line\. It has ended$"):
+        waiting.until(bool, "a line", 0.0, in_vain=lambda: "It has ended")
+
+
+def test_the_last_act_before_the_end_is_seen() -> None:
+    """The end is looked at first: whatever came before it is there at the next look."""
+    lines: list[str] = []
+
+    def end() -> str:
+        lines.append("last")
+        return "It has ended"
+
+    assert waiting.until(lambda: lines, "a line", in_vain=end) == ["last"]
+
+
 async def test_a_condition_that_never_answers_is_cancelled() -> None:
     async def hung() -> bool:
         return await asyncio.Event().wait()

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from testing import waiting
 from testing.operator import local_jobs as jobs
 from tfparallel_operator.local import process
 
@@ -140,8 +141,9 @@ async def test_a_supervisor_is_killed_when_its_command_has_just_begun(
     tmp_path: pathlib.Path,
 ) -> None:
     async with Started("sleep", "60", folder=tmp_path) as started:
-        while len(processes := started.alive()) < 2:
-            await asyncio.sleep(0)
+        processes = await waiting.until_in_loop(
+            started.alive, "two processes", when=lambda alive: len(alive) == 2, poll=0
+        )
         [supervisor] = [pid for pid in processes if _parent(pid) == os.getpid()]
         os.kill(supervisor, signal.SIGKILL)
         assert await started.wait() == 137

@@ -2,7 +2,6 @@ import asyncio
 import datetime
 import json
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -22,15 +21,6 @@ def _failure(outcome: run.Outcome) -> str:
     failed = conditions.find(outcome.job.status, names.Condition.FAILED)
     assert failed is not None
     return f"{failed.reason}: {failed.message}"
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait while a run goes on in this loop."""
-
-    async def holds() -> bool:
-        return condition()
-
-    await waiting.until_async(holds, what)
 
 
 async def test_a_job_whose_chief_ends_well_has_succeeded(tmp_path: pathlib.Path) -> None:
@@ -208,7 +198,7 @@ async def test_a_folder_with_something_else_in_it_is_refused(tmp_path: pathlib.P
 async def test_two_runs_never_share_a_folder(tmp_path: pathlib.Path) -> None:
     document = jobs.job({"Worker": jobs.shell("touch up; while [ ! -e go ]; do sleep 0.05; done")})
     first = asyncio.create_task(jobs.finish(tmp_path, document))
-    await until((tmp_path / "up").exists, "the first run")
+    await waiting.until_in_loop((tmp_path / "up").exists, "the first run")
     with pytest.raises(load.SpecError, match="another run uses this folder"):
         await jobs.finish(tmp_path, document)
     (tmp_path / "go").touch()
@@ -320,7 +310,7 @@ async def test_the_coordinator_reports_with_its_token(tmp_path: pathlib.Path) ->
     recorder = jobs.Recorder()
     job_source = source.read(jobs.write(tmp_path, document))
     running = asyncio.create_task(run.run(job_source, tmp_path / "out", recorder))
-    await until(lambda: len(recorder.lines) >= 3, "what both replicas print")
+    await waiting.until_in_loop(lambda: len(recorder.lines) >= 3, "what both replicas print")
     url, token = recorder.of("chief-0")
     assert recorder.of("worker-0") == ["none"]
     right = {"Authorization": f"Bearer {token}"}

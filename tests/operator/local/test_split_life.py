@@ -70,11 +70,11 @@ async def test_a_killed_process_costs_no_more_than_a_restart(tmp_path: pathlib.P
     job_source = source.read(jobs.write(split, document))
     running = asyncio.create_task(run.run(job_source, split / "out", recorder))
 
-    async def moved() -> bool:
+    def moved() -> bool:
         assert not running.done(), recorder.lines[-20:]
         return bool(recorder.reports and recorder.reports[-1].step >= STEPS_BEFORE_THE_LOSS)
 
-    await waiting.until_async(moved, "some steps", 300)
+    await waiting.until_in_loop(moved, "some steps", 300)
     first, *_ = jobs.processes(mark)
     os.kill(first, signal.SIGKILL)
     output = _hurry(split)

@@ -68,6 +68,7 @@ def test_with_servers_the_chief_alone_runs_again() -> None:
     assert world.status.attempt == 1
     assert {name for name in before if before[name] != after[name]} == {"job-chief-0"}
     assert after.keys() - before.keys() == {"job-worker-2", "job-worker-3"}
+    assert world.status.replica_attempts == {"chief-0": 1}, "workers that join are new"
     assert world.status.restarts == job_status.Restarts()
 
 

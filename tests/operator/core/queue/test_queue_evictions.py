@@ -125,7 +125,11 @@ def test_at_the_end_the_quota_is_free_when_the_last_pod_has_ended(code: int, rea
     world.settle()
     assert builders.state_of(world) == reason
     assert "Finished" not in queues.conditions_of(world), "a worker still has its devices"
+    world.update("job-worker-0", lingers=True)
     world.exit("job-worker-0", 0)
+    world.settle()
+    assert "Finished" not in queues.conditions_of(world), "its sidecar still has them"
+    world.update("job-worker-0", lingers=False)
     world.settle()
     assert queues.conditions_of(world)["Finished"] == ("True", reason)
     assert builders.truth(world, queues.ADMITTED) == ("False", "JobFinished")

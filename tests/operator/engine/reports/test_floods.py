@@ -82,14 +82,14 @@ async def test_the_lease_is_renewed_while_every_slot_of_the_jobs_is_taken(
                 hung -= 1
         return await request(api, verb, path, *rest, **more)
 
-    async def all_taken() -> bool:
+    def all_taken() -> bool:
         return hung == client.MAX_IN_FLIGHT
 
     monkeypatch.setattr(client.Client, "_request", hang)
     async with place.operator(lease="operator", lease_seconds=3, instance="one"):
         for number in range(4):
             await place.create_job(objects.job(f"wide-{number}", workers=20))
-        await waiting.until_async(all_taken, "every slot is taken by a creation of a pod")
+        await waiting.until_in_loop(all_taken, "every slot is taken by a creation of a pod")
         version = (await place.api.list(resources.LEASES, place.namespace)).version
         seen = 0
         async with asyncio.timeout(waiting.LIMIT_SECONDS):
@@ -98,7 +98,7 @@ async def test_the_lease_is_renewed_while_every_slot_of_the_jobs_is_taken(
                 seen += 1
                 if seen == RENEWALS:
                     break
-        assert await all_taken()
+        assert all_taken()
         release.set()
         await place.until_status("its pods exist", _has_all_pods, "wide-3")
 

@@ -166,12 +166,12 @@ async def _second(
         second = engine.Engine(settings, wrap(api))
         task = asyncio.create_task(handlers.run(second, stop))
 
-        async def standing_by() -> bool:
+        def standing_by() -> bool:
             leads = second.metrics.registry.get_sample_value("tfparallel_leader")
             return leads == 0 and not second.missing()
 
         try:
-            await waiting.until_async(standing_by, "the second stands by")
+            await waiting.until_in_loop(standing_by, "the second stands by")
             yield second.metrics
         finally:
             stop.set()
@@ -192,11 +192,7 @@ async def test_a_leader_that_is_killed_while_it_starts_a_job_is_followed_by_the_
         await _until_held(place, "operator-0")
         async with _second(place, monkeypatch):
             await place.create_job(objects.job(workers=workers))
-
-            async def begun() -> bool:
-                return bool(created)
-
-            await waiting.until_async(begun, "the first of its pods is there")
+            await waiting.until_in_loop(lambda: created, "the first of its pods is there")
             first.process.kill()
             await _end_lease(place)
             await _until_held(place, "operator-1")
@@ -239,12 +235,11 @@ async def test_a_new_leader_does_not_trust_its_watches(
             first.process.kill()
             await _end_lease(place)
             await _until_held(place, "operator-1")
-            looks = "tfparallel_reconcile_duration_seconds_count"
-
-            async def looked() -> bool:
-                return bool(counted.registry.get_sample_value(looks, {"outcome": "done"}))
-
-            await waiting.until_async(looked, "the second has looked at the job")
+            looks = ("tfparallel_reconcile_duration_seconds_count", {"outcome": "done"})
+            await waiting.until_in_loop(
+                lambda: counted.registry.get_sample_value(*looks),
+                "the second has looked at the job",
+            )
     status = await place.status()
     assert (status["state"], status["attempt"]) == ("Running", 1)
     assert {pod["metadata"]["uid"] for pod in (await place.pods()).values()} == uids

@@ -53,10 +53,9 @@ async def _running(gate: Gate) -> AsyncIterator[memory_api.MemoryApi]:
 
 
 async def _until_decided_on(gate: Gate) -> None:
-    async def begun() -> bool:
-        return gate.waiting == 1
-
-    await waiting.until_async(begun, "the decision on the large job has begun")
+    await waiting.until_in_loop(
+        lambda: gate.waiting == 1, "the decision on the large job has begun"
+    )
 
 
 def _pods(api: memory_api.MemoryApi, job: str) -> int:
@@ -72,11 +71,7 @@ async def test_other_jobs_go_on_during_a_decision_on_a_large_one(
         await api.create(resources.JOBS, "default", objects.job("large", LARGE))
         await _until_decided_on(gate)
         await api.create(resources.JOBS, "default", objects.job("small", 2))
-
-        async def created() -> bool:
-            return _pods(api, "small") == 3
-
-        await waiting.until_async(created, "the small job has its pods")
+        await waiting.until_in_loop(lambda: _pods(api, "small") == 3, "the small job has its pods")
         assert (gate.waiting, _pods(api, "large")) == (1, 0)
     assert _pods(api, "large") == LARGE + 1
 
@@ -142,9 +137,9 @@ async def test_a_look_that_fails_leaves_no_manifest_behind(
         first, second, *_ = looks
         assert len(first) + len(second) > 2 * LARGE
 
-        async def forgotten() -> bool:
+        def forgotten() -> bool:
             gc.collect()
             return not any(reference() for reference in (*first, *second))
 
         # A look may still end, and may decide twice; a leak lasts.
-        await waiting.until_async(forgotten, "no manifest of the first two looks is left")
+        await waiting.until_in_loop(forgotten, "no manifest of the first two looks is left")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testing import clock
+from testing import clock, waiting
 from testing.operator import memory_api
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.engine.run import lease
@@ -191,8 +191,9 @@ async def test_a_renewal_is_tried_again_while_there_is_time() -> None:
     before = world.spec["renewTime"]
     world.api.faults = [errors.Unavailable("down"), errors.Conflict("changed", status=409)]
     task = asyncio.create_task(one.keep())
-    while world.api.faults or world.spec["renewTime"] == before:
-        await asyncio.sleep(0.01)
+    await waiting.until_in_loop(
+        lambda: not world.api.faults and world.spec["renewTime"] != before, "the renewal"
+    )
     assert not task.done()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -81,11 +81,7 @@ async def test_a_kill_after_a_write_leads_to_the_same_end(
         await place.end("digits-chief-0", 0)
         status = await place.until_state("Succeeded")
         await place.until_pods("digits-chief-0", attempt=2)
-
-        async def killed() -> bool:
-            return supervisor.kills == 1
-
-        await waiting.until_async(killed, "the operator was killed")
+        await waiting.until_in_loop(lambda: supervisor.kills == 1, "the operator was killed")
     assert status["attempt"] == 2
     assert status["restarts"] == {"failure": 1, "disruption": 0}
     assert sorted(created) == [(pod, attempt, "0") for pod in ALL for attempt in ("1", "2")]

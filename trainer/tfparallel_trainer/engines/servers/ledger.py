@@ -7,7 +7,7 @@ without limit, so what such a worker holds is given out again here, and may then
 import concurrent.futures
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import tensorflow as tf
@@ -25,23 +25,22 @@ class _Piece(Generic[Label]):
     label: Label
     function: Any
     arguments: tuple[Any, ...]
-    sent_at: float
 
 
 class Ledger(Generic[Label]):
     """The work that is given out and has not come back."""
 
-    def __init__(
-        self, coordinator: Any, threads: int, hung_since: Callable[[], Sequence[float]]
-    ) -> None:
+    def __init__(self, coordinator: Any, threads: int, count_hung: Callable[[], int]) -> None:
         """Give work by TensorFlow's coordinator; as many threads fetch results.
 
-        `hung_since` gives for each worker that is hung the time since when that is known.
+        `count_hung` counts the workers that are hung now.
         """
         self._coordinator = coordinator
-        self._hung_since = hung_since
+        self._count_hung = count_hung
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, "results")
         self._pieces: dict[concurrent.futures.Future[Any], _Piece[Label]] = {}
+        self._abandoned: list[concurrent.futures.Future[Any]] = []
+        """Of pieces that were given out again; a hung worker still has each that has not ended."""
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -49,7 +48,7 @@ class Ledger(Generic[Label]):
     def send(self, label: Label, function: Any, arguments: tuple[Any, ...]) -> None:
         """Give work to the next worker that is free, or raise what an earlier piece failed with."""
         value = self._coordinator.schedule(function, args=arguments)
-        piece = _Piece(label, function, arguments, time.monotonic())
+        piece = _Piece(label, function, arguments)
         self._pieces[self._threads.submit(fetch, value)] = piece
 
     def take(self) -> list[tuple[Label, Any]]:
@@ -78,15 +77,16 @@ class Ledger(Generic[Label]):
     def _rescue(self) -> None:
         """Give out again what only workers that are hung can still have in their hands.
 
-        Each has one piece at a time; so long as there are more, others bring them back.
+        Each has one piece at a time, and may take one when it is already known to be hung: the
+        coordinator does not know. So long as there are more, others bring them back.
         """
-        known = self._hung_since()
-        if not known or len(self._pieces) > len(known):
+        self._abandoned = [future for future in self._abandoned if not future.done()]
+        if len(self._pieces) > self._count_hung() - len(self._abandoned):
             return
         for future, piece in list(self._pieces.items()):
-            if piece.sent_at < max(known):
-                del self._pieces[future]  # its result is never taken, should it ever come
-                self.send(piece.label, piece.function, piece.arguments)
+            del self._pieces[future]  # its result is never taken, should it ever come
+            self._abandoned.append(future)
+            self.send(piece.label, piece.function, piece.arguments)
 
 
 def fetch(value: Any) -> Any:

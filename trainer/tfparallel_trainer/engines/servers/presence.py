@@ -30,7 +30,7 @@ class Workers:
         self._say = say
         self._gone: set[tasks.Task] = set()
         self._back: set[tasks.Task] = set()
-        self._hung_since: dict[tasks.Task, float] = {}
+        self._hung: set[tasks.Task] = set()
         self._lives: dict[tasks.Task, str] = {}
         self.steps = {worker.name: 0 for worker in workers}
         """Steps of this attempt by worker."""
@@ -38,11 +38,11 @@ class Workers:
     @property
     def missing(self) -> bool:
         """Whether not one worker is there."""
-        return len(self._gone | set(self._hung_since)) == len(self._workers)
+        return len(self._gone | self._hung) == len(self._workers)
 
-    def hung_since(self) -> Sequence[float]:
-        """For each worker that is hung, the time since when that is known."""
-        return list(self._hung_since.values())
+    def count_hung(self) -> int:
+        """Return how many workers are hung."""
+        return len(self._hung)
 
     def count_step(self, index: int) -> None:
         """Count a step of a worker."""
@@ -60,7 +60,7 @@ class Workers:
     def _look_at(self, worker: tasks.Task, gone: bool) -> None:
         if gone and worker not in self._gone:
             self._gone.add(worker)
-            self._hung_since.pop(worker, None)
+            self._hung.discard(worker)
             self._lives.pop(worker, None)
             self._answers.forget(worker.name)
             self._say(f"{worker.name} is gone ({worker.address}); it may come back there")
@@ -71,14 +71,14 @@ class Workers:
         if gone:
             return
         silent = self._answers.silence(worker.name) > SILENCE_SECONDS
-        if silent and worker not in self._hung_since:
-            self._hung_since[worker] = time.monotonic()
+        if silent and worker not in self._hung:
+            self._hung.add(worker)
             self._say(
                 f"{worker.name} has not asked for {SILENCE_SECONDS:g} s ({worker.address}): it is "
                 "frozen or out of reach, and its batch is given to another"
             )
-        elif not silent and worker in self._hung_since:
-            del self._hung_since[worker]
+        elif not silent and worker in self._hung:
+            self._hung.remove(worker)
             self._back.add(worker)
             self._say(f"{worker.name} asks again")
 

@@ -69,7 +69,7 @@ class Course(engine.Course):
         workers = self._workers
         most = asynchronous.waiting(len(workers.steps)) + len(workers.steps)
         worker_engine = asynchronous.Asynchronous(
-            ledger.Ledger(coordinator, most, workers.hung_since),
+            ledger.Ledger(coordinator, most, workers.count_hung),
             workers,
             replica,
             steps.Steps(strategy, context.module, replica, applied_steps, bound),
