@@ -112,9 +112,9 @@ def _loop(
         weights = ready.replicas[0].model.trainable_variables
         reporter.step_log = records.StepLog(settings.output_dir, weights)
     spec = settings.job.trainer
-    parts = training.Parts(
+    return training.Training(
         spec=spec,
-        training=ready.training,
+        examples=ready.training,
         engine=prepared.engine,
         reporter=reporter,
         termination=context.stop,
@@ -122,8 +122,8 @@ def _loop(
         schedule=training.Schedule(spec.checkpoint, settings.cluster.is_chief),
         save=save,
         observer=observe(ready, prepared.build_reach),
+        start=ready.start,
     )
-    return training.Training(parts, ready.start)
 
 
 def _start(context: context.RunContext, prepared: engine.Prepared) -> Mapping[str, Any]:
