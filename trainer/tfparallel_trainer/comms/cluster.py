@@ -146,7 +146,12 @@ def endpoint(peer: tasks.Task) -> tuple[str, int]:
 def unreachable(peer: tasks.Task) -> str:
     """Why a peer does not answer now; empty when it does."""
     error = _probe(peer)
-    return "" if error is None else str(getattr(error, "strerror", None) or error)
+    return "" if error is None else reason(error)
+
+
+def reason(error: Exception) -> str:
+    """What connecting raised, for people; without an address or a number."""
+    return str(getattr(error, "strerror", None) or error)
 
 
 def refuses(peer: tasks.Task) -> bool:
