@@ -232,8 +232,6 @@ class Prepared:
 
     ready: setup.Ready
     engine: Engine
-    announce: Callable[[int | None], Iterable[str]]
-    """Gives lines for people, from the number of steps where that is known."""
     export: Callable[[files.Position], None] | None = None
     """Leaves the trained model, on all processes; absent: the first replica has all of it."""
     build_reach: Callable[[Sequence[Any]], Any] | None = None
@@ -247,6 +245,8 @@ class Course(abc.ABC):
 
     def __init__(self, context: context.RunContext) -> None:
         self.context = context
+        self.barrier: Callable[[], object] | None = None
+        """Returns when all processes have come to it; absent before it is prepared."""
 
     @abc.abstractmethod
     def connected(self) -> AbstractContextManager[None]:
@@ -258,9 +258,13 @@ class Course(abc.ABC):
         return cluster.watching(peers, self.context.give_up)
 
     @abc.abstractmethod
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> Prepared:
+    def prepared(self) -> Prepared:
         """Build what is trained, load the data and restore the newest checkpoint.
 
-        `leave` takes a barrier, as soon as there is one: nobody leaves before all have come to it,
+        As soon as there is a barrier, it is the course's: nobody leaves before all have come to it,
         if all end alike.
         """
+
+    @abc.abstractmethod
+    def announcement(self, total: int | None) -> Iterable[str]:
+        """Lines for people on what is prepared, from the number of steps where that is known."""

@@ -36,23 +36,14 @@ def train_to_end(course: engine.Course, observe: Observe) -> None:
     """
     context = course.context
     chief = context.settings.cluster.is_chief
-    with (
-        course.connected(),
-        contextlib.ExitStack() as ending,
-        _reporter(context) as reporter,
-        course.watched(),
-    ):
-
-        def leave(barrier: Callable[[], None]) -> None:
-            ending.push(_leaving(context, barrier))
-
-        prepared = course.prepared(leave)
+    with course.connected(), _leaving(course), _reporter(context) as reporter, course.watched():
+        prepared = course.prepared()
         reporter.placement = prepared.placement
         reporter.wait = prepared.ready.training.wait
         reporter.start = lambda: _start(context, prepared)
         outer = _loop(context, prepared, reporter, observe)
         if chief:
-            _announce(context, prepared, outer.total_steps)
+            _announce(course, prepared, outer.total_steps)
         context.stop.allow(termination.STEP_SECONDS)
         outer.run()
         if not context.script:
@@ -139,9 +130,10 @@ def _start(context: context.RunContext, prepared: engine.Prepared) -> Mapping[st
     }
 
 
-def _announce(context: context.RunContext, prepared: engine.Prepared, steps: int | None) -> None:
+def _announce(course: engine.Course, prepared: engine.Prepared, steps: int | None) -> None:
     """Say what is trained where, and what may surprise people about it."""
-    for sentence in prepared.announce(steps):
+    context = course.context
+    for sentence in course.announcement(steps):
         context.out.say(sentence)
     for sentence in prepared.ready.replicas[0].advice:
         context.out.say(f"warning: {sentence}")
@@ -200,21 +192,22 @@ def _write_summary(
     )
 
 
-def _leaving(
-    context: context.RunContext, barrier: Callable[[], None]
-) -> Callable[[object, BaseException | None, object], None]:
-    """What a process does last where all end alike, with the work done or with one error.
+@contextlib.contextmanager
+def _leaving(course: engine.Course) -> Iterator[None]:
+    """Leave where all end alike, with the work done or with one error, when no peer needs this one.
 
-    It waits until no peer needs it. A process that ends while another one still receives
-    what both agreed on makes that one report a lost peer.
+    A process that ends while another one still receives what both agreed on makes that one report
+    a lost peer.
     """
-
-    def leave(_: object, error: BaseException | None, __: object) -> None:
-        alike = error is None or (isinstance(error, errors.TrainerError) and error.everywhere)
-        if context.settings.cluster.alone or not alike:
-            return
-        # A peer that leaves first breaks this wait, and has seen the end of all work before.
-        with context.watch.waiting(), contextlib.suppress(tf.errors.OpError):
-            barrier()
-
-    return leave
+    alike = False
+    try:
+        yield
+        alike = True
+    except errors.TrainerError as error:
+        alike = error.everywhere
+        raise
+    finally:
+        if alike and course.barrier is not None and not course.context.settings.cluster.alone:
+            # A peer that leaves first breaks this wait, and has seen the end of all work before.
+            with course.context.watch.waiting(), contextlib.suppress(tf.errors.OpError):
+                course.barrier()

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -52,7 +52,7 @@ class Course(engine.Course):
         ):
             yield
 
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
+    def prepared(self) -> engine.Prepared:
         """Build the model on the servers; nobody waits for the chief, which ends last."""
         context = self.context
         with context.watch.waiting():
@@ -77,14 +77,10 @@ class Course(engine.Course):
             ready.evaluation,
             bound is not None,
         )
-        return engine.Prepared(
-            ready=ready,
-            engine=worker_engine,
-            announce=self._announce,
-            steps_by_worker=workers.steps,
-        )
+        return engine.Prepared(ready=ready, engine=worker_engine, steps_by_worker=workers.steps)
 
-    def _announce(self, total: int | None) -> Iterator[str]:
+    def announcement(self, total: int | None) -> Iterator[str]:
+        """The workers and servers, and what bounds staleness."""
         settings = self.context.settings
         servers, workers = self._cluster.of(tasks.SERVER), self._cluster.of("worker")
         bound = settings.job.trainer.max_staleness

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -37,7 +37,7 @@ class Course(engine.Course):
         with self.context.joined(count) as self._devices:
             yield
 
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
+    def prepared(self) -> engine.Prepared:
         """Divide the model, and build what the ranks of this process have of it."""
         context = self.context
         settings, module = context.settings, context.module
@@ -66,7 +66,7 @@ class Course(engine.Course):
             given_attempt=settings.attempt or 1,
         )
         coordinator = coordination.Coordinator(self._ranks)
-        leave(coordinator.barrier)
+        self.barrier = coordinator.barrier
 
         def export(at: files.Position) -> None:
             model_state.export(at)
@@ -76,7 +76,6 @@ class Course(engine.Course):
         return engine.Prepared(
             ready=ready,
             engine=self._engine(ready, coordinator),
-            announce=self._announce,
             export=export,
             build_reach=functools.partial(callback_reach.SplitReach, self._ranks, coordinator),
             placement=self._placement,
@@ -127,7 +126,8 @@ class Course(engine.Course):
             coordinator.barrier,
         )
 
-    def _announce(self, total: int | None) -> Iterator[str]:
+    def announcement(self, total: int | None) -> Iterator[str]:
+        """The axes of the mesh, the stages, and why the planner chose them."""
         settings, divided = self.context.settings, self._ranks.partition
         axes = " x ".join(f"{axis} {divided.mesh.degree(axis)}" for axis in shape.Axis)
         yield (

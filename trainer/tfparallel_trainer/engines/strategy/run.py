@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import devices, rendezvous, shape
@@ -34,10 +34,10 @@ class Course(engine.Course):
         connections.close()  # TensorFlow has started in all processes
         yield
 
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
+    def prepared(self) -> engine.Prepared:
         """Build the model within the strategy's scope."""
         ready, traced = self._ready()
-        leave(traced.barrier)
+        self.barrier = traced.barrier
         evaluator = None
         if ready.evaluation is not None:
             evaluator = steps.Evaluation(traced, ready.evaluation.spec)
@@ -49,7 +49,7 @@ class Course(engine.Course):
             traced.report,
             barrier=traced.barrier,
         )
-        return engine.Prepared(ready=ready, engine=synchronous, announce=self._announce)
+        return engine.Prepared(ready=ready, engine=synchronous)
 
     def _ready(self) -> tuple[setup.Ready, steps.Steps]:
         context, strategy = self.context, self._strategy
@@ -68,7 +68,8 @@ class Course(engine.Course):
         position = files.Position(step=step, epoch=epoch, example=example, observer=start.observer)
         return dataclasses.replace(ready, replicas=[advised], start=position), traced
 
-    def _announce(self, total: int | None) -> Iterator[str]:
+    def announcement(self, total: int | None) -> Iterator[str]:
+        """The strategy and its replicas."""
         settings, strategy = self.context.settings, self._strategy
         yield (
             f"{settings.job.strategy}: {type(strategy).__name__} with "
