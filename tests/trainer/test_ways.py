@@ -126,7 +126,7 @@ def test_a_batch_goes_the_way_of_the_page() -> None:
         spec=spec,
         examples=examples,
         engine=engine.Synchronous(replicas, step, None, None),
-        reporter=reports.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
+        reporter=reports.Reporter(out, None, progress.Pusher(None, out.say), chief=True),
         termination=termination.Termination(lambda: None, 30),
         watch=stall.Watch(stall.Limits(work=600, wait=600)),
         schedule=training.Schedule(None, True),

@@ -61,7 +61,7 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
         engine=engine.Synchronous(
             replicas, steps.TrainStep(user_module, replicas, examples.spec), None, None
         ),
-        reporter=reports.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
+        reporter=reports.Reporter(out, None, progress.Pusher(None, out.say), chief=True),
         termination=termination.Termination(lambda: None, 30),
         watch=stall.Watch(stall.Limits(work=600, wait=600)),
         schedule=training.Schedule(spec.checkpoint, True, lambda: float(next(clock))),

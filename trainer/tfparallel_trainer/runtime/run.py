@@ -15,7 +15,6 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import export, files
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.loop import observer, training
@@ -62,9 +61,7 @@ def _reporter(context: context.RunContext) -> Iterator[reports.Reporter]:
     written = None
     if chief and context.logs:
         written = records.Records(settings.output_dir, settings.results)
-    target = settings.progress if chief else None
-    interval = protocol.MIN_INTERVAL_SECONDS if target is None else target.interval_seconds
-    pusher = progress.Pusher(target, interval, context.out.say)
+    pusher = progress.Pusher(settings.progress if chief else None, context.out.say)
     seconds = progress.END_SECONDS
     try:
         yield reports.Reporter(
