@@ -12,7 +12,7 @@ from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import batching, feed, nest, source
-from tfparallel_trainer.objective import metric_sums, phases, replica, state
+from tfparallel_trainer.objective import metrics, phases, replica, state
 from tfparallel_trainer.runtime import context, settings
 
 
@@ -108,7 +108,7 @@ def _check_metrics(module: user.Module, replica: replica.Replica, sample: Any) -
     """Refuse metrics that are wrong when they are added up."""
     with tf.device(replica.device), user.guard(module.path, "computing the metrics raised"):
         tensors = nest.convert(tf.convert_to_tensor, sample)
-        metric_sums.check(replica.model, lambda: phases.predict(replica.model, tensors), tensors)
+        metrics.check(replica.model, lambda: phases.predict(replica.model, tensors), tensors)
 
 
 def _store(settings: settings.Settings, say: Callable[[str], None]) -> store.Store | None:

@@ -22,7 +22,6 @@ from tfparallel_trainer.objective import (
     checks,
     evaluate,
     gradients,
-    metric_sums,
     metrics,
     replica,
     train,
@@ -188,7 +187,7 @@ def check(model: Any) -> None:
             "would lose updates: remove it."
         )
     for variable in model.metrics_variables:
-        if variable.aggregation not in metric_sums.SUMMED:
+        if variable.aggregation not in metrics.SUMMED:
             raise errors.UserCodeError(
                 f"The metric variable {variable.path} is combined by {variable.aggregation!r}; "
                 "with parameter servers the chief can only add metrics up: remove this metric."

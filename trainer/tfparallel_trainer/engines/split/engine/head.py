@@ -16,7 +16,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import execution, graph
-from tfparallel_trainer.objective import independence, loss, metric_sums, outputs, phases, replica
+from tfparallel_trainer.objective import independence, loss, metrics, outputs, phases, replica
 
 
 def build(
@@ -51,7 +51,7 @@ def build(
         head.compute_metrics(None, y, y_pred, weight)
         head.reset_metrics()
         if data.size > 1:
-            metric_sums.check(head, lambda: y_pred, (None, y, weight))
+            metrics.check(head, lambda: y_pred, (None, y, weight))
     names = tuple(one.name for one in model.outputs)
     phase = phases.Compiled(head, names, has_targets=True)
     return replica.Replica(
