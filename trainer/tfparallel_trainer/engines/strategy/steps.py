@@ -17,7 +17,6 @@ from tfparallel_trainer import user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.strategy import strategies
 from tfparallel_trainer.objective import evaluate, metrics, replica, state, synchrony, train
 
 MOST_TRACED = 32
@@ -34,7 +33,7 @@ class Steps:
         self.module = module
         self.replica = replica
         self._strategy = strategy
-        self._places = strategies.ranks_of_process(strategy)
+        self._places = ranks_of_process(strategy)
         self._traced: dict[tuple[Any, ...], Any] = {}
         """By what is run and the shapes that it takes; the one that was used last is the last."""
 
@@ -133,6 +132,18 @@ class Steps:
     def _replica_in_context(self) -> replica.Replica:
         context = tf.distribute.get_replica_context()
         return dataclasses.replace(self.replica, data=Exchange(context))
+
+
+def ranks_of_process(strategy: Any) -> tuple[int, ...]:
+    """The numbers of this process's replicas among all of the strategy."""
+    numbers: list[int] = []
+
+    def note(context: Any) -> tf.Tensor:
+        numbers.append(int(context.replica_id_in_sync_group))
+        return tf.zeros(())
+
+    strategy.experimental_distribute_values_from_function(note)
+    return tuple(numbers)
 
 
 class TrainStep(engine.Step):
