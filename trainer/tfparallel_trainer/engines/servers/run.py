@@ -63,19 +63,17 @@ class Course(engine.Course):
         replica = ready.replicas[0]
         steps.check(replica.model)
         setup.check_export(context, replica.model)
-        bound = context.settings.job.trainer.max_staleness
         with strategy.scope():
             applied_steps = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)
-        workers = self._workers
+        bound, workers = context.settings.job.trainer.max_staleness, self._workers
         most = asynchronous.waiting(len(workers.steps)) + len(workers.steps)
         worker_engine = asynchronous.Asynchronous(
-            ledger.Ledger(coordinator, most, workers.hung_since),
-            workers,
-            replica,
-            steps.Steps(strategy, context.module, replica, applied_steps, bound),
-            ready.training,
-            ready.evaluation,
-            bound is not None,
+            ledger=ledger.Ledger(coordinator, most, workers.hung_since),
+            workers=workers,
+            replica=replica,
+            steps=steps.Steps(strategy, context.module, replica, applied_steps, bound),
+            training=ready.training,
+            evaluation=ready.evaluation,
         )
         return engine.Prepared(ready=ready, engine=worker_engine, steps_by_worker=workers.steps)
 
