@@ -99,18 +99,17 @@ def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
         local_replica.model.reset_metrics()
 
 
-def losses(replica: replica.Replica, totals: Any) -> dict[str, float]:
-    """The losses of a replica with all weights; see `losses_with`."""
-    penalty = sum(float(phase.penalty()) for phase in replica.computations)
-    return losses_with(replica, totals, penalty)
-
-
-def losses_with(replica: replica.Replica, totals: Any, penalty: float) -> dict[str, float]:
+def losses(
+    replica: replica.Replica, totals: Any, penalty: float | None = None
+) -> dict[str, float]:
     """The loss over all examples, and with several outputs that of each, as any replica names it.
 
     Totals [2, terms] are the sum over all examples of what `sums_of` gives, and the penalty is the
-    regularisation of the weights. If no example counts, it is a UserCodeError.
+    regularisation of all weights; absent: those of the replica. If no example counts, it is a
+    UserCodeError.
     """
+    if penalty is None:
+        penalty = sum(float(phase.penalty()) for phase in replica.computations)
     values = [
         _value(term, above, below)
         for term, above, below in zip(replica.terms, *totals, strict=True)

@@ -154,7 +154,7 @@ class Evaluation(evaluate.Evaluator):
         """Over all processes."""
         penalty = sum(float(rank.penalty()) for rank in self._ranks.local)
         metrics, (totals, penalties) = self._coordinator.report(sums, penalty)
-        return {**evaluate.losses_with(self._replicas[0], totals, penalties), **metrics}
+        return {**evaluate.losses(self._replicas[0], totals, penalties), **metrics}
 
     def _function(self, shares: stage_worker.Shares) -> Any:
         if shares not in self._traced:
