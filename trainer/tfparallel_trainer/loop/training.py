@@ -186,12 +186,12 @@ class Training:
 
     def _count(self, results: _Results) -> None:
         for one in results:
-            step, loss = self._step - self.engine.pending, one.losses["loss"]
-            self.reporter.stepped(step, one.examples, loss, one.staleness)
+            step = self._step - self.engine.pending
+            self.reporter.stepped(step, one.examples, one.loss, one.staleness)
             if one.finite or self.observer.takes_non_finite:
                 self._tally.add(one.losses, one.examples)
             else:
-                self._leave_out(loss)
+                self._leave_out(one.loss)
             self.watch.moved(f"step {step}")
 
     def _leave_out(self, loss: float) -> None:

@@ -198,14 +198,6 @@ def predict(model: Any, sample: Any) -> Any:
     return None
 
 
-def optimizer_of(model: Any, phases: Sequence[Computation]) -> Any:
-    """What has the state of all optimizers."""
-    optimizers = {id(one.optimizer): one.optimizer for one in phases}
-    if len(optimizers) < 2:
-        return phases[0].optimizer if phases else model.optimizer
-    return Optimizers([variable for one in optimizers.values() for variable in one.variables])
-
-
 def _built(model: Any, sample: Any) -> list[Custom]:
     """The phases of a model that defines them, with their optimizers built."""
     custom = [Custom(model, phase, sample) for phase in model.training_phases()]

@@ -42,7 +42,11 @@ class Replica:
     @property
     def optimizer(self) -> Any:
         """The optimizer, or what has the state of several."""
-        return phases.optimizer_of(self.model, self.computations)
+        optimizers = {id(one.optimizer): one.optimizer for one in self.computations}
+        if len(optimizers) < 2:
+            return self.computations[0].optimizer if optimizers else self.model.optimizer
+        variables = [variable for one in optimizers.values() for variable in one.variables]
+        return phases.Optimizers(variables)
 
     def by_output(self, values: Sequence[float]) -> dict[str, float]:
         """Name the values of the terms as Keras does; empty for a model with one output.

@@ -20,7 +20,6 @@ from tfparallel_trainer.runtime import context, settings
 class Ready:
     """Replicas, examples and where training starts."""
 
-    mesh: shape.Mesh
     replicas: list[replica.Replica]
     training: feed.Feed
     evaluation: feed.Feed | None
@@ -65,7 +64,11 @@ def prepare(
     settings, module, watch = context.settings, context.module, context.watch
     say = context.out.say
     watch.moved("the preparation began")
-    saved = _store(settings, say)
+    checkpoint, saved = settings.job.trainer.checkpoint, None
+    if checkpoint is not None and settings.cluster.is_chief:
+        saved = store.Store(
+            settings.checkpoints, checkpoint.keep, settings.job_uid, settings.attempt, say
+        )
     cut = division or over(mesh, settings, len(devices))
     training, evaluation = examples(settings, module, cut)
     first = settings.cluster.me * len(devices) if division is None else 0
@@ -93,7 +96,6 @@ def prepare(
     with watch.waiting():
         step, epoch, example = state.share(replicas, [start.step, start.epoch, start.example])
     return Ready(
-        mesh=mesh,
         replicas=replicas,
         training=training,
         evaluation=evaluation,
@@ -109,15 +111,6 @@ def _check_metrics(module: user.Module, replica: replica.Replica, sample: Any) -
     with tf.device(replica.device), user.guard(module.path, "computing the metrics raised"):
         tensors = nest.convert(tf.convert_to_tensor, sample)
         metrics.check(replica.model, lambda: phases.predict(replica.model, tensors), tensors)
-
-
-def _store(settings: settings.Settings, say: Callable[[str], None]) -> store.Store | None:
-    checkpoint = settings.job.trainer.checkpoint
-    if checkpoint is None or not settings.cluster.is_chief:
-        return None
-    return store.Store(
-        settings.checkpoints, checkpoint.keep, settings.job_uid, settings.attempt, say
-    )
 
 
 def over(mesh: shape.Mesh, settings: settings.Settings, devices: int) -> batching.Division:

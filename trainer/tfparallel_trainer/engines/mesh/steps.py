@@ -1,8 +1,8 @@
 """Steps and evaluations on ranks that each have the whole model, as traced functions."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -145,21 +145,15 @@ class Evaluation(evaluate.Evaluator):
         averaged: bool = True,
     ) -> None:
         """Evaluate averages of the weights if `averaged`, where the optimizer keeps them."""
-        super().__init__(replicas)
+        super().__init__(
+            replicas,
+            state.sharing_statistics(replicas),
+            functools.partial(evaluate.averaged, replicas if averaged else ()),
+        )
         self._module = module
-        self._averaged = averaged
         self._spec = spec
         self._traced: dict[int, Any] = {}
         self._report = evaluate.Report(replicas)
-        self._share_statistics = state.sharing_statistics(replicas)
-
-    def share_statistics(self) -> None:
-        """Those of BatchNormalization, for example."""
-        self._share_statistics()
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """Unless callbacks say so."""
-        return evaluate.averaged(self._replicas if self._averaged else ())
 
     def sums(self, batch: batching.Batch) -> Any:
         """Over the parts of this process."""

@@ -96,23 +96,16 @@ def _named(servers: Sequence[tasks.Task]) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        gone = _gone(servers)
-        if not gone:
-            raise
+        # One whose process is just ending listens for a moment yet.
+        until = time.monotonic() + _ENDING_SECONDS
+        while not (gone := [one for one in servers if cluster.refuses(one)]):
+            if time.monotonic() > until:
+                raise
+            time.sleep(_ENDING_SECONDS / 10)
         names = ", ".join(f"{server.name} ({server.address})" for server in gone)
         raise errors.PeerLostError(
             f"A peer was lost: {names} no longer listens, and held a part of the weights."
         ) from error
-
-
-def _gone(servers: Sequence[tasks.Task]) -> list[tasks.Task]:
-    """Those that no longer listen; one whose process is just ending does for a moment yet."""
-    until = time.monotonic() + _ENDING_SECONDS
-    while not (gone := [server for server in servers if cluster.refuses(server)]):
-        if time.monotonic() > until:
-            break
-        time.sleep(_ENDING_SECONDS / 10)
-    return gone
 
 
 def _connect(processes: tasks.Cluster) -> Any:

@@ -56,7 +56,6 @@ class Course(engine.Course):
         )
         context.watch.moved("reading the newest checkpoint began")
         ready = setup.Ready(
-            mesh=mesh,
             replicas=[dataclasses.replace(one.head, advice=advice) for one in self._ranks.local],
             training=examples,
             evaluation=evaluation_examples,

@@ -7,6 +7,7 @@ that has nothing left to add: it clips and applies the sum, on every replica ali
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -168,17 +169,11 @@ class Evaluation(evaluate.Evaluator):
     """Evaluates the replicas of this process together with those of its peers."""
 
     def __init__(self, traced: Steps, spec: Any) -> None:
-        super().__init__([traced.replica])
+        replicas = [traced.replica]
+        averaged = functools.partial(evaluate.averaged, replicas)
+        super().__init__(replicas, traced.share_statistics, averaged)
         self._steps = traced
         self._spec = spec
-
-    def share_statistics(self) -> None:
-        """Over the strategy."""
-        self._steps.share_statistics()
-
-    def averaged(self) -> contextlib.AbstractContextManager[None]:
-        """Whatever the user's callbacks are: a strategy has none."""
-        return evaluate.averaged(self._replicas)
 
     def sums(self, batch: batching.Batch) -> Any:
         """Over all replicas."""
