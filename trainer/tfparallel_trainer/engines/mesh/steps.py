@@ -89,12 +89,16 @@ class TrainStep(engine.Step):
             waiting = iter(parts)
             outcomes = []
             for local_replica, has_part in zip(self._replicas, pattern, strict=True):
-                asked = flags if local_replica is self._replicas[0] else tf.zeros_like(flags)
-                part = next(waiting) if has_part else None
+                rank_input = train.RankInput(
+                    part=next(waiting) if has_part else None,
+                    step=step,
+                    flags=flags if local_replica is self._replicas[0] else tf.zeros_like(flags),
+                    kinds=self._kinds,
+                    maybe_empty=self._all_take_part,
+                    gives_metrics=gives_metrics,
+                )
                 with tf.device(local_replica.device):
-                    outcomes.append(
-                        self._rank_step(local_replica, part, step, asked, gives_metrics)
-                    )
+                    outcomes.append(self._rank_step(local_replica, rank_input))
             return outcomes[0]
 
         with user.guard(self.module.path, "tracing a training step raised"):
@@ -104,32 +108,18 @@ class TrainStep(engine.Step):
                 [self._spec for has_part in pattern if has_part],
             )
 
-    def _rank_step(
-        self,
-        replica: replica.Replica,
-        part: Any,
-        step: tf.Tensor,
-        flags: tf.Tensor,
-        gives_metrics: bool,
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
+    def _rank_step(self, replica: replica.Replica, rank_input: train.RankInput) -> Any:
         before = state.Memory(replica) if self._leaves_out else None
         results = []
-        for phase, shared in train.phases_of_rank(
-            replica,
-            part,
-            step,
-            flags,
-            kinds=self._kinds,
-            maybe_empty=self._all_take_part,
-            gives_metrics=gives_metrics,
-        ):
+        for phase, shared in train.phases_of_rank(replica, rank_input):
             results.append(shared)
             if before is None:
                 phase.optimizer.apply(shared.gradients, phase.variables)
             else:
                 before.apply_if(shared.finite, shared.gradients, phase.variables)
         self._kinds = [shared.kinds for shared in results]
-        values = metrics.tensors(replica, results[-1].metric_states) if gives_metrics else {}
+        states = results[-1].metric_states
+        values = metrics.tensors(replica, states) if rank_input.gives_metrics else {}
         return *train.joined(results), values
 
 

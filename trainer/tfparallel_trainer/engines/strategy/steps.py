@@ -193,10 +193,12 @@ def _step(
     flags: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
     """What `train.joined` gives."""
+    rank_input = train.RankInput(
+        part=part, step=number, flags=flags[0], maybe_empty=not everywhere
+    )
     with _kept(replica, part, everywhere):
         results = []
-        phases = train.phases_of_rank(replica, part, number, flags[0], maybe_empty=not everywhere)
-        for phase, shared in phases:
+        for phase, shared in train.phases_of_rank(replica, rank_input):
             results.append(shared)
             with Summed():
                 phase.optimizer.apply(shared.gradients, phase.variables)
