@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import checks, loss, outputs, synchrony
+from tfparallel_trainer.objective import checks, loss, synchrony
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
         return list(_built(model, sample)), ()
     x, y, weight = sample
     y_pred = model(x, training=False)
-    names = outputs.names_of(model, y_pred)
+    names = loss.names_of(model, y_pred)
     compiled = Compiled(model, names, has_targets=y is not None)
     model.compute_metrics(x, y, y_pred, weight)
     model.reset_metrics()

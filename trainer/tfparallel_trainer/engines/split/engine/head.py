@@ -16,7 +16,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import execution, graph
-from tfparallel_trainer.objective import independence, loss, metrics, outputs, phases, replica
+from tfparallel_trainer.objective import independence, loss, metrics, phases, replica
 
 
 def build(
@@ -129,7 +129,7 @@ def _names(skeleton: Any, model: graph.Graph) -> list[str]:
     names = getattr(skeleton, "output_names", None)
     if names is not None and len(names) == len(edges):
         return list(names)
-    return [outputs.names_of(skeleton, one)[0] for one in edges]
+    return [loss.names_of(skeleton, one)[0] for one in edges]
 
 
 class Division(enum.Enum):
