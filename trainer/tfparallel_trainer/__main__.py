@@ -53,13 +53,13 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     from tfparallel_trainer.comms import devices
     from tfparallel_trainer.engines import engine
     from tfparallel_trainer.engines.mesh import run as mesh
+    from tfparallel_trainer.engines.servers import control
     from tfparallel_trainer.engines.servers import run as servers
-    from tfparallel_trainer.engines.servers import serve
     from tfparallel_trainer.engines.split import run as split
     from tfparallel_trainer.engines.strategy import run as strategy
     from tfparallel_trainer.evaluator import run as evaluator
     from tfparallel_trainer.keras_fit import callbacks
-    from tfparallel_trainer.runtime import context, run
+    from tfparallel_trainer.runtime import run, setup
     from tfparallel_trainer.runtime.lifecycle import failures, stall
 
     give_up = functools.partial(termination.give_up, out)
@@ -70,7 +70,7 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     module = None
     try:
         if settings.uses_servers and not settings.cluster.is_chief and not settings.evaluates:
-            serve.until_done(settings, out, stop)
+            control.serve(settings, out, stop)
             return
         course: type[engine.Course] = mesh.Course
         if settings.uses_servers:
@@ -81,7 +81,7 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
             course = strategy.Course
         with stall.watching(stall.limits(settings.job.trainer), give_up) as watch:
             module = user.load(settings.source_dir, settings.job.trainer.module, watch.moved)
-            process = context.RunContext(
+            process = setup.RunContext(
                 settings=settings,
                 module=module,
                 out=out,

@@ -13,7 +13,7 @@ from tfparallel_trainer.comms import cluster
 from tfparallel_trainer.contract import progress
 from tfparallel_trainer.data import batching, fingerprints
 from tfparallel_trainer.objective import evaluate, independence, replica, state
-from tfparallel_trainer.runtime import context, setup
+from tfparallel_trainer.runtime import setup
 
 
 class Flag(enum.IntEnum):
@@ -233,7 +233,7 @@ class Prepared:
 class Course(abc.ABC):
     """The course of a run with one engine, in the order of its methods."""
 
-    def __init__(self, context: context.RunContext) -> None:
+    def __init__(self, context: setup.RunContext) -> None:
         self.context = context
         self.barrier: Callable[[], object] | None = None
         """Returns when all processes have come to it; absent before it is prepared."""

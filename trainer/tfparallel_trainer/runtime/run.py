@@ -18,7 +18,7 @@ from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.loop import observer, training
-from tfparallel_trainer.runtime import context, setup
+from tfparallel_trainer.runtime import setup
 from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.runtime.reporting import console, progress, records, reports
 from tfparallel_trainer.storage import folder
@@ -54,7 +54,7 @@ def train_to_end(course: engine.Course, observe: Observe) -> None:
 
 
 @contextlib.contextmanager
-def _reporter(context: context.RunContext) -> Iterator[reports.Reporter]:
+def _reporter(context: setup.RunContext) -> Iterator[reports.Reporter]:
     """Open the outlets of this process while the body runs."""
     settings = context.settings
     chief = settings.cluster.is_chief
@@ -81,7 +81,7 @@ def _reporter(context: context.RunContext) -> Iterator[reports.Reporter]:
 
 
 def _loop(
-    context: context.RunContext,
+    context: setup.RunContext,
     prepared: engine.Prepared,
     reporter: reports.Reporter,
     observe: Observe,
@@ -114,7 +114,7 @@ def _loop(
     )
 
 
-def _start(context: context.RunContext, prepared: engine.Prepared) -> Mapping[str, Any]:
+def _start(context: setup.RunContext, prepared: engine.Prepared) -> Mapping[str, Any]:
     """What the record of the first step says of this process."""
     return {
         "attempt": prepared.ready.attempt,
@@ -138,7 +138,7 @@ def _announce(course: engine.Course, prepared: engine.Prepared, steps: int | Non
         context.out.say("warning: without trainer.checkpoint a restart begins at step 0")
 
 
-def _export(context: context.RunContext, prepared: engine.Prepared, at: files.Position) -> None:
+def _export(context: setup.RunContext, prepared: engine.Prepared, at: files.Position) -> None:
     """Leave the trained model in the output directory."""
     settings, path = context.settings, context.module.path
     if prepared.export is None and not settings.cluster.is_chief:
@@ -155,7 +155,7 @@ def _export(context: context.RunContext, prepared: engine.Prepared, at: files.Po
 
 
 def _write_summary(
-    context: context.RunContext,
+    context: setup.RunContext,
     prepared: engine.Prepared,
     reporter: reports.Reporter,
     position: files.Position,

@@ -11,7 +11,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import cluster, rendezvous, shape, tasks
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
-from tfparallel_trainer.runtime import context, setup
+from tfparallel_trainer.runtime import setup
 
 _ENDING_SECONDS = 1.0
 """How long a process that ends may still listen after its connections are gone."""
@@ -23,7 +23,7 @@ _DISMISS_SECONDS = 10.0
 class Course(engine.Course):
     """Servers hold the model; this is the chief."""
 
-    def __init__(self, context: context.RunContext) -> None:
+    def __init__(self, context: setup.RunContext) -> None:
         super().__init__(context)
         self._cluster = context.settings.cluster
         self._limit = context.settings.job.trainer.start_timeout_seconds

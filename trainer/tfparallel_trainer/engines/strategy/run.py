@@ -16,7 +16,7 @@ from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import steps
 from tfparallel_trainer.objective import checks
-from tfparallel_trainer.runtime import context, settings, setup
+from tfparallel_trainer.runtime import settings, setup
 
 _TPU_START_SECONDS = 600
 """How long a TPU may take to be initialised."""
@@ -82,7 +82,7 @@ class Course(engine.Course):
         )
 
 
-def _build(context: context.RunContext, connections: rendezvous.Rendezvous) -> Any:
+def _build(context: setup.RunContext, connections: rendezvous.Rendezvous) -> Any:
     """Build the strategy; it must be the first thing that TensorFlow does.
 
     Raises:
@@ -161,7 +161,7 @@ def check_kind(strategy: Any, module: user.Module) -> None:
         )
 
 
-def _connect_tpu(context: context.RunContext) -> Any:
+def _connect_tpu(context: setup.RunContext) -> Any:
     """Initialise the TPU that the environment names, and give the strategy that uses all of it."""
     settings = context.settings
     name = tpu_name.find(os.environ)
