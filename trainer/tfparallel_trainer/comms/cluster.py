@@ -173,21 +173,19 @@ def watching(
     over = threading.Event()
     deciding = threading.Lock()
 
-    def lose(peer: tasks.Task) -> None:
+    def look_at(peer: tasks.Task) -> None:
+        # Twice, because a server that is busy for a moment is no loss.
+        if not refuses(peer) or over.wait(_INTERVAL_SECONDS / 2) or not refuses(peer):
+            return
+        what = f"A peer was lost: {peer.name} no longer listens at {peer.address}."
         with deciding:
             if not over.is_set():  # after the body, a peer may end
-                give_up(
-                    errors.PeerLostError(
-                        f"A peer was lost: {peer.name} no longer listens at {peer.address}."
-                    )
-                )
+                give_up(errors.PeerLostError(what))
 
     def look() -> None:
         while not over.wait(_INTERVAL_SECONDS):
             for peer in peers:
-                # Twice, because a server that is busy for a moment is no loss.
-                if refuses(peer) and not over.wait(_INTERVAL_SECONDS / 2) and refuses(peer):
-                    lose(peer)
+                look_at(peer)
 
     if peers:
         threading.Thread(target=look, name="peers", daemon=True).start()

@@ -102,9 +102,7 @@ def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
         local_replica.model.reset_metrics()
 
 
-def losses(
-    replica: replica.Replica, totals: Any, penalty: float | None = None
-) -> dict[str, float]:
+def losses(replica: replica.Replica, totals: Any, penalty: float | None = None) -> dict[str, float]:
     """The loss over all examples, and with several outputs that of each, as any replica names it.
 
     Totals [2, terms] are the sum over all examples of what `sums_of` gives, and the penalty is the

@@ -18,7 +18,6 @@ from tfparallel_trainer.objective import checks, loss, phases
 class Replica:
     """A rank that trains; `model` and `optimizer` live on `device`."""
 
-    rank: int
     device: str
     model: Any
     data: collectives.Communicator
@@ -91,7 +90,6 @@ def build(
             computations, names = phases.build(model, tensors)
         generator = keras.random.SeedGenerator(seed)
         return Replica(
-            rank=rank,
             device=device,
             model=model,
             data=collectives.Communicator.of(group, rank, device),

@@ -100,13 +100,8 @@ class Ready:
     state: shard.State
     """What this process brings to a checkpoint."""
     start: files.Position
-    given_attempt: int
-    """The attempt's number where no store counts."""
-
-    @property
-    def attempt(self) -> int:
-        """Number of this attempt, from 1."""
-        return self.saved.attempt if self.saved is not None else self.given_attempt
+    attempt: int
+    """Number of this attempt, from 1."""
 
     def save(self, at: files.Position) -> bool:
         """Save a checkpoint; gives whether this process is one that does."""
@@ -174,7 +169,7 @@ def prepare(
         saved=saved,
         state=shards,
         start=files.Position(step=step, epoch=epoch, example=example, observer=start.observer),
-        given_attempt=settings.attempt or 1,
+        attempt=saved.attempt if saved is not None else settings.attempt or 1,
     )
 
 

@@ -216,22 +216,22 @@ def test_what_a_step_gives_is_read_from_its_vector() -> None:
     vector = np.array([12.0, 1.0, 3.0, 0.5, 0.2, 0.3, 7.0, 8.0])
     value = types.SimpleNamespace(fetch=lambda: vector)
     counted: list[int] = []
-    chief: Any = asynchronous.Asynchronous(
-        ledger=ledger.Ledger(Coordinator([value], RuntimeError()), 1, list),
-        workers=types.SimpleNamespace(steps={"worker-12": 0}, count_step=counted.append),
-        replica=types.SimpleNamespace(
+    parts: dict[str, Any] = {
+        "ledger": ledger.Ledger(Coordinator([value], RuntimeError()), 1, list),
+        "workers": types.SimpleNamespace(steps={"worker-12": 0}, count_step=counted.append),
+        "replica": types.SimpleNamespace(
             terms=[None, None],
-            by_output=lambda terms: dict(zip("ab", terms.tolist(), strict=True)),
+            by_output=lambda terms: dict(zip("ab", terms, strict=True)),
             model=types.SimpleNamespace(metrics_variables=[np.zeros(2)]),
         ),
-        steps=types.SimpleNamespace(training=lambda spec: None, count=lambda: None),
-        training=types.SimpleNamespace(spec=None),
-        evaluation=None,
-    )
+        "steps": types.SimpleNamespace(training=lambda spec: None, count=lambda: None),
+        "training": types.SimpleNamespace(spec=None),
+    }
+    chief = asynchronous.Asynchronous(**parts, evaluation=None)
     results, _ = chief.give(0, batching.Batch(4, [np.ones((4, 1))]), frozenset())
-    [result] = [*results, *chief.settle()]
+    made = [*results, *chief.settle()]
     assert counted == [12]
-    assert result == engine.StepResult({"loss": 0.5, "a": 0.2, "b": 0.3}, 4, True, 3)
+    assert made == [engine.StepResult({"loss": 0.5, "a": 0.2, "b": 0.3}, 4, True, 3)]
     assert (chief.staleness.total, chief.staleness.steps) == (3, 1)
     assert chief._states.tolist() == [7.0, 8.0]
 

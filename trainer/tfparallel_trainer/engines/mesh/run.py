@@ -42,9 +42,7 @@ class Course(engine.Course):
             evaluator = steps.Evaluation(module, ready.replicas, spec, averaged=averaged)
         choice = self.context.settings.job.trainer.on_non_finite_loss
         leaves_out = choice is job_file.OnNonFiniteLoss.CONTINUE
-        step = steps.TrainStep(
-            module, ready.replicas, ready.training.spec, leaves_out=leaves_out
-        )
+        step = steps.TrainStep(module, ready.replicas, ready.training.spec, leaves_out=leaves_out)
         synchronous = engine.Synchronous(ready.replicas, step, evaluator, ready.evaluation)
         self.barrier = synchronous.barrier
         return engine.Prepared(ready=ready, engine=synchronous)

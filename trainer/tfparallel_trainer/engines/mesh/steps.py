@@ -1,6 +1,5 @@
 """Steps and evaluations on ranks that each have the whole model, as traced functions."""
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -70,10 +69,8 @@ class TrainStep(engine.Step):
             tf.constant(requests, tf.float64),
             nest.convert(tf.convert_to_tensor, parts),
         )
-        computed = engine.Computed(*(tensor.numpy() for tensor in tensors))
-        if not gives_metrics:
-            return computed
-        return dataclasses.replace(computed, metrics=metrics.numbers(values))
+        numbers = metrics.numbers(values) if gives_metrics else None
+        return engine.Computed(*(tensor.numpy() for tensor in tensors), numbers)
 
     def _function(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
         if not all(pattern) and self._kinds is None:

@@ -148,7 +148,7 @@ class Asynchronous:
             self.workers.count_step(worker)
             terms, contributions = np.split(vector[4:], [len(self.replica.terms)])
             self._states = self._states + contributions
-            losses = {"loss": loss, **self.replica.by_output(terms)}
+            losses = {"loss": loss, **self.replica.by_output(terms.tolist())}
             finite = math.isfinite(loss)
             step_result = engine.StepResult(losses, work.batch.examples, finite, staleness)
             self._results.append(step_result)

@@ -108,9 +108,7 @@ def ask(chief: tasks.Task, name: str, life: str) -> Answer | None:
         return None
 
 
-def serve(
-    settings: settings.Settings, out: console.Console, stop: termination.Termination
-) -> None:
+def serve(settings: settings.Settings, out: console.Console, stop: termination.Termination) -> None:
     """Serve until the chief says that training is done.
 
     Raises:

@@ -54,15 +54,16 @@ class Course(engine.Course):
         model_state = persistence.prepare(
             settings, module, all_peers, self._ranks.local, context.out.say
         )
+        saved = model_state.saved
         context.watch.moved("reading the newest checkpoint began")
         ready = setup.Ready(
             replicas=[dataclasses.replace(one.head, advice=advice) for one in self._ranks.local],
             training=examples,
             evaluation=evaluation_examples,
-            saved=model_state.saved,
+            saved=saved,
             state=model_state.state,
             start=model_state.start(),
-            given_attempt=settings.attempt or 1,
+            attempt=saved.attempt if saved is not None else settings.attempt or 1,
         )
         coordinator = coordination.Coordinator(self._ranks)
         self.barrier = coordinator.barrier

@@ -193,9 +193,7 @@ def _step(
     flags: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
     """What `train.joined` gives."""
-    rank_input = train.RankInput(
-        part=part, step=number, flags=flags[0], maybe_empty=not everywhere
-    )
+    rank_input = train.RankInput(part=part, step=number, flags=flags[0], maybe_empty=not everywhere)
     with _kept(replica, part, everywhere):
         results = []
         for phase, shared in train.phases_of_rank(replica, rank_input):

@@ -33,9 +33,7 @@ class Pusher:
     each change between success and failure. Without a target it sends none.
     """
 
-    def __init__(
-        self, target: settings.ProgressTarget | None, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, target: settings.ProgressTarget | None, say: Callable[[str], None]) -> None:
         self._say = say
         self._latest: progress.Report | None = None
         self._until = math.inf

@@ -55,7 +55,6 @@ def build(
     names = tuple(one.name for one in model.outputs)
     phase = phases.Compiled(head, names, has_targets=True)
     return replica.Replica(
-        rank=data.index,
         device="",
         model=head,
         data=data,
