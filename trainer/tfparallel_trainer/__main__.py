@@ -33,18 +33,14 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
         if preflight.end_of(job_settings) is not None and not results.owed(job_settings):
             out.say(f"this job has already finished; its results are in {job_settings.results}")
         else:
-            _tell_cluster(env)
+            config = settings.tf_config(env)
+            if config != env.get(environment.TF_CONFIG):
+                # A strategy of the user's finds the cluster where TensorFlow looks for it.
+                os.environ[environment.TF_CONFIG] = str(config)
             _attempt(job_settings, out, started)
     except Exception as error:
         return termination.exit_of(out, error, "trainer")
     return exits.Exit.DONE
-
-
-def _tell_cluster(env: Mapping[str, str]) -> None:
-    """Have a strategy of the user's find the cluster where TensorFlow looks for it."""
-    config = settings.tf_config(env)
-    if config != env.get(environment.TF_CONFIG):
-        os.environ[environment.TF_CONFIG] = str(config)
 
 
 def _attempt(settings: settings.Settings, out: console.Console, started: float) -> None:

@@ -70,7 +70,8 @@ class TrainStep(engine.Step):
             nest.convert(tf.convert_to_tensor, parts),
         )
         numbers = metrics.numbers(values) if gives_metrics else None
-        return engine.Computed(*(tensor.numpy() for tensor in tensors), numbers)
+        loss, terms, sums, finite = (tensor.numpy() for tensor in tensors)
+        return engine.Computed(loss, terms, sums, finite, numbers)
 
     def _function(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
         if not all(pattern) and self._kinds is None:
