@@ -7,7 +7,7 @@ can be summed over ranks before they are divided, like a compiled loss (see `ste
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -33,25 +33,6 @@ class Phase:
     losses: Callable[[Any, bool], Any]
     layers: Any
     optimizer: Any
-
-
-class Computation(Protocol):
-    """A phase as a step computes it."""
-
-    terms: Sequence[loss.Term]
-    optimizer: Any
-
-    @property
-    def variables(self) -> list[Any]:
-        """The weights that it trains."""
-
-    def fractions(
-        self, part: Any, data: collectives.Communicator, *, training: bool
-    ) -> list[loss.Fraction]:
-        """The terms over a part of a batch; feeds the metrics."""
-
-    def penalty(self) -> tf.Tensor:
-        """The regularisation of the weights, which every rank computes alike."""
 
 
 class Compiled:
@@ -85,7 +66,10 @@ class Compiled:
     def fractions(
         self, part: Any, data: collectives.Communicator, *, training: bool
     ) -> list[loss.Fraction]:
-        """The terms of the outputs, then what layers add."""
+        """The terms of the outputs over a part of a batch, then what layers add.
+
+        It feeds the metrics.
+        """
         model = self._model
         x, y, weight = part
         y_pred = synchrony.forward(model, data, x) if training else model(x, training=False)
@@ -96,7 +80,7 @@ class Compiled:
         return [*loss.fractions(self.terms, self._names, y, y_pred, weight), added]
 
     def penalty(self) -> tf.Tensor:
-        """Of all weights that are trained."""
+        """The regularisation of all weights that are trained, which every rank computes alike."""
         penalty = tf.zeros((), keras.config.floatx())
         for variable in self._model.trainable_variables:
             if variable.regularizer is not None:
@@ -161,6 +145,10 @@ class Custom:
                     "keras.losses.mean_squared_error(y, y_pred) does."
                 )
         return named
+
+
+Computation = Compiled | Custom
+"""A phase as a step computes it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -229,9 +229,9 @@ def test_what_a_step_gives_is_read_from_its_vector() -> None:
     }
     chief = asynchronous.Asynchronous(**parts, evaluation=None)
     results, _ = chief.give(0, batching.Batch(4, [np.ones((4, 1))]), frozenset())
-    made = [*results, *chief.settle()]
+    step_results = [*results, *chief.settle()]
     assert counted == [12]
-    assert made == [engine.StepResult({"loss": 0.5, "a": 0.2, "b": 0.3}, 4, True, 3)]
+    assert step_results == [engine.StepResult({"loss": 0.5, "a": 0.2, "b": 0.3}, 4, True, 3)]
     assert (chief.staleness.total, chief.staleness.steps) == (3, 1)
     assert chief._states.tolist() == [7.0, 8.0]
 
