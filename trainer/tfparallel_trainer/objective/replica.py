@@ -29,8 +29,6 @@ class Replica:
     seeds: list[tuple[Any, Any]]
     """Variables of random layers and of `generator` (two integers: seed and counter) with their
     first values."""
-    advice: list[str]
-    """Sentences for the user about this model."""
     seed: int = 0
     """Of the job."""
     generator: Any = None
@@ -84,7 +82,7 @@ def build(
         model = module.build_model()
         if isinstance(model, keras.Model):
             module.compile_model(model)
-        advice = checks.check(model, mesh.data)
+        checks.check(model)
         with user.guard(module.path, "calling the model on the first training example raised"):
             tensors = nest.convert(tf.convert_to_tensor, sample)
             computations, names = phases.build(model, tensors)
@@ -96,7 +94,6 @@ def build(
             terms=[term for phase in computations for term in phase.terms],
             outputs=names,
             seeds=[*_seeds(model), (generator.state, generator.state.value.numpy())],
-            advice=advice,
             seed=seed,
             generator=generator,
             computations=computations,

@@ -14,7 +14,7 @@ from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, 
 from tfparallel_trainer.comms import agreement, devices, rendezvous, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import batching, feed, nest, source
-from tfparallel_trainer.objective import metrics, phases, replica, state
+from tfparallel_trainer.objective import checks, metrics, phases, replica, state
 from tfparallel_trainer.runtime import settings
 from tfparallel_trainer.runtime.lifecycle import stall, termination
 from tfparallel_trainer.runtime.reporting import console
@@ -102,6 +102,8 @@ class Ready:
     start: files.Position
     attempt: int
     """Number of this attempt, from 1."""
+    advice: list[str]
+    """Sentences for the user about the model."""
 
     def save(self, at: files.Position) -> bool:
         """Save a checkpoint; gives whether this process is one that does."""
@@ -170,6 +172,7 @@ def prepare(
         state=shards,
         start=files.Position(step=step, epoch=epoch, example=example, observer=start.observer),
         attempt=saved.attempt if saved is not None else settings.attempt or 1,
+        advice=checks.advice(replicas[0].model, cut.ranks),
     )
 
 

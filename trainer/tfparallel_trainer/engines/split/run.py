@@ -50,20 +50,21 @@ class Course(engine.Course):
         examples, evaluation_examples = setup.examples(settings, module, division)
         places = dict(enumerate(self._devices, settings.cluster.me * len(self._devices)))
         self._ranks = ranks.build(module, bare, model_partition, places, examples)
-        advice = checks.check(bare, mesh.data)
+        checks.check(bare)
         model_state = persistence.prepare(
             settings, module, all_peers, self._ranks.local, context.out.say
         )
         saved = model_state.saved
         context.watch.moved("reading the newest checkpoint began")
         ready = setup.Ready(
-            replicas=[dataclasses.replace(one.head, advice=advice) for one in self._ranks.local],
+            replicas=[one.head for one in self._ranks.local],
             training=examples,
             evaluation=evaluation_examples,
             saved=saved,
             state=model_state.state,
             start=model_state.start(),
             attempt=saved.attempt if saved is not None else settings.attempt or 1,
+            advice=checks.advice(bare, mesh.data),
         )
         coordinator = coordination.Coordinator(self._ranks)
         self.barrier = coordinator.barrier

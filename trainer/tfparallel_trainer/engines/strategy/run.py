@@ -15,7 +15,6 @@ from tfparallel_trainer.contract import user_module
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import steps
-from tfparallel_trainer.objective import checks
 from tfparallel_trainer.runtime import settings, setup
 
 _TPU_START_SECONDS = 600
@@ -51,13 +50,12 @@ class Course(engine.Course):
         for phase in built.computations:
             check_optimizer(phase.optimizer)
         setup.check_export(context, built.model)
-        advised = dataclasses.replace(built, advice=checks.check(built.model, ranks))
-        traced = steps.Steps(strategy, context.module, advised)
+        traced = steps.Steps(strategy, context.module, built)
         start = ready.start
         with context.watch.waiting():
             step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
         position = files.Position(step=step, epoch=epoch, example=example, observer=start.observer)
-        ready = dataclasses.replace(ready, replicas=[advised], start=position)
+        ready = dataclasses.replace(ready, start=position)
         self.barrier = traced.barrier
         evaluator = None
         if ready.evaluation is not None:

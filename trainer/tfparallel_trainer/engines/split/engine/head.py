@@ -61,7 +61,6 @@ def build(
         terms=list(phase.terms),
         outputs=names,
         seeds=[],
-        advice=[],
         computations=[phase],
     )
 
