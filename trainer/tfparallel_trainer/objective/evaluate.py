@@ -105,8 +105,8 @@ def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
 def losses(replica: replica.Replica, totals: Any, penalty: float | None = None) -> dict[str, float]:
     """The loss over all examples, and with several outputs that of each, as any replica names it.
 
-    Totals [2, terms] are the sum over all examples of what `sums_of` gives, and the penalty is the
-    regularisation of all weights; absent: those of the replica. If no example counts, it is a
+    Totals [2, terms] are the sum over all examples of what `sums_of` gives. The penalty is the
+    regularisation of all weights; absent: of the replica's. If no example counts, it is a
     UserCodeError.
     """
     if penalty is None:

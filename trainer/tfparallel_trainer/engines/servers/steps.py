@@ -54,9 +54,9 @@ class Steps:
     def training(self, spec: Any) -> Any:
         """Trace the training step, from its number and a batch's leaves to a vector.
 
-        It has the index of the worker, whether the gradient was applied, how many steps of others
-        came between reading the weights and applying it, the loss, that of each output, and the
-        metrics' states from this batch alone.
+        The vector has the index of the worker, whether the gradient was applied, and its staleness.
+        That is how many steps of others came between reading the weights and applying it. Then come
+        the loss, that of each output, and the metrics' states from this batch alone.
         """
 
         def run(step: tf.Tensor, leaves: Sequence[tf.Tensor]) -> Any:
