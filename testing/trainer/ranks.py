@@ -73,7 +73,7 @@ def feed_of(examples: Any, ranks: int, batch: int, seed: int | None = None) -> a
 
 def run(
     module: user.Module, examples: Any, ranks: int, batch: int, **options: bool
-) -> tuple[list[replica.Replica], list[engine.Outcome]]:
+) -> tuple[list[replica.Replica], list[engine.StepResult]]:
     """Train over the examples once; gives the replicas and what the steps gave."""
     replicas = build(module, examples, ranks)
     batches = feed_of(examples, ranks, batch)

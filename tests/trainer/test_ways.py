@@ -123,18 +123,16 @@ def test_a_batch_goes_the_way_of_the_page() -> None:
     out = console.Console("test")
     step = steps.TrainStep(module, replicas, examples.spec)
     loop = training.Training(
-        training.Parts(
-            spec=spec,
-            training=examples,
-            engine=engine.Synchronous(replicas, step, None, None),
-            reporter=reports.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
-            termination=termination.Termination(lambda: None, 30),
-            watch=stall.Watch(stall.Limits(work=600, wait=600)),
-            schedule=training.Schedule(None, True),
-            save=lambda _: None,
-            observer=observer.Observer(),
-        ),
-        files.Position(step=0, epoch=0, example=0),
+        spec=spec,
+        examples=examples,
+        engine=engine.Synchronous(replicas, step, None, None),
+        reporter=reports.Reporter(out, None, progress.Pusher(None, out.say), chief=True),
+        termination=termination.Termination(lambda: None, 30),
+        watch=stall.Watch(stall.Limits(work=600, wait=600)),
+        schedule=training.Schedule(None, True),
+        save=lambda _: None,
+        observer=observer.Observer(),
+        start=files.Position(step=0, epoch=0, example=0),
     )
     calls = Calls(a_step_begins)
     calls.record(loop.run)

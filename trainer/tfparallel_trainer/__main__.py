@@ -33,18 +33,14 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
         if preflight.end_of(job_settings) is not None and not results.owed(job_settings):
             out.say(f"this job has already finished; its results are in {job_settings.results}")
         else:
-            _tell_cluster(env)
+            config = settings.tf_config(env)
+            if config != env.get(environment.TF_CONFIG):
+                # A strategy of the user's finds the cluster where TensorFlow looks for it.
+                os.environ[environment.TF_CONFIG] = str(config)
             _attempt(job_settings, out, started)
     except Exception as error:
         return termination.exit_of(out, error, "trainer")
     return exits.Exit.DONE
-
-
-def _tell_cluster(env: Mapping[str, str]) -> None:
-    """Have a strategy of the user's find the cluster where TensorFlow looks for it."""
-    config = settings.tf_config(env)
-    if config != env.get(environment.TF_CONFIG):
-        os.environ[environment.TF_CONFIG] = str(config)
 
 
 def _attempt(settings: settings.Settings, out: console.Console, started: float) -> None:
@@ -53,13 +49,13 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     from tfparallel_trainer.comms import devices
     from tfparallel_trainer.engines import engine
     from tfparallel_trainer.engines.mesh import run as mesh
+    from tfparallel_trainer.engines.servers import control
     from tfparallel_trainer.engines.servers import run as servers
-    from tfparallel_trainer.engines.servers import serve
     from tfparallel_trainer.engines.split import run as split
     from tfparallel_trainer.engines.strategy import run as strategy
     from tfparallel_trainer.evaluator import run as evaluator
     from tfparallel_trainer.keras_fit import callbacks
-    from tfparallel_trainer.runtime import context, run
+    from tfparallel_trainer.runtime import run, setup
     from tfparallel_trainer.runtime.lifecycle import failures, stall
 
     give_up = functools.partial(termination.give_up, out)
@@ -70,7 +66,7 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     module = None
     try:
         if settings.uses_servers and not settings.cluster.is_chief and not settings.evaluates:
-            serve.until_done(settings, out, stop)
+            control.serve(settings, out, stop)
             return
         course: type[engine.Course] = mesh.Course
         if settings.uses_servers:
@@ -81,7 +77,7 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
             course = strategy.Course
         with stall.watching(stall.limits(settings.job.trainer), give_up) as watch:
             module = user.load(settings.source_dir, settings.job.trainer.module, watch.moved)
-            process = context.RunContext(
+            process = setup.RunContext(
                 settings=settings,
                 module=module,
                 out=out,

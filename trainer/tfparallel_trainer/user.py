@@ -11,7 +11,7 @@ import pathlib
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -47,34 +47,21 @@ class Context:
         return fetch.fetch(address)
 
 
-def _unheard(_: str) -> None:
-    """Take a sign of life that nobody waits for."""
-
-
+@dataclasses.dataclass(frozen=True)
 class Module:
-    """The functions of a user's module, each called with its errors translated.
+    """The functions of a user's module, each called with its errors translated."""
 
-    `seeded` gives the context with random generators of a seed, in which a model is built and data
-    functions are called. `moved` hears that a call begins and ends.
-    """
-
-    def __init__(
-        self,
-        path: pathlib.Path,
-        functions: dict[str, Callable[..., Any]],
-        seeded: Callable[
-            [int], contextlib.AbstractContextManager[None]
-        ] = random_state.seeded_for_good,
-        moved: Callable[[str], None] = _unheard,
-    ) -> None:
-        self.path = path
-        self.seeded = seeded
-        self._functions = functions
-        self._moved = moved
+    path: pathlib.Path
+    functions: Mapping[str, Callable[..., Any]]
+    seeded: Callable[[int], contextlib.AbstractContextManager[None]] = random_state.seeded_for_good
+    """Gives the context with random generators of a seed, in which a model is built and data
+    functions are called."""
+    moved: Callable[[str], None] = lambda _: None
+    """Hears that a call begins and ends."""
 
     def has(self, function: str) -> bool:
         """Whether the module brings a function that need not be there."""
-        return function in self._functions
+        return function in self.functions
 
     def build_model(self) -> Any:
         """Call the user's build_model: gives whatever it returns."""
@@ -107,18 +94,20 @@ class Module:
 
     def _call_with(self, name: str, known: Any) -> Any:
         """Call a function that may want to know something, or not."""
-        parameters = inspect.signature(self._functions[name]).parameters
+        parameters = inspect.signature(self.functions[name]).parameters
         return self._call(name, known) if parameters else self._call(name)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        self._moved(f"the call of {name} began")
+        self.moved(f"the call of {name} began")
         with guard(self.path, f"{name} raised"):
-            result = self._functions[name](*arguments)
-        self._moved(f"the call of {name} ended")
+            result = self.functions[name](*arguments)
+        self.moved(f"the call of {name} ended")
         return result
 
 
-def load(source_dir: pathlib.Path, name: str, moved: Callable[[str], None] = _unheard) -> Module:
+def load(
+    source_dir: pathlib.Path, name: str, moved: Callable[[str], None] = lambda _: None
+) -> Module:
     """Import the user's module and check that it has the functions of the interface.
 
     Raises:

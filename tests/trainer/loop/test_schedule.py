@@ -56,19 +56,17 @@ def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
     clock: Iterator[int] = itertools.count(0, 25)
     out = console.Console("test")
     training.Training(
-        training.Parts(
-            spec=spec,
-            training=examples,
-            engine=engine.Synchronous(
-                replicas, steps.TrainStep(user_module, replicas, examples.spec), None, None
-            ),
-            reporter=reports.Reporter(out, None, progress.Pusher(None, 1, out.say), chief=True),
-            termination=termination.Termination(lambda: None, 30),
-            watch=stall.Watch(stall.Limits(work=600, wait=600)),
-            schedule=training.Schedule(spec.checkpoint, True, lambda: float(next(clock))),
-            save=lambda at: saved.append(at.step),
-            observer=observer.Observer(),
+        spec=spec,
+        examples=examples,
+        engine=engine.Synchronous(
+            replicas, steps.TrainStep(user_module, replicas, examples.spec), None, None
         ),
-        files.Position(step=0, epoch=0, example=0),
+        reporter=reports.Reporter(out, None, progress.Pusher(None, out.say), chief=True),
+        termination=termination.Termination(lambda: None, 30),
+        watch=stall.Watch(stall.Limits(work=600, wait=600)),
+        schedule=training.Schedule(spec.checkpoint, True, lambda: float(next(clock))),
+        save=lambda at: saved.append(at.step),
+        observer=observer.Observer(),
+        start=files.Position(step=0, epoch=0, example=0),
     ).run()
     assert saved == [3, 6, 9, 10]

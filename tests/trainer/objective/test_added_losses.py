@@ -69,7 +69,7 @@ def test_added_losses_are_those_of_one_process(count: int) -> None:
     module = ranks.module(regularised, compile_with())
     replicas, outcomes = ranks.run(module, examples(), count, 7)
     assert max(difference(rank_replica, expected) for rank_replica in replicas) <= weights.TOLERANCE
-    assert all(outcome.terms == {} for outcome in outcomes)
+    assert all(list(outcome.losses) == ["loss"] for outcome in outcomes)
     x, y, _ = examples()
     spec = ranks.feed_of(examples(), count, 7)
     results = steps.Evaluation(module, replicas, spec.spec).run(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.objective import loss, outputs
+from tfparallel_trainer.objective import loss
 
 N, T, C = 12, 5, 4
 
@@ -31,7 +31,7 @@ LOSSES = {
 
 def whole(model: Any, y: Any, y_pred: Any, weight: Any, cuts: list[int]) -> float:
     """The loss from fractions over the parts of a batch."""
-    names = outputs.names_of(model, y_pred)
+    names = loss.names_of(model, y_pred)
     terms = loss.terms(model, names)
     above, below = np.zeros(len(terms)), np.zeros(len(terms))
     bounds = [0, *sorted(cuts), N]
@@ -106,4 +106,4 @@ def test_losses_that_do_not_fit_are_refused(given_loss: Any, more: Any, said: st
 
 def test_targets_must_have_the_structure_of_the_outputs() -> None:
     with pytest.raises(errors.UserCodeError, match="the model has the outputs a, b"):
-        outputs.split(np.zeros(3), ("a", "b"), "y")
+        loss.split(np.zeros(3), ("a", "b"), "y")

@@ -340,7 +340,7 @@ def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Pat
     token.write_text("first\n")
     with receiver() as server:
         url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress.Pusher(settings.ProgressTarget(url, token, None), 60, print)
+        pusher = progress.Pusher(settings.ProgressTarget(url, token, None, 60), print)
         pusher.put(report(1))
         waiting.until(lambda: server.got, "the first report")
         token.write_text("second\n")
@@ -357,8 +357,8 @@ def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Pat
 def test_progress_that_nobody_accepts_is_reported_once_and_harms_nothing() -> None:
     said: list[str] = []
     (port,) = ports.allocate(1)
-    target = settings.ProgressTarget(f"http://127.0.0.1:{port}/", None, None)
-    pusher = progress.Pusher(target, 0.01, said.append)
+    target = settings.ProgressTarget(f"http://127.0.0.1:{port}/", None, None, 0.01)
+    pusher = progress.Pusher(target, said.append)
     for step in range(5):
         pusher.put(report(step))
         time.sleep(0.05)
@@ -374,14 +374,14 @@ def test_a_last_report_that_is_not_taken_is_sent_again_unless_it_is_refused(
     with receiver() as server:
         server.answers = answers
         url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress.Pusher(settings.ProgressTarget(url, None, None), 60, print)
+        pusher = progress.Pusher(settings.ProgressTarget(url, None, None, 60), print)
         pusher.put(report(7))
         pusher.close(60)
         assert [body["step"] for _, body in server.got] == [7] * tries
 
 
 def test_no_progress_address_sends_nothing() -> None:
-    pusher = progress.Pusher(None, 1, print)
+    pusher = progress.Pusher(None, print)
     pusher.put(report(1))
     pusher.close()
 

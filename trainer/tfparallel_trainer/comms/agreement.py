@@ -20,27 +20,19 @@ def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
     if cluster.alone:
         return
     gather, values = Numbers(cluster, device, collectives.Program.AGREE, len(facts)), facts.values()
-    difference = _difference(cluster, list(facts), gather(values))
-    if difference is not None:
-        # All see it: whoever ended now could leave another one without the table.
-        with contextlib.suppress(tf.errors.OpError):
-            gather(values)
-        raise difference
-
-
-def _difference(
-    cluster: tasks.Cluster, names: Sequence[str], table: Sequence[Sequence[int]]
-) -> errors.BadConfigurationError | None:
-    """The first fact in which a process differs from the first process."""
+    table = gather(values)
     for task, row in zip(cluster.tasks, table, strict=True):
-        for what, here, first in zip(names, row, table[0], strict=True):
-            if here != first:
-                return errors.BadConfigurationError(
-                    f"{task.name} and {cluster.tasks[0].name} differ in {what} "
-                    f"({_show(here)} and {_show(first)}): start all replicas alike, and let "
-                    "what is random in their data follow from one seed."
-                )
-    return None
+        for what, here, first in zip(facts, row, table[0], strict=True):
+            if here == first:
+                continue
+            # All see it: whoever ended now could leave another one without the table.
+            with contextlib.suppress(tf.errors.OpError):
+                gather(values)
+            raise errors.BadConfigurationError(
+                f"{task.name} and {cluster.tasks[0].name} differ in {what} ({_show(here)} and "
+                f"{_show(first)}): start all replicas alike, and let what is random in their data "
+                "follow from one seed."
+            )
 
 
 def _show(value: int) -> str:
@@ -75,10 +67,6 @@ class Numbers:
             return self._everyone.gather(numbers)
 
 
-def _alone(number: int) -> Sequence[int]:
-    return [number]
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
     """This process among those that hold the variables; absent arguments: it holds all."""
@@ -86,7 +74,7 @@ class Peers:
     me: int = 0
     """Number of this process; the chief is 0."""
     names: tuple[str, ...] = ("chief-0",)
-    gather: Callable[[int], Sequence[int]] = _alone
+    gather: Callable[[int], Sequence[int]] = lambda number: [number]
     """Gives the numbers (63 bits) that all processes give, in their order; all call it alike."""
 
     @property

@@ -146,7 +146,12 @@ def endpoint(peer: tasks.Task) -> tuple[str, int]:
 def unreachable(peer: tasks.Task) -> str:
     """Why a peer does not answer now; empty when it does."""
     error = _probe(peer)
-    return "" if error is None else str(getattr(error, "strerror", None) or error)
+    return "" if error is None else reason(error)
+
+
+def reason(error: Exception) -> str:
+    """What connecting raised, for people; without an address or a number."""
+    return str(getattr(error, "strerror", None) or error)
 
 
 def refuses(peer: tasks.Task) -> bool:
@@ -168,21 +173,19 @@ def watching(
     over = threading.Event()
     deciding = threading.Lock()
 
-    def lose(peer: tasks.Task) -> None:
+    def look_at(peer: tasks.Task) -> None:
+        # Twice, because a server that is busy for a moment is no loss.
+        if not refuses(peer) or over.wait(_INTERVAL_SECONDS / 2) or not refuses(peer):
+            return
+        what = f"A peer was lost: {peer.name} no longer listens at {peer.address}."
         with deciding:
             if not over.is_set():  # after the body, a peer may end
-                give_up(
-                    errors.PeerLostError(
-                        f"A peer was lost: {peer.name} no longer listens at {peer.address}."
-                    )
-                )
+                give_up(errors.PeerLostError(what))
 
     def look() -> None:
         while not over.wait(_INTERVAL_SECONDS):
             for peer in peers:
-                # Twice, because a server that is busy for a moment is no loss.
-                if refuses(peer) and not over.wait(_INTERVAL_SECONDS / 2) and refuses(peer):
-                    lose(peer)
+                look_at(peer)
 
     if peers:
         threading.Thread(target=look, name="peers", daemon=True).start()

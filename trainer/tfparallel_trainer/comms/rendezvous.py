@@ -100,12 +100,15 @@ class Rendezvous(cluster.Listener):
                         f"A peer was lost: {name} ended while the processes met."
                     )
             connected = peer.name in self._sockets
-        if connected:  # TensorFlow looks its address up, too, and only once
-            return _unresolved(peer)
         try:
+            if connected:
+                # TensorFlow looks its address up, too, and only once. A new pod may connect before
+                # the name server knows it, or while an earlier denial is cached.
+                socket.getaddrinfo(*cluster.endpoint(peer), type=socket.SOCK_STREAM)
+                return ""
             connection = socket.create_connection(cluster.endpoint(peer), _PROBE_SECONDS)
         except (OSError, ValueError) as error:
-            return str(getattr(error, "strerror", None) or error)
+            return cluster.reason(error)
         try:
             if connection.recv(_LONGEST) == _greeting(peer.name):
                 connection.sendall(self._processes.task.name.encode())
@@ -113,7 +116,7 @@ class Rendezvous(cluster.Listener):
                 return ""
             reason = "what answers there is no process that waits for this one"
         except OSError as error:
-            reason = str(error.strerror or error)
+            reason = cluster.reason(error)
         connection.close()
         return reason
 
@@ -168,18 +171,6 @@ class Rendezvous(cluster.Listener):
             self._hold(name, connection)
         else:  # somebody looked whether the port is open
             connection.close()
-
-
-def _unresolved(peer: tasks.Task) -> str:
-    """Why a peer's name has no address here now; empty when it has.
-
-    A new pod may connect before the name server knows it, or while an earlier denial is cached.
-    """
-    try:
-        socket.getaddrinfo(*cluster.endpoint(peer), type=socket.SOCK_STREAM)
-    except (OSError, ValueError) as error:
-        return str(getattr(error, "strerror", None) or error)
-    return ""
 
 
 def _greeting(name: str) -> bytes:

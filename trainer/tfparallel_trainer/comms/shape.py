@@ -7,7 +7,6 @@ varying fastest, so ranks that exchange most (tensor, spatial) are neighbours.
 import dataclasses
 import enum
 import math
-from collections.abc import Mapping
 
 from tfparallel_trainer import errors
 
@@ -100,16 +99,6 @@ class Mesh:
         for axis, degree in zip(reversed(_AXES), reversed(self.degrees), strict=True):
             rank, place[axis] = divmod(rank, degree)
         return place
-
-    def rank(self, place: Mapping[Axis, int]) -> int:
-        """The rank at a place, whose absent axes are 0; a ValueError outside of the mesh."""
-        rank = 0
-        for axis, degree in zip(_AXES, self.degrees, strict=True):
-            position = place.get(axis, 0)
-            if not 0 <= position < degree:
-                raise ValueError(f"{axis} {position} is not within {degree}")
-            rank = rank * degree + position
-        return rank
 
     def group(self, rank: int, axis: Axis) -> Group:
         """The ranks that differ from this one along one axis only, itself among them."""

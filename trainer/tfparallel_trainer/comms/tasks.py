@@ -81,13 +81,11 @@ def parse(text: str | None) -> Cluster:
     Raises:
         BadConfigurationError: it is not JSON, has no such task, or a role that does not fit.
     """
-    if not text:
-        return _single()
     try:
-        config = json.loads(text)
+        config = json.loads(text or "{}")
         roles = dict(config.get("cluster") or {})
         if not roles:
-            return _single()
+            return Cluster((Task("worker", 0, "localhost:0"),), 0)
         role, index = str(config["task"]["type"]), int(config["task"]["index"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise errors.BadConfigurationError(
@@ -123,10 +121,6 @@ def _numbered(addresses: Any) -> list[tuple[int, Any]]:
         raise errors.BadConfigurationError(
             f"TF_CONFIG has the addresses {addresses!r}: write it as {_FORMAT}."
         ) from error
-
-
-def _single() -> Cluster:
-    return Cluster((Task("worker", 0, "localhost:0"),), 0)
 
 
 def _check_roles(roles: dict[str, Any]) -> None:

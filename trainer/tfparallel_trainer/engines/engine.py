@@ -13,21 +13,7 @@ from tfparallel_trainer.comms import cluster
 from tfparallel_trainer.contract import progress
 from tfparallel_trainer.data import batching, fingerprints
 from tfparallel_trainer.objective import evaluate, independence, replica, state
-from tfparallel_trainer.runtime import context, setup
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepResult:
-    """The result of an optimizer step."""
-
-    losses: dict[str, float]
-    """The loss, and with several outputs that of each."""
-    examples: int
-    finite: bool
-    """Whether the loss and, where they are looked at, all gradients are finite numbers."""
-    staleness: int | None = None
-    """How many steps of others came between reading the weights and applying the gradient; None
-    where all make each step together."""
+from tfparallel_trainer.runtime import setup
 
 
 class Flag(enum.IntEnum):
@@ -44,17 +30,26 @@ class Flag(enum.IntEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step gives on every process alike."""
+class StepResult:
+    """The result of an optimizer step, on every process alike."""
 
-    loss: float
-    terms: dict[str, float]
-    """The loss of each output; empty when there is only one."""
-    flags: frozenset[Flag]
+    losses: dict[str, float]
+    """The loss, and with several outputs that of each."""
+    examples: int
     finite: bool
-    """Whether the loss and, without loss scaling, all gradients are finite numbers."""
+    """Whether the loss and, where they are looked at, all gradients are finite numbers."""
+    staleness: int | None = None
+    """How many steps of others came between reading the weights and applying the gradient; None
+    where all make each step together."""
+    flags: frozenset[Flag] = frozenset()
+    """Those of all processes, where all make each step together."""
     metrics: dict[str, float] | None = None
     """Over all ranks; None where the step adds none up."""
+
+    @property
+    def loss(self) -> float:
+        """The loss of all outputs."""
+        return self.losses["loss"]
 
 
 Watched = Callable[[Iterator[batching.Batch]], Iterator[batching.Batch]]
@@ -76,7 +71,7 @@ class Computed:
     """Summed over all processes."""
     finite: Any
     metrics: dict[str, float] | None = None
-    """As in `Outcome`."""
+    """As in `StepResult`."""
 
 
 class Step(abc.ABC):
@@ -88,12 +83,15 @@ class Step(abc.ABC):
         self._replica = replica
         self._is_tried = parts == 1
 
-    def __call__(self, step: int, batch: batching.Batch, asked: frozenset[Flag]) -> Outcome:
+    def __call__(self, step: int, batch: batching.Batch, asked: frozenset[Flag]) -> StepResult:
         """Make the step of a number, from 0, on a batch; this process asks for these flags.
 
         If processes were given different examples, it is a UserCodeError.
         """
-        self._try(batch)
+        part = next((part for part in batch.parts if part is not None), None)
+        if not self._is_tried and part is not None:
+            self._is_tried = True
+            self.check(part)
         flags = (float(flag in asked) for flag in Flag)
         requests = [*flags, *fingerprints.summands(batch.fingerprint)]
         computed = self.compute(step, batch, requests, gives_metrics=Flag.METRICS in asked)
@@ -105,11 +103,11 @@ class Step(abc.ABC):
                 "random follow from a seed: in the function training_data from context.seed and "
                 "context.epoch, in a script from a seed that all replicas share."
             ).on_every_process()
-        return Outcome(
-            loss=float(computed.loss),
-            terms=self._replica.by_output(computed.terms),
-            flags=frozenset(flag for flag in Flag if sums[flag] > 0),
+        return StepResult(
+            losses={"loss": float(computed.loss), **self._replica.by_output(computed.terms)},
+            examples=batch.examples,
             finite=bool(computed.finite),
+            flags=frozenset(flag for flag in Flag if sums[flag] > 0),
             metrics=computed.metrics,
         )
 
@@ -127,13 +125,6 @@ class Step(abc.ABC):
         """Refuse a model whose examples, of which these are some, depend on each other."""
         with user.guard(self.module.path, "computing the loss of some examples raised"):
             independence.check(self._replica, part)
-
-    def _try(self, batch: batching.Batch) -> None:
-        """Check the first examples of this process, before a step is made of them."""
-        part = next((part for part in batch.parts if part is not None), None)
-        if not self._is_tried and part is not None:
-            self._is_tried = True
-            self.check(part)
 
 
 class Engine(Protocol):
@@ -205,10 +196,9 @@ class Synchronous:
         self, step: int, batch: batching.Batch, asked: frozenset[Flag]
     ) -> tuple[Sequence[StepResult], frozenset[Flag]]:
         """Make the step."""
-        outcome = self._step(step, batch, asked)
-        self._latest = outcome.metrics
-        losses = {"loss": outcome.loss, **outcome.terms}
-        return [StepResult(losses, batch.examples, outcome.finite)], outcome.flags
+        result = self._step(step, batch, asked)
+        self._latest = result.metrics
+        return [result], result.flags
 
     def settle(self) -> Sequence[StepResult]:
         """Nothing is ever pending."""
@@ -232,8 +222,6 @@ class Prepared:
 
     ready: setup.Ready
     engine: Engine
-    announce: Callable[[int | None], Iterable[str]]
-    """Gives lines for people, from the number of steps where that is known."""
     export: Callable[[files.Position], None] | None = None
     """Leaves the trained model, on all processes; absent: the first replica has all of it."""
     build_reach: Callable[[Sequence[Any]], Any] | None = None
@@ -245,8 +233,10 @@ class Prepared:
 class Course(abc.ABC):
     """The course of a run with one engine, in the order of its methods."""
 
-    def __init__(self, context: context.RunContext) -> None:
+    def __init__(self, context: setup.RunContext) -> None:
         self.context = context
+        self.barrier: Callable[[], object] | None = None
+        """Returns when all processes have come to it; absent before it is prepared."""
 
     @abc.abstractmethod
     def connected(self) -> AbstractContextManager[None]:
@@ -258,9 +248,13 @@ class Course(abc.ABC):
         return cluster.watching(peers, self.context.give_up)
 
     @abc.abstractmethod
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> Prepared:
+    def prepared(self) -> Prepared:
         """Build what is trained, load the data and restore the newest checkpoint.
 
-        `leave` takes a barrier, as soon as there is one: nobody leaves before all have come to it,
+        As soon as there is a barrier, it is the course's: nobody leaves before all have come to it,
         if all end alike.
         """
+
+    @abc.abstractmethod
+    def announcement(self, total: int | None) -> Iterable[str]:
+        """Lines for people on what is prepared, from the number of steps where that is known."""

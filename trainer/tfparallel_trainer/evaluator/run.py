@@ -16,14 +16,14 @@ from tfparallel_trainer.data import batching, source
 from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.objective import replica
-from tfparallel_trainer.runtime import context, preflight, settings, setup
+from tfparallel_trainer.runtime import preflight, settings, setup
 from tfparallel_trainer.runtime.reporting import console, records
 from tfparallel_trainer.storage import directory
 
 _LOOK_EVERY_SECONDS = 1.0
 
 
-def until_done(context: context.RunContext) -> None:
+def until_done(context: setup.RunContext) -> None:
     """Evaluate during training, to its end; training is not touched by what this raises."""
     settings = context.settings
     devices.prepare(1, alone=True)
@@ -51,7 +51,7 @@ class Evaluator:
     """A model whose weights are those of one checkpoint after the other."""
 
     def __init__(
-        self, context: context.RunContext, status: results.Status, written: records.Records
+        self, context: setup.RunContext, status: results.Status, written: records.Records
     ) -> None:
         """Build the model on this process's first device, from the examples to evaluate on."""
         self._settings = settings = context.settings

@@ -19,12 +19,12 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import tasks
 from tfparallel_trainer.contract import environment, job_file
 from tfparallel_trainer.engines.mesh import run as mesh
+from tfparallel_trainer.engines.servers import control
 from tfparallel_trainer.engines.servers import run as servers
-from tfparallel_trainer.engines.servers import serve
 from tfparallel_trainer.keras_fit import bar, inputs, models, reach, surroundings
 from tfparallel_trainer.keras_fit import callbacks as callbacks_of
 from tfparallel_trainer.loop import observer
-from tfparallel_trainer.runtime import context, preflight, run, settings, setup
+from tfparallel_trainer.runtime import preflight, run, settings, setup
 from tfparallel_trainer.runtime.lifecycle import failures, stall, termination
 from tfparallel_trainer.runtime.reporting import console
 
@@ -93,11 +93,11 @@ class Session:
             if settings.uses_servers:
                 surroundings.before_servers()
             if settings.uses_servers and not settings.cluster.is_chief:
-                serve.until_done(settings, self._out, stop)
+                control.serve(settings, self._out, stop)
                 termination.end(0)
             with stall.watching(stall.limits(settings.job.trainer), self._give_up) as watch:
                 module = self._module(data, watch)
-                process = context.RunContext(
+                process = setup.RunContext(
                     settings=settings,
                     module=module,
                     out=self._out,
@@ -121,7 +121,7 @@ class Session:
             functions["evaluation_data"] = lambda: data.validation
         return user.Module(_script(), functions, self._models.seeded, watch.moved)
 
-    def _train_to_end(self, context: context.RunContext, data: inputs.Inputs) -> None:
+    def _train_to_end(self, context: setup.RunContext, data: inputs.Inputs) -> None:
         def observe(ready: setup.Ready, _: object) -> observer.Observer:
             return self._observer(ready, data)
 

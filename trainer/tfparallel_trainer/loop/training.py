@@ -53,12 +53,16 @@ class Schedule:
         self._last = self._clock()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What the loop works with."""
+_Flags = frozenset[engine.Flag]
+_Results = Sequence[engine.StepResult]
+
+
+@dataclasses.dataclass(kw_only=True)
+class Training:
+    """Trains from a position to the end."""
 
     spec: job_file.TrainerSpec
-    training: feed.Feed
+    examples: feed.Feed
     engine: engine.Engine
     reporter: reports.Reporter
     termination: termination.Termination
@@ -67,36 +71,26 @@ class Parts:
     save: Callable[[files.Position], None]
     """Saves a checkpoint, where one is configured and this process writes it."""
     observer: observer.Observer
+    start: files.Position
 
-
-class Training:
-    """Trains from a position to the end."""
-
-    def __init__(self, parts: Parts, start: files.Position) -> None:
-        self._parts = parts
-        self._step = start.step
-        parts.training.restore(feed.State(start.epoch, start.example))
-        self._ended_epoch = False
-        self._saved_at = start.step
+    def __post_init__(self) -> None:
+        self.examples.restore(feed.State(self.start.epoch, self.start.example))
+        self._step = self._saved_at = self.start.step
         self._tally = reports.Tally()
         self._batches = 0
-        self._left_out = False
+        self._ended_epoch = self._left_out = False
 
     @property
     def position(self) -> files.Position:
         """Where training stands once no step is pending."""
-        place = self._place
-        return files.Position(
-            step=self._step,
-            epoch=place.epoch,
-            example=place.example,
-            observer=self._parts.observer.memory,
-        )
+        epoch, example = self._place.epoch, self._place.example
+        memory = self.observer.memory
+        return files.Position(step=self._step, epoch=epoch, example=example, observer=memory)
 
     @property
     def total_steps(self) -> int | None:
         """Steps to make in all, where that is known."""
-        spec, place, length = self._parts.spec, self._place, self._parts.training.examples
+        spec, place, length = self.spec, self._place, self.examples.examples
         if spec.steps is not None or spec.epochs is None or length is None:
             return spec.steps
         if place.example == 0 and place.epoch == spec.epochs:
@@ -112,81 +106,74 @@ class Training:
             PreemptedError: a process was asked to end; a checkpoint is saved where configured.
             NonFiniteError: loss, gradients or weights are not finite; nothing more is saved.
         """
-        observer = self._parts.observer
-        self._parts.watch.moved("training began")
-        observer.training_begins()
+        self.watch.moved("training began")
+        self.observer.training_begins()
         while not self._finished():
             self._run_epoch()
-        if not self._ended_epoch and observer.evaluates_after(self._place.epoch - 1):
+        if not self._ended_epoch and self.observer.evaluates_after(self._place.epoch - 1):
             self._evaluate()
-        observer.training_ends()
+        self.observer.training_ends()
 
     @property
     def _place(self) -> feed.State:
         """Where the data stands."""
-        return self._parts.training.state
+        return self.examples.state
 
     def _finished(self) -> bool:
-        spec = self._parts.spec
-        if self._parts.observer.stop:
+        if self.observer.stop:
             return True
-        if spec.steps is not None:
-            return self._step >= spec.steps
-        return spec.epochs is not None and self._place.epoch >= spec.epochs
+        if self.spec.steps is not None:
+            return self._step >= self.spec.steps
+        return self.spec.epochs is not None and self._place.epoch >= self.spec.epochs
 
     def _run_epoch(self) -> None:
-        parts = self._parts
-        parts.engine.reset()
-        parts.reporter.epoch_begins()
+        self.engine.reset()
+        self.reporter.epoch_begins()
         self._tally = reports.Tally()
-        self._batches = order.steps(self._place.example, parts.spec.global_batch_size)
-        self._left_out = False
-        self._ended_epoch = False
-        parts.observer.epoch_begins(self._place.epoch)
-        with contextlib.closing(parts.training.rest()) as batches:
+        self._batches = order.steps(self._place.example, self.spec.global_batch_size)
+        self._ended_epoch = self._left_out = False
+        self.observer.epoch_begins(self._place.epoch)
+        with contextlib.closing(self.examples.rest()) as batches:
             whole = self._go_through(batches)
         if whole:
             self._end_epoch()
 
     def _go_through(self, batches: Iterator[batching.Batch]) -> bool:
         """Make a step of each batch; whether the epoch ended before training did."""
-        parts = self._parts
         for batch in batches:
             flags = self._observed_step(batch)
             if engine.Flag.STOP in flags:
                 self._stop()
-            if parts.observer.stop:
+            if self.observer.stop:
                 break
-            if self._finished() and self._place.example != parts.training.examples:
+            if self._finished() and self._place.example != self.examples.examples:
                 self._save()
                 self._report()
                 return False
-            if engine.Flag.SAVE in flags or parts.schedule.due_after(self._step):
+            if engine.Flag.SAVE in flags or self.schedule.due_after(self._step):
                 self._save()
             if engine.Flag.REPORT in flags:
                 self._report()
         return True
 
-    def _observed_step(self, batch: batching.Batch) -> frozenset[engine.Flag]:
-        observer = self._parts.observer
-        if not observer.each_batch:
+    def _observed_step(self, batch: batching.Batch) -> _Flags:
+        if not self.observer.each_batch:
             return self._make_step(batch)
-        observer.batch_begins(self._batches)
+        self.observer.batch_begins(self._batches)
         flags = self._make_step(batch)
         if not self._tally.means():  # of workers' steps none of this epoch has come back
             self._settle()
-        observer.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
+        self.observer.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
         return flags
 
-    def _make_step(self, batch: batching.Batch) -> frozenset[engine.Flag]:
-        parts = self._parts
+    def _make_step(self, batch: batching.Batch) -> _Flags:
         asked = {
-            engine.Flag.STOP: parts.termination.asked,
-            engine.Flag.REPORT: parts.reporter.due,
-            engine.Flag.SAVE: parts.schedule.due_by_clock,
-            engine.Flag.METRICS: parts.observer.each_batch,
+            engine.Flag.STOP: self.termination.asked,
+            engine.Flag.REPORT: self.reporter.due,
+            engine.Flag.SAVE: self.schedule.due_by_clock,
+            engine.Flag.METRICS: self.observer.each_batch,
         }
-        results, flags = parts.engine.give(
+        results, flags = self.engine.give(
             self._step, batch, frozenset(flag for flag, is_set in asked.items() if is_set)
         )
         self._step += 1
@@ -195,33 +182,32 @@ class Training:
         return flags
 
     def _settle(self) -> None:
-        self._count(self._parts.engine.settle())
+        self._count(self.engine.settle())
 
-    def _count(self, results: Sequence[engine.StepResult]) -> None:
-        parts = self._parts
+    def _count(self, results: _Results) -> None:
         for one in results:
-            step, loss = self._step - parts.engine.pending, one.losses["loss"]
-            parts.reporter.stepped(step, one.examples, loss, one.staleness)
-            if one.finite or parts.observer.takes_non_finite:
+            step = self._step - self.engine.pending
+            self.reporter.stepped(step, one.examples, one.loss, one.staleness)
+            if one.finite or self.observer.takes_non_finite:
                 self._tally.add(one.losses, one.examples)
             else:
-                self._leave_out(loss)
-            parts.watch.moved(f"step {step}")
+                self._leave_out(one.loss)
+            self.watch.moved(f"step {step}")
 
     def _leave_out(self, loss: float) -> None:
         """Count a step that was not finite, or end training because of it."""
         what = "a gradient is not finite" if math.isfinite(loss) else f"the loss is {loss}"
-        if self._parts.spec.on_non_finite_loss is job_file.OnNonFiniteLoss.STOP:
+        if self.spec.on_non_finite_loss is job_file.OnNonFiniteLoss.STOP:
             raise errors.NonFiniteError(
                 f"In step {self._step} {what}: training stopped, {self._last_good()} Lower the "
                 "learning rate, clip gradients or look for missing values in the data. "
                 "trainer.onNonFiniteLoss: Continue would leave such steps out."
             ).on_every_process()
-        self._parts.reporter.left_out(self._step, what, first=not self._left_out)
+        self.reporter.left_out(self._step, what, first=not self._left_out)
         self._left_out = True
 
     def _last_good(self) -> str:
-        if self._parts.spec.checkpoint is None or self._saved_at == 0:
+        if self.spec.checkpoint is None or self._saved_at == 0:
             return "and no checkpoint was saved."
         return f"and the last good checkpoint is that of step {self._saved_at}."
 
@@ -232,74 +218,70 @@ class Training:
                 f"The data to train on have no examples in epoch {ended}: give some in each."
             )
         self._settle()
-        self._parts.training.end_epoch()
+        self.examples.end_epoch()
         self._ended_epoch = True
-        observer = self._parts.observer
-        if not observer.acts:
+        if not self.observer.acts:
             self._save()
         logs = self._report()
-        if observer.evaluates_after(ended):
+        if self.observer.evaluates_after(ended):
             logs |= {f"val_{name}": value for name, value in self._evaluate().items()}
-        observer.epoch_ends(ended, logs)
+        self.observer.epoch_ends(ended, logs)
         self._save()
 
     def _save(self) -> None:
         if self._saved_at != self._step:
             self._settle()
-            if not self._parts.engine.weights_are_finite():
-                if self._parts.observer.takes_non_finite:
+            if not self.engine.weights_are_finite():
+                if self.observer.takes_non_finite:
                     return
                 raise errors.NonFiniteError(
                     f"After step {self._step} a weight is not finite: training stopped, "
                     f"{self._last_good()} Lower the learning rate or clip gradients."
                 ).on_every_process()
-            with self._parts.termination.saving():
-                self._parts.save(self.position)
-                self._parts.engine.barrier()  # nobody leaves while another one saves
-            self._parts.schedule.saved()
-            self._parts.watch.moved(f"the checkpoint of step {self._step}")
+            with self.termination.saving():
+                self.save(self.position)
+                self.engine.barrier()  # nobody leaves while another one saves
+            self.schedule.saved()
+            self.watch.moved(f"the checkpoint of step {self._step}")
             self._saved_at = self._step
 
-    def _values(self) -> observer.Logs:
+    def _values(self) -> dict[str, float]:
         """Loss and metrics of the epoch so far."""
-        return {**self._tally.means(), **self._parts.engine.metrics()}
+        return {**self._tally.means(), **self.engine.metrics()}
 
-    def _report(self) -> observer.Logs:
+    def _report(self) -> dict[str, float]:
         if not self._tally.means():  # resumed where an epoch ends
             return {}
-        parts = self._parts
-        completed_steps = self._step - parts.engine.pending
+        completed_steps = self._step - self.engine.pending
         values = self._values()
-        parts.reporter.train(values, completed_steps, self.total_steps, self._place.epoch)
-        parts.observer.reported(self._batches, values)
+        self.reporter.train(values, completed_steps, self.total_steps, self._place.epoch)
+        self.observer.reported(self._batches, values)
         return values
 
-    def _evaluate(self) -> observer.Logs:
-        parts = self._parts
-        parts.observer.evaluation_begins()
-        values = parts.engine.evaluate(self._watched)
+    def _evaluate(self) -> dict[str, float]:
+        self.observer.evaluation_begins()
+        values = self.engine.evaluate(self._watched)
         if values is None:
             return {}
-        parts.reporter.evaluation(values, self._step, self.total_steps, self._place.epoch)
-        parts.observer.evaluation_ends(values)
+        self.reporter.evaluation(values, self._step, self.total_steps, self._place.epoch)
+        self.observer.evaluation_ends(values)
         return values
 
     def _watched(self, batches: Iterator[batching.Batch]) -> Iterator[batching.Batch]:
-        observer = self._parts.observer
         for number, batch in enumerate(batches, 1):
-            observer.evaluation_batch_begins(number - 1)
+            self.observer.evaluation_batch_begins(number - 1)
             yield batch
-            observer.evaluation_batch_ends(number - 1)
-            self._parts.watch.moved(f"batch {number} of the evaluation after step {self._step}")
+            self.observer.evaluation_batch_ends(number - 1)
+            self.watch.moved(f"batch {number} of the evaluation after step {self._step}")
 
     def _stop(self) -> None:
-        self._parts.termination.allow_save()
+        self.termination.allow_save()
         self._save()
         raise errors.PreemptedError(
             f"A replica was asked to end: training stopped after step {self._step}"
             + (
                 ", which is saved."
-                if self._parts.spec.checkpoint
+                if self.spec.checkpoint
                 else "; without trainer.checkpoint the next run begins at step 0."
             )
         ).on_every_process()

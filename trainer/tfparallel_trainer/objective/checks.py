@@ -21,11 +21,8 @@ HOOK = "training_phases"
 """The method by which a model defines its training step."""
 
 
-def check(model: Any, data_degree: int) -> list[str]:
-    """Check what `build_model` and `compile_model` made, to train on this many ranks.
-
-    Returns:
-        Sentences about what is right but may surprise.
+def check(model: Any) -> None:
+    """Check what `build_model` and `compile_model` made.
 
     Raises:
         UserCodeError: it is no compiled Keras model, or needs what this engine does not do.
@@ -44,7 +41,6 @@ def check(model: Any, data_degree: int) -> list[str]:
                 f"{type(model).__name__} overrides {method}, which cannot be divided over ranks: "
                 f"{remedy} (see {documentation.reference(documentation.Section.OWN_STEPS)})."
             )
-    return _check_normalisation(model) if data_degree > 1 else []
 
 
 def defines_phases(model: Any) -> bool:
@@ -84,7 +80,8 @@ def children(layer: Any) -> Iterator[Any]:
                 yield item
 
 
-def _check_normalisation(model: Any) -> list[str]:
+def advice(model: Any, ranks: int) -> list[str]:
+    """Sentences about what is right but may surprise where a batch is divided over ranks."""
     plain = [
         layer.name
         for layer in layers(model)
@@ -92,7 +89,7 @@ def _check_normalisation(model: Any) -> list[str]:
         and layer.trainable
         and not layer.synchronized
     ]
-    if not plain:
+    if not plain or ranks == 1:
         return []
     return [
         f"BatchNormalization ({', '.join(plain[:3])}{', …' if len(plain) > 3 else ''}) "

@@ -7,7 +7,7 @@ Where an optimizer keeps averages of the weights (use_ema), those are evaluated 
 import abc
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,14 +23,25 @@ from tfparallel_trainer.objective import loss, metrics, replica, state
 class Evaluator(abc.ABC):
     """Goes through examples with all ranks and adds up what they give."""
 
-    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
-        """Take those of this process, which have the metrics."""
+    def __init__(
+        self,
+        replicas: Sequence[replica.Replica],
+        share_statistics: Callable[[], Any],
+        averaged: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Take the replicas of this process, which have the metrics.
+
+        `share_statistics` gives every rank the first one's weights that are not trained. In the
+        body of `averaged`, weights are their averages, where the optimizer keeps such.
+        """
         self._replicas = replicas
+        self._share_statistics = share_statistics
+        self._averaged = averaged
 
     def run(self, batches: Iterable[batching.Batch]) -> dict[str, float]:
         """Give loss and metrics over all examples; the same on every process."""
-        self.share_statistics()
-        with self.averaged():
+        self._share_statistics()
+        with self._averaged():
             reset_metrics(self._replicas)
             sums = np.zeros((2, len(self._replicas[0].terms)))
             for batch in batches:
@@ -38,14 +49,6 @@ class Evaluator(abc.ABC):
             results = self.results(sums)
         reset_metrics(self._replicas)
         return results
-
-    @abc.abstractmethod
-    def share_statistics(self) -> None:
-        """Give every rank the first one's weights that are not trained."""
-
-    @abc.abstractmethod
-    def averaged(self) -> AbstractContextManager[None]:
-        """Let the weights in the body be their averages, where the optimizer keeps such."""
 
     @abc.abstractmethod
     def sums(self, batch: batching.Batch) -> Any:
@@ -99,18 +102,15 @@ def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
         local_replica.model.reset_metrics()
 
 
-def losses(replica: replica.Replica, totals: Any) -> dict[str, float]:
-    """The losses of a replica with all weights; see `losses_with`."""
-    penalty = sum(float(phase.penalty()) for phase in replica.computations)
-    return losses_with(replica, totals, penalty)
-
-
-def losses_with(replica: replica.Replica, totals: Any, penalty: float) -> dict[str, float]:
+def losses(replica: replica.Replica, totals: Any, penalty: float | None = None) -> dict[str, float]:
     """The loss over all examples, and with several outputs that of each, as any replica names it.
 
-    Totals [2, terms] are the sum over all examples of what `sums_of` gives, and the penalty is the
-    regularisation of the weights. If no example counts, it is a UserCodeError.
+    Totals [2, terms] are the sum over all examples of what `sums_of` gives. The penalty is the
+    regularisation of all weights; absent: of the replica's. If no example counts, it is a
+    UserCodeError.
     """
+    if penalty is None:
+        penalty = sum(float(phase.penalty()) for phase in replica.computations)
     values = [
         _value(term, above, below)
         for term, above, below in zip(replica.terms, *totals, strict=True)

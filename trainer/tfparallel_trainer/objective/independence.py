@@ -6,8 +6,6 @@ means and sums go. No rank can see from its part that they do not. So some examp
 once and in two halves, which have to add up.
 """
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,8 +40,12 @@ def check(replica: replica.Replica, part: Any) -> None:
     alike = _alike(replica, whole, halves)
     if all(alike):
         return
-    with _other_seeds(replica):
-        repeated = _sums(replica, part, 0, count)
+    # What is random draws other numbers.
+    for variable, seed in replica.seeds:
+        variable.assign(seed + 1)
+    repeated = _sums(replica, part, 0, count)
+    for variable, seed in replica.seeds:
+        variable.assign(seed)
     if all(_alike(replica, whole, repeated)):
         raise errors.UserCodeError(_sentence(replica.terms[alike.index(False)]))
 
@@ -63,16 +65,6 @@ def _sums(replica: replica.Replica, part: Any, first: int, end: int) -> Any:
     with tf.device(replica.device):
         computed = metrics.isolate(replica, fractions).result
     return np.array([[float(one.numerator), float(one.denominator)] for one in computed])
-
-
-@contextlib.contextmanager
-def _other_seeds(replica: replica.Replica) -> Iterator[None]:
-    """Let what is random draw other numbers in the body."""
-    for variable, first in replica.seeds:
-        variable.assign(first + 1)
-    yield
-    for variable, first in replica.seeds:
-        variable.assign(first)
 
 
 def _alike(replica: replica.Replica, whole: Any, other: Any) -> list[bool]:

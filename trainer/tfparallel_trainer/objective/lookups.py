@@ -155,21 +155,15 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 
 def _of_batch(tensor: tf.Tensor) -> bool:
     """Whether an example, or a number drawn at random, leads to a tensor."""
-    return any(
-        (one.op.type == "Placeholder" and one.dtype is not tf.resource) or "Random" in one.op.type
-        for one in _sources(tensor)
-    )
-
-
-def _sources(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
-    """A tensor, and all that lead to it."""
     waiting, seen = [tensor], set()
     while waiting:
         one = waiting.pop()
-        if one.ref() not in seen:
-            seen.add(one.ref())
-            yield one
-            waiting += _causes(one)
+        is_example = one.op.type == "Placeholder" and one.dtype is not tf.resource
+        if is_example or "Random" in one.op.type:
+            return True
+        seen.add(one.ref())
+        waiting += [cause for cause in _causes(one) if cause.ref() not in seen]
+    return False
 
 
 def _causes(tensor: tf.Tensor) -> Iterator[tf.Tensor]:

@@ -22,7 +22,6 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.objective import outputs
 
 _MEANS = ("sum_over_batch_size", "mean")
 WEIGHTED_MEAN = "mean_with_sample_weight"
@@ -92,9 +91,9 @@ def fractions(
     Targets and predictions are [n, …] for each output that `names` names. Weights are [n] or
     [n, …], one for all outputs or one for each, or None.
     """
-    targets = outputs.split(y, names, "y")
-    predictions = outputs.split(y_pred, names, "the model's output")
-    weights = outputs.spread(sample_weight, names, "sample_weight")
+    targets = split(y, names, "y")
+    predictions = split(y_pred, names, "the model's output")
+    weights = spread(sample_weight, names, "sample_weight")
     return [
         _fraction(term, targets[term.output], predictions[term.output], weights[term.output])
         for term in loss_terms
@@ -140,7 +139,7 @@ def _aligned(
     function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Do for a plain function what Keras does before it calls one: match the numbers of axes."""
-    return lambda y, y_pred: function(*outputs.same_rank(y, y_pred))
+    return lambda y, y_pred: function(*same_rank(y, y_pred))
 
 
 def _crossentropy(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
@@ -153,10 +152,10 @@ def _crossentropy(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
 
 def _fraction(term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any) -> Fraction:
     examples = tf.shape(y_pred)[0]
-    mask = outputs.mask_of(y_pred)
+    mask = mask_of(y_pred)
     target = tf.cast(tf.convert_to_tensor(y), term.dtype)
     values = tf.convert_to_tensor(term.function(target, tf.cast(y_pred, term.dtype)))
-    mask = _both(mask, outputs.mask_of(values))
+    mask = _both(mask, mask_of(values))
     if values.shape.rank == 0:
         return _of_examples(term, values, examples, sample_weight, mask)
     weights = tf.ones_like(values)
@@ -194,7 +193,7 @@ def _both(first: tf.Tensor | None, second: tf.Tensor | None) -> tf.Tensor | None
 
 def _like(weights: Any, values: tf.Tensor) -> tf.Tensor:
     """Cast weights [n] or [n, …] to the type of values, with as many dimensions."""
-    aligned, _ = outputs.same_rank(tf.cast(tf.convert_to_tensor(weights), values.dtype), values)
+    aligned, _ = same_rank(tf.cast(tf.convert_to_tensor(weights), values.dtype), values)
     while aligned.shape.rank < values.shape.rank:
         aligned = aligned[..., tf.newaxis]
     return aligned
@@ -217,3 +216,72 @@ def added(model: Any, examples: tf.Tensor) -> Fraction:
     # The mean over no examples is NaN, and counts for nothing.
     numerator = tf.math.multiply_no_nan(total, count)
     return Fraction(numerator, tf.cast(count, tf.float64))
+
+
+def names_of(model: Any, y_pred: Any) -> tuple[str, ...]:
+    """Name the outputs of a model from what it gave: keys, the model's names, or positions."""
+    if isinstance(y_pred, dict):
+        names, parts = tuple(y_pred), list(y_pred.values())
+    elif isinstance(y_pred, (list, tuple)):
+        output_names = getattr(model, "output_names", None)
+        names = tuple(output_names or (f"output_{place}" for place in range(len(y_pred))))
+        parts = list(y_pred)
+    else:
+        names, parts = ("output",), [y_pred]
+    if any(keras.tree.is_nested(part) for part in parts):
+        raise errors.UserCodeError(
+            "build_model gives a model with outputs inside outputs: let it give one tensor, or a "
+            "list, tuple or dictionary of tensors."
+        )
+    return names
+
+
+def split(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
+    """Give each output its part of a tensor, sequence or dictionary, if these are its parts."""
+    if isinstance(value, dict) and set(value) >= set(names):
+        return {name: value[name] for name in names}
+    if isinstance(value, (list, tuple)) and len(value) == len(names):
+        return dict(zip(names, value, strict=True))
+    if not keras.tree.is_nested(value) and len(names) == 1:
+        return {names[0]: value}
+    shape = keras.tree.map_structure(lambda _: "·", value)
+    raise errors.UserCodeError(
+        f"{what} has the structure {shape}; the model has the outputs {', '.join(names)}: "
+        "let the data functions give y in that structure."
+    )
+
+
+def spread(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
+    """Like `split`, but one tensor (or None) goes to every output."""
+    if value is None or not keras.tree.is_nested(value):
+        return dict.fromkeys(names, value)
+    return split(value, names, what)
+
+
+def same_rank(first: tf.Tensor, second: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Remove or add a last dimension of 1 where the ranks differ by one, as Keras' losses do."""
+    if first.shape.rank < second.shape.rank:
+        second, first = same_rank(second, first)
+    elif first.shape.rank == second.shape.rank + 1 and first.shape[-1] == 1:
+        if second.shape.rank == 1:
+            return first, second[..., tf.newaxis]
+        return tf.squeeze(first, -1), second
+    return first, second
+
+
+def mask_of(tensor: tf.Tensor) -> tf.Tensor | None:
+    """The mask that Keras keeps with a tensor, or None.
+
+    Keras hands it to any layer whose call has the argument `mask`: the public way to read it.
+    """
+    _, mask = _MaskReader()(tensor)
+    return mask
+
+
+class _MaskReader(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
+    def __init__(self) -> None:
+        super().__init__(name="mask_reader", autocast=False)
+        self.supports_masking = True
+
+    def call(self, tensor: tf.Tensor, mask: Any = None) -> tuple[tf.Tensor, Any]:
+        return tensor, mask

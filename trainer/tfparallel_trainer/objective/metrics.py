@@ -1,18 +1,39 @@
 """The compiled metrics over all ranks: each rank updates its own, their state is summed to report.
 
 A variable that the metric declares to be a mean, or that of the first replica
-(`keras.Variable.aggregation`), is combined so. All others are added up, which `metric_sums` has
-seen to be right.
+(`keras.Variable.aggregation`), is combined so. All others are added up. That is right where they
+begin at zero, and where an update adds to each of them an amount that does not depend on what they
+hold. What a metric declares does not tell: Keras' default is `aggregation="sum"`. So `check` tries
+an update by one example from several states, and it must add the same amount to each.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import ml_dtypes
+import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer.objective import metric_sums, replica
+from tfparallel_trainer import errors
+from tfparallel_trainer.objective import replica
+
+SUMMED = ("sum", "none")
+"""Values of `keras.Variable.aggregation` of variables that are added up; "none" is what a variable
+has that its metric makes without `add_variable`."""
+
+_REMEDY = (
+    "let its variables begin at zero and update_state only add to them, or leave it out of "
+    "model.compile and call model.evaluate on the trained model"
+)
+
+_SIZE = 1024
+"""Of the numbers that states are tried with; above it, several times what an update adds."""
+
+_ROUNDINGS = 256
+"""How many sums an update may round, each by the precision of its variable."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,8 +100,124 @@ def _contribution(variable: Any, replica: replica.Replica) -> tf.Tensor:
     value = tf.convert_to_tensor(variable)
     if not value.dtype.is_floating:
         value = tf.cast(value, tf.int64)
-    if variable.aggregation in metric_sums.SUMMED:
+    if variable.aggregation in SUMMED:
         return value
     if variable.aggregation == "mean":
         return value / tf.cast(replica.data.size, value.dtype)
     return replica.data.of_first(value)
+
+
+def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:
+    """Refuse a metric of the user's that cannot be added up over replicas.
+
+    Those of Keras itself can be, all of them. The model's metrics are built and reset, and
+    `forward` calls it on the sample: (x, y, sample_weight) of one example, as tensors with a
+    leading axis of 1.
+
+    Raises:
+        UserCodeError: names the metric and says why.
+    """
+    compiled = _of_users(one for metric in model.metrics for one in getattr(metric, "metrics", ()))
+    attached = _of_users(model.metrics)  # those of layers
+    if not compiled and not attached:
+        return
+    x, y, weight = sample
+    with keras.StatelessScope():
+        y_pred = forward()
+
+    def update() -> None:
+        model.compute_metrics(x, y, y_pred, weight)
+
+    def update_attached() -> None:
+        forward()
+        update()
+
+    for metric in (*compiled, *attached):
+        reason = fault(metric, update_attached if metric in attached else update)
+        if reason is not None:
+            raise errors.UserCodeError(
+                f"The metric {metric.name} ({type(metric).__name__}) cannot be added up over "
+                f"replicas: {reason}. To train on several, {_REMEDY}."
+            )
+
+
+def _of_users(metrics: Iterable[Any]) -> list[Any]:
+    """Those whose class is not Keras' own."""
+    return [one for one in metrics if not type(one).__module__.startswith("keras.")]
+
+
+def fault(metric: Any, update: Callable[[], Any]) -> str | None:
+    """Why a reset metric cannot be added up, by an update whose changes of variables are lost."""
+    variables = [one for one in metric.variables if one.aggregation in SUMMED]
+    for one in variables:
+        if not (tf.as_dtype(one.dtype).is_floating or tf.as_dtype(one.dtype).is_integer):
+            return f"{one.path} is of type {one.dtype}"
+        if np.any(_number(one)):
+            return f"after reset_state {one.path} is not zero"
+    others = [one for one in vars(metric).values() if isinstance(one, tf.Variable)]
+    try:
+        with _unchanged([*variables, *others]):
+            added = _added(variables, [np.zeros(one.shape) for one in variables], update)
+    except Exception as error:
+        return (
+            "update_state must work in a keras.StatelessScope, without tf.function and with the "
+            f"variables of add_variable, but raises {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}"
+        )
+    for start in _starts(variables, added):
+        again = added
+        with contextlib.suppress(Exception):  # a metric may refuse what no examples lead to
+            again = _added(variables, start, update)
+        for variable, *values in zip(variables, start, added, again, strict=True):
+            if not _alike(variable, *values):
+                return f"what update_state adds to {variable.path} depends on what the metric holds"
+    return None
+
+
+@contextlib.contextmanager
+def _unchanged(variables: Sequence[Any]) -> Iterator[None]:
+    """Raise if the body changes these variables."""
+    before = [_number(one) for one in variables]
+    yield
+    for one, value in zip(variables, before, strict=True):
+        if not np.array_equal(_number(one), value):
+            raise RuntimeError(f"{one.name} is changed behind Keras' back")
+
+
+def _added(variables: Sequence[Any], start: Sequence[Any], update: Callable[[], Any]) -> list[Any]:
+    """What an update adds to the variables when they have these values, as float64."""
+    tensors = [tf.cast(value, one.dtype) for one, value in zip(variables, start, strict=True)]
+    with keras.StatelessScope(state_mapping=list(zip(variables, tensors, strict=True))) as scope:
+        update()
+    ends = [_number(scope.get_current_value(one)) for one in variables]
+    return [end - _number(value) for end, value in zip(ends, tensors, strict=True)]
+
+
+def _starts(variables: Sequence[Any], added: Sequence[Any]) -> Iterator[list[Any]]:
+    """States to update from: that after one update, and some of larger numbers."""
+    yield list(added)
+    random = np.random.default_rng(0)
+    larger = []
+    for one, value in zip(variables, added, strict=True):
+        size = _SIZE + 4 * np.max(np.abs(value), where=np.isfinite(value), initial=0)
+        size = min(size, float(tf.as_dtype(one.dtype).max) / 8)
+        # All numbers differ, as a variable may be set to the value of another one.
+        larger.append(np.round(random.uniform(size / 2, size, value.shape)))
+    yield larger
+    if not any(tf.as_dtype(one.dtype).is_unsigned for one in variables):
+        yield [-value for value in larger]
+
+
+def _alike(variable: Any, start: Any, added: Any, again: Any) -> bool:
+    """Whether as much was added from a state as from zero, but for rounding."""
+    kind = tf.as_dtype(variable.dtype)
+    share = 0.0
+    if kind.is_floating:
+        precision = float(ml_dtypes.finfo(kind.as_numpy_dtype).eps)  # type: ignore[no-untyped-call]
+        share = min(_ROUNDINGS * precision, 0.1)
+    near = np.abs(again - added) <= share * np.maximum(np.abs(start), np.abs(added))
+    return bool(np.all(near | (again == added) | (np.isnan(again) & np.isnan(added))))
+
+
+def _number(value: Any) -> Any:
+    return np.asarray(keras.ops.convert_to_numpy(value), np.float64)

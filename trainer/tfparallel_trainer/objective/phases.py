@@ -7,7 +7,7 @@ can be summed over ranks before they are divided, like a compiled loss (see `ste
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import checks, loss, outputs, synchrony
+from tfparallel_trainer.objective import checks, loss, synchrony
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,25 +33,6 @@ class Phase:
     losses: Callable[[Any, bool], Any]
     layers: Any
     optimizer: Any
-
-
-class Computation(Protocol):
-    """A phase as a step computes it."""
-
-    terms: Sequence[loss.Term]
-    optimizer: Any
-
-    @property
-    def variables(self) -> list[Any]:
-        """The weights that it trains."""
-
-    def fractions(
-        self, part: Any, data: collectives.Communicator, *, training: bool
-    ) -> list[loss.Fraction]:
-        """The terms over a part of a batch; feeds the metrics."""
-
-    def penalty(self) -> tf.Tensor:
-        """The regularisation of the weights, which every rank computes alike."""
 
 
 class Compiled:
@@ -85,7 +66,10 @@ class Compiled:
     def fractions(
         self, part: Any, data: collectives.Communicator, *, training: bool
     ) -> list[loss.Fraction]:
-        """The terms of the outputs, then what layers add."""
+        """The terms of the outputs over a part of a batch, then what layers add.
+
+        It feeds the metrics.
+        """
         model = self._model
         x, y, weight = part
         y_pred = synchrony.forward(model, data, x) if training else model(x, training=False)
@@ -96,7 +80,7 @@ class Compiled:
         return [*loss.fractions(self.terms, self._names, y, y_pred, weight), added]
 
     def penalty(self) -> tf.Tensor:
-        """Of all weights that are trained."""
+        """The regularisation of all weights that are trained, which every rank computes alike."""
         penalty = tf.zeros((), keras.config.floatx())
         for variable in self._model.trainable_variables:
             if variable.regularizer is not None:
@@ -163,6 +147,10 @@ class Custom:
         return named
 
 
+Computation = Compiled | Custom
+"""A phase as a step computes it."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Optimizers:
     """The optimizers of several phases, as far as their state is saved and shared."""
@@ -180,7 +168,7 @@ def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
         return list(_built(model, sample)), ()
     x, y, weight = sample
     y_pred = model(x, training=False)
-    names = outputs.names_of(model, y_pred)
+    names = loss.names_of(model, y_pred)
     compiled = Compiled(model, names, has_targets=y is not None)
     model.compute_metrics(x, y, y_pred, weight)
     model.reset_metrics()
@@ -196,14 +184,6 @@ def predict(model: Any, sample: Any) -> Any:
     for phase in model.training_phases():
         phase.losses(sample, False)
     return None
-
-
-def optimizer_of(model: Any, phases: Sequence[Computation]) -> Any:
-    """What has the state of all optimizers."""
-    optimizers = {id(one.optimizer): one.optimizer for one in phases}
-    if len(optimizers) < 2:
-        return phases[0].optimizer if phases else model.optimizer
-    return Optimizers([variable for one in optimizers.values() for variable in one.variables])
 
 
 def _built(model: Any, sample: Any) -> list[Custom]:

@@ -18,7 +18,6 @@ from tfparallel_trainer.objective import checks, loss, phases
 class Replica:
     """A rank that trains; `model` and `optimizer` live on `device`."""
 
-    rank: int
     device: str
     model: Any
     data: collectives.Communicator
@@ -30,8 +29,6 @@ class Replica:
     seeds: list[tuple[Any, Any]]
     """Variables of random layers and of `generator` (two integers: seed and counter) with their
     first values."""
-    advice: list[str]
-    """Sentences for the user about this model."""
     seed: int = 0
     """Of the job."""
     generator: Any = None
@@ -42,7 +39,11 @@ class Replica:
     @property
     def optimizer(self) -> Any:
         """The optimizer, or what has the state of several."""
-        return phases.optimizer_of(self.model, self.computations)
+        optimizers = {id(one.optimizer): one.optimizer for one in self.computations}
+        if len(optimizers) < 2:
+            return self.computations[0].optimizer if optimizers else self.model.optimizer
+        variables = [variable for one in optimizers.values() for variable in one.variables]
+        return phases.Optimizers(variables)
 
     def by_output(self, values: Sequence[float]) -> dict[str, float]:
         """Name the values of the terms as Keras does; empty for a model with one output.
@@ -81,20 +82,18 @@ def build(
         model = module.build_model()
         if isinstance(model, keras.Model):
             module.compile_model(model)
-        advice = checks.check(model, mesh.data)
+        checks.check(model)
         with user.guard(module.path, "calling the model on the first training example raised"):
             tensors = nest.convert(tf.convert_to_tensor, sample)
             computations, names = phases.build(model, tensors)
         generator = keras.random.SeedGenerator(seed)
         return Replica(
-            rank=rank,
             device=device,
             model=model,
             data=collectives.Communicator.of(group, rank, device),
             terms=[term for phase in computations for term in phase.terms],
             outputs=names,
             seeds=[*_seeds(model), (generator.state, generator.state.value.numpy())],
-            advice=advice,
             seed=seed,
             generator=generator,
             computations=computations,

@@ -37,12 +37,8 @@ def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[i
     """Give every replica the state of the first one; return the numbers of its process, as many."""
     if replicas[0].data.size == 1:
         return list(numbers)
-
-    def run(first: tf.Tensor) -> tf.Tensor:
-        program = collectives.Program.SHARE_STATE
-        return on_each(replicas, program, lambda one: spread(one, one.state(), first))[0]
-
-    shared = tf.function(run, autograph=False)(tf.constant(list(numbers), tf.int64))
+    traced = sharing(replicas, collectives.Program.SHARE_STATE)
+    shared = traced(tf.constant(list(numbers), tf.int64))
     return [int(number) for number in np.atleast_1d(shared.numpy())]
 
 
@@ -51,19 +47,18 @@ def sharing(
     program: collectives.Program = collectives.Program.SHARE_CHANGES,
     part: Callable[[replica.Replica], list[Any]] = replica.Replica.state,
     variant: int = 0,
-) -> Callable[[], Any]:
+) -> Callable[..., Any]:
     """What gives every replica the state of the first one, or a part of it, at each call.
 
-    The variant is another one for each part that the program shares.
+    It may take numbers, int64, and gives those of the first replica. The variant is another one for
+    each part that the program shares.
     """
 
-    def run() -> None:
-        on_each(replicas, program, give, variant)
+    def run(numbers: Any = (0,)) -> tf.Tensor:
+        shared = tf.convert_to_tensor(numbers, tf.int64)
+        return on_each(replicas, program, lambda one: spread(one, part(one), shared), variant)[0]
 
-    def give(one: replica.Replica) -> tf.Tensor:
-        return spread(one, part(one), tf.zeros((1,), tf.int64))
-
-    traced: Callable[[], Any] = tf.function(run, autograph=False)
+    traced: Callable[..., Any] = tf.function(run, autograph=False)
     return traced
 
 

@@ -82,11 +82,9 @@ class Context(Within):
 
 def forward(model: Any, data: collectives.Communicator, x: Any) -> Any:
     """Call a model on a rank's examples as in training, all synchronised layers included."""
-    synchronised = layers(model)
-    if not synchronised or data.size == 1:
-        return model(x, training=True)
     with within(model, data) as context:
         y_pred = model(x, training=True)
+    synchronised = layers(model)
     if context is not None and context.sums < len(synchronised):
         names = ", ".join(layer.name for layer in synchronised[:3])
         raise errors.UserCodeError(

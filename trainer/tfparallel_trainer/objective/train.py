@@ -41,43 +41,34 @@ class Shared:
     """Of the model's metrics_variables, over all ranks; none where they are not asked for."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RankInput:
+    """What a rank computes a step from."""
+
+    part: Any
+    """Its examples; None when it has none."""
+    step: tf.Tensor
+    """Number of the step."""
+    flags: tf.Tensor
+    """What this rank asks for, float64 in the order of `Flag`, and further numbers."""
+    kinds: Sequence[Kinds] | None = None
+    """Of the gradients of each phase, which a rank without examples cannot know."""
+    maybe_empty: bool = False
+    """Whether the part may hold no examples, not being None."""
+    gives_metrics: bool = False
+    """Whether the last phase adds the metrics' states up too."""
+
+
 def phases_of_rank(
-    replica: replica.Replica,
-    part: Any,
-    step: tf.Tensor,
-    flags: tf.Tensor,
-    *,
-    kinds: Sequence[Kinds] | None = None,
-    maybe_empty: bool = False,
-    gives_metrics: bool = False,
+    replica: replica.Replica, rank_input: RankInput
 ) -> Iterator[tuple[phases.Computation, Shared]]:
     """Compute a batch together with the other ranks, one phase after the other.
 
     The caller applies the gradients of a phase before it asks for the next one.
-
-    Args:
-        replica: this rank's replica.
-        part: its examples; None when it has none.
-        step: number of the step.
-        flags: what this rank asks for, float64 in the order of `Flag`, and further numbers.
-        kinds: of the gradients of each phase, which a rank without examples cannot know.
-        maybe_empty: whether the part may hold no examples, not being None.
-        gives_metrics: whether the last phase adds the metrics' states up too.
     """
     replica.data.begin(collectives.Program.TRAIN)
-    last = len(replica.computations) - 1
     for place, phase in enumerate(replica.computations):
-        shared = _phase_of_rank(
-            replica,
-            phase,
-            part,
-            step,
-            flags[:0] if place else flags,
-            known=None if kinds is None else kinds[place],
-            maybe_empty=maybe_empty,
-            gives_metrics=gives_metrics and place == last,
-        )
-        yield phase, shared
+        yield phase, _phase_of_rank(replica, place, rank_input)
 
 
 def joined(results: Sequence[Shared]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -90,32 +81,25 @@ def joined(results: Sequence[Shared]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, 
     )
 
 
-def _phase_of_rank(
-    replica: replica.Replica,
-    phase: phases.Computation,
-    part: Any,
-    step: tf.Tensor,
-    flags: tf.Tensor,
-    *,
-    known: Kinds | None,
-    maybe_empty: bool,
-    gives_metrics: bool,
-) -> Shared:
+def _phase_of_rank(replica: replica.Replica, place: int, rank_input: RankInput) -> Shared:
+    phase, part = replica.computations[place], rank_input.part
+    flags = rank_input.flags[:0] if place else rank_input.flags
+    gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
     variables = phase.variables
     with tf.GradientTape() as tape:
-        fractions = [] if part is None else _forward(replica, phase, part, step)
+        fractions = [] if part is None else _forward(replica, phase, part, rank_input.step)
         penalty = phase.penalty()
     numerators, denominators = _sums(phase, fractions)
     sums = replica.data.sum(tf.concat([denominators, flags], 0))
     scales = _scales(phase, sums[: len(phase.terms)])
     if part is None:
-        of_each = list(known or ())
+        of_each = [] if rank_input.kinds is None else rank_input.kinds[place]
         computed = gradients.zeros(of_each, variables)
     else:
         seed = replica.data.of_first(tf.ones((), penalty.dtype))  # once, not for each rank
         computed = _backward(phase, tape, fractions, (penalty, seed), scales)
         of_each = [gradients.kind(one) for one in computed]
-        if maybe_empty:
+        if rank_input.maybe_empty:
             empty = tf.equal(tf.shape(nest.leaves(part)[0])[0], 0)
             computed = gradients.nothing_if(empty, computed, variables)
     states = metrics.contributions(replica) if gives_metrics else []

@@ -15,11 +15,10 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import export, files
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.loop import observer, training
-from tfparallel_trainer.runtime import context, setup
+from tfparallel_trainer.runtime import setup
 from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.runtime.reporting import console, progress, records, reports
 from tfparallel_trainer.storage import folder
@@ -36,23 +35,14 @@ def train_to_end(course: engine.Course, observe: Observe) -> None:
     """
     context = course.context
     chief = context.settings.cluster.is_chief
-    with (
-        course.connected(),
-        contextlib.ExitStack() as ending,
-        _reporter(context) as reporter,
-        course.watched(),
-    ):
-
-        def leave(barrier: Callable[[], None]) -> None:
-            ending.push(_leaving(context, barrier))
-
-        prepared = course.prepared(leave)
+    with course.connected(), _leaving(course), _reporter(context) as reporter, course.watched():
+        prepared = course.prepared()
         reporter.placement = prepared.placement
         reporter.wait = prepared.ready.training.wait
         reporter.start = lambda: _start(context, prepared)
         outer = _loop(context, prepared, reporter, observe)
         if chief:
-            _announce(context, prepared, outer.total_steps)
+            _announce(course, prepared, outer.total_steps)
         context.stop.allow(termination.STEP_SECONDS)
         outer.run()
         if not context.script:
@@ -64,16 +54,14 @@ def train_to_end(course: engine.Course, observe: Observe) -> None:
 
 
 @contextlib.contextmanager
-def _reporter(context: context.RunContext) -> Iterator[reports.Reporter]:
+def _reporter(context: setup.RunContext) -> Iterator[reports.Reporter]:
     """Open the outlets of this process while the body runs."""
     settings = context.settings
     chief = settings.cluster.is_chief
     written = None
     if chief and context.logs:
         written = records.Records(settings.output_dir, settings.results)
-    target = settings.progress if chief else None
-    interval = protocol.MIN_INTERVAL_SECONDS if target is None else target.interval_seconds
-    pusher = progress.Pusher(target, interval, context.out.say)
+    pusher = progress.Pusher(settings.progress if chief else None, context.out.say)
     seconds = progress.END_SECONDS
     try:
         yield reports.Reporter(
@@ -93,7 +81,7 @@ def _reporter(context: context.RunContext) -> Iterator[reports.Reporter]:
 
 
 def _loop(
-    context: context.RunContext,
+    context: setup.RunContext,
     prepared: engine.Prepared,
     reporter: reports.Reporter,
     observe: Observe,
@@ -112,9 +100,9 @@ def _loop(
         weights = ready.replicas[0].model.trainable_variables
         reporter.step_log = records.StepLog(settings.output_dir, weights)
     spec = settings.job.trainer
-    parts = training.Parts(
+    return training.Training(
         spec=spec,
-        training=ready.training,
+        examples=ready.training,
         engine=prepared.engine,
         reporter=reporter,
         termination=context.stop,
@@ -122,11 +110,11 @@ def _loop(
         schedule=training.Schedule(spec.checkpoint, settings.cluster.is_chief),
         save=save,
         observer=observe(ready, prepared.build_reach),
+        start=ready.start,
     )
-    return training.Training(parts, ready.start)
 
 
-def _start(context: context.RunContext, prepared: engine.Prepared) -> Mapping[str, Any]:
+def _start(context: setup.RunContext, prepared: engine.Prepared) -> Mapping[str, Any]:
     """What the record of the first step says of this process."""
     return {
         "attempt": prepared.ready.attempt,
@@ -139,17 +127,18 @@ def _start(context: context.RunContext, prepared: engine.Prepared) -> Mapping[st
     }
 
 
-def _announce(context: context.RunContext, prepared: engine.Prepared, steps: int | None) -> None:
+def _announce(course: engine.Course, prepared: engine.Prepared, steps: int | None) -> None:
     """Say what is trained where, and what may surprise people about it."""
-    for sentence in prepared.announce(steps):
+    context = course.context
+    for sentence in course.announcement(steps):
         context.out.say(sentence)
-    for sentence in prepared.ready.replicas[0].advice:
+    for sentence in prepared.ready.advice:
         context.out.say(f"warning: {sentence}")
     if context.settings.job.trainer.checkpoint is None and not context.script:
         context.out.say("warning: without trainer.checkpoint a restart begins at step 0")
 
 
-def _export(context: context.RunContext, prepared: engine.Prepared, at: files.Position) -> None:
+def _export(context: setup.RunContext, prepared: engine.Prepared, at: files.Position) -> None:
     """Leave the trained model in the output directory."""
     settings, path = context.settings, context.module.path
     if prepared.export is None and not settings.cluster.is_chief:
@@ -166,7 +155,7 @@ def _export(context: context.RunContext, prepared: engine.Prepared, at: files.Po
 
 
 def _write_summary(
-    context: context.RunContext,
+    context: setup.RunContext,
     prepared: engine.Prepared,
     reporter: reports.Reporter,
     position: files.Position,
@@ -200,21 +189,22 @@ def _write_summary(
     )
 
 
-def _leaving(
-    context: context.RunContext, barrier: Callable[[], None]
-) -> Callable[[object, BaseException | None, object], None]:
-    """What a process does last where all end alike, with the work done or with one error.
+@contextlib.contextmanager
+def _leaving(course: engine.Course) -> Iterator[None]:
+    """Leave where all end alike, with the work done or with one error, when no peer needs this one.
 
-    It waits until no peer needs it. A process that ends while another one still receives
-    what both agreed on makes that one report a lost peer.
+    A process that ends while another one still receives what both agreed on makes that one report
+    a lost peer.
     """
-
-    def leave(_: object, error: BaseException | None, __: object) -> None:
-        alike = error is None or (isinstance(error, errors.TrainerError) and error.everywhere)
-        if context.settings.cluster.alone or not alike:
-            return
-        # A peer that leaves first breaks this wait, and has seen the end of all work before.
-        with context.watch.waiting(), contextlib.suppress(tf.errors.OpError):
-            barrier()
-
-    return leave
+    alike = False
+    try:
+        yield
+        alike = True
+    except errors.TrainerError as error:
+        alike = error.everywhere
+        raise
+    finally:
+        if alike and course.barrier is not None and not course.context.settings.cluster.alone:
+            # A peer that leaves first breaks this wait, and has seen the end of all work before.
+            with course.context.watch.waiting(), contextlib.suppress(tf.errors.OpError):
+                course.barrier()

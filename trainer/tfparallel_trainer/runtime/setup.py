@@ -1,26 +1,97 @@
-"""Brings everything together that training needs, once the processes have found each other."""
+"""What every part of a run works with, and what it prepares once the processes have met."""
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import user
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, shard, store
-from tfparallel_trainer.comms import shape
+from tfparallel_trainer.comms import agreement, devices, rendezvous, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import batching, feed, nest, source
-from tfparallel_trainer.objective import metric_sums, phases, replica, state
-from tfparallel_trainer.runtime import context, settings
+from tfparallel_trainer.objective import checks, metrics, phases, replica, state
+from tfparallel_trainer.runtime import settings
+from tfparallel_trainer.runtime.lifecycle import stall, termination
+from tfparallel_trainer.runtime.reporting import console
+
+_generations = itertools.count()
+"""Of the meshes of this process; a script may train several times."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """A run as this process sees it."""
+
+    settings: settings.Settings
+    module: user.Module
+    out: console.Console
+    stop: termination.Termination
+    give_up: Callable[[errors.TrainerError], None]
+    """Ends the process from any thread."""
+    watch: stall.Watch
+    """Takes this process's signs of life."""
+    started: float
+    """time.monotonic() at the start of the process."""
+    devices: int | None = None
+    """How many devices this process has, where it has joined its peers before."""
+    script: bool = False
+    """Whether the user's script calls, which keeps the trained model itself."""
+    logs: bool = True
+    """Whether the chief writes records into the output directory."""
+    facts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """What else must be the same in all processes."""
+
+    def count_devices(self) -> int:
+        """How many devices this process has; they are configured unless it has joined its peers."""
+        settings = self.settings
+        return self.devices or devices.prepare(settings.cpu_devices, settings.cluster.alone)
+
+    def mesh(self, **axes: int) -> shape.Mesh:
+        """The mesh of a run, with ranks by axis."""
+        return shape.Mesh(**axes, generation=next(_generations))
+
+    @contextlib.contextmanager
+    def joined(self, count: int) -> Iterator[list[str]]:
+        """Find the peers, start TensorFlow's cluster with them, and give the names of the devices.
+
+        The processes are one cluster until the body ends.
+        """
+        cluster, handle = self.settings.cluster, None
+        if not self.devices and not cluster.alone:
+            limit = self.settings.job.trainer.start_timeout_seconds
+            with self.watch.waiting():
+                connections = rendezvous.meet(cluster, limit, self.out.say)
+                handle = rendezvous.join(cluster, connections)
+        self.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
+        names = devices.names(cluster, count)
+        self.compare(names[0], count)
+        yield names
+        del handle  # what holds the cluster
+
+    def compare(self, device: str, count: int) -> None:
+        """Refuse (BadConfigurationError) a run in which a process is started otherwise."""
+        path = self.module.path
+        source = hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
+        job = "the arguments of fit" if self.script else "the job file"
+        facts = {
+            "the number of devices": count,
+            job: int(self.settings.digest[:15], 16),  # as many digits as processes compare
+            f"the content of {path.name}": int(source[:15], 16),
+            **self.facts,
+        }
+        with self.watch.waiting():  # a script may do what it likes before it comes here
+            agreement.check(self.settings.cluster, device, facts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """Replicas, examples and where training starts."""
 
-    mesh: shape.Mesh
     replicas: list[replica.Replica]
     training: feed.Feed
     evaluation: feed.Feed | None
@@ -29,13 +100,10 @@ class Ready:
     state: shard.State
     """What this process brings to a checkpoint."""
     start: files.Position
-    given_attempt: int
-    """The attempt's number where no store counts."""
-
-    @property
-    def attempt(self) -> int:
-        """Number of this attempt, from 1."""
-        return self.saved.attempt if self.saved is not None else self.given_attempt
+    attempt: int
+    """Number of this attempt, from 1."""
+    advice: list[str]
+    """Sentences for the user about the model."""
 
     def save(self, at: files.Position) -> bool:
         """Save a checkpoint; gives whether this process is one that does."""
@@ -46,7 +114,7 @@ class Ready:
 
 
 def prepare(
-    context: context.RunContext,
+    context: RunContext,
     mesh: shape.Mesh,
     devices: list[str],
     scope: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
@@ -65,7 +133,11 @@ def prepare(
     settings, module, watch = context.settings, context.module, context.watch
     say = context.out.say
     watch.moved("the preparation began")
-    saved = _store(settings, say)
+    checkpoint, saved = settings.job.trainer.checkpoint, None
+    if checkpoint is not None and settings.cluster.is_chief:
+        saved = store.Store(
+            settings.checkpoints, checkpoint.keep, settings.job_uid, settings.attempt, say
+        )
     cut = division or over(mesh, settings, len(devices))
     training, evaluation = examples(settings, module, cut)
     first = settings.cluster.me * len(devices) if division is None else 0
@@ -93,14 +165,14 @@ def prepare(
     with watch.waiting():
         step, epoch, example = state.share(replicas, [start.step, start.epoch, start.example])
     return Ready(
-        mesh=mesh,
         replicas=replicas,
         training=training,
         evaluation=evaluation,
         saved=saved,
         state=shards,
         start=files.Position(step=step, epoch=epoch, example=example, observer=start.observer),
-        given_attempt=settings.attempt or 1,
+        attempt=saved.attempt if saved is not None else settings.attempt or 1,
+        advice=checks.advice(replicas[0].model, cut.ranks),
     )
 
 
@@ -108,16 +180,7 @@ def _check_metrics(module: user.Module, replica: replica.Replica, sample: Any) -
     """Refuse metrics that are wrong when they are added up."""
     with tf.device(replica.device), user.guard(module.path, "computing the metrics raised"):
         tensors = nest.convert(tf.convert_to_tensor, sample)
-        metric_sums.check(replica.model, lambda: phases.predict(replica.model, tensors), tensors)
-
-
-def _store(settings: settings.Settings, say: Callable[[str], None]) -> store.Store | None:
-    checkpoint = settings.job.trainer.checkpoint
-    if checkpoint is None or not settings.cluster.is_chief:
-        return None
-    return store.Store(
-        settings.checkpoints, checkpoint.keep, settings.job_uid, settings.attempt, say
-    )
+        metrics.check(replica.model, lambda: phases.predict(replica.model, tensors), tensors)
 
 
 def over(mesh: shape.Mesh, settings: settings.Settings, devices: int) -> batching.Division:
@@ -158,7 +221,7 @@ def user_context(settings: settings.Settings, epoch: int = 0) -> user.Context:
     )
 
 
-def check_export(context: context.RunContext, model: Any) -> None:
+def check_export(context: RunContext, model: Any) -> None:
     """See before training, as `export` does, that the model can be written; a script keeps it."""
     if context.script:
         return

@@ -17,7 +17,7 @@ from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.data import arrays
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh import steps
-from tfparallel_trainer.objective import evaluate
+from tfparallel_trainer.objective import checks, evaluate
 
 
 def data(examples: int = 21) -> tuple[np.ndarray, np.ndarray, None]:
@@ -193,10 +193,10 @@ def test_models_that_cannot_be_trained_are_refused(
 
 def test_plain_batch_normalization_is_warned_of_once() -> None:
     module = ranks.module(lambda: layered(keras.layers.BatchNormalization()), with_metrics)
-    replicas = ranks.build_apart(module, data(), 2)
-    assert [len(replica.advice) for replica in replicas] == [1, 1]
-    assert "BatchNormalization" in replicas[0].advice[0]
-    assert ranks.build_apart(module, data(), 1)[0].advice == []
+    (built,) = ranks.build_apart(module, data(), 1)
+    [sentence] = checks.advice(built.model, 2)
+    assert "BatchNormalization" in sentence
+    assert checks.advice(built.model, 1) == []
 
 
 def test_the_saved_statistics_are_what_is_evaluated() -> None:

@@ -33,7 +33,7 @@ def replicas_of(count: int) -> list[replica.Replica]:
 
 
 def fill(one: replica.Replica) -> None:
-    random = np.random.default_rng(one.rank)
+    random = np.random.default_rng(one.data.index)
     for variable in one.state():
         variable.assign(random.integers(-9, 9, variable.shape).astype("float32"))
 

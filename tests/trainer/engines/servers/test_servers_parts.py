@@ -6,6 +6,7 @@ import os
 import pathlib
 import threading
 import time
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,8 @@ from testing.trainer import launch, server_jobs
 from tfparallel_operator.local import ports
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import cluster, shape, tasks
-from tfparallel_trainer.data import nest
+from tfparallel_trainer.data import batching, nest
+from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
 from tfparallel_trainer.objective import replica, train
 from tfparallel_trainer.runtime import preflight, settings
@@ -146,9 +148,8 @@ def test_a_gradient_that_is_older_than_the_bound_is_dropped(
         tf.distribute.get_strategy(), module, rank_replica, updates, bound
     ).training(spec)
     leaves = [tf.constant(leaf) for leaf in nest.leaves(part)]
-    vector = traced(tf.constant(7, tf.int64), leaves).numpy()
-    result = steps.Result.of(vector, len(rank_replica.terms))
-    assert (result.staleness, result.applied) == (2, applied)
+    _, was_applied, staleness, *_ = traced(tf.constant(7, tf.int64), leaves).numpy()
+    assert (staleness, was_applied) == (2, applied)
     assert int(updates) == 2 + applied
     changed = [
         not np.array_equal(one, two) for one, two in zip(before, model.get_weights(), strict=True)
@@ -296,10 +297,27 @@ def test_what_others_may_bring_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_a_step_gives_is_read_from_its_vector() -> None:
-    result = steps.Result.of(np.array([12.0, 1.0, 3.0, 0.5, 0.2, 0.3, 7.0, 8.0]), terms=2)
-    assert (result.worker, result.applied, result.staleness, result.loss) == (12, True, 3, 0.5)
-    assert result.terms == [0.2, 0.3]
-    assert result.contributions.tolist() == [7.0, 8.0]
+    vector = np.array([12.0, 1.0, 3.0, 0.5, 0.2, 0.3, 7.0, 8.0])
+    value = types.SimpleNamespace(fetch=lambda: vector)
+    counted: list[int] = []
+    parts: dict[str, Any] = {
+        "ledger": ledger.Ledger(Coordinator([value], RuntimeError()), 1, list),
+        "workers": types.SimpleNamespace(steps={"worker-12": 0}, count_step=counted.append),
+        "replica": types.SimpleNamespace(
+            terms=[None, None],
+            by_output=lambda terms: dict(zip("ab", terms, strict=True)),
+            model=types.SimpleNamespace(metrics_variables=[np.zeros(2)]),
+        ),
+        "steps": types.SimpleNamespace(training=lambda spec: None, count=lambda: None),
+        "training": types.SimpleNamespace(spec=None),
+    }
+    chief = asynchronous.Asynchronous(**parts, evaluation=None)
+    results, _ = chief.give(0, batching.Batch(4, [np.ones((4, 1))]), frozenset())
+    step_results = [*results, *chief.settle()]
+    assert counted == [12]
+    assert step_results == [engine.StepResult({"loss": 0.5, "a": 0.2, "b": 0.3}, 4, True, 3)]
+    assert (chief.staleness.total, chief.staleness.steps) == (3, 1)
+    assert chief._states.tolist() == [7.0, 8.0]
 
 
 def test_staleness_is_reported() -> None:

@@ -32,10 +32,10 @@ def trained(
     microbatches: int,
     order: schedule.Schedule = ONE,
     batch: int = EVEN,
-) -> tuple[list[Any], list[engine.Outcome]]:
+) -> tuple[list[Any], list[engine.StepResult]]:
     """The weights after some steps, put together from their parts, and what the steps gave."""
     replicas, examples, step = split_ranks.prepare_new(functions, mesh, microbatches, order, batch)
-    outcomes: list[engine.Outcome] = []
+    outcomes: list[engine.StepResult] = []
     for epoch in range(STEPS):
         for part in examples.epoch(epoch, 0):
             if len(outcomes) < STEPS:

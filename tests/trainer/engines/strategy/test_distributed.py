@@ -15,7 +15,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape, tpu_name
 from tfparallel_trainer.contract import exits, outputs
 from tfparallel_trainer.data import arrays
-from tfparallel_trainer.engines.strategy import steps, strategies
+from tfparallel_trainer.engines.strategy import run, steps
 from tfparallel_trainer.objective import replica
 
 STEPS = 15
@@ -244,17 +244,17 @@ def test_optimizers_that_keras_cannot_run_there_are_refused(
     model = normalised(synchronized=False)
     model.compile(keras.optimizers.SGD(0.1, **arguments), "mse")
     with pytest.raises(errors.UserCodeError, match=message):
-        strategies.check_optimizer(model.optimizer)
+        run.check_optimizer(model.optimizer)
     model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
     with pytest.raises(errors.UserCodeError, match="mixed_bfloat16"):
-        strategies.check_optimizer(model.optimizer)
+        run.check_optimizer(model.optimizer)
 
 
 @pytest.mark.parametrize("strategy", [None, "mirrored", tf.distribute.MirroredStrategy])
 def test_what_is_no_strategy_is_refused(strategy: Any) -> None:
     module = ranks.module(lambda: None, lambda _: None)
     with pytest.raises(errors.UserCodeError, match=r"build_strategy returns .*: let it return a"):
-        strategies.check_kind(strategy, module)
+        run.check_kind(strategy, module)
 
 
 RAISING = "def build_strategy():\n    raise LookupError('no such device')\n"

@@ -19,7 +19,7 @@ class Kept(progress.Pusher):
     """Keeps what it receives."""
 
     def __init__(self) -> None:
-        super().__init__(None, 1, print)
+        super().__init__(None, print)
         self.reports: list[protocol.Report] = []
 
     def put(self, report: protocol.Report) -> None:

@@ -1,8 +1,7 @@
 """The course of a run in which every rank has the whole model."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file
@@ -32,32 +31,25 @@ class Course(engine.Course):
         with self.context.joined(count) as self._devices:
             yield
 
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
+    def prepared(self) -> engine.Prepared:
         """Build a replica on each device."""
         ready = setup.prepare(self.context, self._mesh, self._devices)
         setup.check_export(self.context, ready.replicas[0].model)
-        synchronous = self._engine(ready)
-        leave(synchronous.barrier)
-        announce = functools.partial(self._announce, ready)
-        return engine.Prepared(ready=ready, engine=synchronous, announce=announce)
-
-    def _engine(self, ready: setup.Ready) -> engine.Engine:
         module, evaluator = self.context.module, None
         if ready.evaluation is not None:
             # A script's callbacks (SwapEMAWeights) say whether averages are, as in Keras.
             averaged, spec = not self.context.script, ready.evaluation.spec
             evaluator = steps.Evaluation(module, ready.replicas, spec, averaged=averaged)
         choice = self.context.settings.job.trainer.on_non_finite_loss
-        step = steps.TrainStep(
-            module,
-            ready.replicas,
-            ready.training.spec,
-            leaves_out=choice is job_file.OnNonFiniteLoss.CONTINUE,
-        )
-        return engine.Synchronous(ready.replicas, step, evaluator, ready.evaluation)
+        leaves_out = choice is job_file.OnNonFiniteLoss.CONTINUE
+        step = steps.TrainStep(module, ready.replicas, ready.training.spec, leaves_out=leaves_out)
+        synchronous = engine.Synchronous(ready.replicas, step, evaluator, ready.evaluation)
+        self.barrier = synchronous.barrier
+        return engine.Prepared(ready=ready, engine=synchronous)
 
-    def _announce(self, ready: setup.Ready, steps: int | None) -> Iterator[str]:
-        ranks, settings = ready.mesh.data, self.context.settings
+    def announcement(self, total: int | None) -> Iterator[str]:
+        """The ranks, where they are, and their parts of a batch."""
+        ranks, settings = self._mesh.data, self.context.settings
         if ranks == 1 and self.context.script:
             return
         size, tasks = settings.job.trainer.global_batch_size, settings.cluster.tasks
@@ -68,6 +60,6 @@ class Course(engine.Course):
         yield (
             f"{settings.job.strategy}: {console.counted(ranks, 'rank')} = "
             f"{console.counted(len(tasks), 'process')} with "
-            f"{console.counted(ranks // len(tasks), 'device')} each ({ready.replicas[0].device}, …)"
-            f" at {places}{more}; global batch {size} = {shares}; {steps or 'unknown'} steps"
+            f"{console.counted(ranks // len(tasks), 'device')} each ({self._devices[0]}, …)"
+            f" at {places}{more}; global batch {size} = {shares}; {total or 'unknown'} steps"
         )

@@ -1,8 +1,7 @@
 """Steps and evaluations on ranks that each have the whole model, as traced functions."""
 
-import dataclasses
+import functools
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -70,10 +69,9 @@ class TrainStep(engine.Step):
             tf.constant(requests, tf.float64),
             nest.convert(tf.convert_to_tensor, parts),
         )
-        computed = engine.Computed(*(tensor.numpy() for tensor in tensors))
-        if not gives_metrics:
-            return computed
-        return dataclasses.replace(computed, metrics=metrics.numbers(values))
+        numbers = metrics.numbers(values) if gives_metrics else None
+        loss, terms, sums, finite = (tensor.numpy() for tensor in tensors)
+        return engine.Computed(loss, terms, sums, finite, numbers)
 
     def _function(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
         if not all(pattern) and self._kinds is None:
@@ -89,12 +87,16 @@ class TrainStep(engine.Step):
             waiting = iter(parts)
             outcomes = []
             for local_replica, has_part in zip(self._replicas, pattern, strict=True):
-                asked = flags if local_replica is self._replicas[0] else tf.zeros_like(flags)
-                part = next(waiting) if has_part else None
+                rank_input = train.RankInput(
+                    part=next(waiting) if has_part else None,
+                    step=step,
+                    flags=flags if local_replica is self._replicas[0] else tf.zeros_like(flags),
+                    kinds=self._kinds,
+                    maybe_empty=self._all_take_part,
+                    gives_metrics=gives_metrics,
+                )
                 with tf.device(local_replica.device):
-                    outcomes.append(
-                        self._rank_step(local_replica, part, step, asked, gives_metrics)
-                    )
+                    outcomes.append(self._rank_step(local_replica, rank_input))
             return outcomes[0]
 
         with user.guard(self.module.path, "tracing a training step raised"):
@@ -104,32 +106,18 @@ class TrainStep(engine.Step):
                 [self._spec for has_part in pattern if has_part],
             )
 
-    def _rank_step(
-        self,
-        replica: replica.Replica,
-        part: Any,
-        step: tf.Tensor,
-        flags: tf.Tensor,
-        gives_metrics: bool,
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
+    def _rank_step(self, replica: replica.Replica, rank_input: train.RankInput) -> Any:
         before = state.Memory(replica) if self._leaves_out else None
         results = []
-        for phase, shared in train.phases_of_rank(
-            replica,
-            part,
-            step,
-            flags,
-            kinds=self._kinds,
-            maybe_empty=self._all_take_part,
-            gives_metrics=gives_metrics,
-        ):
+        for phase, shared in train.phases_of_rank(replica, rank_input):
             results.append(shared)
             if before is None:
                 phase.optimizer.apply(shared.gradients, phase.variables)
             else:
                 before.apply_if(shared.finite, shared.gradients, phase.variables)
         self._kinds = [shared.kinds for shared in results]
-        values = metrics.tensors(replica, results[-1].metric_states) if gives_metrics else {}
+        states = results[-1].metric_states
+        values = metrics.tensors(replica, states) if rank_input.gives_metrics else {}
         return *train.joined(results), values
 
 
@@ -145,21 +133,15 @@ class Evaluation(evaluate.Evaluator):
         averaged: bool = True,
     ) -> None:
         """Evaluate averages of the weights if `averaged`, where the optimizer keeps them."""
-        super().__init__(replicas)
+        super().__init__(
+            replicas,
+            state.sharing_statistics(replicas),
+            functools.partial(evaluate.averaged, replicas if averaged else ()),
+        )
         self._module = module
-        self._averaged = averaged
         self._spec = spec
         self._traced: dict[int, Any] = {}
         self._report = evaluate.Report(replicas)
-        self._share_statistics = state.sharing_statistics(replicas)
-
-    def share_statistics(self) -> None:
-        """Those of BatchNormalization, for example."""
-        self._share_statistics()
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """Unless callbacks say so."""
-        return evaluate.averaged(self._replicas if self._averaged else ())
 
     def sums(self, batch: batching.Batch) -> Any:
         """Over the parts of this process."""

@@ -53,29 +53,23 @@ class Work:
     batch: batching.Batch
 
 
+@dataclasses.dataclass(kw_only=True)
 class Asynchronous:
     """Steps of workers that do not wait for each other; an `engine.Engine`."""
 
-    def __init__(
-        self,
-        ledger: ledger.Ledger[Work],
-        workers: presence.Workers,
-        replica: replica.Replica,
-        traced: steps.Steps,
-        training: batching.Source,
-        evaluation: batching.Source | None,
-        bounded: bool,
-    ) -> None:
-        """Train a replica whose variables are on the servers; `bounded`: drop stale gradients."""
-        self._ledger = ledger
-        self._workers = workers
-        self._limit = waiting(len(workers.steps))
-        self._replica = replica
-        self._bounded = bounded
-        self._steps = traced
-        self._evaluation = evaluation
-        self._train = traced.training(training.spec)
-        self._evaluate = None if evaluation is None else traced.evaluation(evaluation.spec)
+    ledger: ledger.Ledger[Work]
+    workers: presence.Workers
+    replica: replica.Replica
+    """Its variables are on the servers."""
+    steps: steps.Steps
+    training: batching.Source
+    evaluation: batching.Source | None
+
+    def __post_init__(self) -> None:
+        self._limit = waiting(len(self.workers.steps))
+        self._train = self.steps.training(self.training.spec)
+        if self.evaluation is not None:
+            self._evaluate = self.steps.evaluation(self.evaluation.spec)
         self._results: list[engine.StepResult] = []
         self._states = self._nothing()
         self.staleness = Staleness()
@@ -83,7 +77,7 @@ class Asynchronous:
     @property
     def pending(self) -> int:
         """How many steps are given and not made yet."""
-        return len(self._ledger)
+        return len(self.ledger)
 
     def reset(self) -> None:
         """Forget what the metrics have seen."""
@@ -94,37 +88,38 @@ class Asynchronous:
     ) -> tuple[Sequence[engine.StepResult], frozenset[engine.Flag]]:
         """Give a batch to the next worker that is free."""
         self._send(Work(step, batch))
-        while len(self._ledger) >= self._limit:
-            self._take_in(self._ledger.take())
-        self._take_in(self._ledger.ready())
+        while len(self.ledger) >= self._limit:
+            self._take_in(self.ledger.take())
+        self._take_in(self.ledger.ready())
         return self._collected(), asked
 
     def settle(self) -> Sequence[engine.StepResult]:
         """Return when no step is pending."""
-        while self._ledger:
-            self._take_in(self._ledger.take())
-        self._steps.count()
+        while self.ledger:
+            self._take_in(self.ledger.take())
+        self.steps.count()
         return self._collected()
 
     def metrics(self) -> dict[str, float]:
         """The metrics over all steps since they were reset, and staleness over all steps."""
-        values = metrics.results(self._replica, steps.states(self._replica, self._states))
-        return {**values, **self.staleness.values(self._bounded)}
+        values = metrics.results(self.replica, steps.states(self.replica, self._states))
+        bounded = self.steps.max_staleness is not None
+        return {**values, **self.staleness.values(bounded)}
 
     def evaluate(self, watched: engine.Watched) -> dict[str, float] | None:
         """Evaluate on all workers; no step may be pending."""
-        if self._evaluation is None:
+        if self.evaluation is None:
             return None
-        sums = 2 * len(self._replica.terms)
+        sums = 2 * len(self.replica.terms)
         total = np.concatenate([np.zeros(sums), self._nothing()])
-        for vector in self._evaluated(watched(self._evaluation.epoch(0, 0))):
+        for vector in self._evaluated(watched(self.evaluation.epoch(0, 0))):
             total += vector
-        values = metrics.results(self._replica, steps.states(self._replica, total[sums:]))
-        return {**evaluate.losses(self._replica, total[:sums].reshape(2, -1)), **values}
+        values = metrics.results(self.replica, steps.states(self.replica, total[sums:]))
+        return {**evaluate.losses(self.replica, total[:sums].reshape(2, -1)), **values}
 
     def weights_are_finite(self) -> bool:
         """Read the weights from the servers and look."""
-        weights = self._replica.model.trainable_variables
+        weights = self.replica.model.trainable_variables
         return all(bool(np.isfinite(np.asarray(weight)).all()) for weight in weights)
 
     def barrier(self) -> None:
@@ -132,28 +127,30 @@ class Asynchronous:
 
     def _evaluated(self, batches: Iterable[batching.Batch]) -> Iterator[Any]:
         for number, batch in enumerate(batches):
-            self._ledger.send(Work(number, batch), self._evaluate, (_leaves(batch),))
-            while len(self._ledger) >= self._limit:
-                yield from (result for _, result in self._ledger.take())
-        while self._ledger:
-            yield from (result for _, result in self._ledger.take())
+            self.ledger.send(Work(number, batch), self._evaluate, (_leaves(batch),))
+            while len(self.ledger) >= self._limit:
+                yield from (result for _, result in self.ledger.take())
+        while self.ledger:
+            yield from (result for _, result in self.ledger.take())
 
     def _send(self, work: Work) -> None:
         number = tf.constant(work.step, tf.int64)
-        self._ledger.send(work, self._train, (number, _leaves(work.batch)))
+        self.ledger.send(work, self._train, (number, _leaves(work.batch)))
 
     def _take_in(self, results: Iterable[tuple[Work, Any]]) -> None:
         for work, vector in results:
-            result = steps.Result.of(vector, len(self._replica.terms))
-            self.staleness.add(result.staleness, result.applied)
-            if not result.applied:
+            worker, applied, staleness = map(int, vector[:3])
+            loss = float(vector[3])
+            self.staleness.add(staleness, bool(applied))
+            if not applied:
                 self._send(work)
                 continue
-            self._workers.count_step(result.worker)
-            self._states = self._states + result.contributions
-            losses = {"loss": result.loss, **self._replica.by_output(result.terms)}
-            finite = math.isfinite(result.loss)
-            step_result = engine.StepResult(losses, work.batch.examples, finite, result.staleness)
+            self.workers.count_step(worker)
+            terms, contributions = np.split(vector[4:], [len(self.replica.terms)])
+            self._states = self._states + contributions
+            losses = {"loss": loss, **self.replica.by_output(terms.tolist())}
+            finite = math.isfinite(loss)
+            step_result = engine.StepResult(losses, work.batch.examples, finite, staleness)
             self._results.append(step_result)
 
     def _collected(self) -> Sequence[engine.StepResult]:
@@ -162,7 +159,7 @@ class Asynchronous:
 
     def _nothing(self) -> np.ndarray:
         """The states of metrics that have seen nothing, one after the other."""
-        shapes = (variable.shape for variable in self._replica.model.metrics_variables)
+        shapes = (variable.shape for variable in self.replica.model.metrics_variables)
         return np.zeros(sum(math.prod(shape) for shape in shapes))
 
 

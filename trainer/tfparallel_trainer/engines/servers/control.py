@@ -1,5 +1,6 @@
-"""How workers and servers learn that training has ended: they ask the chief at its address.
+"""What workers and servers do until they learn that training has ended: they ask the chief.
 
+They load no module of the user: the chief traces its functions and TensorFlow sends the graphs.
 TensorFlow's servers never end by themselves. So the chief answers at the address that TF_CONFIG
 gives it whether training goes on; its own TensorFlow server takes another port, which TensorFlow
 tells the others.
@@ -7,12 +8,23 @@ tells the others.
 
 import contextlib
 import enum
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Iterable
 
-from tfparallel_trainer.comms import cluster, tasks
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import cluster, devices, tasks
+from tfparallel_trainer.runtime import settings
+from tfparallel_trainer.runtime.lifecycle import termination
+from tfparallel_trainer.runtime.reporting import console
+
+_ASK_EVERY_SECONDS = 1.0
+_LINGER_SECONDS = 2.0
+"""The chief leaves first: its TensorFlow complains of those that it cannot say goodbye to."""
 
 _ASK_SECONDS = 3.0
 _LISTEN_SECONDS = 1.0
@@ -94,3 +106,62 @@ def ask(chief: tasks.Task, name: str, life: str) -> Answer | None:
             return Answer(connection.recv(_LONGEST_NAME).decode())
     except (OSError, ValueError):
         return None
+
+
+def serve(settings: settings.Settings, out: console.Console, stop: termination.Termination) -> None:
+    """Serve until the chief says that training is done.
+
+    Raises:
+        StartTimeoutError: the chief has never answered.
+        PreemptedError: asked to end, and the chief has ended as well.
+        PeerLostError: the chief has been gone for longer than the start timeout.
+        BadConfigurationError: this process's own port is taken.
+    """
+    devices.prepare(settings.cpu_devices, settings.cluster.alone)
+    server = _start(settings)
+    stop.install()  # TensorFlow takes SIGTERM when it starts a server
+    task, chief = settings.cluster.task, settings.cluster.tasks[0]
+    limit = settings.job.trainer.start_timeout_seconds
+    out.say(f"{task.name} serves at {task.address} for {chief.name} at {chief.address}")
+    stop.allow(termination.STEP_SECONDS)  # when all are asked at once, the chief saves first
+    answered_at, has_answered, life = time.monotonic(), False, secrets.token_hex(4)
+    while (answer := ask(chief, task.name, life)) is not Answer.DONE:
+        if answer is Answer.RUN:
+            answered_at, has_answered = time.monotonic(), True
+        elif stop.asked:
+            raise errors.PreemptedError(f"{task.name} was asked to end, and {chief.name} has left.")
+        elif time.monotonic() - answered_at > limit:
+            raise _gone(task.name, f"{chief.name} ({chief.address})", limit, has_answered)
+        time.sleep(_ASK_EVERY_SECONDS)
+    stop.end()
+    out.say("training is done")
+    time.sleep(_LINGER_SECONDS)
+    del server  # TensorFlow's server lives as long as it
+
+
+def _start(settings: settings.Settings) -> object:
+    task = settings.cluster.task
+    peers = {
+        role: {one.index: one.address for one in settings.cluster.of(role)}
+        for role in {one.role for one in settings.cluster.tasks[1:]}
+    }
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(peers), job_name=task.role, task_index=task.index, protocol="grpc"
+        )
+    except (tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
+        raise errors.BadConfigurationError(
+            f"TF_CONFIG gives {task.name} the address {task.address}, where it cannot listen "
+            f"({error.message}): give it a free port."
+        ) from error
+
+
+def _gone(name: str, chief: str, limit: float, has_answered: bool) -> errors.TrainerError:
+    if has_answered:
+        return errors.PeerLostError(
+            f"A peer was lost: {chief} has been gone for {limit:g} s (startTimeoutSeconds)."
+        )
+    return errors.StartTimeoutError(
+        f"{name} waited {limit:g} s (startTimeoutSeconds) for {chief}: see whether that replica "
+        "runs, and what its log says."
+    )

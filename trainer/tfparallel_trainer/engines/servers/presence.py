@@ -5,6 +5,7 @@ reach, no longer asks the chief whether training goes on.
 """
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,26 +20,26 @@ SILENCE_SECONDS = 30.0
 _INTERVAL_SECONDS = 1.0
 
 
+@dataclasses.dataclass
 class Workers:
     """Which workers are there, and how many steps each has made."""
 
-    def __init__(
-        self, workers: Sequence[tasks.Task], answers: control.Control, say: Callable[[str], None]
-    ) -> None:
-        self._workers = workers
-        self._answers = answers
-        self._say = say
+    workers: Sequence[tasks.Task]
+    answers: control.Control
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._gone: set[tasks.Task] = set()
         self._back: set[tasks.Task] = set()
         self._hung: set[tasks.Task] = set()
         self._lives: dict[tasks.Task, str] = {}
-        self.steps = {worker.name: 0 for worker in workers}
+        self.steps = {worker.name: 0 for worker in self.workers}
         """Steps of this attempt by worker."""
 
     @property
     def missing(self) -> bool:
         """Whether not one worker is there."""
-        return len(self._gone | self._hung) == len(self._workers)
+        return len(self._gone | self._hung) == len(self.workers)
 
     def count_hung(self) -> int:
         """Return how many workers are hung."""
@@ -46,45 +47,46 @@ class Workers:
 
     def count_step(self, index: int) -> None:
         """Count a step of a worker."""
-        worker = self._workers[index]
+        worker = self.workers[index]
         self.steps[worker.name] += 1
         if worker in self._back:
             self._back.discard(worker)
-            self._say(f"{worker.name} makes steps again")
+            self.say(f"{worker.name} makes steps again")
 
     def look(self) -> None:
         """Look at each worker once, and tell what has changed."""
-        for worker in self._workers:
-            self._look_at(worker, cluster.refuses(worker))
+        for worker in self.workers:
+            self._look_at(worker)
 
-    def _look_at(self, worker: tasks.Task, gone: bool) -> None:
+    def _look_at(self, worker: tasks.Task) -> None:
+        gone = cluster.refuses(worker)
         if gone and worker not in self._gone:
             self._gone.add(worker)
             self._hung.discard(worker)
             self._lives.pop(worker, None)
-            self._answers.forget(worker.name)
-            self._say(f"{worker.name} is gone ({worker.address}); it may come back there")
+            self.answers.forget(worker.name)
+            self.say(f"{worker.name} is gone ({worker.address}); it may come back there")
         elif not gone and (self._replaced(worker) or worker in self._gone):
             self._gone.discard(worker)
             self._back.add(worker)
-            self._say(f"{worker.name} is back")
+            self.say(f"{worker.name} is back")
         if gone:
             return
-        silent = self._answers.silence(worker.name) > SILENCE_SECONDS
+        silent = self.answers.silence(worker.name) > SILENCE_SECONDS
         if silent and worker not in self._hung:
             self._hung.add(worker)
-            self._say(
+            self.say(
                 f"{worker.name} has not asked for {SILENCE_SECONDS:g} s ({worker.address}): it is "
                 "frozen or out of reach, and its batch is given to another"
             )
         elif not silent and worker in self._hung:
             self._hung.remove(worker)
             self._back.add(worker)
-            self._say(f"{worker.name} asks again")
+            self.say(f"{worker.name} asks again")
 
     def _replaced(self, worker: tasks.Task) -> bool:
         """Whether another process has come in its place so soon that nobody saw it gone."""
-        before, life = self._lives.get(worker, ""), self._answers.life(worker.name)
+        before, life = self._lives.get(worker, ""), self.answers.life(worker.name)
         if life:
             self._lives[worker] = life
         return "" not in (before, life) and before != life

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +11,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import cluster, rendezvous, shape, tasks
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
-from tfparallel_trainer.runtime import context, setup
+from tfparallel_trainer.runtime import setup
 
 _ENDING_SECONDS = 1.0
 """How long a process that ends may still listen after its connections are gone."""
@@ -23,7 +23,7 @@ _DISMISS_SECONDS = 10.0
 class Course(engine.Course):
     """Servers hold the model; this is the chief."""
 
-    def __init__(self, context: context.RunContext) -> None:
+    def __init__(self, context: setup.RunContext) -> None:
         super().__init__(context)
         self._cluster = context.settings.cluster
         self._limit = context.settings.job.trainer.start_timeout_seconds
@@ -52,7 +52,7 @@ class Course(engine.Course):
         ):
             yield
 
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
+    def prepared(self) -> engine.Prepared:
         """Build the model on the servers; nobody waits for the chief, which ends last."""
         context = self.context
         with context.watch.waiting():
@@ -63,28 +63,22 @@ class Course(engine.Course):
         replica = ready.replicas[0]
         steps.check(replica.model)
         setup.check_export(context, replica.model)
-        bound = context.settings.job.trainer.max_staleness
         with strategy.scope():
             applied_steps = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)
-        workers = self._workers
+        bound, workers = context.settings.job.trainer.max_staleness, self._workers
         most = asynchronous.waiting(len(workers.steps)) + len(workers.steps)
         worker_engine = asynchronous.Asynchronous(
-            ledger.Ledger(coordinator, most, workers.count_hung),
-            workers,
-            replica,
-            steps.Steps(strategy, context.module, replica, applied_steps, bound),
-            ready.training,
-            ready.evaluation,
-            bound is not None,
+            ledger=ledger.Ledger(coordinator, most, workers.count_hung),
+            workers=workers,
+            replica=replica,
+            steps=steps.Steps(strategy, context.module, replica, applied_steps, bound),
+            training=ready.training,
+            evaluation=ready.evaluation,
         )
-        return engine.Prepared(
-            ready=ready,
-            engine=worker_engine,
-            announce=self._announce,
-            steps_by_worker=workers.steps,
-        )
+        return engine.Prepared(ready=ready, engine=worker_engine, steps_by_worker=workers.steps)
 
-    def _announce(self, total: int | None) -> Iterator[str]:
+    def announcement(self, total: int | None) -> Iterator[str]:
+        """The workers and servers, and what bounds staleness."""
         settings = self.context.settings
         servers, workers = self._cluster.of(tasks.SERVER), self._cluster.of("worker")
         bound = settings.job.trainer.max_staleness
@@ -102,23 +96,16 @@ def _named(servers: Sequence[tasks.Task]) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        gone = _gone(servers)
-        if not gone:
-            raise
+        # One whose process is just ending listens for a moment yet.
+        until = time.monotonic() + _ENDING_SECONDS
+        while not (gone := [one for one in servers if cluster.refuses(one)]):
+            if time.monotonic() > until:
+                raise
+            time.sleep(_ENDING_SECONDS / 10)
         names = ", ".join(f"{server.name} ({server.address})" for server in gone)
         raise errors.PeerLostError(
             f"A peer was lost: {names} no longer listens, and held a part of the weights."
         ) from error
-
-
-def _gone(servers: Sequence[tasks.Task]) -> list[tasks.Task]:
-    """Those that no longer listen; one whose process is just ending does for a moment yet."""
-    until = time.monotonic() + _ENDING_SECONDS
-    while not (gone := [server for server in servers if cluster.refuses(server)]):
-        if time.monotonic() > until:
-            break
-        time.sleep(_ENDING_SECONDS / 10)
-    return gone
 
 
 def _connect(processes: tasks.Cluster) -> Any:

@@ -11,7 +11,7 @@ applies it, while others do the same; nothing is locked. Three things follow:
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,45 +22,10 @@ from tfparallel_trainer.objective import (
     checks,
     evaluate,
     gradients,
-    metric_sums,
     metrics,
     replica,
     train,
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Result:
-    """What a training step gives the chief.
-
-    It travels as one vector of float64. TensorFlow's coordinator brings the tensors of a result one
-    after the other, and gives its worker no new work until it has all of them.
-    """
-
-    worker: int
-    """Index of the worker that made the step."""
-    applied: bool
-    """Whether the gradient was applied."""
-    staleness: int
-    """How many steps of others came between reading the weights and applying the gradient."""
-    loss: float
-    terms: list[float]
-    """The loss of each output."""
-    contributions: np.ndarray
-    """The states of the metrics from this batch alone, one after the other."""
-
-    @classmethod
-    def of(cls, vector: np.ndarray, terms: int) -> Self:
-        """Take a vector apart; `terms` is how many outputs have a loss."""
-        worker, applied, staleness, loss = vector[:4].tolist()
-        return cls(
-            worker=int(worker),
-            applied=bool(applied),
-            staleness=int(staleness),
-            loss=loss,
-            terms=vector[4 : 4 + terms].tolist(),
-            contributions=vector[4 + terms :],
-        )
 
 
 def states(replica: replica.Replica, contributions: np.ndarray) -> list[tf.Tensor]:
@@ -71,26 +36,28 @@ def states(replica: replica.Replica, contributions: np.ndarray) -> list[tf.Tenso
     return [tf.constant(part.reshape(shape)) for part, shape in zip(parts, shapes, strict=True)]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Steps:
-    """The traced functions of a model whose variables live on servers."""
+    """The traced functions of a model whose variables live on servers.
 
-    def __init__(
-        self,
-        strategy: Any,
-        module: user.Module,
-        replica: replica.Replica,
-        applied_steps: Any,
-        max_staleness: int | None,
-    ) -> None:
-        """Take the variable that counts the steps that are applied."""
-        self._strategy = strategy
-        self._module = module
-        self._replica = replica
-        self._applied_steps = applied_steps
-        self._bound = max_staleness
+    What a function gives travels as one vector of float64. TensorFlow's coordinator brings the
+    tensors of a result one after the other, and gives its worker no new work until it has all.
+    """
+
+    strategy: Any
+    module: user.Module
+    replica: replica.Replica
+    applied_steps: Any
+    """The variable that counts the steps that are applied."""
+    max_staleness: int | None
 
     def training(self, spec: Any) -> Any:
-        """Trace the training step, from its number and a batch's leaves to a `Result`'s vector."""
+        """Trace the training step, from its number and a batch's leaves to a vector.
+
+        The vector has the index of the worker, whether the gradient was applied, and its staleness.
+        That is how many steps of others came between reading the weights and applying it. Then come
+        the loss, that of each output, and the metrics' states from this batch alone.
+        """
 
         def run(step: tf.Tensor, leaves: Sequence[tf.Tensor]) -> Any:
             return self._step(step, nest.packed(spec, leaves))
@@ -102,14 +69,14 @@ class Steps:
 
         def run(leaves: Sequence[tf.Tensor]) -> Any:
             part = nest.packed(spec, leaves)
-            isolated = metrics.isolate(self._replica, lambda: evaluate.sums_of(self._replica, part))
+            isolated = metrics.isolate(self.replica, lambda: evaluate.sums_of(self.replica, part))
             return _packed([isolated.result, *isolated.contributions])
 
         return self._traced(run, [nest.leaves(spec)], "the evaluation")
 
     def count(self) -> None:
         """Set the optimizer's counter to the steps made: workers write it in any order."""
-        self._replica.optimizer.iterations.assign(self._applied_steps.read_value())
+        self.replica.optimizer.iterations.assign(self.applied_steps.read_value())
 
     def _traced(self, run: Any, signature: list[Any], what: str) -> Any:
         traced = tf.function(run, autograph=False, input_signature=signature)
@@ -117,25 +84,25 @@ class Steps:
         before = logger.level
         logger.setLevel("ERROR")  # it warns of what is only traced here, and run by workers
         try:
-            with user.guard(self._module.path, f"tracing {what} raised"), self._strategy.scope():
+            with user.guard(self.module.path, f"tracing {what} raised"), self.strategy.scope():
                 traced.get_concrete_function()
         finally:
             logger.setLevel(before)
         return traced
 
     def _step(self, step: tf.Tensor, part: Any) -> Any:
-        replica = self._replica
-        before = self._applied_steps.read_value()
+        replica = self.replica
+        before = self.applied_steps.read_value()
         with tf.control_dependencies([before]):
             computed = train.of_batch(replica, part, step)
         values = [gradients.values(one) for one in computed.gradients if one is not None]
         with tf.control_dependencies([computed.loss, *values]):
-            staleness = self._applied_steps.read_value() - before
-        if self._bound is None:
+            staleness = self.applied_steps.read_value() - before
+        if self.max_staleness is None:
             applied = self._apply(computed)
         else:
             applied = tf.cond(
-                staleness <= self._bound,
+                staleness <= self.max_staleness,
                 lambda: self._apply(computed),
                 lambda: tf.constant(False),
             )
@@ -143,11 +110,11 @@ class Steps:
         return _packed([*numbers, *computed.isolated.contributions])
 
     def _apply(self, computed: train.Computed) -> tf.Tensor:
-        optimizer, variables = self._replica.optimizer, self._replica.model.trainable_variables
-        self._strategy.run(lambda: optimizer.apply(_placed(computed.gradients), variables))
+        optimizer, variables = self.replica.optimizer, self.replica.model.trainable_variables
+        self.strategy.run(lambda: optimizer.apply(_placed(computed.gradients), variables))
         for variable, value in computed.isolated.statistics:
             variable.assign(value)
-        optimizer.iterations.assign(self._applied_steps.assign_add(1))
+        optimizer.iterations.assign(self.applied_steps.assign_add(1))
         return tf.constant(True)
 
 
@@ -188,7 +155,7 @@ def check(model: Any) -> None:
             "would lose updates: remove it."
         )
     for variable in model.metrics_variables:
-        if variable.aggregation not in metric_sums.SUMMED:
+        if variable.aggregation not in metrics.SUMMED:
             raise errors.UserCodeError(
                 f"The metric variable {variable.path} is combined by {variable.aggregation!r}; "
                 "with parameter servers the chief can only add metrics up: remove this metric."

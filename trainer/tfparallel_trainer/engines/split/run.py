@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -37,7 +37,7 @@ class Course(engine.Course):
         with self.context.joined(count) as self._devices:
             yield
 
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
+    def prepared(self) -> engine.Prepared:
         """Divide the model, and build what the ranks of this process have of it."""
         context = self.context
         settings, module = context.settings, context.module
@@ -50,23 +50,24 @@ class Course(engine.Course):
         examples, evaluation_examples = setup.examples(settings, module, division)
         places = dict(enumerate(self._devices, settings.cluster.me * len(self._devices)))
         self._ranks = ranks.build(module, bare, model_partition, places, examples)
-        advice = checks.check(bare, mesh.data)
+        checks.check(bare)
         model_state = persistence.prepare(
             settings, module, all_peers, self._ranks.local, context.out.say
         )
+        saved = model_state.saved
         context.watch.moved("reading the newest checkpoint began")
         ready = setup.Ready(
-            mesh=mesh,
-            replicas=[dataclasses.replace(one.head, advice=advice) for one in self._ranks.local],
+            replicas=[one.head for one in self._ranks.local],
             training=examples,
             evaluation=evaluation_examples,
-            saved=model_state.saved,
+            saved=saved,
             state=model_state.state,
             start=model_state.start(),
-            given_attempt=settings.attempt or 1,
+            attempt=saved.attempt if saved is not None else settings.attempt or 1,
+            advice=checks.advice(bare, mesh.data),
         )
         coordinator = coordination.Coordinator(self._ranks)
-        leave(coordinator.barrier)
+        self.barrier = coordinator.barrier
 
         def export(at: files.Position) -> None:
             model_state.export(at)
@@ -76,7 +77,6 @@ class Course(engine.Course):
         return engine.Prepared(
             ready=ready,
             engine=self._engine(ready, coordinator),
-            announce=self._announce,
             export=export,
             build_reach=functools.partial(callback_reach.SplitReach, self._ranks, coordinator),
             placement=self._placement,
@@ -127,7 +127,8 @@ class Course(engine.Course):
             coordinator.barrier,
         )
 
-    def _announce(self, total: int | None) -> Iterator[str]:
+    def announcement(self, total: int | None) -> Iterator[str]:
+        """The axes of the mesh, the stages, and why the planner chose them."""
         settings, divided = self.context.settings, self._ranks.partition
         axes = " x ".join(f"{axis} {divided.mesh.degree(axis)}" for axis in shape.Axis)
         yield (

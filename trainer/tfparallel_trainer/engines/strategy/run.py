@@ -1,16 +1,24 @@
-"""The course of a run under a strategy: the user's own, or TensorFlow's for TPUs."""
+"""The course of a run under a strategy: what the user's module builds, or TensorFlow's for TPUs."""
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
+from typing import Any
 
+import tensorflow as tf
+
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files
-from tfparallel_trainer.comms import devices, rendezvous, shape
+from tfparallel_trainer.comms import cluster, devices, rendezvous, shape, tasks, tpu_name
+from tfparallel_trainer.contract import user_module
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.strategy import steps, strategies
-from tfparallel_trainer.objective import checks
-from tfparallel_trainer.runtime import setup
+from tfparallel_trainer.engines.strategy import steps
+from tfparallel_trainer.runtime import settings, setup
+
+_TPU_START_SECONDS = 600
+"""How long a TPU may take to be initialised."""
 
 
 class Course(engine.Course):
@@ -24,20 +32,31 @@ class Course(engine.Course):
         limit = settings.job.trainer.start_timeout_seconds
         with context.watch.waiting():
             connections = rendezvous.meet(settings.cluster, limit, context.out.say)
-            self._strategy = strategies.build(
-                settings, context.module, context.out.say, connections
-            )
+            self._strategy = _build(context, connections)
         context.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-        self._local_ranks = strategies.ranks_of_process(self._strategy)
-        strategies.check_places(settings, self._strategy, self._local_ranks)
+        self._local_ranks = steps.ranks_of_process(self._strategy)
+        _check_places(settings, self._strategy, self._local_ranks)
         context.compare(devices.names(settings.cluster, count)[0], count)
         connections.close()  # TensorFlow has started in all processes
         yield
 
-    def prepared(self, leave: Callable[[Callable[[], None]], None]) -> engine.Prepared:
+    def prepared(self) -> engine.Prepared:
         """Build the model within the strategy's scope."""
-        ready, traced = self._ready()
-        leave(traced.barrier)
+        context, strategy = self.context, self._strategy
+        size, ranks = context.settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
+        division = batching.Division(batch_size=size, ranks=ranks, local_ranks=self._local_ranks)
+        ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope, division)
+        (built,) = ready.replicas
+        for phase in built.computations:
+            check_optimizer(phase.optimizer)
+        setup.check_export(context, built.model)
+        traced = steps.Steps(strategy, context.module, built)
+        start = ready.start
+        with context.watch.waiting():
+            step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
+        position = files.Position(step=step, epoch=epoch, example=example, observer=start.observer)
+        ready = dataclasses.replace(ready, start=position)
+        self.barrier = traced.barrier
         evaluator = None
         if ready.evaluation is not None:
             evaluator = steps.Evaluation(traced, ready.evaluation.spec)
@@ -49,29 +68,117 @@ class Course(engine.Course):
             traced.report,
             barrier=traced.barrier,
         )
-        return engine.Prepared(ready=ready, engine=synchronous, announce=self._announce)
+        return engine.Prepared(ready=ready, engine=synchronous)
 
-    def _ready(self) -> tuple[setup.Ready, steps.Steps]:
-        context, strategy = self.context, self._strategy
-        size, ranks = context.settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
-        division = batching.Division(batch_size=size, ranks=ranks, local_ranks=self._local_ranks)
-        ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope, division)
-        (built,) = ready.replicas
-        for phase in built.computations:
-            strategies.check_optimizer(phase.optimizer)
-        setup.check_export(context, built.model)
-        advised = dataclasses.replace(built, advice=checks.check(built.model, ranks))
-        traced = steps.Steps(strategy, context.module, advised)
-        start = ready.start
-        with context.watch.waiting():
-            step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
-        position = files.Position(step=step, epoch=epoch, example=example, observer=start.observer)
-        return dataclasses.replace(ready, replicas=[advised], start=position), traced
-
-    def _announce(self, total: int | None) -> Iterator[str]:
+    def announcement(self, total: int | None) -> Iterator[str]:
+        """The strategy and its replicas."""
         settings, strategy = self.context.settings, self._strategy
         yield (
             f"{settings.job.strategy}: {type(strategy).__name__} with "
             f"{strategy.num_replicas_in_sync} replicas in {len(settings.cluster.tasks)} processes; "
             f"global batch {settings.job.trainer.global_batch_size}; {total or 'unknown'} steps"
         )
+
+
+def _build(context: setup.RunContext, connections: rendezvous.Rendezvous) -> Any:
+    """Build the strategy; it must be the first thing that TensorFlow does.
+
+    Raises:
+        UserCodeError: the user's function raises, is missing, or gives what cannot be used.
+        BadConfigurationError: there is no TPU.
+        StartTimeoutError: the TPU's hosts do not answer.
+    """
+    if context.settings.uses_tpu:
+        limit = context.settings.job.trainer.start_timeout_seconds + _TPU_START_SECONDS
+        with cluster.limited(limit):
+            return _connect_tpu(context)
+    module = context.module
+    if not module.has(user_module.BUILD_STRATEGY):
+        raise errors.UserCodeError(
+            f"strategy is 'Custom', and {module.path} has no build_strategy: define it, and let it "
+            "return a tf.distribute.Strategy."
+        )
+    with cluster.limited(), connections.guarded():
+        strategy = module.build_strategy()
+    check_kind(strategy, module)
+    return strategy
+
+
+def _check_places(settings: settings.Settings, strategy: Any, local_ranks: tuple[int, ...]) -> None:
+    """Refuse (BadConfigurationError) processes that train alone, and replicas without examples."""
+    processes, replicas = len(settings.cluster.tasks), strategy.num_replicas_in_sync
+    kind = type(strategy).__name__
+    count = len(local_ranks)
+    first = settings.cluster.me * count
+    if local_ranks != tuple(range(first, first + count)) or replicas != processes * count:
+        raise errors.BadConfigurationError(
+            f"{settings.cluster.task.name} has {count} of the {replicas} replicas of "
+            f"{kind}, and the job has {processes} processes. Let build_strategy return a strategy "
+            "that joins them in the order of TF_CONFIG, each with as many replicas, such as "
+            "tf.distribute.MultiWorkerMirroredStrategy; or use one process."
+        )
+    size = settings.job.trainer.global_batch_size
+    if size < replicas:
+        raise errors.BadConfigurationError(
+            f"trainer.globalBatchSize is {size}, less than the {replicas} replicas of {kind} that "
+            f"share it: give at least {replicas}."
+        )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuse (UserCodeError) what an optimizer cannot do within a strategy's replicas."""
+    if getattr(optimizer, "inner_optimizer", None) is not None:
+        raise errors.UserCodeError(
+            f"{type(optimizer).__name__} scales the loss (mixed_float16), and under a strategy "
+            'Keras adds its gradients up twice: use "mixed_bfloat16".'
+        )
+    if optimizer.gradient_accumulation_steps:
+        raise errors.UserCodeError(
+            f"The optimizer has gradient_accumulation_steps={optimizer.gradient_accumulation_steps}"
+            ", which Keras cannot do under a strategy: remove it, or set strategy to Mirrored or "
+            "MultiWorkerMirrored."
+        )
+    if optimizer.use_ema and optimizer.ema_overwrite_frequency:
+        raise errors.UserCodeError(
+            f"The optimizer has ema_overwrite_frequency={optimizer.ema_overwrite_frequency}, which "
+            "Keras cannot do under a strategy: remove it; averages are used at the end anyhow."
+        )
+
+
+def check_kind(strategy: Any, module: user.Module) -> None:
+    """Refuse (UserCodeError) what does not train all replicas together."""
+    kind = type(strategy).__name__
+    if not isinstance(strategy, tf.distribute.Strategy):
+        raise errors.UserCodeError(
+            f"{module.path}: build_strategy returns {kind}: let it return a tf.distribute.Strategy."
+        )
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        raise errors.UserCodeError(
+            f"{module.path}: build_strategy returns {kind}, whose workers do not wait for each "
+            "other: set strategy to ParameterServer, which trains so, and remove build_strategy."
+        )
+
+
+def _connect_tpu(context: setup.RunContext) -> Any:
+    """Initialise the TPU that the environment names, and give the strategy that uses all of it."""
+    settings = context.settings
+    name = tpu_name.find(os.environ)
+    hosts = [
+        tasks.Task("tpu", index, address) for index, address in enumerate(tpu_name.addresses(name))
+    ]
+    # TensorFlow waits for them for ever, without a word.
+    limit = settings.job.trainer.start_timeout_seconds
+    cluster.reach(settings.cluster, hosts, limit, context.out.say)
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
+        if name != tpu_name.LOCAL:
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    except (tf.errors.OpError, OSError, ValueError, RuntimeError, ImportError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise errors.BadConfigurationError(
+            f"strategy is 'TPU', and TensorFlow cannot use the TPU {name!r} "
+            f"({type(error).__name__}: {reason}). See that the name is right and that this image's "
+            "TensorFlow is one for TPUs (tensorflow-tpu)."
+        ) from error

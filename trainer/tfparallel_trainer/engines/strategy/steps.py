@@ -7,6 +7,7 @@ that has nothing left to add: it clips and applies the sum, on every replica ali
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from tfparallel_trainer import user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.strategy import strategies
 from tfparallel_trainer.objective import evaluate, metrics, replica, state, synchrony, train
 
 MOST_TRACED = 32
@@ -34,7 +34,7 @@ class Steps:
         self.module = module
         self.replica = replica
         self._strategy = strategy
-        self._places = strategies.ranks_of_process(strategy)
+        self._places = ranks_of_process(strategy)
         self._traced: dict[tuple[Any, ...], Any] = {}
         """By what is run and the shapes that it takes; the one that was used last is the last."""
 
@@ -135,6 +135,18 @@ class Steps:
         return dataclasses.replace(self.replica, data=Exchange(context))
 
 
+def ranks_of_process(strategy: Any) -> tuple[int, ...]:
+    """The numbers of this process's replicas among all of the strategy."""
+    numbers: list[int] = []
+
+    def note(context: Any) -> tf.Tensor:
+        numbers.append(int(context.replica_id_in_sync_group))
+        return tf.zeros(())
+
+    strategy.experimental_distribute_values_from_function(note)
+    return tuple(numbers)
+
+
 class TrainStep(engine.Step):
     """The step of all replicas of a strategy, on batches of a structure (tf.TensorSpec)."""
 
@@ -157,17 +169,11 @@ class Evaluation(evaluate.Evaluator):
     """Evaluates the replicas of this process together with those of its peers."""
 
     def __init__(self, traced: Steps, spec: Any) -> None:
-        super().__init__([traced.replica])
+        replicas = [traced.replica]
+        averaged = functools.partial(evaluate.averaged, replicas)
+        super().__init__(replicas, traced.share_statistics, averaged)
         self._steps = traced
         self._spec = spec
-
-    def share_statistics(self) -> None:
-        """Over the strategy."""
-        self._steps.share_statistics()
-
-    def averaged(self) -> contextlib.AbstractContextManager[None]:
-        """Whatever the user's callbacks are: a strategy has none."""
-        return evaluate.averaged(self._replicas)
 
     def sums(self, batch: batching.Batch) -> Any:
         """Over all replicas."""
@@ -187,10 +193,10 @@ def _step(
     flags: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
     """What `train.joined` gives."""
+    rank_input = train.RankInput(part=part, step=number, flags=flags[0], maybe_empty=not everywhere)
     with _kept(replica, part, everywhere):
         results = []
-        phases = train.phases_of_rank(replica, part, number, flags[0], maybe_empty=not everywhere)
-        for phase, shared in phases:
+        for phase, shared in train.phases_of_rank(replica, rank_input):
             results.append(shared)
             with Summed():
                 phase.optimizer.apply(shared.gradients, phase.variables)

@@ -119,15 +119,10 @@ class Termination:
             self._give_up()
 
 
-def tell(out: console.Console, error: errors.TrainerError) -> None:
-    """Write an error for people."""
-    out.fail(str(error), error.trace if isinstance(error, errors.UserCodeError) else "")
-
-
 def exit_of(out: console.Console, error: Exception, program: str) -> exits.Exit:
     """Write the error that a program ends with, and give its exit code."""
     if isinstance(error, errors.TrainerError):
-        tell(out, error)
+        out.fail(str(error), error.trace if isinstance(error, errors.UserCodeError) else "")
         return error.exit
     trace = "".join(traceback.format_exception(error))
     out.fail(f"the {program} failed, please report this", trace)
@@ -136,8 +131,7 @@ def exit_of(out: console.Console, error: Exception, program: str) -> exits.Exit:
 
 def give_up(out: console.Console, error: errors.TrainerError) -> None:
     """End the process with an error, from any thread, without waiting for the main one."""
-    tell(out, error)
-    end(error.exit)
+    end(exit_of(out, error, "trainer"))
 
 
 def end(code: int) -> None:

@@ -33,21 +33,16 @@ class Pusher:
     each change between success and failure. Without a target it sends none.
     """
 
-    def __init__(
-        self,
-        target: settings.ProgressTarget | None,
-        interval_seconds: float,
-        say: Callable[[str], None],
-    ) -> None:
-        self._target = target
-        self._interval = interval_seconds
+    def __init__(self, target: settings.ProgressTarget | None, say: Callable[[str], None]) -> None:
         self._say = say
         self._latest: progress.Report | None = None
         self._until = math.inf
         """When sending ends, by time.monotonic(), once that is known."""
         self._changed = threading.Condition()
         self._working = True
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(target,), name="progress", daemon=True
+        )
         if target is not None:
             self._thread.start()
 
@@ -74,29 +69,29 @@ class Pusher:
         """Seconds until sending ends."""
         return self._until - time.monotonic()
 
-    def _run(self) -> None:
+    def _run(self, target: settings.ProgressTarget) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._latest is not None or self._ending)
                 report, self._latest = self._latest, None
             if report is None:
                 return
-            settled = self._push(report)
+            settled = self._push(target, report)
             with self._changed:
                 if not settled:
                     self._latest = self._latest or report  # later, unless there is a newer one
                 if not self._ending:
-                    self._changed.wait_for(lambda: self._ending, self._interval)
+                    self._changed.wait_for(lambda: self._ending, target.interval_seconds)
                     continue
             if not settled and self._left < _AGAIN_SECONDS:
                 return
             if not settled:
                 time.sleep(_AGAIN_SECONDS)
 
-    def _push(self, report: progress.Report) -> bool:
+    def _push(self, target: settings.ProgressTarget, report: progress.Report) -> bool:
         """Send a report; whether it was taken, or never will be."""
         try:
-            self._post(report, max(0.1, min(_REQUEST_SECONDS, self._left)))
+            _post(target, report, max(0.1, min(_REQUEST_SECONDS, self._left)))
         except (OSError, ValueError, http.client.HTTPException) as error:
             if self._working:
                 self._say(f"progress is not reported for now ({error}); training goes on")
@@ -107,23 +102,21 @@ class Pusher:
         self._working = True
         return True
 
-    def _post(self, report: progress.Report, limit: float) -> None:
-        target = self._target
-        if target is None:
-            return
-        headers = {"Content-Type": "application/json"}
-        if target.token_file is not None:
-            token = target.token_file.read_text(encoding="utf-8").strip()
-            headers["Authorization"] = f"Bearer {token}"
-        context = None
-        if target.url.startswith("https:"):
-            authorities = None if target.ca_file is None else str(target.ca_file)
-            context = ssl.create_default_context(cafile=authorities)
-        elif not target.url.startswith("http:"):
-            raise ValueError(f"the address {target.url} is neither http nor https")
-        body = report.model_dump_json(by_alias=True, exclude_none=True).encode()
-        request = urllib.request.Request(target.url, body, headers, method="POST")  # noqa: S310
-        with contextlib.closing(
-            urllib.request.urlopen(request, timeout=limit, context=context)  # noqa: S310
-        ) as response:
-            response.read(1024)
+
+def _post(target: settings.ProgressTarget, report: progress.Report, limit: float) -> None:
+    headers = {"Content-Type": "application/json"}
+    if target.token_file is not None:
+        token = target.token_file.read_text(encoding="utf-8").strip()
+        headers["Authorization"] = f"Bearer {token}"
+    context = None
+    if target.url.startswith("https:"):
+        authorities = None if target.ca_file is None else str(target.ca_file)
+        context = ssl.create_default_context(cafile=authorities)
+    elif not target.url.startswith("http:"):
+        raise ValueError(f"the address {target.url} is neither http nor https")
+    body = report.model_dump_json(by_alias=True, exclude_none=True).encode()
+    request = urllib.request.Request(target.url, body, headers, method="POST")  # noqa: S310
+    with contextlib.closing(
+        urllib.request.urlopen(request, timeout=limit, context=context)  # noqa: S310
+    ) as response:
+        response.read(1024)

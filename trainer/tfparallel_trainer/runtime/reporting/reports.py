@@ -1,6 +1,7 @@
 """Tells how training goes: a line for people, records, and progress for the operator."""
 
 import collections
+import dataclasses
 import os
 import pathlib
 import time
@@ -36,53 +37,40 @@ class Tally:
         return {name: total / self._examples for name, total in self._sums.items()}
 
 
+@dataclasses.dataclass
 class Reporter:
-    """The chief's outlets; other processes keep time and stay silent.
+    """The chief's outlets; other processes keep time and stay silent."""
 
-    `other_metrics` gives metrics that another process has computed meanwhile. Without `lines` only
-    warnings are lines.
-    """
+    out: console.Console
+    written: records.Records | None
+    pusher: pushing.Pusher
+    other_metrics: Callable[[], dict[str, float]] = dict
+    """Gives metrics that another process has computed meanwhile."""
+    _: dataclasses.KW_ONLY
+    chief: bool
+    lines: bool = True
+    """Whether there are lines for people besides warnings."""
+    start: Callable[[], Mapping[str, Any]] = dict
+    """Gives facts about the start of this process, for the record of its first step."""
+    wait: feed.Wait = dataclasses.field(default_factory=feed.Wait)
+    """How long this process waits for its input."""
+    placement: Callable[[], progress.Placement | None] = lambda: None
+    """Where the parts of the model are, as reports tell it; none where it is whole."""
+    step_log: records.StepLog | None = None
 
-    def __init__(
-        self,
-        out: console.Console,
-        written: records.Records | None,
-        pusher: pushing.Pusher,
-        other_metrics: Callable[[], dict[str, float]] = dict,
-        *,
-        chief: bool,
-        lines: bool = True,
-    ) -> None:
-        self._out = out
-        self._lines = lines
-        self._other_metrics = other_metrics
-        self._records = written
-        self._pusher = pusher
-        self._chief = chief
-        self._last = time.monotonic()
+    def __post_init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+        """The latest loss and metrics; those of the evaluation begin with val_."""
+        self._last = self._timed_from = self._counted_from = time.monotonic()
         self._examples = 0
         self._timed_steps = -1
-        self._timed_from = self._counted_from = self._last
         self._rate: float | None = None
-        self._metrics: dict[str, float] = {}
         self._staleness: collections.Counter[int] = collections.Counter()
-        self.start: Callable[[], Mapping[str, Any]] = dict
-        """Gives facts about the start of this process, for the record of its first step."""
-        self.wait = feed.Wait()
-        """How long this process waits for its input."""
-        self.placement: Callable[[], progress.Placement | None] = lambda: None
-        """Where the parts of the model are, as reports tell it; none where it is whole."""
-        self.step_log: records.StepLog | None = None
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The latest loss and metrics; those of the evaluation begin with val_."""
-        return dict(self._metrics)
 
     @property
     def due(self) -> bool:
         """Whether it is time for the chief to report."""
-        return self._chief and time.monotonic() - self._last >= INTERVAL_SECONDS
+        return self.chief and time.monotonic() - self._last >= INTERVAL_SECONDS
 
     def epoch_begins(self) -> None:
         """Note in the step log that an epoch begins, or goes on after a restart."""
@@ -107,23 +95,22 @@ class Reporter:
     def train(self, values: dict[str, float], step: int, total: int | None, epoch: int) -> None:
         """Report training: `values` are means over the epoch so far, `epoch` those completed."""
         now = time.monotonic()
-        rate = None
-        if self._examples:
-            rate = self._examples / max(now - self._counted_from, 1e-9)
+        seconds = max(now - self._counted_from, 1e-9)
+        rate = self._examples / seconds if self._examples else None
         self._last, self._counted_from, self._examples = now, now, 0
-        self._metrics.update(values)
+        self.metrics.update(values)
         waited = self.wait.recent()
-        warning = self.wait.warning()
-        if warning is not None:
-            self._out.say(f"warning: {warning}")
-        if not self._chief:
+        if (warning := self.wait.warning()) is not None:
+            self.out.say(f"warning: {warning}")
+        if not self.chief:
             return
         of_total = f"/{total}" if total else ""
         speed = "" if rate is None else f"{progress.format_number(rate)} examples/s  "
-        self._say(
-            f"step {step}{of_total}  epoch {epoch}  {console.metrics(values)}  "
-            f"{speed}input wait {waited.share:.0%}"
-        )
+        if self.lines:
+            self.out.say(
+                f"step {step}{of_total}  epoch {epoch}  {console.metrics(values)}  "
+                f"{speed}input wait {waited.share:.0%}"
+            )
         facts: dict[str, Any] = {"epoch": epoch}
         if _STATM.exists():
             facts["memoryBytes"] = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -133,9 +120,11 @@ class Reporter:
         if rate is not None:
             facts["examplesPerSecond"] = round(rate, 3)
             self._rate = rate
-        self._record(outputs.TrainEvent.TRAIN, step, {**values, "input_wait": waited.share}, facts)
-        self._metrics.update(self._other_metrics())
-        self._pusher.put(self._progress(step, total, epoch, waited))
+        if self.written is not None:
+            shown = {**values, "input_wait": waited.share}
+            self.written.metrics(outputs.TrainEvent.TRAIN, step, shown, **facts)
+        self.metrics.update(self.other_metrics())
+        self.pusher.put(self._progress(step, total, epoch, waited))
 
     def evaluation(
         self, values: dict[str, float], step: int, total: int | None, epoch: int
@@ -144,48 +133,39 @@ class Reporter:
         if self.step_log is not None:
             numbers = {name: outputs.number(value) for name, value in values.items()}
             self.step_log.write(outputs.StepEvent.EVALUATION, metrics=numbers)
-        self._metrics.update({f"val_{name}": value for name, value in values.items()})
+        self.metrics.update({f"val_{name}": value for name, value in values.items()})
         self._last = self._counted_from = time.monotonic()
-        if not self._chief:
+        if not self.chief:
             return
-        self._say(f"step {step}  evaluation  {console.metrics(values)}")
-        self._record(outputs.TrainEvent.EVALUATION, step, values, {"epoch": epoch})
-        self._pusher.put(self._progress(step, total, epoch))
+        if self.lines:
+            self.out.say(f"step {step}  evaluation  {console.metrics(values)}")
+        if self.written is not None:
+            self.written.metrics(outputs.TrainEvent.EVALUATION, step, values, epoch=epoch)
+        self.pusher.put(self._progress(step, total, epoch))
 
     def evaluated(self, step: int, epoch: int) -> None:
         """Report at the end of training what another process has found; it has its own records."""
-        self._metrics.update(self._other_metrics())
-        self._pusher.put(self._progress(step, step, epoch))
+        self.metrics.update(self.other_metrics())
+        self.pusher.put(self._progress(step, step, epoch))
 
     def left_out(self, step: int, why: str, *, first: bool) -> None:
         """Tell of a step whose update was left out; as a line only of an epoch's first."""
-        if self._records is not None:
-            self._records.event(outputs.TrainEvent.LEFT_OUT, step, reason=why)
-        if self._chief and first:
-            self._out.say(
+        self.event(outputs.TrainEvent.LEFT_OUT, step, reason=why)
+        if self.chief and first:
+            self.out.say(
                 f"warning: in step {step} {why}: its update is left out; more of this epoch are "
                 f"only told in {outputs.TRAIN_LOG}"
             )
 
     def event(self, kind: str, step: int, **facts: Any) -> None:
         """Record that something happened, such as a checkpoint, and facts about it."""
-        if self._records is not None:
-            self._records.event(kind, step, **facts)
+        if self.written is not None:
+            self.written.event(kind, step, **facts)
 
     def flush(self) -> None:
         """Let others read what is recorded, and what else the output folder holds."""
-        if self._records is not None:
-            self._records.flush()
-
-    def _say(self, sentence: str) -> None:
-        if self._lines:
-            self._out.say(sentence)
-
-    def _record(
-        self, kind: str, step: int, values: dict[str, float], facts: dict[str, Any]
-    ) -> None:
-        if self._records is not None:
-            self._records.metrics(kind, step, values, **facts)
+        if self.written is not None:
+            self.written.flush()
 
     def _progress(
         self,
@@ -207,7 +187,7 @@ class Reporter:
             input_wait=f"{waited.share:.2f}" if waited is not None and waited.steps else None,
             metrics={
                 name[:64]: progress.format_number(value)
-                for name, value in list(self._metrics.items())[:64]
+                for name, value in list(self.metrics.items())[:64]
             },
             eta=None if left is None else progress.format_duration(left),
             placement=self.placement(),

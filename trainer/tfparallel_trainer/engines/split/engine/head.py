@@ -16,7 +16,7 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import execution, graph
-from tfparallel_trainer.objective import independence, loss, metric_sums, outputs, phases, replica
+from tfparallel_trainer.objective import independence, loss, metrics, phases, replica
 
 
 def build(
@@ -51,18 +51,16 @@ def build(
         head.compute_metrics(None, y, y_pred, weight)
         head.reset_metrics()
         if data.size > 1:
-            metric_sums.check(head, lambda: y_pred, (None, y, weight))
+            metrics.check(head, lambda: y_pred, (None, y, weight))
     names = tuple(one.name for one in model.outputs)
     phase = phases.Compiled(head, names, has_targets=True)
     return replica.Replica(
-        rank=data.index,
         device="",
         model=head,
         data=data,
         terms=list(phase.terms),
         outputs=names,
         seeds=[],
-        advice=[],
         computations=[phase],
     )
 
@@ -129,7 +127,7 @@ def _names(skeleton: Any, model: graph.Graph) -> list[str]:
     names = getattr(skeleton, "output_names", None)
     if names is not None and len(names) == len(edges):
         return list(names)
-    return [outputs.names_of(skeleton, one)[0] for one in edges]
+    return [loss.names_of(skeleton, one)[0] for one in edges]
 
 
 class Division(enum.Enum):

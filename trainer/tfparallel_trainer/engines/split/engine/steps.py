@@ -1,7 +1,6 @@
 """Steps and evaluations of a model in stages, traced once for each division of a batch."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -130,20 +129,13 @@ class Evaluation(evaluate.Evaluator):
         spec: Any,
         coordinator: coordination.Coordinator,
     ) -> None:
-        super().__init__([rank.head for rank in local_ranks.local])
+        heads = [rank.head for rank in local_ranks.local]
+        super().__init__(heads, coordinator.share_statistics, coordinator.averaged)
         self._module = module
         self._ranks = local_ranks
         self._spec = spec
         self._traced: dict[stage_worker.Shares, Any] = {}
         self._coordinator = coordinator
-
-    def share_statistics(self) -> None:
-        """Along the data axis."""
-        self._coordinator.share_statistics()
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """On all ranks."""
-        return self._coordinator.averaged()
 
     def sums(self, batch: batching.Batch) -> Any:
         """Over the first ranks of this process."""
@@ -154,7 +146,7 @@ class Evaluation(evaluate.Evaluator):
         """Over all processes."""
         penalty = sum(float(rank.penalty()) for rank in self._ranks.local)
         metrics, (totals, penalties) = self._coordinator.report(sums, penalty)
-        return {**evaluate.losses_with(self._replicas[0], totals, penalties), **metrics}
+        return {**evaluate.losses(self._replicas[0], totals, penalties), **metrics}
 
     def _function(self, shares: stage_worker.Shares) -> Any:
         if shares not in self._traced:

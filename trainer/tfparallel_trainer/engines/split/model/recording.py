@@ -15,7 +15,7 @@ import keras
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import keys
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.objective import checks, outputs
+from tfparallel_trainer.objective import checks, loss
 
 SEED_PREFIX = "random/"
 """Begins the keys of variables that are no weights: seeds, by their position in the model."""
@@ -85,10 +85,10 @@ class _Recorder:
         symbolic_outputs = self._inside(self._model, placeholders, "")
         if isinstance(symbolic_outputs, (list, tuple)) and len(symbolic_outputs) == 1:
             symbolic_outputs = symbolic_outputs[0]  # as Keras gives it
-        names = outputs.names_of(self._model, symbolic_outputs)
+        names = loss.names_of(self._model, symbolic_outputs)
         model_outputs = tuple(
             graph.Output(name, self._known[id(one)], self._mask_number(one))
-            for name, one in outputs.split(symbolic_outputs, names, "The model's output").items()
+            for name, one in loss.split(symbolic_outputs, names, "The model's output").items()
         )
         leaving = (number for one in model_outputs for number in (one.tensor, one.mask))
         return graph.Graph(
