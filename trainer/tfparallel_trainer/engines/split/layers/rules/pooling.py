@@ -122,7 +122,7 @@ def _scale(layer: Any, shares: Sequence[rows.Share], sizes: Sequence[int]) -> An
     counts = np.ones(())
     for place, (share, size) in enumerate(zip(shares, sizes, strict=True)):
         length, stride = layer.pool_size[place], layer.strides[place]
-        starts = np.arange(share.output.size) * stride + share.input.start - share.before
+        starts = np.arange(len(share.output)) * stride + share.input.start - share.before
         real = np.minimum(starts + length, size) - np.maximum(starts, 0)
         counts = np.multiply.outer(counts, length / real)
     return counts[np.newaxis, ..., np.newaxis]
