@@ -19,7 +19,7 @@ from testing.trainer import cases, reference, split_ranks, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer.comms import shape, tasks
 from tfparallel_trainer.data import batching, order
-from tfparallel_trainer.engines.split.engine import coordination, ranks, steps
+from tfparallel_trainer.engines.split.engine import ranks, steps
 
 STEPS = 30
 BATCH = 14
@@ -208,7 +208,7 @@ def work(output: pathlib.Path, floatx: str, layout: Layout, numbers: Sequence[in
                 }
         np.savez(f"{output}-{processes.me}.npz", **weights)
         assert members is not None
-        return coordination.Coordinator(members).barrier
+        return members.barrier
 
     cases.run_as_peer(train_all)
 

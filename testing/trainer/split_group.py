@@ -135,7 +135,7 @@ def compare(
     model_graph = recording.record(model)
     values = {key: _drawn(one) for key, one in model_graph.variables.items()}
     inputs = execution.by_number(model_graph, split_models.inputs_of(model, EXAMPLES))
-    plan = assignment.assign(model_graph, degrees, overrides)
+    plan = assign(model_graph, degrees, overrides or {})
     expected = _unsplit(model_graph, inputs, values, training)
     members = ranks(degrees)
     rank_results = together(members, lambda rank: _split(plan, rank, inputs, values, training))
@@ -153,6 +153,14 @@ def compare(
         total = split_traffic.brought(split_traffic.of(plan), EXAMPLES)
         assert max(member.brought() for member in members) == total
     return plan
+
+
+def assign(
+    model_graph: graph.Graph, degrees: Mapping[shape.Axis, int], overrides: Mapping[str, str]
+) -> assignment.Assignment:
+    """Split a model as a user would who has asked for some ways."""
+    asked = dataclasses.replace(model_graph, sharding_overrides=overrides)
+    return assignment.assign(asked, degrees)
 
 
 def _drawn(variable: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import keras
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import assignment, layout, resharding, traffic
+from tfparallel_trainer.engines.split.layers import assignment, layout, traffic
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import graph
 
@@ -60,7 +60,7 @@ def ending(plan: assignment.Assignment) -> Iterator[traffic.Traffic]:
             continue
         # What Keras makes an output of goes along with it: see `execution.logits_of`.
         count = 2 if number in makers and _keeps_logits(makers[number], number) else 1
-        for one in resharding.traffic_of(
+        for one in traffic.resharding(
             tensor.shape, tensor.dtype, plan.layouts[number], whole, number in trained
         ):
             yield from [dataclasses.replace(one, rows=tensor.rows_of_example)] * count

@@ -14,7 +14,7 @@ from testing import paths, repeats
 from testing.trainer import split_group, split_models, split_traffic
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, assignment, layout, resharding, traffic
+from tfparallel_trainer.engines.split.layers import adjoint, assignment, layout, traffic
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -74,7 +74,7 @@ def test_resharding_keeps_the_tensor_and_its_gradient(
         np.testing.assert_array_equal(resharded, whole[after.part(member.place)])
         if dtype != "bool":
             np.testing.assert_array_equal(gradient, upstream[before.part(member.place)])
-    costs = resharding.traffic_of(dims, dtype, before, after, dtype != "bool")
+    costs = traffic.resharding(dims, dtype, before, after, dtype != "bool")
     total = split_traffic.brought(costs, 1)
     byte_counts = {member.brought() for member in members}
     assert byte_counts == {total} if degrees[SPATIAL] == 1 else max(byte_counts) <= total
@@ -169,13 +169,13 @@ def test_channels_alone_may_be_divided_beside_a_spatial_axis() -> None:
 def test_wishes_that_cannot_be_granted_are_refused(wishes: dict[str, str], words: str) -> None:
     model_graph = recording.record(mlp())
     with pytest.raises(errors.BadConfigurationError, match=words):
-        assignment.assign(model_graph, {TENSOR: 5}, wishes)
+        split_group.assign(model_graph, {TENSOR: 5}, wishes)
 
 
 def test_wishes_need_ranks() -> None:
     model_graph = recording.record(mlp())
     with pytest.raises(errors.BadConfigurationError, match=r"row while mesh.tensor is 1: give"):
-        assignment.assign(model_graph, {TENSOR: 1}, {"wide": "row"})
+        split_group.assign(model_graph, {TENSOR: 1}, {"wide": "row"})
     plan = assignment.assign(model_graph, {TENSOR: 1})
     assert {choice.way for choice in plan.choices} == {registry.REPLICATED}
     assert split_traffic.replicated(plan) == []
@@ -183,7 +183,7 @@ def test_wishes_need_ranks() -> None:
 
 def test_what_is_asked_to_be_whole_is() -> None:
     model_graph = recording.record(mlp())
-    plan = assignment.assign(model_graph, {TENSOR: 2}, {"wide": "replicated", "narrow": "row"})
+    plan = split_group.assign(model_graph, {TENSOR: 2}, {"wide": "replicated", "narrow": "row"})
     assert [choice.way for choice in plan.choices[1:]] == ["replicated", "row"]
     assert "wide is replicated: this was asked for." in split_traffic.replicated(plan)
 
@@ -199,7 +199,7 @@ def test_what_a_block_of_the_decoder_sends(
     module = user.load(paths.EXAMPLES / "split-decoder", "model.py")
     replica.forget_names()
     model = recording.record(skeleton.build(module, 0))
-    choices = assignment.assign(model, {TENSOR: 2}, overrides).choices
+    choices = split_group.assign(model, {TENSOR: 2}, overrides).choices
     names = [choice.node.name for choice in choices]
     block = slice(names.index("layer_normalization_2"), names.index("layer_normalization_4"))
     sent = collections.Counter(

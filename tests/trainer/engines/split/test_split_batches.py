@@ -19,7 +19,7 @@ from testing.trainer import (
 )
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.model import added_means, mixing, recording
+from tfparallel_trainer.engines.split.model import mixing, recording
 from tfparallel_trainer.engines.split.planning import model_costs
 
 pytestmark = split_models.MARKS
@@ -245,18 +245,18 @@ ADDED: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("name", ADDED)
 def test_a_layer_may_add_a_mean_over_examples_to_the_loss(name: str) -> None:
-    added_means.check(recorded(lambda x: Adds(ADDED[name])(x)))
+    mixing.check_added_losses(recorded(lambda x: Adds(ADDED[name])(x)))
 
 
 def test_a_layer_that_adds_no_mean_over_examples_to_the_loss_is_refused() -> None:
     product = Adds(lambda x, factors: OPS.mean(OPS.mean(x, 0) * OPS.mean(x * factors, 0)))
     with pytest.raises(errors.UserCodeError, match=r"What adds.* adds by add_loss is no mean"):
-        added_means.check(recorded(lambda x: product(x)))
+        mixing.check_added_losses(recorded(lambda x: product(x)))
 
 
 @pytest.mark.parametrize("regularizer", [keras.regularizers.L1L2(), keras.regularizers.L2(2.0)])
 def test_a_regularizer_of_each_example_is_a_mean(regularizer: Any) -> None:
-    added_means.check(recorded(LAYERS.Dense(3, activity_regularizer=regularizer)))
+    mixing.check_added_losses(recorded(LAYERS.Dense(3, activity_regularizer=regularizer)))
 
 
 def test_a_regularizer_that_mixes_examples_is_refused() -> None:
@@ -265,7 +265,7 @@ def test_a_regularizer_that_mixes_examples_is_refused() -> None:
 
     layer = LAYERS.Dense(3, activity_regularizer=mixes, name="mixed")
     with pytest.raises(errors.UserCodeError, match=r"What mixed adds by add_loss is no mean"):
-        added_means.check(recorded(layer))
+        mixing.check_added_losses(recorded(layer))
 
 
 def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:

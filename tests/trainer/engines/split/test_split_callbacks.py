@@ -17,7 +17,6 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split import callback_reach
-from tfparallel_trainer.engines.split.engine import coordination
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
@@ -83,9 +82,7 @@ def test_they_lead_to_the_weights_of_one_process(
 def divided(arrays: list[Any]) -> callback_reach.SplitReach:
     functions = cases.CASES[0].functions(synchronized=False)
     split_replicas, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
-    return callback_reach.SplitReach(
-        split_replicas, coordination.Coordinator(split_replicas), arrays
-    )
+    return callback_reach.SplitReach(split_replicas, arrays)
 
 
 class Peeking(keras.callbacks.Callback):

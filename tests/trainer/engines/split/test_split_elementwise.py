@@ -118,4 +118,4 @@ def test_what_needs_a_whole_variable_leaves_it_whole(
         assert words in chosen.why
     for way in {"column", "row"} - ways:
         with pytest.raises(errors.BadConfigurationError, match=words):
-            assignment.assign(model_graph, {TENSOR: 2}, {"split": way})
+            split_group.assign(model_graph, {TENSOR: 2}, {"split": way})

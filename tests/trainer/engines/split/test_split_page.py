@@ -14,10 +14,9 @@ from tfparallel_trainer.engines.split.layers.rules import (
     attention,
     convolution,
     dense,
-    einsum,
     embedding,
 )
-from tfparallel_trainer.engines.split.model import skeleton
+from tfparallel_trainer.engines.split.model import operations, skeleton
 from tfparallel_trainer.engines.split.planning import answer
 from tfparallel_trainer.objective import replica
 
@@ -33,8 +32,9 @@ def test_the_page_names_every_layer_whose_weights_are_divided_and_its_ways() -> 
     }
     known = {
         (layer.__name__, rule.way)
-        for module in (attention, convolution, dense, einsum, embedding)
-        for layer, rules in module.RULES.items()
+        for module in (attention, convolution, dense, embedding)
+        for names, rules in module.RULES.items()
+        for layer in operations.layers(names)
         for rule in rules
     }
     shared = {("GroupedQueryAttention", "heads"): ("GroupQueryAttention", "heads")}

@@ -11,7 +11,7 @@ import tensorflow as tf
 from testing.trainer import split_group
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import assignment, sharded
+from tfparallel_trainer.engines.split.layers import sharded
 from tfparallel_trainer.engines.split.model import graph, randomness, recording
 
 pytestmark = [
@@ -24,7 +24,7 @@ WIDTH = 400
 
 def drawn(model_graph: Any, values: dict[str, Any], ranks: int) -> tuple[Any, list[Any]]:
     """What dropout makes of ones: the whole tensor, and the seeds that ranks then have."""
-    plan = assignment.assign(model_graph, {TENSOR: ranks}, {"cut": "column"})
+    plan = split_group.assign(model_graph, {TENSOR: ranks}, {"cut": "column"})
     tensors = list(model_graph.output_tensors())
 
     def run(rank: split_group.Rank) -> Any:

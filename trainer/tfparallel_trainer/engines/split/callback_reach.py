@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.engine import coordination, ranks
+from tfparallel_trainer.engines.split.engine import ranks
 
 _RATE = struct.Struct("<d")
 _INSTEAD = (
@@ -35,24 +35,19 @@ _ON_OTHERS = {
 class SplitReach:
     """A `keras_fit.reach.Reach` over ranks that each have a part of the model."""
 
-    def __init__(
-        self,
-        local_ranks: ranks.Ranks,
-        coordinator: coordination.Coordinator,
-        callbacks: Sequence[Any],
-    ) -> None:
+    def __init__(self, local_ranks: ranks.Ranks, callbacks: Sequence[Any]) -> None:
         """Raises:
         UserCodeError: one of them needs the model.
         """
         for callback in callbacks:
             _check(callback)
+        self._together = local_ranks
         self._ranks = local_ranks.local
-        self._coordinator = coordinator
 
     @property
     def leads(self) -> bool:
         """Whether this process has the first rank."""
-        return self._coordinator.leads
+        return self._together.leads
 
     @property
     def model(self) -> Any:
@@ -70,7 +65,7 @@ class SplitReach:
             answer = call()
             rate = self._ranks[0].optimizer.keras_optimizer.learning_rate
             content = _RATE.pack(float(tf.convert_to_tensor(rate))) + answer
-        received = self._coordinator.tell(content)
+        received = self._together.tell(content)
         (rate,) = _RATE.unpack(received[: _RATE.size])
         for rank in self._ranks:
             learning_rate = rank.optimizer.keras_optimizer.learning_rate

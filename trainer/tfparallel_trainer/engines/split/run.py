@@ -15,7 +15,7 @@ from tfparallel_trainer.contract import job_file, outputs, plan, progress
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split import callback_reach, placing, planned
-from tfparallel_trainer.engines.split.engine import coordination, ranks, steps
+from tfparallel_trainer.engines.split.engine import ranks, steps
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.planning import search_space
@@ -66,8 +66,7 @@ class Course(engine.Course):
             attempt=saved.attempt if saved is not None else settings.attempt or 1,
             advice=checks.advice(bare, mesh.data),
         )
-        coordinator = coordination.Coordinator(self._ranks)
-        self.barrier = coordinator.barrier
+        self.barrier = self._ranks.barrier
 
         def export(at: files.Position) -> None:
             model_state.export(at)
@@ -76,9 +75,9 @@ class Course(engine.Course):
 
         return engine.Prepared(
             ready=ready,
-            engine=self._engine(ready, coordinator),
+            engine=self._engine(ready),
             export=export,
-            build_reach=functools.partial(callback_reach.SplitReach, self._ranks, coordinator),
+            build_reach=functools.partial(callback_reach.SplitReach, self._ranks),
             placement=self._placement,
         )
 
@@ -104,11 +103,11 @@ class Course(engine.Course):
         )
         return dataclasses.replace(divided, same_dropout=context.settings.same_dropout)
 
-    def _engine(self, ready: setup.Ready, coordinator: coordination.Coordinator) -> engine.Engine:
+    def _engine(self, ready: setup.Ready) -> engine.Engine:
         module, spec = self.context.module, self.context.settings.job.trainer
         evaluator = None
         if ready.evaluation is not None:
-            evaluator = steps.Evaluation(module, self._ranks, ready.evaluation.spec, coordinator)
+            evaluator = steps.Evaluation(module, self._ranks, ready.evaluation.spec)
         step = steps.TrainStep(
             module,
             self._ranks,
@@ -122,9 +121,9 @@ class Course(engine.Course):
             step,
             evaluator,
             ready.evaluation,
-            coordinator.metrics,
-            coordinator.finite,
-            coordinator.barrier,
+            self._ranks.metrics,
+            self._ranks.finite,
+            self._ranks.barrier,
         )
 
     def announcement(self, total: int | None) -> Iterator[str]:

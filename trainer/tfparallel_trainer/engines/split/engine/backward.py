@@ -1,7 +1,7 @@
 """What one rank does in a step: forward work that is kept, backward work, complete gradients."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -65,13 +65,6 @@ class Training(stage_worker.StageWorker):
                 self._backward(action)
         self._moments[action] = (begin, self._now())
 
-    def give(self, address: stage_worker.Address) -> tf.Tensor:
-        """Give what a message carries."""
-        _, parcel = address
-        if parcel.work is schedule.Work.FORWARD:
-            return super().give(address)
-        return self._mail.pop(address)
-
     def watched(self) -> tf.Tensor:
         """What the rank adds to what is seen of a step, as `watched.Watched` takes it.
 
@@ -120,38 +113,30 @@ class Training(stage_worker.StageWorker):
         numerators = [one.numerator for _, one in terms]
         self.did([*self._keep(action.microbatch, part), *numerators, *changed.values()])
 
-    def _targets(
-        self, microbatch: int, terms: Sequence[stage_worker.Counted]
-    ) -> tuple[list[Any], list[Any]]:
-        """Numerators, and what each is multiplied by before gradients are taken."""
-        if self._known is head.Division.LAST and len(terms) > 1:
+    def _scale(self, microbatch: int, term: loss.Term, one: loss.Fraction) -> tf.Tensor:
+        """What a numerator is multiplied by before gradients are taken.
+
+        It is divided by the denominator over the whole batch, as far as that is known.
+        """
+        scale = tf.cast(self.scale, tf.float64) * term.weight
+        if term.divided and self.settled is not None and term.output:
+            denominator = self.settled[self.rank.head.terms.index(term)]
+            scale = tf.math.divide_no_nan(scale, denominator)
+        elif term.divided and self._known is not head.Division.LAST:
+            share = len(self._rows[microbatch]) / sum(self._workload.shares)
+            scale = scale * share / one.denominator
+        return tf.cast(scale, one.numerator.dtype)
+
+    def _backward(self, action: schedule.Action) -> None:
+        forward = self._forward_results.pop(action.microbatch)
+        if self._known is head.Division.LAST and len(forward.terms) > 1:
             raise errors.UserCodeError(
                 "The loss of a masked output is known when a batch is through all stages, and a "
                 f"layer of stage {self.rank.stage.index} adds another loss. Remove one of the two, "
                 "or use MultiWorkerMirrored."
             )
-        scales = []
-        for term, one in terms:
-            scale = tf.cast(self.scale, tf.float64) * term.weight
-            if term.divided:
-                scale = self._divided_by(scale, microbatch, term, one)
-            scales.append(tf.cast(scale, one.numerator.dtype))
-        return [one.numerator for _, one in terms], scales
-
-    def _divided_by(
-        self, scale: tf.Tensor, microbatch: int, term: loss.Term, one: loss.Fraction
-    ) -> tf.Tensor:
-        """Divide by the denominator of a term over the whole batch, as far as it is known."""
-        if self.settled is not None and term.output:
-            denominator = self.settled[self.rank.head.terms.index(term)]
-            return tf.math.divide_no_nan(scale, denominator)
-        if self._known is head.Division.LAST:
-            return scale
-        return scale * (len(self._rows[microbatch]) / sum(self._workload.shares)) / one.denominator
-
-    def _backward(self, action: schedule.Action) -> None:
-        forward = self._forward_results.pop(action.microbatch)
-        targets, scales = self._targets(action.microbatch, forward.terms)
+        targets = [one.numerator for _, one in forward.terms]
+        scales = [self._scale(action.microbatch, term, one) for term, one in forward.terms]
         for one in self.rank.stage.sent:
             parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
             if (one, parcel) in self._mail:
@@ -204,13 +189,11 @@ class CompleteGradients:
 def _with_penalty(worker: Training, factor: tf.Tensor | None) -> list[Any]:
     """The gradients of the whole loss, times its scale."""
     trained = worker.rank.trained
-    regularised = [key for key, weight in trained.items() if weight.regularizer is not None]
+    sources = {key: one.value for key, one in trained.items() if one.regularizer is not None}
     with tf.GradientTape() as tape:
-        added = penalty(trained, regularised)
-    sources = [trained[key].value for key in regularised]
+        added = penalty(trained.values())
     seed = tf.cast(worker.scale, tf.float64)
-    penalty_gradients = tape.gradient(added, sources, output_gradients=seed) if sources else []
-    of_penalty = dict(zip(regularised, penalty_gradients, strict=True))
+    of_penalty = tape.gradient(added, sources, output_gradients=seed) if sources else {}
     gradients = []
     for key, one in worker.gradients.items():
         both = [one if factor is None else update.times(one, factor), of_penalty.get(key)]
@@ -218,10 +201,10 @@ def _with_penalty(worker: Training, factor: tf.Tensor | None) -> list[Any]:
     return gradients
 
 
-def penalty(weights: Mapping[str, Any], keys: Sequence[str]) -> tf.Tensor:
-    """The regularisation of some weights: a scalar float64."""
-    regularised = [weights[key] for key in keys if weights[key].regularizer is not None]
-    parts = [tf.cast(weight.regularizer(weight), tf.float64) for weight in regularised]
+def penalty(weights: Iterable[Any]) -> tf.Tensor:
+    """The regularisation of weights: a scalar float64."""
+    regularised = (one for one in weights if one.regularizer is not None)
+    parts = [tf.cast(one.regularizer(one), tf.float64) for one in regularised]
     return tf.add_n([tf.zeros((), tf.float64), *parts])
 
 

@@ -46,8 +46,7 @@ class Exchange:
 
     def send(self, source: int, target: int, number: int, tensor: tf.Tensor) -> tf.Tensor:
         """Send a tensor to a rank of another process; gives what is there when it is taken."""
-        kind = tensor.dtype
-        carried = tensor if kind in _CARRIED else tf.cast(tensor, _carrier(kind))
+        carried = tf.cast(tensor, _carrier(tensor.dtype))
         return tf.raw_ops.CollectiveBcastSendV2(
             input=carried, **self._arguments(source, target, number)
         )
@@ -59,7 +58,7 @@ class Exchange:
         kind = tf.as_dtype(dtype)
         taken = tf.raw_ops.CollectiveBcastRecvV2(
             shape=tf.constant(list(shape), tf.int32),
-            T=kind if kind in _CARRIED else _carrier(kind),
+            T=_carrier(kind),
             **self._arguments(source, target, number),
         )
         return tf.cast(tf.ensure_shape(taken, shape), kind)
@@ -149,4 +148,6 @@ def here(gradient: Any) -> Any:
 
 def _carrier(kind: tf.DType) -> tf.DType:
     """A type that broadcasts take and that holds all values of another one."""
+    if kind in _CARRIED:
+        return kind
     return tf.float32 if kind.is_floating else tf.int64

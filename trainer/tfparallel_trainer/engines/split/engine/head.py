@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import execution, graph
@@ -85,7 +85,7 @@ def check_loss(head: replica.Replica, model: graph.Graph, part: Any) -> None:
 
 
 def _compiled(module: user.Module, skeleton: Any) -> dict[str, Any]:
-    """Let the user compile the skeleton; gives what `compile` was called with."""
+    """Let the user compile the skeleton again; gives what `compile` was called with."""
     compile_arguments: dict[str, Any] = {}
     signature = inspect.signature(keras.Model.compile)
 
@@ -99,35 +99,26 @@ def _compiled(module: user.Module, skeleton: Any) -> dict[str, Any]:
         module.compile_model(skeleton)
     finally:
         del skeleton.compile
-    if not compile_arguments or skeleton.optimizer is None:
-        raise errors.UserCodeError(
-            "The model is not compiled: call model.compile(optimizer, loss) in compile_model."
-        )
     del compile_arguments["self"]
     return compile_arguments
 
 
 def _identities(skeleton: Any, model: graph.Graph) -> Any:
-    names = iter(_names(skeleton, model))
+    edges = keras.tree.flatten(model.output_structure)
+    names = getattr(skeleton, "output_names", None)
+    if names is None or len(names) != len(edges):
+        names = [loss.names_of(skeleton, one)[0] for one in edges]
+    remaining = iter(names)
     inputs: list[Any] = []
 
     def output_of(edge: graph.Edge) -> Any:
         tensor = model.tensors[edge.tensor]
         inputs.append(keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype))
-        identity = keras.layers.Identity(name=next(names), dtype=tensor.dtype)
+        identity = keras.layers.Identity(name=next(remaining), dtype=tensor.dtype)
         return identity(inputs[-1])
 
     identities = keras.tree.map_structure(output_of, model.output_structure)
     return keras.Model(inputs, identities)
-
-
-def _names(skeleton: Any, model: graph.Graph) -> list[str]:
-    """The names that the loss and the metrics know the outputs by."""
-    edges = keras.tree.flatten(model.output_structure)
-    names = getattr(skeleton, "output_names", None)
-    if names is not None and len(names) == len(edges):
-        return list(names)
-    return [loss.names_of(skeleton, one)[0] for one in edges]
 
 
 class Division(enum.Enum):

@@ -197,21 +197,17 @@ def _table_rows(
     """
     rows_by_key: dict[str, frozenset[lookups.Rows]] = {}
     for node in nodes:
-        if _may_look_up(node):
-            for key, one in _of_node(model, node).items():
+        # Keras' layers without a table look nothing up.
+        if node.variables and (
+            operations.runs_code_of_user(node)
+            or any(isinstance(one, keras.layers.Embedding) for one in node.calls._flatten_layers())
+        ):
+            for key, one in _rows_of_node(model, node).items():
                 rows_by_key[key] = rows_by_key.get(key, frozenset()) | one
     return rows_by_key
 
 
-def _may_look_up(node: graph.Node) -> bool:
-    """Whether a node reads weights in another way than Keras' layers that have no table."""
-    return bool(node.variables) and (
-        operations.runs_code_of_user(node)
-        or any(isinstance(one, keras.layers.Embedding) for one in node.calls._flatten_layers())
-    )
-
-
-def _of_node(model: graph.Graph, node: graph.Node) -> dict[str, frozenset[lookups.Rows]]:
+def _rows_of_node(model: graph.Graph, node: graph.Node) -> dict[str, frozenset[lookups.Rows]]:
     trained = [key for key in node.variables if model.variables[key].trainable]
     known: dict[str, frozenset[lookups.Rows]] = {}
 

@@ -1,20 +1,29 @@
-"""The ranks of this process together: what they share while they train and evaluate."""
+"""The ranks of this process together: what they share while they train and evaluate.
 
+Outside of steps they share statistics, report metrics, look at weights, and wait for each other.
+"""
+
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.data import batching, nest, order
 from tfparallel_trainer.engines.split import watched
 from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker
 from tfparallel_trainer.engines.split.layers import elementwise
 from tfparallel_trainer.engines.split.model import recording
 from tfparallel_trainer.engines.split.pipeline import partition
-from tfparallel_trainer.objective import checks, synchrony
+from tfparallel_trainer.objective import checks, evaluate, metrics, synchrony
+
+_BROADCAST_BYTES = 1024
+"""How many bytes go to all ranks at once when one process tells the others something."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +39,8 @@ class Ranks:
         default_factory=dict
     )
     """Numbers of traces, in the order in which all processes make them."""
+    _traced: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What is called outside of steps, by the name of its program."""
 
     def begin(self, program: collectives.Program, shares: stage_worker.Shares) -> None:
         """Start tracing a program for a batch that is divided in this way.
@@ -78,7 +89,142 @@ class Ranks:
             UserCodeError: an example has a shape that only the data tells.
         """
         places = sorted({rank.data for rank in self.local if shares[rank.data]})
-        return {place: _sized(spec, shares[place]) for place in places}
+        return {
+            place: nest.convert(functools.partial(_sized, shares[place]), spec) for place in places
+        }
+
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+        self._call(
+            collectives.Program.BARRIER,
+            lambda: self._over_all(lambda rank: [tf.ones((1,))])[0],
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process has the first rank."""
+        return self.local[0].index == 0
+
+    def tell(self, content: bytes) -> bytes:
+        """Give what the process of the first rank gives to all; what others give is not used."""
+        if self.partition.mesh.size == len(self.local):
+            return content
+
+        def run(tensor: tf.Tensor) -> tf.Tensor:
+            return self._over_all(
+                lambda rank: [tensor if rank.index == 0 else tf.zeros_like(tensor)]
+            )[0]
+
+        sent = np.array([len(content), *content], np.float64)
+        received = np.zeros(0)
+        while not len(received) or len(received) <= received[0]:
+            part = np.zeros(_BROADCAST_BYTES)
+            if self.leads:
+                rest = sent[len(received) : len(received) + _BROADCAST_BYTES]
+                part[: len(rest)] = rest
+            taken = self._call(collectives.Program.TELL, run, tf.constant(part))
+            received = np.append(received, taken.numpy())
+        return bytes(received[1 : int(received[0]) + 1].astype(np.uint8))
+
+    def finite(self) -> bool:
+        """Whether the weights that are trained are finite numbers; the same on every process."""
+
+        def failures(rank: rank_model.Rank) -> list[tf.Tensor]:
+            weights = [tf.convert_to_tensor(one) for one in rank.trained.values()]
+            fits = [tf.reduce_all(tf.math.is_finite(one)) for one in weights]
+            return [tf.add_n([tf.zeros(()), *(tf.cast(~one, tf.float32) for one in fits)])]
+
+        failed = self._call(collectives.Program.LOOK, lambda: self._over_all(failures)[0])
+        return float(failed) == 0
+
+    def report(self, numbers: Any, penalty: float) -> tuple[dict[str, float], tuple[Any, float]]:
+        """The metrics over all ranks, and the sums of what processes bring: the same on all.
+
+        That is numbers, float64 [2, terms], and the regularisation of the weights that it owns.
+        """
+
+        def run(tensor: tf.Tensor) -> list[tf.Tensor]:
+            first = self.local[0]
+
+            def parts(rank: rank_model.Rank) -> list[tf.Tensor]:
+                contributions = metrics.contributions(rank.head)
+                if not rank.speaks:
+                    contributions = [tf.zeros_like(one) for one in contributions]
+                return [tensor if rank is first else tf.zeros_like(tensor), *contributions]
+
+            return self._over_all(parts)
+
+        values = np.append(np.ravel(numbers), penalty)
+        total, *states = self._call(
+            collectives.Program.REPORT, run, tf.constant(values, tf.float64)
+        )
+        sums = total.numpy()
+        results = metrics.results(self.local[0].head, states)
+        return results, (sums[:-1].reshape(2, -1), float(sums[-1]))
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics over all ranks."""
+        results, _ = self.report(np.zeros((2, len(self.local[0].head.terms))), 0.0)
+        return results
+
+    def share_statistics(self) -> None:
+        """Give every rank the first one's of what is gathered along the data axis.
+
+        Ranks gather statistics (of BatchNormalization) each for itself, and those of the first
+        are saved; so those are what must be evaluated.
+        """
+        if self.partition.mesh.data > 1:
+            self._call(collectives.Program.SHARE_STATISTICS, self._share_statistics)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Let the weights in the body be their averages, where the optimizer keeps such."""
+        with contextlib.ExitStack() as stack:
+            for rank in self.local:
+                weights = list(rank.trained.values())
+                stack.enter_context(
+                    evaluate.averaged_weights(rank.optimizer.keras_optimizer, weights, rank.device)
+                )
+            yield
+
+    def _share_statistics(self) -> None:
+        waiting: dict[tuple[int, ...], dict[int, list[tf.Tensor]]] = {}
+        for rank in self.local:
+            with tf.device(rank.device):
+                values = [tf.convert_to_tensor(one) for one in rank.statistics.values()]
+                if rank.data:
+                    values = [tf.zeros_like(one) for one in values]
+            along = self.partition.mesh.group(rank.index, shape.Axis.DATA).ranks
+            waiting.setdefault(along, {})[rank.index] = values
+        by_index = {rank.index: rank for rank in self.local}
+        for along, summands in waiting.items():
+            for index, totals in self.between.total(along, summands).items():
+                statistics = by_index[index].statistics.values()
+                for variable, value in zip(statistics, totals, strict=True):
+                    variable.assign(value)
+
+    def _over_all(self, parts: Callable[[rank_model.Rank], Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+        """Add up what each rank of the mesh gives."""
+        summands = {}
+        for rank in self.local:
+            with tf.device(rank.device):
+                summands[rank.index] = parts(rank)
+        everyone = tuple(range(self.partition.mesh.size))
+        return self.between.total(everyone, summands)[self.local[0].index]
+
+    def _call(
+        self, program: collectives.Program, run: Callable[..., Any], *arguments: tf.Tensor
+    ) -> Any:
+        if program.name not in self._traced:
+
+            def traced(*tensors: tf.Tensor) -> Any:
+                self.between.begin(program)
+                return run(*tensors)
+
+            # Programs share their code, and TensorFlow would take them for one that is retraced.
+            function = tf.function(traced, autograph=False)
+            self._traced[program.name] = function.get_concrete_function(*arguments)
+        return self._traced[program.name](*arguments)
 
 
 def build(
@@ -132,14 +278,11 @@ def _check(partition: partition.Partition) -> None:
                 )
 
 
-def _sized(spec: Any, examples: int) -> Any:
-    def sized(leaf: tf.TensorSpec) -> tf.TensorSpec:
-        if None in leaf.shape[1:]:
-            raise errors.UserCodeError(
-                f"The data functions give examples of the shape {tuple(leaf.shape[1:])}, and what "
-                "is unknown there would be the size of messages between stages. Give all examples "
-                "one shape (pad them)."
-            )
-        return tf.TensorSpec((examples, *leaf.shape[1:]), leaf.dtype)
-
-    return nest.convert(sized, spec)
+def _sized(examples: int, leaf: tf.TensorSpec) -> tf.TensorSpec:
+    if None in leaf.shape[1:]:
+        raise errors.UserCodeError(
+            f"The data functions give examples of the shape {tuple(leaf.shape[1:])}, and what "
+            "is unknown there would be the size of messages between stages. Give all examples "
+            "one shape (pad them)."
+        )
+    return tf.TensorSpec((examples, *leaf.shape[1:]), leaf.dtype)

@@ -1,8 +1,14 @@
-"""What one rank does in any program: the forward work of its stage."""
+"""What one rank does in any program: the forward work of its stage, one thing after the other.
+
+What a rank does waits for all that it did before. Otherwise `tf.function` runs whatever is ready,
+and neither order nor memory would be the schedule's. Only a message between processes may be on its
+way meanwhile: it leaves while its giver works on, and arrives while its taker still does the work
+before. It is one message for each rank, so memory stays bounded.
+"""
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,7 +16,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
-from tfparallel_trainer.engines.split.engine import fences, rank_model
+from tfparallel_trainer.engines.split.engine import rank_model
 from tfparallel_trainer.engines.split.layers import sharded
 from tfparallel_trainer.engines.split.model import execution, graph
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
@@ -41,7 +47,67 @@ class Workload:
     """Number of the step: a scalar int64."""
 
 
-class StageWorker(fences.Fences):
+class Fences:
+    """What one rank does in a program, in order: each operation waits for earlier ones."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._last: list[Any] = []
+        self._before: list[Any] = []
+        """What the latest work waited for."""
+        self._arrived: list[Any] = []
+        self._gone: list[Any] = []
+        # NCCL wants messages in one order at both ends, which only strict order grants.
+        self._overlaps = ":GPU:" not in device
+
+    def fence(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which operations wait for all that this rank did before."""
+        return self._behind(self._last)
+
+    def did(self, tensors: Sequence[Any]) -> None:
+        """What the rank does next waits for these, which were made behind its fence."""
+        done = [one for one in tensors if one is not None]
+        if done:
+            self._last = [*done, *self._arrived]
+            self._arrived = []
+
+    def begin(self) -> None:
+        """The rank's next work begins, for which it waits for what is to arrive."""
+        self._last = self._before = [*self._last, *self._arrived]
+        self._arrived = []
+
+    def taking(self) -> contextlib.AbstractContextManager[None]:
+        """A context for a message that may arrive while the rank does its latest work."""
+        return self._behind(self._before if self._overlaps else self._last)
+
+    def took(self, tensor: Any) -> None:
+        """The rank's next work has use for this, which was made in the context `taking`."""
+        self._arrived.append(tensor)
+        if not self._overlaps:
+            self.settle()
+
+    def giving(self) -> contextlib.AbstractContextManager[None]:
+        """A context for a message that may leave while the rank goes on, one after the other."""
+        return self._behind(self._gone if self._overlaps else self._last)
+
+    def gave(self, tensor: Any) -> None:
+        """The rank's next message waits for this, which was made in the context `giving`."""
+        self._gone = [tensor]
+        if not self._overlaps:
+            self.settle()
+
+    def settle(self) -> None:
+        """What the rank does next waits for all messages, too."""
+        self._last = [*self._last, *self._arrived, *self._gone]
+        self._arrived, self._gone = [], []
+
+    @contextlib.contextmanager
+    def _behind(self, operations: Sequence[Any]) -> Iterator[None]:
+        with tf.device(self._device), tf.control_dependencies(operations):
+            yield
+
+
+class StageWorker(Fences):
     """A rank's forward work, and what all programs have in common."""
 
     def __init__(
@@ -64,7 +130,7 @@ class StageWorker(fences.Fences):
         self._rows = order.split(self.examples, count) if self.examples else []
         self._mail: dict[Address, tf.Tensor] = {}
         self._outgoing: dict[tuple[int, int], tf.Tensor] = {}
-        """Tensors that are sent, by microbatch and number."""
+        """Tensors that are sent forward, by microbatch and number."""
         with tf.device(rank.device):
             self.values = {key: tf.convert_to_tensor(one) for key, one in rank.weights.items()}
             self._inputs = (
@@ -79,6 +145,8 @@ class StageWorker(fences.Fences):
     def give(self, address: Address) -> tf.Tensor:
         """Give what a message carries."""
         _, parcel = address
+        if parcel.work is schedule.Work.BACKWARD:
+            return self._mail.pop(address)
         return self._outgoing[parcel.microbatch, parcel.tensor]
 
     def take(self, address: Address, tensor: tf.Tensor) -> None:
@@ -124,14 +192,6 @@ class StageWorker(fences.Fences):
             for one in self.rank.stage.received
         }
 
-    def _synchronised(self) -> contextlib.AbstractContextManager[object]:
-        """A context in which layers of this stage add up over the data axis."""
-        data = self.rank.head.data
-        layers = synchrony.among(node.calls for node in self.rank.stage.nodes)
-        if not self._training or not layers or data.size == 1:
-            return contextlib.nullcontext()
-        return synchrony.Context(data)
-
     def _run(self, microbatch: int, taken: Mapping[cutting.Transfer, Any]) -> execution.Part:
         rows = self._rows[microbatch]
         inputs = {
@@ -140,8 +200,10 @@ class StageWorker(fences.Fences):
         }
         tensors = {**inputs, **{one.tensor: tensor for one, tensor in taken.items()}}
         variables = {**self.values, **self._seeds(microbatch)}
-        nodes, model = self.rank.stage.nodes, self._partition.model
-        with self._synchronised():
+        nodes, model, data = self.rank.stage.nodes, self._partition.model, self.rank.head.data
+        layers = synchrony.among(node.calls for node in nodes)
+        adds_up = self._training and layers and data.size > 1
+        with synchrony.Context(data) if adds_up else contextlib.nullcontext():
             if not self.rank.groups:
                 return execution.run_nodes(model, nodes, tensors, variables, self._training)
             outputs = model.output_tensors() if self.rank.is_last else ()
@@ -162,7 +224,7 @@ class StageWorker(fences.Fences):
         for number, tensor in sent.items():
             node = next(one for one in self.rank.stage.nodes if number in one.outputs)
             execution.check_shape(node, tensor, self._sizes(microbatch, number))
-        self._outgoing |= {(microbatch, number): tensor for number, tensor in sent.items()}
+            self._outgoing[microbatch, number] = tensor
         return list(sent.values())
 
     def _terms(self, microbatch: int, part: execution.Part) -> list[Counted]:

@@ -7,7 +7,6 @@ applied.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -20,6 +19,9 @@ from tfparallel_trainer.objective import gradients, lookups
 
 Kinds = dict[int, list[gradients.Kind]]
 """Of the gradients of each rank, which one without examples cannot know."""
+
+_Summands = Callable[[int], tuple[list[Any], list[gradients.Kind]]]
+"""Gives the gradients of some weights that a rank adds, and their kinds."""
 
 
 class Reduction:
@@ -81,7 +83,9 @@ class Reduction:
         for index, worker in self._workers.items():
             with worker.fence():
                 loss = self._losses[index]
-                is_finite = self._is_finite(index)
+                is_finite = tf.math.is_finite(loss.total)
+                if not worker.rank.optimizer.scales:  # with loss scaling, gradients may overflow
+                    is_finite = is_finite & tf.equal(self._norms[index][0], 0)
                 self._update(index, is_finite if leaves_out else None)
                 results.append([loss.total, loss.terms, loss.signals, is_finite, loss.watched])
         return results[0]
@@ -94,63 +98,50 @@ class Reduction:
         self,
         ranks: tuple[int, ...],
         participants: Sequence[int],
-        parts: Callable[[int], tf.Tensor],
+        number: Callable[[int], tf.Tensor] | None = None,
+        keys: Sequence[str] = (),
+        summands: _Summands = lambda _: ([], []),
     ) -> dict[int, tf.Tensor]:
-        summands = {}
-        for index in participants:
-            with self._workers[index].fence():
-                summands[index] = [parts(index)]
-        sums = {index: one for index, (one,) in self._between.total(ranks, summands).items()}
-        for index, one in sums.items():
-            self._workers[index].did([one])
-        return sums
-
-    def _add_up(
-        self,
-        ranks: tuple[int, ...],
-        keys: Sequence[str],
-        summands: Mapping[int, Sequence[Any]],
-        kinds: Mapping[int, Sequence[gradients.Kind]],
-        also: Mapping[int, Sequence[tf.Tensor]] = MappingProxyType({}),
-    ) -> dict[int, list[Any]]:
-        """Add up the gradients of some weights, and other numbers; gives the sums of the latter."""
-        weights = {
-            index: [self._workers[index].rank.weights[key] for key in keys] for index in summands
-        }
-        others = {}
-        for index, sums in self._between.gradients(ranks, summands, kinds, weights, also).items():
-            self._workers[index].gradients |= dict(zip(keys, sums, strict=False))
-            self._workers[index].did(exchange.parts(sums))
-            others[index] = sums[len(keys) :]
-        return others
-
-    def _sum_shared(self, key: str, ranks: tuple[int, ...], participants: Sequence[int]) -> None:
-        """Add up the gradients of a weight that several stages have."""
-        summands, kinds = {}, {}
+        """Add up a tensor of each rank, and gradients of some weights; gives the tensor's sums."""
+        local_gradients, kinds, weights, also = {}, {}, {}, {}
         for index in participants:
             worker = self._workers[index]
-            if key not in worker.gradients:
-                return  # it is not trained
+            weights[index] = [worker.rank.weights[key] for key in keys]
             with worker.fence():
-                summand = self._shared(key, worker.gradients[key], worker.rank.weights[key])
+                local_gradients[index], kinds[index] = summands(index)
+                also[index] = [] if number is None else [number(index)]
+        totals = self._between.gradients(ranks, local_gradients, kinds, weights, also)
+        for index, sums in totals.items():
+            self._workers[index].gradients |= dict(zip(keys, sums, strict=False))
+            self._workers[index].did(exchange.parts(sums))
+        return {index: sums[-1] for index, sums in totals.items() if number is not None}
+
+    def _sum_shared(self, key: str, ranks: tuple[int, ...], participants: Sequence[int]) -> None:
+        """Add up the gradients of a weight that several stages have, if it is trained."""
+        if key not in self._workers[participants[0]].gradients:
+            return
+
+        def summands(index: int) -> tuple[list[Any], list[gradients.Kind]]:
+            worker = self._workers[index]
+            summand = self._shared(key, worker.gradients[key], worker.rank.weights[key])
             # Each stage's look-ups are look-ups of their own.
-            summands[index], kinds[index] = [summand], [gradients.kind(summand, ())]
-        self._add_up(ranks, [key], summands, kinds)
+            return [summand], [gradients.kind(summand, ())]
+
+        self._sum(ranks, participants, None, [key], summands)
 
     def _shared(self, key: str, gradient: Any, weight: Any) -> Any:
-        """What a stage adds for a weight: without examples, a gradient of no rows or of zeros."""
-        if self._looks_up(key):
+        """What a stage adds for a weight: without examples, a gradient of no rows or of zeros.
+
+        It may stay sparse if all that reads the weight looks rows up.
+        """
+        reading = [node for node in self._first.nodes if key in node.variables]
+        if all(type(node.calls) is keras.layers.Embedding for node in reading):
             if gradient is not None:
                 return exchange.here(gradient)
             batch = lookups.Lookup(of_batch=True)
             return gradients.zeros([gradients.Kind(gradients.Form.SPARSE, (batch,))], [weight])[0]
         dense = tf.zeros(weight.shape, weight.dtype) if gradient is None else gradient
         return tf.ensure_shape(tf.convert_to_tensor(dense), weight.shape)
-
-    def _looks_up(self, key: str) -> bool:
-        """Whether all that reads a weight looks rows up, so that its gradient may stay sparse."""
-        reading = [node for node in self._first.nodes if key in node.variables]
-        return all(type(node.calls) is keras.layers.Embedding for node in reading)
 
     def _sum_parts(
         self, ranks: tuple[int, ...], participants: Sequence[int], axis: shape.Axis
@@ -160,13 +151,13 @@ class Reduction:
         keys = [key for key in first.gradients if axis in first.rank.shards[key].summed]
         if not keys or not first.examples:
             return
-        summands, kinds = {}, {}
-        for index in participants:
+
+        def summands(index: int) -> tuple[list[Any], list[gradients.Kind]]:
             worker = self._workers[index]
-            with worker.fence():
-                summands[index] = [exchange.here(worker.gradients[key]) for key in keys]
-            kinds[index] = list(map(worker.rank.kind, keys, summands[index]))
-        self._add_up(ranks, keys, summands, kinds)
+            parts = [exchange.here(worker.gradients[key]) for key in keys]
+            return parts, list(map(worker.rank.kind, keys, parts))
+
+        self._sum(ranks, participants, None, keys, summands)
 
     def _sum_squares(
         self, ranks: tuple[int, ...], participants: Sequence[int], axis: shape.Axis
@@ -190,27 +181,25 @@ class Reduction:
         self,
         ranks: tuple[int, ...],
         participants: Sequence[int],
-        parts: Callable[[int], tf.Tensor] | None = None,
-    ) -> dict[int, list[Any]]:
-        """Add gradients up over the data axis; gives the sums of other parts, if there are any."""
+        number: Callable[[int], tf.Tensor] | None = None,
+    ) -> dict[int, tf.Tensor]:
+        """Add gradients up over the data axis; gives the sums of a tensor, if there is one."""
         keys = list(self._workers[participants[0]].gradients)
-        summands, also = {}, {}
-        for index in participants:
+
+        def summands(index: int) -> tuple[list[Any], list[gradients.Kind]]:
             worker = self._workers[index]
-            with worker.fence():
-                summands[index] = [exchange.here(one) for one in worker.gradients.values()]
-                if worker.examples:
-                    self._kinds[index] = list(map(worker.rank.kind, keys, summands[index]))
-                else:
-                    weights = list(worker.rank.trained.values())
-                    summands[index] = gradients.zeros(self._kinds[index], weights)
-                also[index] = [] if parts is None else [parts(index)]
-        return self._add_up(ranks, keys, summands, self._kinds, also)
+            if not worker.examples:
+                weights = list(worker.rank.trained.values())
+                return gradients.zeros(self._kinds[index], weights), self._kinds[index]
+            local_gradients = [exchange.here(one) for one in worker.gradients.values()]
+            self._kinds[index] = list(map(worker.rank.kind, keys, local_gradients))
+            return local_gradients, self._kinds[index]
+
+        return self._sum(ranks, participants, number, keys, summands)
 
     def _sum_all(self, ranks: tuple[int, ...], participants: Sequence[int]) -> None:
         """Add up gradients and loss; their norms every rank knows then, as it has all of them."""
-        loss_sums = self._sum_gradients(ranks, participants, self._parts_of_loss)
-        self._know_losses({index: numbers for index, (numbers,) in loss_sums.items()})
+        self._know_losses(self._sum_gradients(ranks, participants, self._parts_of_loss))
         for index in participants:
             with self._workers[index].fence():
                 self._norms[index] = self._parts_of_norm(index)
@@ -229,7 +218,7 @@ class Reduction:
         """What a rank adds to the loss, what its process tells, and what is seen of it."""
         worker = self._workers[index]
         rank = worker.rank
-        penalty = backward.penalty(rank.trained, [key for key in rank.trained if rank.owns(key)])
+        penalty = backward.penalty([one for key, one in rank.trained.items() if rank.owns(key)])
         numbers = tf.stack([*worker.denominators, *worker.numerators])
         if not rank.is_first:  # others compute the same
             numbers = tf.zeros_like(numbers)
@@ -248,13 +237,6 @@ class Reduction:
         """How many gradients are not finite, and the sum of the squares of those of a rank."""
         finished = self._finished(index)
         return tf.stack([finished.failed, finished.own_square])
-
-    def _is_finite(self, index: int) -> tf.Tensor:
-        """Whether loss and gradients are finite; with loss scaling, gradients may overflow."""
-        is_finite = tf.math.is_finite(self._losses[index].total)
-        if self._workers[index].rank.optimizer.scales:
-            return is_finite
-        return is_finite & tf.equal(self._norms[index][0], 0)
 
     def _update(self, index: int, condition: tf.Tensor | None) -> None:
         """Change what belongs to a rank: weights, statistics, optimizer."""

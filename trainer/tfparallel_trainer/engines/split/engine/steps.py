@@ -11,7 +11,6 @@ from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split.engine import (
     backward,
-    coordination,
     head,
     ranks,
     stage_worker,
@@ -67,7 +66,17 @@ class TrainStep(engine.Step):
             # Only a rank with examples knows which kinds of gradients its stage has.
             self._function(self._full_shares)
         if shares not in self._traced:
-            self._traced[shares] = self._trace(shares)
+
+            def run(step: tf.Tensor, signals: tf.Tensor, parts: Any) -> Any:
+                self._ranks.begin(collectives.Program.TRAIN, shares)
+                return self._run(shares, step, signals, parts)
+
+            with user.guard(self.module.path, "tracing a training step raised"):
+                self._traced[shares] = tf.function(run, autograph=False).get_concrete_function(
+                    tf.TensorSpec((), tf.int64),
+                    tf.TensorSpec((engine.REQUESTS,), tf.float64),
+                    self._ranks.spec(self._spec, shares),
+                )
         return self._traced[shares]
 
     def check_size(self, examples: int) -> None:
@@ -90,18 +99,6 @@ class TrainStep(engine.Step):
         """Refuse a loss that is no mean over examples; what layers do, the graph has told."""
         with user.guard(self.module.path, "computing the loss of drawn outputs raised"):
             head.check_loss(self._ranks.local[0].head, self._ranks.partition.model, part)
-
-    def _trace(self, shares: stage_worker.Shares) -> Any:
-        def run(step: tf.Tensor, signals: tf.Tensor, parts: Any) -> Any:
-            self._ranks.begin(collectives.Program.TRAIN, shares)
-            return self._run(shares, step, signals, parts)
-
-        with user.guard(self.module.path, "tracing a training step raised"):
-            return tf.function(run, autograph=False).get_concrete_function(
-                tf.TensorSpec((), tf.int64),
-                tf.TensorSpec((engine.REQUESTS,), tf.float64),
-                self._ranks.spec(self._spec, shares),
-            )
 
     def _run(
         self, shares: stage_worker.Shares, step: tf.Tensor, signals: tf.Tensor, parts: Any
@@ -127,15 +124,13 @@ class Evaluation(evaluate.Evaluator):
         module: user.Module,
         local_ranks: ranks.Ranks,
         spec: Any,
-        coordinator: coordination.Coordinator,
     ) -> None:
         heads = [rank.head for rank in local_ranks.local]
-        super().__init__(heads, coordinator.share_statistics, coordinator.averaged)
+        super().__init__(heads, local_ranks.share_statistics, local_ranks.averaged)
         self._module = module
         self._ranks = local_ranks
         self._spec = spec
         self._traced: dict[stage_worker.Shares, Any] = {}
-        self._coordinator = coordinator
 
     def sums(self, batch: batching.Batch) -> Any:
         """Over the first ranks of this process."""
@@ -145,7 +140,7 @@ class Evaluation(evaluate.Evaluator):
     def results(self, sums: Any) -> dict[str, float]:
         """Over all processes."""
         penalty = sum(float(rank.penalty()) for rank in self._ranks.local)
-        metrics, (totals, penalties) = self._coordinator.report(sums, penalty)
+        metrics, (totals, penalties) = self._ranks.report(sums, penalty)
         return {**evaluate.losses(self._replicas[0], totals, penalties), **metrics}
 
     def _function(self, shares: stage_worker.Shares) -> Any:

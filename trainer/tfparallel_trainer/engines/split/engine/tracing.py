@@ -1,7 +1,7 @@
 """Puts the lists of the ranks of this process into one traced function.
 
-Each rank does its list in order, which `fences` keeps. What they leave to messages between
-processes relaxes the order of lists that come to their end, so these do, too.
+Each rank does its list in order, which `stage_worker.Fences` keeps. What they leave to messages
+between processes relaxes the order of lists that come to their end, so these do, too.
 """
 
 import collections

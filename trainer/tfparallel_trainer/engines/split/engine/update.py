@@ -93,8 +93,13 @@ class Optimizer:
             self._inner.apply(clipped, self._variables)
         else:  # Keras refuses to apply nothing
             self._iterations.assign_add(1)
-        if self.scales:
-            self._grow()
+        if self.scales:  # double the scale of the loss after enough steps that were finite
+            optimizer = self.keras_optimizer
+            count = optimizer.step_counter + 1
+            is_due = tf.equal(count, optimizer.dynamic_growth_steps)
+            scale = tf.convert_to_tensor(optimizer.dynamic_scale)
+            optimizer.dynamic_scale.assign(tf.where(is_due, scale * 2.0, scale))
+            optimizer.step_counter.assign(tf.where(is_due, tf.zeros_like(count), count))
 
     def overflowed(self) -> None:
         """Halve the scale of the loss, as Keras does when gradients are not finite."""
@@ -114,14 +119,6 @@ class Optimizer:
             None if one is None else tf.where(is_due, other, one) * self._steps
             for one, other in zip(gradients, clipped, strict=True)
         ]
-
-    def _grow(self) -> None:
-        """Double the scale of the loss after enough steps that were finite."""
-        count = self.keras_optimizer.step_counter + 1
-        is_due = tf.equal(count, self.keras_optimizer.dynamic_growth_steps)
-        scale = tf.convert_to_tensor(self.keras_optimizer.dynamic_scale)
-        self.keras_optimizer.dynamic_scale.assign(tf.where(is_due, scale * 2.0, scale))
-        self.keras_optimizer.step_counter.assign(tf.where(is_due, tf.zeros_like(count), count))
 
     def _clipped(self, gradient: Any, norm: tf.Tensor, of_variable: tf.Tensor) -> Any:
         """Clip as Keras does: a sparse gradient stays sparse, but for the norm of all gradients."""

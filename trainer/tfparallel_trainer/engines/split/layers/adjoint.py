@@ -5,18 +5,21 @@ gradient of its part. So what makes cut things of a whole one adds their gradien
 makes a whole thing of cut ones hands each rank its own part of the gradient.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives, shape
-from tfparallel_trainer.engines.split.layers import layout, resharding, traffic
+from tfparallel_trainer.engines.split.layers import layout, rows, traffic
 
 Group = Mapping[shape.Axis, collectives.Communicator]
 """A rank's ends of the groups that it splits layers with."""
 
 _Function = Callable[[tf.Tensor], tf.Tensor]
+
+_ROWS = 1
+"""The dimension of an image's rows; before it are the examples."""
 
 
 def spread(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
@@ -75,7 +78,7 @@ def reshard(tensor: Any, before: layout.Layout, after: layout.Layout, groups: Gr
     if tensor is None or before == after:
         return tensor
     tensor = tf.convert_to_tensor(tensor)
-    for change in resharding.changes(before, after):
+    for change in layout.changes(before, after):
         group = groups[change.axis]
         if change.before and change.after:
             tensor = exchange(group, tensor, change.before, change.after)
@@ -84,6 +87,22 @@ def reshard(tensor: Any, before: layout.Layout, after: layout.Layout, groups: Gr
         elif change.after:
             tensor = take(group, tensor, *change.after)
     return tensor
+
+
+def exchange_rows(group: collectives.Communicator, tensor: tf.Tensor, plan: rows.Plan) -> tf.Tensor:
+    """Give a rank the rows that it needs, from its own: [examples, rows, …], of static shape.
+
+    Those besides its own lie in other ranks' shards (its halo). The gradient of a row goes back to
+    who gave the row, and is added to the others of that row. All ranks of the group call this with
+    the same plan.
+    """
+    if plan.owned == plan.needed:
+        return tf.identity(tensor)
+    return _with_gradient(
+        lambda shard: _with_halo(group, shard, plan),
+        lambda gradient: _without_halo(group, gradient, plan),
+        tensor,
+    )
 
 
 def one_end(tensors: list[Any]) -> list[Any]:
@@ -142,9 +161,13 @@ def _exchanged(
 def _padded(tensor: tf.Tensor, dimension: int, cut: layout.Cut, index: int) -> tf.Tensor:
     """Give each rank's part the same shape, as collective operations want."""
     missing = max(cut.sizes) - cut.sizes[index]
-    if not missing:
-        return tensor
-    pads = [[0, missing if place == dimension else 0] for place in range(tensor.shape.rank)]
+    return _surrounded(tensor, dimension, 0, missing) if missing else tensor
+
+
+def _surrounded(tensor: tf.Tensor, dimension: int, before: int, after: int) -> tf.Tensor:
+    """Add rows of zeros in a dimension."""
+    pads = [[0, 0] for _ in tensor.shape]
+    pads[dimension] = [before, after]
     return tf.pad(tensor, pads)
 
 
@@ -152,3 +175,64 @@ def _rows(tensor: tf.Tensor, dimension: int, size: int) -> tf.Tensor:
     if tensor.shape[dimension] == size:
         return tensor
     return tensor[(*[slice(None)] * dimension, slice(size))]
+
+
+def _with_halo(group: collectives.Communicator, shard: tf.Tensor, plan: rows.Plan) -> tf.Tensor:
+    has, wants = plan.owned[group.index], plan.needed[group.index]
+    pieces, sent = _delivered(group, shard, plan.messages(), has, wants)
+    with tf.control_dependencies(sent):
+        if not pieces:
+            return tf.zeros([shard.shape[0], 0, *shard.shape[2:]], shard.dtype)
+        in_order = sorted(pieces, key=lambda pair: pair[0].start)
+        return tf.concat([piece for _, piece in in_order], _ROWS)
+
+
+def _without_halo(
+    group: collectives.Communicator, gradient: tf.Tensor, plan: rows.Plan
+) -> tf.Tensor:
+    has, wants = plan.needed[group.index], plan.owned[group.index]
+    back = [rows.Message(one.target, one.source, one.span) for one in plan.messages()]
+    pieces, sent = _delivered(group, gradient, back, has, wants)
+    with tf.control_dependencies(sent):
+        if not pieces:
+            return tf.zeros([gradient.shape[0], len(wants), *gradient.shape[2:]], gradient.dtype)
+        padded = [
+            _surrounded(piece, _ROWS, span.start - wants.start, wants.stop - span.stop)
+            for span, piece in pieces
+        ]
+        return tf.identity(tf.add_n(padded))  # add_n of one tensor is no operation
+
+
+def _delivered(
+    group: collectives.Communicator,
+    tensor: tf.Tensor,
+    messages: Sequence[rows.Message],
+    has: range,
+    wants: range,
+) -> tuple[list[tuple[range, tf.Tensor]], list[tf.Operation]]:
+    """What a rank gets and keeps of the rows that it wants; and what must run."""
+    dtype = tf.as_dtype(traffic.carried(tensor.dtype.name))
+    outgoing = {
+        place: tf.cast(_part(tensor, one.span, has), dtype)
+        for place, one in enumerate(messages)
+        if one.source == group.index
+    }
+    shapes = {
+        place: [tensor.shape[0], len(one.span), *tensor.shape[2:]]
+        for place, one in enumerate(messages)
+        if one.target == group.index
+    }
+    routes = [(one.source, one.target) for one in messages]
+    taken, sent = group.deliver(routes, outgoing, shapes, dtype)
+    pieces = [
+        (messages[place].span, tf.cast(tf.ensure_shape(taken[place], dims), tensor.dtype))
+        for place, dims in shapes.items()
+    ]
+    if kept := rows.overlap(has, wants):
+        pieces.append((kept, _part(tensor, kept, has)))
+    return pieces, sent
+
+
+def _part(tensor: tf.Tensor, span: range, of: range) -> tf.Tensor:
+    """Some rows of the whole image, from [examples, rows, …] that holds those `of` it."""
+    return tensor[:, span.start - of.start : span.stop - of.start]

@@ -7,11 +7,11 @@ that are gathered first.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import elementwise, layout, resharding, traffic
+from tfparallel_trainer.engines.split.layers import elementwise, layout, traffic
 from tfparallel_trainer.engines.split.layers.rules import catalog, registry
 from tfparallel_trainer.engines.split.model import graph
 
@@ -85,26 +85,20 @@ class Assignment:
                 )
 
 
-def assign(
-    model: graph.Graph,
-    degrees: Mapping[shape.Axis, int],
-    overrides: Mapping[str, str] | None = None,
-) -> Assignment:
-    """Choose how each node of a model is split, by the model's overrides or by others.
+def assign(model: graph.Graph, degrees: Mapping[shape.Axis, int]) -> Assignment:
+    """Choose how each node of a model is split, by the model's overrides where it has some.
 
     Raises:
         BadConfigurationError: an override names no layer or no way, or is not possible.
     """
-    overrides = dict(model.sharding_overrides if overrides is None else overrides)
-    _check(model, overrides)
+    _check_overrides(model)
     uncut: set[str] = set()
     while True:
-        walk = _Walk(model, degrees, overrides, frozenset(uncut))
-        conflict = walk.run()
-        if conflict is None:
-            return walk.result()
+        result = _Walk(model, degrees, frozenset(uncut)).run()
+        if isinstance(result, Assignment):
+            return result
         # Two nodes read a variable and cannot do so with one part of it, so neither is split.
-        uncut |= conflict
+        uncut |= result
 
 
 class _Walk:
@@ -114,12 +108,10 @@ class _Walk:
         self,
         model: graph.Graph,
         degrees: Mapping[shape.Axis, int],
-        overrides: Mapping[str, str],
         uncut: frozenset[str],
     ) -> None:
         self._model = model
         self._degrees = degrees
-        self._overrides = overrides
         self._uncut = uncut
         self._layouts = {one: layout.whole(len(model.tensors[one].shape)) for one in model.inputs}
         self._brought: set[tuple[int, layout.Layout]] = set()
@@ -127,21 +119,18 @@ class _Walk:
         self._variables: dict[str, registry.Shard] = {}
         self._choices: list[Choice] = []
 
-    def run(self) -> set[str] | None:
-        """Choose for all nodes; gives the variables that must stay whole for that, if any."""
+    def run(self) -> Assignment | set[str]:
+        """Choose for all nodes; or give the variables that must stay whole for that."""
         for node in self._model.nodes:
             choice = self._choose(node)
             for key in node.variables:
                 shard = choice.split.variables.get(key) or self._unsplit(key)
                 if self._variables.setdefault(key, shard) != shard:
-                    return {*node.variables, *self._partners(key)}
+                    readers = [one.node for one in self._choices if key in one.node.variables]
+                    return {read for reader in (node, *readers) for read in reader.variables}
             self._layouts |= choice.split.gives
             self._brought |= set(choice.split.wants.items())
             self._choices.append(choice)
-        return None
-
-    def result(self) -> Assignment:
-        """The assignment, when the walk came to its end."""
         return Assignment(
             model=self._model,
             degrees=self._degrees,
@@ -161,7 +150,8 @@ class _Walk:
             trained=self._trained,
         )
         layer = getattr(node.calls, "name", "")
-        override = self._overrides.get(node.name, self._overrides.get(layer))
+        overrides = self._model.sharding_overrides
+        override = overrides.get(node.name, overrides.get(layer))
         if node.kind is graph.Kind.MASK:
             override = None
         reasons: list[str] = []
@@ -202,7 +192,15 @@ class _Walk:
     def _choice(self, node: graph.Node, way: str, split: registry.Split, why: str = "") -> Choice:
         wants = {one: split.wants.get(one) or self._whole_layout(one) for one in node.inputs}
         gives = {one: split.gives.get(one) or self._whole_layout(one) for one in node.outputs}
-        bringing = [one for tensor, lies in wants.items() for one in self._bringing(tensor, lies)]
+        bringing = [
+            dataclasses.replace(one, rows=known.rows_of_example)
+            for tensor, lies in wants.items()
+            if (tensor, lies) not in self._brought
+            for known in [self._model.tensors[tensor]]
+            for one in traffic.resharding(
+                known.shape, known.dtype, self._layouts[tensor], lies, tensor in self._trained
+            )
+        ]
         # A rule does not know how many rows each example has in the node.
         rows = self._model.tensors[node.inputs[0]].rows_of_example if node.inputs else 1
         costs = tuple(dataclasses.replace(one, rows=rows) for one in split.costs)
@@ -213,15 +211,6 @@ class _Walk:
             resharding=tuple(bringing),
             why=why,
         )
-
-    def _bringing(self, tensor: int, lies: layout.Layout) -> Iterator[traffic.Traffic]:
-        if (tensor, lies) not in self._brought:
-            known = self._model.tensors[tensor]
-            has_gradient = tensor in self._trained
-            for one in resharding.traffic_of(
-                known.shape, known.dtype, self._layouts[tensor], lies, has_gradient
-            ):
-                yield dataclasses.replace(one, rows=known.rows_of_example)
 
     def _rank(self, choice: Choice) -> tuple[int, bool, float]:
         axes = len(catalog.rules_of(choice.node)[choice.way].axes)
@@ -235,11 +224,6 @@ class _Walk:
     def _whole_layout(self, tensor: int) -> layout.Layout:
         return layout.whole(len(self._model.tensors[tensor].shape))
 
-    def _partners(self, key: str) -> Iterator[str]:
-        for choice in self._choices:
-            if key in choice.node.variables:
-                yield from choice.node.variables
-
     def _refusal(self, node: graph.Node, override: str, reasons: list[str]) -> str:
         rules = catalog.rules_of(node)
         what = f"The layer {node.name} ({type(node.calls).__name__}) cannot be split by {override}"
@@ -252,12 +236,12 @@ class _Walk:
         return f"{what}: give one of {others}."
 
 
-def _check(model: graph.Graph, overrides: Mapping[str, str]) -> None:
+def _check_overrides(model: graph.Graph) -> None:
     known = {node.name for node in model.nodes}
     known |= {getattr(node.calls, "name", "") for node in model.nodes}
-    for name in overrides:
+    for name, way in model.sharding_overrides.items():
         if name not in known:
             raise errors.BadConfigurationError(
-                f"The model has no layer {name}, which was to be split by {overrides[name]}: "
+                f"The model has no layer {name}, which was to be split by {way}: "
                 f"give one of {', '.join(sorted(node.name for node in model.nodes))}."
             )

@@ -12,6 +12,7 @@ import keras
 from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import registry
+from tfparallel_trainer.engines.split.model import operations
 
 _NAMES = "SGD RMSprop Adam AdamW Adamax Nadam Adagrad Adadelta Ftrl Lion ScheduleFreeAdamW"
 ELEMENTWISE = frozenset(getattr(keras.optimizers, name) for name in _NAMES.split())
@@ -24,10 +25,8 @@ REASONS: Mapping[type, str] = {
 }
 """Why others do not."""
 
-_CONSTRAINTS = keras.constraints
-_NORMS = (_CONSTRAINTS.MaxNorm, _CONSTRAINTS.MinMaxNorm, _CONSTRAINTS.UnitNorm)
-_REGULARIZERS = keras.regularizers
-_SUMS = frozenset({_REGULARIZERS.L1, _REGULARIZERS.L2, _REGULARIZERS.L1L2})
+_NORMS = (keras.constraints.MaxNorm, keras.constraints.MinMaxNorm, keras.constraints.UnitNorm)
+_SUMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
 
 
 def check_optimizer(
@@ -74,9 +73,8 @@ def check_variable(variable: Any, lies: layout.Layout) -> None:
 
 
 def _is_local(constraint: Any, cut: set[int], rank: int) -> bool:
-    if type(constraint) is _CONSTRAINTS.NonNeg:
+    if type(constraint) is keras.constraints.NonNeg:
         return True
     if type(constraint) not in _NORMS:
         return False
-    axes = [constraint.axis] if isinstance(constraint.axis, int) else constraint.axis
-    return not cut.intersection(axis % rank for axis in axes)
+    return not cut.intersection(operations.axes(constraint.axis, rank))

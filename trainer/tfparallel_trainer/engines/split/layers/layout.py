@@ -6,7 +6,7 @@ here: each of its ranks has examples of its own, and dimension 0 of a tensor is 
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 from tfparallel_trainer.comms import shape
@@ -58,11 +58,7 @@ class Cut:
 
 
 def even(axis: shape.Axis, size: int, ranks: int, unit: int = 1) -> Cut:
-    """Divide a dimension as evenly as can be; the first ranks have a unit more.
-
-    Args:
-        size: number of rows, a multiple of `unit`.
-        unit: rows that stay together.
+    """Divide rows as evenly as can be, in units that stay together; the first ranks have one more.
 
     Raises:
         ValueError: a rank would have nothing.
@@ -153,3 +149,39 @@ def whole(rank: int) -> Layout:
 def cut(rank: int, dimension: int, by: Cut) -> Layout:
     """The layout of a tensor that is cut in one dimension; -1 is the last one."""
     return whole(rank).put(dimension, by)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """A step from one layout to another: the dimension that an axis cuts, and how; None is none."""
+
+    axis: shape.Axis
+    before: tuple[int, Cut] | None
+    after: tuple[int, Cut] | None
+
+    def apply(self, lies: Layout) -> Layout:
+        """The layout after this step."""
+        lies = lies.without(self.axis)
+        return lies if self.after is None else lies.put(*self.after)
+
+
+def changes(before: Layout, after: Layout) -> Iterator[Change]:
+    """The steps between two layouts, in an order in which no dimension is ever cut twice."""
+    waiting = {axis: (before.over(axis), after.over(axis)) for axis in AXES}
+    now = before
+    for axis, (old, new) in waiting.items():
+        taken = new is not None and any(
+            other is not axis and now.dimension(other) == new[0] for other in AXES
+        )
+        if old is not None and (new is None or taken or old[0] == new[0]) and old != new:
+            yield Change(axis, old, None)
+            now = now.without(axis)
+    for axis, (_, new) in waiting.items():
+        here = now.over(axis)
+        if here is not None and here != new:
+            change = Change(axis, here, new)
+            yield change
+            now = change.apply(now)
+    for axis, (_, new) in waiting.items():
+        if new is not None and now.over(axis) is None:
+            yield Change(axis, None, new)

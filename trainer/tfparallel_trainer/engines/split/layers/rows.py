@@ -12,31 +12,8 @@ import dataclasses
 import functools
 import itertools
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Span:
-    """Rows from `start` up to but without `stop`, counted from the top of the whole image."""
-
-    start: int
-    stop: int
-
-    @property
-    def size(self) -> int:
-        """Number of rows."""
-        return self.stop - self.start
-
-    def overlap(self, other: "Span") -> "Span":
-        """The rows in both; a span of no rows when there are none."""
-        start = max(self.start, other.start)
-        return Span(start, max(start, min(self.stop, other.stop)))
-
-    def within(self, other: "Span") -> slice:
-        """Where these rows are among those of another span."""
-        return slice(self.start - other.start, self.stop - other.start)
-
-
-Spans = tuple[Span, ...]
-"""The rows of each rank."""
+Spans = tuple[range, ...]
+"""The rows of each rank, counted from the top of the whole image."""
 
 
 def divide(size: int, ranks: int) -> Spans:
@@ -51,7 +28,12 @@ def divide(size: int, ranks: int) -> Spans:
     if size < ranks:
         raise ValueError(f"{size} rows are too few for {ranks} ranks")
     starts = [rank * size // ranks for rank in range(ranks + 1)]
-    return tuple(itertools.starmap(Span, itertools.pairwise(starts)))
+    return tuple(itertools.starmap(range, itertools.pairwise(starts)))
+
+
+def overlap(one: range, other: range) -> range:
+    """The rows in both."""
+    return range(max(one.start, other.start), min(one.stop, other.stop))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,48 +42,7 @@ class Message:
 
     source: int
     target: int
-    span: Span
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Exchange:
-    """Who has which rows, and who needs which."""
-
-    owned: Spans
-    """Each row has one owner, in the order of the ranks."""
-    needed: Spans
-
-    def messages(self) -> tuple[Message, ...]:
-        """What ranks send each other, in one order for all of them.
-
-        Pairs that share no rank are next to each other, so they can exchange at the same time.
-        """
-        return _messages(self)
-
-    def sent(self, rank: int) -> int:
-        """The rows that a rank gives to others; their gradients come back to it."""
-        return sum(one.span.size for one in self.messages() if one.source == rank)
-
-    def taken(self, rank: int) -> int:
-        """The rows that a rank gets from others; it gives their gradients back."""
-        return sum(one.span.size for one in self.messages() if one.target == rank)
-
-    @property
-    def reach(self) -> int:
-        """How many ranks away the farthest partner is: 1 when only neighbours exchange rows."""
-        return max((abs(one.source - one.target) for one in self.messages()), default=0)
-
-
-@functools.lru_cache
-def _messages(exchange: Exchange) -> tuple[Message, ...]:
-    """The messages of an exchange, which is asked for them once for each of its ranks."""
-    messages = [
-        Message(source, target, rows)
-        for source, owned in enumerate(exchange.owned)
-        for target, needed in enumerate(exchange.needed)
-        if source != target and (rows := owned.overlap(needed)).size
-    ]
-    return tuple(sorted(messages, key=lambda one: (min(one.source, one.target) % 2, one.source)))
+    span: range
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,12 +50,12 @@ class Share:
     """What one rank does for its rows of a layer's output.
 
     It takes the rows `input`, adds `before` and `after` rows of padding, and computes. Of the
-    result it leaves out the first `skip` rows, and keeps `output.size` of the others; where there
-    are fewer (`skip` may be negative), rows of zeros take their place.
+    result it leaves out the first `skip` rows, and keeps as many of the others as `output` has.
+    Where there are fewer (`skip` may be negative), rows of zeros take their place.
     """
 
-    output: Span
-    input: Span
+    output: range
+    input: range
     before: int = 0
     after: int = 0
     skip: int = 0
@@ -122,21 +63,49 @@ class Share:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What each rank does for its rows of a layer's output."""
+    """What each rank does for its rows of a layer's output, and who gives whom rows for that."""
 
     owned: Spans
-    """The rows of the layer's input that each rank has."""
+    """The rows of the layer's input that each rank has: each row has one owner."""
     shares: tuple[Share, ...]
 
     @property
-    def exchange(self) -> Exchange:
-        """The rows that change hands before the layer computes."""
-        return Exchange(self.owned, tuple(one.input for one in self.shares))
+    def needed(self) -> Spans:
+        """The rows of the layer's input that each rank takes."""
+        return tuple(one.input for one in self.shares)
 
     @property
     def outputs(self) -> Spans:
         """The rows of the layer's output that each rank makes."""
         return tuple(one.output for one in self.shares)
+
+    @functools.lru_cache  # noqa: B019
+    def messages(self) -> tuple[Message, ...]:
+        """What ranks send each other before the layer computes, in one order for all of them.
+
+        Pairs that share no rank are next to each other, so they can exchange at the same time.
+        """
+        messages = [
+            Message(source, target, rows)
+            for source, owned in enumerate(self.owned)
+            for target, needed in enumerate(self.needed)
+            if source != target and (rows := overlap(owned, needed))
+        ]
+        messages.sort(key=lambda one: (min(one.source, one.target) % 2, one.source))
+        return tuple(messages)
+
+    def sent(self, rank: int) -> int:
+        """The rows that a rank gives to others; their gradients come back to it."""
+        return sum(len(one.span) for one in self.messages() if one.source == rank)
+
+    def taken(self, rank: int) -> int:
+        """The rows that a rank gets from others; it gives their gradients back."""
+        return sum(len(one.span) for one in self.messages() if one.target == rank)
+
+    @property
+    def reach(self) -> int:
+        """How many ranks away the farthest partner is: 1 when only neighbours exchange rows."""
+        return max((abs(one.source - one.target) for one in self.messages()), default=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,15 +127,6 @@ class Window:
             return (size - self.extent) // self.stride + 1
         return -(-size // self.stride)
 
-    def padding_before(self, size: int, padding: str) -> int:
-        """Rows of padding above the whole image: "valid", "same" or "causal"."""
-        if padding == "valid":
-            return 0
-        if padding == "causal":
-            return self.extent - 1
-        surplus = (self.output_size(size, padding) - 1) * self.stride + self.extent - size
-        return max(surplus, 0) // 2
-
 
 def windows(owned: Spans, window: Window, padding: str) -> Plan:
     """Plan what slides a window over its input; padding is "valid", "same" or "causal".
@@ -175,16 +135,17 @@ def windows(owned: Spans, window: Window, padding: str) -> Plan:
         ValueError: the output has fewer rows than there are ranks.
     """
     size = owned[-1].stop
-    above = window.padding_before(size, padding)
+    output_size = window.output_size(size, padding)
+    surplus = (output_size - 1) * window.stride + window.extent - size
+    above = {"valid": 0, "same": max(surplus, 0) // 2, "causal": window.extent - 1}[padding]
 
-    def share(output: Span) -> Share:
+    def share(output: range) -> Share:
         start = output.start * window.stride - above
         stop = (output.stop - 1) * window.stride - above + window.extent
         needed = _inside(start, stop, size)
         return Share(output, needed, before=needed.start - start, after=stop - needed.stop)
 
-    outputs = divide(window.output_size(size, padding), len(owned))
-    return Plan(owned, tuple(share(one) for one in outputs))
+    return Plan(owned, tuple(map(share, divide(output_size, len(owned)))))
 
 
 def transposed(owned: Spans, output_size: int, window: Window, padding: str) -> Plan:
@@ -199,25 +160,24 @@ def transposed(owned: Spans, output_size: int, window: Window, padding: str) -> 
     surplus = (size - 1) * window.stride + window.extent - output_size
     above = max(surplus, 0) // 2 if padding == "same" else 0
 
-    def share(output: Span) -> Share:
+    def share(output: range) -> Share:
         first = output.start + above
         start = -(-(first - window.extent + 1) // window.stride)
         stop = (output.stop - 1 + above) // window.stride + 1
         needed = _inside(start, stop, size)
         return Share(output, needed, skip=first - needed.start * window.stride)
 
-    return Plan(owned, tuple(share(one) for one in divide(output_size, len(owned))))
+    return Plan(owned, tuple(map(share, divide(output_size, len(owned)))))
 
 
 def repeated(owned: Spans, factor: int) -> Plan:
     """Plan what repeats each row `factor` times."""
 
-    def share(output: Span) -> Share:
-        needed = Span(output.start // factor, -(-output.stop // factor))
+    def share(output: range) -> Share:
+        needed = range(output.start // factor, -(-output.stop // factor))
         return Share(output, needed, skip=output.start - needed.start * factor)
 
-    outputs = divide(owned[-1].stop * factor, len(owned))
-    return Plan(owned, tuple(share(one) for one in outputs))
+    return Plan(owned, tuple(map(share, divide(owned[-1].stop * factor, len(owned)))))
 
 
 def padded(owned: Spans, before: int, after: int) -> Plan:
@@ -228,18 +188,17 @@ def padded(owned: Spans, before: int, after: int) -> Plan:
     """
     size = owned[-1].stop
 
-    def share(output: Span) -> Share:
+    def share(output: range) -> Share:
         start, stop = output.start - before, output.stop - before
-        needed = Span(start, stop).overlap(Span(0, size))
-        if not needed.size:  # nothing but padding
-            return Share(output, Span(0, 0), before=output.size)
+        needed = overlap(range(start, stop), range(size))
+        if not needed:  # nothing but padding
+            return Share(output, range(0), before=len(output))
         return Share(output, needed, before=needed.start - start, after=stop - needed.stop)
 
-    outputs = divide(size + before + after, len(owned))
-    return Plan(owned, tuple(share(one) for one in outputs))
+    return Plan(owned, tuple(map(share, divide(size + before + after, len(owned)))))
 
 
-def _inside(start: int, stop: int, size: int) -> Span:
+def _inside(start: int, stop: int, size: int) -> range:
     """The rows that there are of those asked for, and at least one."""
     start = min(max(start, 0), size - 1)
-    return Span(start, max(start + 1, min(stop, size)))
+    return range(start, max(start + 1, min(stop, size)))

@@ -1,7 +1,6 @@
 """Runs nodes of a graph for one rank of a group that splits layers, on its parts of everything."""
 
-import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -35,13 +34,56 @@ def run_nodes(
         The parts of the leaving tensors, and the new parts of variables that have changed. The
         losses that layers add are the last; they are the same on all ranks.
     """
-    runner = _NodeRunner(plan, dict(tensors), dict(variables), training, groups, same_dropout)
+    known, values = dict(tensors), dict(variables)
+    changed: dict[str, Any] = {}
+    added_losses: tuple[Any, ...] = ()
+    brought: dict[tuple[int, layout.Layout], Any] = {}
+
+    def bring(tensor: int, lies: layout.Layout) -> Any:
+        """Give a tensor in the layout that a node wants; nodes that want the same share it."""
+        if (tensor, lies) not in brought:
+            before = plan.layouts[tensor]
+            brought[tensor, lies] = adjoint.reshard(known[tensor], before, lies, groups)
+        return brought[tensor, lies]
+
     for node in nodes:
-        runner.run(node)
-    changed = {key: runner.variables[key] for key in runner.changed}
-    return execution.Part(
-        _with_one_end(plan.model, runner.tensors, leaving), changed, runner.added_losses
-    )
+        choice = plan.of(node)
+        local = registry.Local(
+            model=plan.model,
+            node=node,
+            split=choice.split,
+            training=training,
+            same_dropout=same_dropout,
+            groups=groups,
+            tensors={one: bring(one, lies) for one, lies in choice.split.wants.items()},
+            variables={key: values[key] for key in node.variables},
+            changed={},
+        )
+        if choice.way == registry.REPLICATED:
+            part = execution.run_nodes(
+                plan.model, (node,), local.tensors, local.variables, training
+            )
+            known |= {one: part.tensors[one] for one in node.outputs}
+            local.changed.update(part.changed)
+            added_losses += part.added_losses
+        else:
+            known |= _with_sizes(local, catalog.rules_of(node)[choice.way].compute(local))
+        values |= local.changed
+        changed |= local.changed
+    return execution.Part(_with_one_end(plan.model, known, leaving), changed, added_losses)
+
+
+def _with_sizes(local: registry.Local, outputs: Sequence[Any]) -> dict[int, Any]:
+    """Give parts the sizes that some operations forget; without them they cannot be gathered."""
+    parts: dict[int, Any] = {}
+    for number, part in zip(local.node.outputs, outputs, strict=True):
+        dims = local.split.gives[number].local(local.model.tensors[number].shape, local.place())
+        parts[number] = (
+            None
+            if part is None
+            else execution.with_logits(tf.ensure_shape(part, dims), execution.logits_of(part))
+        )
+    return parts
 
 
 def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: adjoint.Group) -> Any:
@@ -55,68 +97,6 @@ def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: adjoi
     if logits is None or lies.is_whole:
         return gather(part)
     return execution.with_logits(gather(part), gather(logits))
-
-
-@dataclasses.dataclass(slots=True)
-class _NodeRunner:
-    plan: assignment.Assignment
-    tensors: dict[int, Any]
-    variables: dict[str, Any]
-    training: bool
-    groups: adjoint.Group
-    same_dropout: bool
-    changed: set[str] = dataclasses.field(default_factory=set)
-    added_losses: tuple[Any, ...] = ()
-    _brought: dict[tuple[int, layout.Layout], Any] = dataclasses.field(default_factory=dict)
-
-    def run(self, node: graph.Node) -> None:
-        """Run the next node."""
-        choice = self.plan.of(node)
-        tensors = {one: self._bring(one, lies) for one, lies in choice.split.wants.items()}
-        variables = {key: self.variables[key] for key in node.variables}
-        if choice.way == registry.REPLICATED:
-            part = execution.run_nodes(self.plan.model, (node,), tensors, variables, self.training)
-            self.tensors |= {one: part.tensors[one] for one in node.outputs}
-            self._change(part.changed)
-            self.added_losses += part.added_losses
-            return
-        changed: dict[str, Any] = {}
-        local = registry.Local(
-            model=self.plan.model,
-            node=node,
-            split=choice.split,
-            training=self.training,
-            same_dropout=self.same_dropout,
-            groups=self.groups,
-            tensors=tensors,
-            variables=variables,
-            changed=changed,
-        )
-        outputs = catalog.rules_of(node)[choice.way].compute(local)
-        for number, part in zip(node.outputs, outputs, strict=True):
-            # Some operations forget sizes, without which parts cannot be gathered.
-            dims = choice.split.gives[number].local(
-                self.plan.model.tensors[number].shape, local.place()
-            )
-            self.tensors[number] = (
-                None
-                if part is None
-                else execution.with_logits(tf.ensure_shape(part, dims), execution.logits_of(part))
-            )
-        self._change(changed)
-
-    def _change(self, changed: Mapping[str, Any]) -> None:
-        self.variables |= changed
-        self.changed |= set(changed)
-
-    def _bring(self, tensor: int, lies: layout.Layout) -> Any:
-        """Give a tensor in the layout that a node wants; nodes that want the same share it."""
-        if (tensor, lies) not in self._brought:
-            before = self.plan.layouts[tensor]
-            self._brought[tensor, lies] = adjoint.reshard(
-                self.tensors[tensor], before, lies, self.groups
-            )
-        return self._brought[tensor, lies]
 
 
 def _with_one_end(

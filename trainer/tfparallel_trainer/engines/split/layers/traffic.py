@@ -3,8 +3,10 @@
 import dataclasses
 import enum
 import math
+from collections.abc import Sequence
 
 from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import schedule
 
@@ -66,3 +68,37 @@ def carried(dtype: str) -> str:
     return (
         "int32" if dtype == "bool" or graph.itemsize(dtype) < graph.itemsize("float16") else dtype
     )
+
+
+def resharding(
+    tensor: Sequence[int | None],
+    dtype: str,
+    before: layout.Layout,
+    after: layout.Layout,
+    has_gradient: bool,
+) -> tuple[Traffic, ...]:
+    """What it costs to bring a tensor of a whole shape from one layout into another."""
+    costs: list[Traffic] = []
+    now = before
+    for change in layout.changes(before, after):
+        then = change.apply(now)
+        steps = [(schedule.Work.FORWARD, change.before, change.after, now)]
+        if has_gradient:
+            steps.append((schedule.Work.BACKWARD, change.after, change.before, then))
+        for work, old, new, lies in steps:
+            if old is None:
+                continue  # a slice
+            brought = list(lies.largest(tensor))
+            if new is not None:
+                brought[new[0]] = max(new[1].sizes) * len(new[1].sizes)
+            costs.append(
+                Traffic(
+                    kind=Kind.GATHER if new is None else Kind.EXCHANGE,
+                    axis=change.axis,
+                    work=work,
+                    shape=tuple(brought),
+                    dtype=carried(dtype),
+                )
+            )
+        now = then
+    return tuple(costs)

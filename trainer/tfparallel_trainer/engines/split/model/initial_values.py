@@ -7,7 +7,7 @@ what it draws by a counter (Philox: Salmon et al., Parallel Random Numbers: As E
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,17 +28,17 @@ _ARITHMETIC = frozenset({"AddV2", "Cast", "Identity", "Mul", "RealDiv", "Sub"})
 _WORDS = 4
 """Numbers of 32 bits that the counter gives at a time, for a group of elements."""
 
+Rows = Callable[[int, int], Any]
+"""Draws the rows of one variable from one up to another, as an array."""
+
 
 def of(variables: Mapping[str, Any], parts: Mapping[str, shard.Part]) -> Iterator[tuple[str, Any]]:
-    """Give the parts of the initial values of some variables, one variable after the other.
+    """Give key and part of the initial values of some variables, one variable after the other.
 
     In memory is what the caller keeps, and at most one small variable or a block of a large one. A
     large one that has to be drawn as a whole (Orthogonal, arrays) is there too. A layer must not be
     built with the shape of its part: its initialiser would draw other numbers, and some scale
     them by the shape.
-
-    Yields:
-        Key and part.
     """
     for key, part in parts.items():
         variable = variables[key]
@@ -52,29 +52,6 @@ def of(variables: Mapping[str, Any], parts: Mapping[str, shard.Part]) -> Iterato
         # Copied, because a slice (and TensorFlow's, too) would keep the whole in memory.
         yield key, np.array(whole[part])
         del whole
-
-
-class Rows:
-    """Draws rows of one variable."""
-
-    def __init__(self, graph: Any, source: Any, result: Any) -> None:
-        """Take the operation of a trace that draws, and the tensor that is the initial value."""
-        self._shape = tuple(result.shape)
-        self._row = math.prod(self._shape[1:])
-        wide = source.outputs[0].dtype.size > 4
-        self._group = _WORDS // 2 if wide else _WORDS
-        self._step = _STEPS[source.type] * (self._group if source.type in _EACH else 1)
-        self._draw = _function(graph.as_graph_def(), source, result, self._step)
-
-    def __call__(self, low: int, high: int) -> Any:
-        """Give the rows from `low` up to `high` as an array."""
-        first, count = low * self._row, (high - low) * self._row
-        before = first % self._group
-        drawn = self._draw(
-            tf.constant(first // self._group * self._step, tf.uint64),
-            tf.constant([before + count], tf.int32),
-        )
-        return drawn.numpy()[before:].reshape((high - low, *self._shape[1:]))
 
 
 def _in_blocks(variable: Any, part: shard.Part, rows: Rows, dtype: tf.DType) -> Any:
@@ -103,7 +80,22 @@ def rows_of(variable: Any) -> Rows | None:
     sources = set(_sources(result))
     if len(sources) != 1 or None in sources:
         return None
-    return Rows(concrete.graph, sources.pop(), result)
+    source = sources.pop()
+    row_shape = tuple(result.shape[1:])
+    row = math.prod(row_shape)
+    group = _WORDS // 2 if source.outputs[0].dtype.size > 4 else _WORDS
+    step = _STEPS[source.type] * (group if source.type in _EACH else 1)
+    draw = _function(concrete.graph.as_graph_def(), source, result, step)
+
+    def rows(low: int, high: int) -> Any:
+        before = low * row % group
+        drawn = draw(
+            tf.constant(low * row // group * step, tf.uint64),
+            tf.constant([before + (high - low) * row], tf.int32),
+        )
+        return drawn.numpy()[before:].reshape((high - low, *row_shape))
+
+    return rows
 
 
 def _sources(tensor: Any) -> Iterator[Any]:
@@ -134,7 +126,10 @@ def _function(definition: Any, source: Any, result: Any, step: int) -> Any:
             (original,) = tf.graph_util.import_graph_def(
                 definition, return_elements=[counter], name="counter"
             )
-            replaced[counter] = _moved(original, moved)
+            # A number of 128 bits, lower half first.
+            low = original[0] + moved
+            carried = tf.cast(low < moved, tf.uint64)
+            replaced[counter] = tf.concat([[low, original[1] + carried], original[2:]], 0)
         (drawn,) = tf.graph_util.import_graph_def(
             definition, input_map=replaced, return_elements=[result.name], name="rows"
         )
@@ -142,10 +137,3 @@ def _function(definition: Any, source: Any, result: Any, step: int) -> Any:
 
     signature = [tf.TensorSpec((), tf.uint64), tf.TensorSpec((1,), tf.int32)]
     return tf.function(draw, input_signature=signature, autograph=False)
-
-
-def _moved(counter: tf.Tensor, by: tf.Tensor) -> tf.Tensor:
-    """Add to a number of 128 bits, lower half first."""
-    low = counter[0] + by
-    carried = tf.cast(low < by, tf.uint64)
-    return tf.concat([[low, counter[1] + carried], counter[2:]], 0)

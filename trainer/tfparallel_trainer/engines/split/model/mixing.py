@@ -36,8 +36,11 @@ _LENGTH = 8
 _MOST_WEIGHTS = 1 << 26
 """Numbers in the weights of a layer that is tried: no process need hold a larger one whole."""
 
+_HALF_PRECISION = 2
+"""Bytes of a number."""
+
 _HALF = 2
-"""Bytes of a number of half precision."""
+"""Examples of half of a batch, to try what a layer adds to the loss."""
 
 
 def check(model: graph.Graph) -> None:
@@ -66,19 +69,28 @@ def check(model: graph.Graph) -> None:
         fronts |= dict(zip(outputs, tried[likeness], strict=True))
 
 
+def check_added_losses(model: graph.Graph) -> None:
+    """See that what layers add to the loss is a mean over examples.
+
+    Raises:
+        UserCodeError: names a layer that adds something else.
+    """
+    for node in model.nodes:
+        if node.kind is graph.Kind.LAYER and not _adds_mean(model, node):
+            raise errors.UserCodeError(
+                f"What {node.name} adds by add_loss is no mean over examples, and a mesh divides "
+                "the batch over its data axis and into microbatches. Let it be a mean, or let "
+                "mesh.data and mesh.microbatches be 1."
+            )
+
+
 def _known_front(
     model: graph.Graph, node: graph.Node, growing: Sequence[int], fronts: Collection[int]
 ) -> int | None:
     """How many copies of the batch stand one behind the other in what a node gives.
 
-    The further rows that an example has follow each other.
-
-    Args:
-        growing: what it takes that grows with the batch, and all that it gives.
-        fronts: these numbers for what it takes.
-
-    Returns:
-        None where only a trial tells.
+    The further rows that an example has follow each other. Takes the tensors that grow with the
+    batch, and these numbers (`fronts`) for what the node takes; gives None if only a trial tells.
     """
     tensors = [model.tensors[one] for one in growing]
     if len(fronts) > 1 or len({one.rows for one in tensors}) > 1:
@@ -128,8 +140,8 @@ def _tried_fronts(
     if sum(math.prod(one.shape) for one in weights.values()) > _MOST_WEIGHTS:
         return [1] * len(outputs)
     random = np.random.default_rng(0)
-    draws = {one: draw(random, model.tensors[one], fronts[one]) for one in node.inputs}
-    variables = {key: drawn_like(random, one) for key, one in weights.items()}
+    draws = {one: _draw(random, model.tensors[one], fronts[one]) for one in node.inputs}
+    variables = {key: _drawn_like(random, one) for key, one in weights.items()}
     is_random = any(key.startswith(recording.SEED_PREFIX) for key in node.variables)
     batches = (_FIRST, _STAYING if is_random else _MOVED)
     known: dict[int, int] = {}
@@ -162,7 +174,7 @@ def _gathers(node: graph.Node) -> bool:
     )
 
 
-def draw(
+def _draw(
     random: np.random.Generator, tensor: graph.Tensor, front: int = 1
 ) -> Callable[[Sequence[int]], tf.Tensor]:
     """Draw numbers for each example; gives what puts those of some examples into a tensor."""
@@ -183,7 +195,7 @@ def draw(
     return take
 
 
-def drawn_like(random: np.random.Generator, variable: Any) -> tf.Tensor:
+def _drawn_like(random: np.random.Generator, variable: Any) -> tf.Tensor:
     """Numbers in place of a variable's."""
     return _cast(random.uniform(-0.5, 0.5, variable.shape), variable.dtype)
 
@@ -204,11 +216,7 @@ def _computed(
     variables: Mapping[str, tf.Tensor],
     training: bool,
 ) -> dict[int, Any]:
-    """What a node gives, as arrays by the tensor's number.
-
-    Raises:
-        UserCodeError: it fails.
-    """
+    """What a node gives, as arrays by the tensor's number; if it fails, it is a UserCodeError."""
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def run(inputs: Mapping[int, Any], values: Mapping[str, Any]) -> dict[int, Any]:
@@ -255,8 +263,46 @@ def _is_same(one: Any, other: Any) -> bool:
     """Whether numbers are the same, but for the order in which they were added up."""
     if one.dtype.kind in "OSUbiu":
         return bool(np.array_equal(one, other))
-    near = 1e-3 if one.dtype.itemsize > _HALF else 3e-2
+    near = 1e-3 if one.dtype.itemsize > _HALF_PRECISION else 3e-2
     kind = "complex128" if one.dtype.kind == "c" else "float64"
     here, there = (part.astype(kind) for part in (one, other))
     size = np.max(np.abs(here), where=np.isfinite(here), initial=0.0)
     return bool(np.allclose(here, there, rtol=near, atol=near * size, equal_nan=True))
+
+
+def _adds_mean(model: graph.Graph, node: graph.Node) -> bool:
+    """Whether what a layer adds to the loss of a batch is the mean of what it adds to the halves.
+
+    That of Keras' own layers is, but for their regularizers. What is random is taken for a mean.
+    """
+    regularizer = getattr(node.calls, "activity_regularizer", None)
+    if operations.is_of_keras(node.calls) and regularizer is None:
+        return True
+
+    def call(tensors: dict[int, tf.Tensor], variables: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        with keras.StatelessScope(initialize_variables=False):
+            part = execution.run_nodes(model, [node], tensors, variables, training=False)
+        return [tf.cast(tf.reduce_sum(one), tf.float64) for one in part.added_losses]
+
+    traced = tf.function(call, autograph=False)
+    specs = execution.specs(model, node, 2 * _HALF)
+    if not traced.get_concrete_function(*specs).structured_outputs:
+        return True
+    random = np.random.default_rng(0)
+    draws = {one: _draw(random, model.tensors[one]) for one in node.inputs}
+    variables = {key: _drawn_like(random, model.variables[key]) for key in node.variables}
+
+    def added(examples: Sequence[int], seed: int = 0) -> float:
+        tensors = {one: take(examples) for one, take in draws.items()}
+        seeded = {
+            key: value if value.dtype.is_floating else value + tf.cast(seed, value.dtype)
+            for key, value in variables.items()
+        }
+        return float(sum(one.numpy() for one in traced(tensors, seeded)))
+
+    every = range(2 * _HALF)
+    whole = added(every)
+    halves = added(every[:_HALF]), added(every[_HALF:])
+    if np.isclose(whole, np.mean(halves), rtol=1e-3, equal_nan=True):
+        return True
+    return whole != added(every, seed=1)

@@ -1,5 +1,6 @@
 """Keras' layers, operations and activations: which work on each element, or run a user's code."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -39,6 +40,11 @@ def layers(names: str) -> tuple[type, ...]:
         for name in names.split()
         for number in ("123" if "*" in name else "1")
     )
+
+
+def axes(axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    """One axis or several of a tensor of `rank` dimensions, counted from the first."""
+    return tuple(one % rank for one in ((axis,) if isinstance(axis, int) else axis))
 
 
 def is_of_keras(layer: object) -> bool:

@@ -5,7 +5,7 @@ from a seed that the graph knows. Otherwise ranks would go on with different num
 would draw the same.
 """
 
-from collections.abc import Iterator
+import itertools
 from typing import Any
 
 import keras
@@ -59,16 +59,10 @@ def _drawing(model: graph.Graph, node: graph.Node) -> str:
     traced = tf.function(call, autograph=False).get_concrete_function(*specs)
     if generator.drew:
         return "keras.random"
-    names = (name for name in _operations(traced.graph.as_graph_def()) if _keeps_state(name))
-    return next(names, "")
-
-
-def _operations(definition: Any) -> Iterator[str]:
-    """The types of the operations of a graph and of the functions that it calls."""
-    yield from (node.op for node in definition.node)
-    for function in definition.library.function:
-        yield from (node.op for node in function.node_def)
-
-
-def _keeps_state(name: str) -> bool:
-    return not name.startswith("Stateless") and any(one in name for one in _STATEFUL)
+    definition = traced.graph.as_graph_def()
+    functions = (function.node_def for function in definition.library.function)
+    for operation in itertools.chain(definition.node, *functions):
+        name: str = operation.op
+        if not name.startswith("Stateless") and any(one in name for one in _STATEFUL):
+            return name
+    return ""

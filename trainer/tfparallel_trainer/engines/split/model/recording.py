@@ -87,7 +87,11 @@ class _Recorder:
             symbolic_outputs = symbolic_outputs[0]  # as Keras gives it
         names = loss.names_of(self._model, symbolic_outputs)
         model_outputs = tuple(
-            graph.Output(name, self._known[id(one)], self._mask_number(one))
+            graph.Output(
+                name,
+                self._known[id(one)],
+                None if (mask := self._mask(one)) is None else self._known[id(mask)],
+            )
             for name, one in loss.split(symbolic_outputs, names, "The model's output").items()
         )
         leaving = (number for one in model_outputs for number in (one.tensor, one.mask))
@@ -164,21 +168,14 @@ class _Recorder:
         previous = keywords.get("mask")
         if previous is None:
             previous = keras.tree.map_structure(self._mask, first)
-        if operation.supports_masking:
-            self._masks_of(path, operation, first, previous, result)
-        return result
-
-    def _masks_of(self, path: str, layer: Any, first: Any, previous: Any, result: Any) -> None:
-        """Find the masks of a layer's outputs, and record how they are computed when they are."""
-        masks = layer.compute_mask(first, previous)
-        if masks is None:
-            return
+        masks = operation.compute_mask(first, previous) if operation.supports_masking else None
         leaves = keras.tree.flatten(masks)
         if any(one is not None and id(one) not in self._known for one in leaves):
-            self._add(graph.Kind.MASK, path, layer, (first, previous), {}, masks)
+            self._add(graph.Kind.MASK, path, operation, (first, previous), {}, masks)
         for output, mask in zip(keras.tree.flatten(result), leaves, strict=False):
             if mask is not None:
                 self._set_mask(self._known[id(output)], mask)
+        return result
 
     def _add(
         self,
@@ -248,10 +245,6 @@ class _Recorder:
     def _mask(self, symbolic: Any) -> Any:
         """The symbolic mask of what may be a symbolic tensor."""
         return self._masks.get(self._known[id(symbolic)]) if _is_tensor(symbolic) else None
-
-    def _mask_number(self, symbolic: Any) -> int | None:
-        mask = self._mask(symbolic)
-        return None if mask is None else self._known[id(mask)]
 
 
 @functools.cache

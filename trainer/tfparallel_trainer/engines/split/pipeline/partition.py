@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import assignment, layout
 from tfparallel_trainer.engines.split.model import (
-    added_means,
     graph,
     mixing,
     randomness,
@@ -131,7 +130,7 @@ def divide(
     randomness.check(model)
     if mesh.data * microbatches > 1:
         mixing.check(model)
-        added_means.check(model)
+        mixing.check_added_losses(model)
     plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
     plan.check()
     return Partition(

@@ -5,14 +5,14 @@ for query, key and value, [heads, size, features] for the output.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
-from tfparallel_trainer.engines.split.layers.rules import calling, dense, dropout, registry
+from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry
 
 _TENSOR = shape.Axis.TENSOR
 
@@ -23,14 +23,12 @@ class Heads(registry.Rule):
     way = "heads"
     axes = (_TENSOR,)
 
-    def __init__(self, heads: Callable[[Any], tuple[int, int]], names: tuple[str, str]) -> None:
-        self._heads = heads
-        """Of a layer: how many it has for queries, and for keys and values."""
+    def __init__(self, *names: str) -> None:
+        """Take how a layer names its numbers of heads for queries, and for keys and values."""
         self._names = names
-        """What these are called in its configuration."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        layer = call.layer
+        layer, tensors = call.layer, call.model.tensors
         dense.check(layer)
         if layer.get_config()["activity_regularizer"]:
             raise registry.CannotSplitError(
@@ -39,75 +37,83 @@ class Heads(registry.Rule):
         queries, keys = self._heads(layer)
         cut = call.divide("heads for keys and values", keys, _TENSOR)
         both = {queries: cut.times(queries // keys), keys: cut}
-        variables: dict[str, registry.Shard] = {}
         inner, output = _weights(layer)
-        for one in inner:
-            heads = len(one.shape) - 2
-            lies = layout.cut(len(one.shape), heads, both[one.shape[heads]])
-            variables[call.key(one)] = registry.Shard(lies)
-        variables[call.key(output)] = registry.Shard(
-            layout.cut(len(output.shape), 0, both[queries])
+        variables = call.shards(
+            *((one, layout.cut(len(one.shape), -2, both[one.shape[-2]])) for one in inner),
+            (output, layout.cut(len(output.shape), 0, both[queries])),
         )
         gives = {call.result: call.whole(call.result)}
         for scores in call.node.outputs[1:]:
             if len(call.dimensions(scores)) != 4:
                 raise registry.CannotSplitError("it gives the scores of more than one dimension")
             gives[scores] = layout.cut(4, 1, both[queries])
+        spreading = (
+            cost
+            for one in call.node.operands
+            for cost in call.sends(
+                traffic.Kind.SUM,
+                _TENSOR,
+                call.backward(one),
+                tensors[one].shape,
+                tensors[one].dtype,
+            )
+        )
         return registry.Split(
-            gives=gives,
-            variables=variables,
-            costs=(*_spreading(call), *dense.summing(call)),
+            gives=gives, variables=variables, costs=(*spreading, *dense.summing(call))
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer, group = local.layer, local.groups[_TENSOR]
+        config = layer.get_config()
+        if local.same_dropout and local.training and config["dropout"]:
+            return self._as_whole(local)
         _, output = _weights(layer)
         heads = local.split.variables[local.key(output)].layout
-        if local.same_dropout and local.training and layer.get_config()["dropout"]:
-            return self._as_whole(local, heads)
         queries, keys = self._heads(layer)
-        cut = heads.cuts[0]
-        local_queries = cut.sizes[group.index] if cut else queries
-        config = {self._names[0]: local_queries, self._names[1]: local_queries * keys // queries}
+        local_queries = local.variables[local.key(output)].shape[0]
+        local_heads = (local_queries, local_queries * keys // queries)
         variables = dict(local.variables)
-        bias = layer.weights[-1] if layer.get_config()["use_bias"] else None
+        bias = layer.weights[-1] if config["use_bias"] else None
         if bias is not None:  # the sum has it once
             variables[local.key(bias)] = keras.ops.zeros_like(variables[local.key(bias)])
         tensors = dict(local.tensors)
         for one in local.node.operands:
             tensors[one] = adjoint.spread(group, tensors[one])
-        spread = dataclasses.replace(local, tensors=tensors)
         summand, *scores = calling.smaller(
-            spread, config, variables, dropout.seed_offset(local, heads)
+            dataclasses.replace(local, tensors=tensors),
+            dict(zip(self._names, local_heads, strict=True)),
+            variables,
+            heads,
         )
         result = adjoint.total(group, summand)
         if bias is not None:
             result = result + keras.ops.cast(local.value(bias), result.dtype)
         return [result, *scores]
 
-    def _as_whole(self, local: registry.Local, heads: layout.Layout) -> Sequence[Any]:
+    def _as_whole(self, local: registry.Local) -> Sequence[Any]:
         """Attend with all heads on every rank, so that dropout is that of the whole layer."""
-        group = local.groups[_TENSOR]
         variables = dict(local.variables)
         for key, shard in local.split.variables.items():
-            for dimension, cut in enumerate(shard.layout.cuts):
-                if cut is not None:
-                    variables[key] = adjoint.gather(group, variables[key], dimension, cut)
+            whole = layout.whole(len(shard.layout.cuts))
+            variables[key] = adjoint.reshard(variables[key], shard.layout, whole, local.groups)
         result, *scores = calling.smaller(local, {}, variables)
-        cut = heads.cuts[0]
-        return [result, *(adjoint.take(group, one, 1, cut) for one in scores if cut)]
+        layouts = [local.split.gives[number] for number in local.node.outputs[1:]]
+        return [
+            result,
+            *(
+                adjoint.reshard(one, layout.whole(4), lies, local.groups)
+                for one, lies in zip(scores, layouts, strict=True)
+            ),
+        ]
+
+    def _heads(self, layer: Any) -> tuple[int, int]:
+        queries, keys = (getattr(layer, name) for name in self._names)
+        return queries, keys
 
 
-RULES: dict[type, tuple[registry.Rule, ...]] = {
-    keras.layers.MultiHeadAttention: (
-        Heads(lambda layer: (layer.num_heads, layer.num_heads), ("num_heads", "num_heads")),
-    ),
-    keras.layers.GroupQueryAttention: (
-        Heads(
-            lambda layer: (layer.num_query_heads, layer.num_key_value_heads),
-            ("num_query_heads", "num_key_value_heads"),
-        ),
-    ),
+RULES: registry.Rules = {
+    "MultiHeadAttention": (Heads("num_heads", "num_heads"),),
+    "GroupQueryAttention": (Heads("num_query_heads", "num_key_value_heads"),),
 }
 
 
@@ -117,11 +123,3 @@ def _weights(layer: Any) -> tuple[list[Any], Any]:
     if layer.get_config()["use_bias"]:
         weights.pop()
     return weights[:-1], weights[-1]
-
-
-def _spreading(call: registry.Call) -> Iterator[traffic.Traffic]:
-    for one in call.node.operands:
-        tensor = call.model.tensors[one]
-        yield from call.sends(
-            traffic.Kind.SUM, _TENSOR, call.backward(one), tensor.shape, tensor.dtype
-        )

@@ -7,20 +7,24 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import execution, graph, recording
+
+_SPREAD = 715_827_883
+"""Between the seeds of two parts; far beyond the steps that seeds are apart otherwise."""
 
 _NOT_COPIED = ("_initializer", "_regularizer", "_constraint")
 """Endings of what a smaller layer does without: it never has weights of its own."""
 
 
-def call_layer(local: registry.Local, seed: int = 0) -> Sequence[Any]:
-    """Call the node's own layer or operation on the rank's parts, with a seed added to its seeds.
+def call_layer(local: registry.Local, drawn: layout.Layout | None = None) -> Sequence[Any]:
+    """Call the node's own layer or operation on the rank's parts; random numbers lie as `drawn`.
 
     It has no weights that are cut, and does not look at masks.
     """
     node = dataclasses.replace(local.node, masks={})
-    return _run(local, local.model, node, local.variables, seed)
+    return _run(local, local.model, node, local.variables, drawn)
 
 
 class OnParts(registry.Rule):
@@ -34,14 +38,19 @@ def smaller(
     local: registry.Local,
     config: Mapping[str, Any],
     variables: Mapping[str, Any],
-    seed: int = 0,
+    drawn: layout.Layout | None = None,
 ) -> Sequence[Any]:
-    """Call a layer of the same kind that is as large as the rank's part, with a seed added.
+    """Call a layer of the same kind that is as large as the rank's part.
 
-    Its variables have values by the keys of the node's layer.
+    Its variables have values by the keys of the node's layer; random numbers lie as `drawn`.
     """
+    full_config = {
+        name: value
+        for name, value in local.layer.get_config().items()
+        if not name.endswith(_NOT_COPIED)
+    }
     with keras.StatelessScope(initialize_variables=False):
-        layer = _resized(local.layer, config)
+        layer = type(local.layer).from_config({**full_config, **config})
         arguments, keywords = keras.tree.map_structure(
             lambda one: _placeholder(local, one.tensor) if isinstance(one, graph.Edge) else one,
             (local.node.arguments, dict(local.node.keywords)),
@@ -51,7 +60,7 @@ def smaller(
     keys = [key for one in local.layer.variables if (key := local.key(one)) in variables]
     known = dict(zip(keys, layer.variables, strict=True))
     model = dataclasses.replace(local.model, variables=known)
-    return _run(local, model, node, {key: variables[key] for key in keys}, seed)
+    return _run(local, model, node, {key: variables[key] for key in keys}, drawn)
 
 
 def _run(
@@ -59,8 +68,9 @@ def _run(
     model: graph.Graph,
     node: graph.Node,
     variables: Mapping[str, Any],
-    seed: int,
+    drawn: layout.Layout | None,
 ) -> Sequence[Any]:
+    seed = 0 if drawn is None else _seed_offset(local, drawn)
     seed_offset = np.array([seed, 0])
     values = {
         key: value + seed_offset if seed and key.startswith(recording.SEED_PREFIX) else value
@@ -74,11 +84,13 @@ def _run(
     return [part.tensors[one] for one in node.outputs]
 
 
-def _resized(layer: Any, config: Mapping[str, Any]) -> Any:
-    full_config = {
-        name: value for name, value in layer.get_config().items() if not name.endswith(_NOT_COPIED)
-    }
-    return type(layer).from_config({**full_config, **config})
+def _seed_offset(local: registry.Local, lies: layout.Layout) -> int:
+    """What a rank adds to a seed, so that each part of a tensor that lies so has its own."""
+    part = 0
+    for cut in lies.cuts:
+        if cut is not None:
+            part = part * len(cut.sizes) + local.groups[cut.axis].index
+    return part * _SPREAD
 
 
 def _placeholder(local: registry.Local, number: int) -> Any:

@@ -20,11 +20,51 @@ _TENSOR = shape.Axis.TENSOR
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel of a layer, and the dimensions of it that a way cuts; None is whole."""
+    """One kernel of a layer, and its dimensions of filters and channels; None if it has none."""
 
     name: str
     filters: int | None
     channels: int | None
+
+    def shard(
+        self,
+        call: registry.Call,
+        dimension: int | None,
+        cut: layout.Cut,
+        summed: frozenset[shape.Axis] = frozenset(),
+    ) -> dict[str, registry.Shard]:
+        """How it lies when a dimension is divided; of several rows for each channel with those."""
+        kernel = getattr(call.layer, self.name)
+        lies = layout.whole(len(kernel.shape))
+        if dimension is None:
+            return call.shards((kernel, lies), summed=summed | {_TENSOR})
+        lies = lies.put(dimension, cut.times(kernel.shape[dimension] // cut.size))
+        return call.shards((kernel, lies), summed=summed)
+
+
+KERNELS = {
+    "Conv*D": (Kernel("kernel", -1, -2),),
+    "Conv*DTranspose": (Kernel("kernel", -2, -1),),
+    "SeparableConv1D SeparableConv2D": (
+        Kernel("depthwise_kernel", None, -2),
+        Kernel("pointwise_kernel", -1, -2),
+    ),
+    "DepthwiseConv1D DepthwiseConv2D": (Kernel("kernel", None, -2),),
+}
+"""By names of layers, as `operations.layers` takes them."""
+
+
+def shard_filters(
+    call: registry.Call,
+    kernels: Sequence[Kernel],
+    filters: layout.Cut,
+    summed: frozenset[shape.Axis] = frozenset(),
+) -> dict[str, registry.Shard]:
+    """How kernels and bias lie when filters are divided; of a whole kernel ranks have summands."""
+    variables: dict[str, registry.Shard] = {}
+    for one in kernels:
+        variables |= one.shard(call, one.filters, filters, summed)
+    return variables | call.shards((call.layer.bias, layout.cut(1, 0, filters)), summed=summed)
 
 
 class _ConvolutionRule(registry.Rule):
@@ -35,22 +75,20 @@ class _ConvolutionRule(registry.Rule):
 
     def _input(self, call: registry.Call, unit: int = 1) -> tuple[layout.Layout, layout.Cut]:
         """The input cut by channels, as it comes or cut again; `unit` channels stay together."""
-        rank = len(call.dimensions(call.first))
-        place = channels(call.layer, rank)
-        size = call.dimensions(call.first)[place]
+        place = _channels(call.layer)
         cut = call.lies(call.first, place, _TENSOR)
         if cut is None or any(one % unit for one in cut.sizes):
-            cut = call.divide("channels" if unit == 1 else "groups", size, _TENSOR, unit)
-        return layout.cut(rank, place, cut), cut
+            what = "channels" if unit == 1 else "groups"
+            cut = call.divide(what, call.dimensions(call.first)[place], _TENSOR, unit)
+        return call.whole(call.first).put(place, cut), cut
 
     def _output(self, call: registry.Call, cut: layout.Cut) -> layout.Layout:
-        rank = len(call.dimensions(call.result))
         if not operations.is_elementwise(call.layer.activation):
             raise registry.CannotSplitError(
                 "its activation needs all filters: make it a layer of its own, or replicate the "
                 "layer"
             )
-        return layout.cut(rank, channels(call.layer, rank), cut)
+        return call.whole(call.result).put(_channels(call.layer), cut)
 
 
 class Filters(_ConvolutionRule):
@@ -59,18 +97,9 @@ class Filters(_ConvolutionRule):
     way = "filters"
 
     def split(self, call: registry.Call) -> registry.Split:
-        layer = call.layer
-        _check_ungrouped(layer)
-        filters = call.divide("filters", layer.filters, _TENSOR)
-        variables = {
-            call.key(getattr(layer, one.name)): registry.Shard(
-                _kernel(call, one.name, one.filters, filters),
-                frozenset({_TENSOR}) if one.filters is None else frozenset(),
-            )
-            for one in self._kernels
-        }
-        if layer.use_bias:
-            variables[call.key(layer.bias)] = registry.Shard(layout.cut(1, 0, filters))
+        _check_ungrouped(call.layer)
+        filters = call.divide("filters", call.layer.filters, _TENSOR)
+        variables = shard_filters(call, self._kernels, filters)
         costs = dense.spreading(call, call.whole(call.first))
         return call.split(None, self._output(call, filters), variables, costs)
 
@@ -93,12 +122,9 @@ class Channels(_ConvolutionRule):
     def split(self, call: registry.Call) -> registry.Split:
         _check_ungrouped(call.layer)
         input_layout, cut = self._input(call)
-        variables = {
-            call.key(getattr(call.layer, one.name)): registry.Shard(
-                _kernel(call, one.name, one.channels, cut)
-            )
-            for one in self._kernels
-        }
+        variables: dict[str, registry.Shard] = {}
+        for one in self._kernels:
+            variables |= one.shard(call, one.channels, cut)
         return call.split(input_layout, None, variables, dense.summing(call))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -110,9 +136,8 @@ class Channels(_ConvolutionRule):
         (summand,) = calling.smaller(local, without, kernels)
         output = adjoint.total(local.groups[_TENSOR], summand)
         if layer.use_bias:
-            rank = output.shape.rank
-            dims = [1] * rank
-            dims[channels(layer, rank)] = -1
+            dims = [1] * output.shape.rank
+            dims[_channels(layer)] = -1
             output = output + keras.ops.reshape(local.value(layer.bias), dims)
         return [operations.apply(layer.activation, output)]
 
@@ -123,55 +148,46 @@ class Groups(_ConvolutionRule):
     way = "groups"
 
     def split(self, call: registry.Call) -> registry.Split:
-        layer = call.layer
+        layer, place = call.layer, _channels(call.layer)
         dense.check(layer)
-        size = call.dimensions(call.first)[channels(layer, len(call.dimensions(call.first)))]
+        size = call.dimensions(call.first)[place]
         groups = getattr(layer, "groups", size) or 1
         if groups == 1:
             raise registry.CannotSplitError("it has one group: split it by filters or channels")
-        input_layout, cut = self._input(call, (size or 1) // groups)
-        output_dims = call.dimensions(call.result)
-        each = (output_dims[channels(layer, len(output_dims))] or 1) // groups
-        filters = cut.over((size or 1) // groups).times(each)
+        unit = (size or 1) // groups
+        input_layout, cut = self._input(call, unit)
+        each = (call.dimensions(call.result)[place] or 1) // groups
+        filters = cut.over(unit).times(each)
         (kernel,) = self._kernels
-        by = cut if kernel.filters is None else filters
-        place = kernel.channels if kernel.filters is None else kernel.filters
-        variables = {
-            call.key(getattr(layer, kernel.name)): registry.Shard(
-                _kernel(call, kernel.name, place, by)
-            )
-        }
-        if layer.use_bias:
-            variables[call.key(layer.bias)] = registry.Shard(layout.cut(1, 0, filters))
+        if kernel.filters is None:
+            variables = kernel.shard(call, kernel.channels, cut)
+        else:
+            variables = kernel.shard(call, kernel.filters, filters)
+        variables |= call.shards((layer.bias, layout.cut(1, 0, filters)))
         return call.split(input_layout, self._output(call, filters), variables)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
         config: dict[str, Any] = {"activation": None}
         if hasattr(layer, "filters") and self._kernels[0].filters is not None:
-            full_dims = local.model.tensors[local.node.inputs[0]].shape
-            place = channels(layer, len(full_dims))
-            share = local.first.shape[place] / (full_dims[place] or 1)
+            place = _channels(layer)
+            size = local.model.tensors[local.node.inputs[0]].shape[place]
+            share = local.first.shape[place] / (size or 1)
             config["groups"] = round(layer.groups * share)
             config["filters"] = round(layer.filters * share)
         (output,) = calling.smaller(local, config, local.variables)
         return [operations.apply(layer.activation, output)]
 
 
-_PLAIN = Kernel("kernel", -1, -2)
-_TRANSPOSED = Kernel("kernel", -2, -1)
-_DEPTHWISE = Kernel("kernel", None, -2)
-_SEPARABLE = (Kernel("depthwise_kernel", None, -2), Kernel("pointwise_kernel", -1, -2))
-
-_RULES: dict[str, tuple[registry.Rule, ...]] = {
-    "Conv*D": (Filters(_PLAIN), Channels(_PLAIN), Groups(_PLAIN)),
-    "Conv*DTranspose": (Filters(_TRANSPOSED), Channels(_TRANSPOSED)),
-    "SeparableConv1D SeparableConv2D": (Filters(*_SEPARABLE), Channels(*_SEPARABLE)),
-    "DepthwiseConv1D DepthwiseConv2D": (Groups(_DEPTHWISE),),
+_WAYS: dict[str, tuple[type[_ConvolutionRule], ...]] = {
+    "Conv*D": (Filters, Channels, Groups),
+    "Conv*DTranspose": (Filters, Channels),
+    "SeparableConv1D SeparableConv2D": (Filters, Channels),
+    "DepthwiseConv1D DepthwiseConv2D": (Groups,),
 }
 
-RULES: dict[type, tuple[registry.Rule, ...]] = {
-    layer: rules for names, rules in _RULES.items() for layer in operations.layers(names)
+RULES: registry.Rules = {
+    names: tuple(way(*KERNELS[names]) for way in ways) for names, ways in _WAYS.items()
 }
 
 
@@ -181,16 +197,6 @@ def _check_ungrouped(layer: Any) -> None:
         raise registry.CannotSplitError("it has groups: split it by groups")
 
 
-def channels(layer: Any, rank: int) -> int:
+def _channels(layer: Any) -> int:
     """The dimension of the channels in tensors that a layer takes and makes."""
-    return rank - 1 if layer.data_format == "channels_last" else 1
-
-
-def _kernel(
-    call: registry.Call, name: str, dimension: int | None, cut: layout.Cut
-) -> layout.Layout:
-    """The layout of a kernel; one of several rows for each channel is cut with the channels."""
-    dims = getattr(call.layer, name).shape
-    if dimension is None:
-        return layout.whole(len(dims))
-    return layout.cut(len(dims), dimension, cut.times(dims[dimension] // cut.size))
+    return -1 if layer.data_format == "channels_last" else 1

@@ -1,9 +1,14 @@
-"""Dense: kernel [features, units], by units (column) or by features (row).
+"""Dense and EinsumDense: by what their kernel makes (column) or by what it sums (row).
 
-A column and then a row need one sum forward and one backward between them. What the first gives is
+A Dense layer's kernel is [features, units], an EinsumDense's has a letter for each dimension. A
+column and then a row need one sum forward and one backward between them. What the first gives is
 cut as the second wants it. What lies between, such as an activation, works on the parts.
+
+Biases are added by TensorFlow: `keras.ops.add` takes a bias [2, 1] for one of the last dimension
+where that has two rows.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,29 +23,25 @@ from tfparallel_trainer.engines.split.pipeline import schedule
 _TENSOR = shape.Axis.TENSOR
 
 
-class _DenseRule(registry.Rule):
-    axes = (_TENSOR,)
-
-    def _product(self, local: registry.Local, tensor: Any) -> Any:
-        return keras.ops.matmul(tensor, local.value(local.layer.kernel))
-
-
-class Column(_DenseRule):
+class Column(registry.Rule):
     """Each rank computes some of the units from all features."""
 
     way = "column"
+    axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:
-        check(call.layer)
-        units = call.divide("units", call.layer.units, _TENSOR)
+        layer = call.layer
+        check(layer)
+        units = call.divide("units", layer.units, _TENSOR)
         input_layout = _input(call)
         parts = input_layout.put(-1, units)
-        summed = input_layout.axes - {_TENSOR}  # they leave a sum of gradients
-        variables = {call.key(call.layer.kernel): registry.Shard(layout.cut(2, 1, units), summed)}
-        if call.layer.use_bias:
-            variables[call.key(call.layer.bias)] = registry.Shard(layout.cut(1, 0, units), summed)
+        variables = call.shards(
+            (layer.kernel, layout.cut(2, 1, units)),
+            (layer.bias, layout.cut(1, 0, units)),
+            summed=input_layout.axes,  # they leave a sum of gradients
+        )
         costs = spreading(call, input_layout)
-        if operations.is_elementwise(call.layer.activation):
+        if operations.is_elementwise(layer.activation):
             return call.split(input_layout, parts, variables, costs)
         dims, forward = parts.largest(call.dimensions(call.result)), [schedule.Work.FORWARD]
         costs += call.sends(traffic.Kind.GATHER, _TENSOR, forward, dims)
@@ -48,7 +49,7 @@ class Column(_DenseRule):
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer, group = local.layer, local.groups[_TENSOR]
-        units = self._product(local, adjoint.spread(group, local.first))
+        units = _product(local, adjoint.spread(group, local.first))
         if layer.bias is not None:
             units = units + local.value(layer.bias)
         if not operations.is_elementwise(layer.activation):
@@ -58,35 +59,138 @@ class Column(_DenseRule):
         return [operations.apply(layer.activation, units)]
 
 
-class Row(_DenseRule):
+class Row(registry.Rule):
     """Each rank computes a summand of all units from some of the features."""
 
     way = "row"
+    axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:
-        check(call.layer)
+        layer = call.layer
+        check(layer)
         features = call.lies(call.first, -1, _TENSOR) or call.divide(
             "features", call.dimensions(call.first)[-1], _TENSOR
         )
         input_layout = _input(call).put(-1, features)
         output_layout = input_layout.put(-1, None)
-        summed = input_layout.axes - {_TENSOR}  # they leave a sum of gradients
-        variables = {
-            call.key(call.layer.kernel): registry.Shard(layout.cut(2, 0, features), summed)
-        }
-        if call.layer.use_bias:
-            variables[call.key(call.layer.bias)] = registry.Shard(layout.whole(1), summed)
+        variables = call.shards(
+            (layer.kernel, layout.cut(2, 0, features)),
+            (layer.bias, layout.whole(1)),
+            summed=output_layout.axes,  # they leave a sum of gradients
+        )
         return call.split(input_layout, output_layout, variables, summing(call, output_layout))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
-        output = adjoint.total(local.groups[_TENSOR], self._product(local, local.first))
+        output = adjoint.total(local.groups[_TENSOR], _product(local, local.first))
         if layer.bias is not None:
             output = output + local.value(layer.bias)
         return [operations.apply(layer.activation, output)]
 
 
-RULES: dict[type, tuple[registry.Rule, ...]] = {keras.layers.Dense: (Column(), Row())}
+class EinsumColumn(Column):
+    """Each rank computes some of the output along the longest letter that the input has not."""
+
+    def split(self, call: registry.Call) -> registry.Split:
+        check(call.layer)
+        if not operations.is_elementwise(call.layer.activation):
+            raise registry.CannotSplitError(
+                "its activation needs the whole output: make it a layer of its own, or split the "
+                "layer by row"
+            )
+        equation = _Equation.of(call)
+        letters = [one for one in equation.outputs if one not in equation.inputs]
+        letter, cut = equation.divide(call, letters)
+        return call.split(
+            gives=call.whole(call.result).put(equation.outputs[letter], cut),
+            variables=equation.variables(call, letter, cut),
+            costs=spreading(call, call.whole(call.first)),
+        )
+
+
+class EinsumRow(Row):
+    """Each rank computes a summand from some of the input along a letter that is summed.
+
+    That is one along which the input comes cut, or the longest.
+    """
+
+    def split(self, call: registry.Call) -> registry.Split:
+        check(call.layer)
+        equation = _Equation.of(call)
+        summed = [one for one in equation.inputs if one not in equation.outputs]
+        comes = {one: call.lies(call.first, equation.inputs[one], _TENSOR) for one in summed}
+        letter, cut = equation.divide(call, [one for one in summed if comes[one]] or summed)
+        cut = comes[letter] or cut
+        return call.split(
+            call.whole(call.first).put(equation.inputs[letter], cut),
+            variables=equation.variables(call, letter, cut),
+            costs=summing(call),
+        )
+
+
+RULES: registry.Rules = {
+    "Dense": (Column(), Row()),
+    "EinsumDense": (EinsumColumn(), EinsumRow()),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Equation:
+    """Which dimension each letter of an equation is; dots stand for dimensions at either end."""
+
+    inputs: dict[str, int]
+    kernel: dict[str, int]
+    outputs: dict[str, int]
+
+    @classmethod
+    def of(cls, call: registry.Call) -> "_Equation":
+        inputs, rest = call.layer.equation.replace(" ", "").split(",")
+        kernel, outputs = rest.split("->")
+        return cls(
+            _places(inputs, len(call.dimensions(call.first))),
+            _places(kernel, len(call.layer.kernel.shape)),
+            _places(outputs, len(call.dimensions(call.result))),
+        )
+
+    def divide(self, call: registry.Call, letters: Sequence[str]) -> tuple[str, layout.Cut]:
+        """Divide the one of some letters along which the kernel has most rows."""
+        dims = call.layer.kernel.shape
+        sizes = {one: dims[place] for one, place in self.kernel.items() if one in letters}
+        if not sizes:
+            raise registry.CannotSplitError(
+                f"its equation {call.layer.equation} has no such letter: choose the other way"
+            )
+        letter = max(sizes, key=lambda one: sizes[one])
+        return letter, call.divide(f"rows along {letter}", sizes[letter], _TENSOR)
+
+    def variables(
+        self, call: registry.Call, letter: str, cut: layout.Cut
+    ) -> dict[str, registry.Shard]:
+        """How kernel and bias lie; the bias has the last of the output's dimensions."""
+        kernel, bias = call.layer.kernel, call.layer.bias
+        variables = call.shards((kernel, layout.cut(len(kernel.shape), self.kernel[letter], cut)))
+        if bias is None:
+            return variables
+        rank = len(bias.shape)
+        if letter in call.layer.bias_axes:
+            place = self.outputs[letter] - len(call.dimensions(call.result))
+            return variables | call.shards((bias, layout.cut(rank, place, cut)))
+        # Each rank adds the whole bias: to its part, or to the sum.
+        partial = frozenset({_TENSOR}) if letter in self.outputs else frozenset()
+        return variables | call.shards((bias, layout.whole(rank)), summed=partial)
+
+
+def _places(letters: str, rank: int) -> dict[str, int]:
+    front, _, behind = letters.partition("...")
+    places = {one: place for place, one in enumerate(front)}
+    return places | {one: rank - len(behind) + place for place, one in enumerate(behind)}
+
+
+def _product(local: registry.Local, tensor: Any) -> Any:
+    kernel = local.value(local.layer.kernel)
+    if isinstance(local.layer, keras.layers.EinsumDense):
+        return keras.ops.einsum(local.layer.equation, tensor, kernel)
+    return keras.ops.matmul(tensor, kernel)
 
 
 def _input(call: registry.Call) -> layout.Layout:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout
 from tfparallel_trainer.engines.split.layers.rules import dense, registry
-from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.model import graph, operations
 
 _TENSOR = shape.Axis.TENSOR
 
@@ -26,17 +26,23 @@ class Vocabulary(registry.Rule):
     axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:
-        dense.check(call.layer)
+        _check(call.layer)
         rows = call.divide("rows", call.layer.input_dim, _TENSOR)
-        return call.split(variables=_table(call, 0, rows), costs=dense.summing(call))
+        variables = call.shards((call.layer.embeddings, layout.cut(2, 0, rows)))
+        if not _is_reversed(call.node):
+            return call.split(variables=variables, costs=dense.summing(call))
+        costs = dense.spreading(call, call.whole(call.first))
+        return call.split(None, call.whole(call.result).put(-1, rows), variables, costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        """Look up the rank's rows, and add up.
+        """Look up the rank's rows, and add up; or give the logits of these.
 
         Only indices of the rank's rows reach the table, so that its gradient names no others.
         Optimizers do not treat a row with a gradient of zero as one without.
         """
         layer, group = local.layer, local.groups[_TENSOR]
+        if _is_reversed(local.node):
+            return [_capped(layer, _product(local, adjoint.spread(group, local.first)))]
         table = local.variables[local.key(layer.embeddings)]
         cut = local.split.variables[local.key(layer.embeddings)].layout.cuts[0]
         begin = sum(cut.sizes[: group.index]) if cut else 0
@@ -60,81 +66,43 @@ class Features(registry.Rule):
     axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:
-        dense.check(call.layer)
+        _check(call.layer)
         features = call.divide("features", call.layer.output_dim, _TENSOR)
-        output_layout = call.whole(call.result).put(-1, features)
-        return call.split(gives=output_layout, variables=_table(call, 1, features))
+        variables = call.shards((call.layer.embeddings, layout.cut(2, 1, features)))
+        if not _is_reversed(call.node):
+            return call.split(None, call.whole(call.result).put(-1, features), variables)
+        input_layout = call.whole(call.first).put(-1, features)
+        return call.split(input_layout, None, variables, dense.summing(call))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
+        if _is_reversed(local.node):  # a summand of all logits
+            summand = _product(local, local.first)
+            return [_capped(layer, adjoint.total(local.groups[_TENSOR], summand))]
         table = local.variables[local.key(layer.embeddings)]
         vectors = keras.ops.take(table, _indices(local.first), axis=0)
         return [keras.ops.cast(vectors, layer.compute_dtype)]
 
 
-class TiedVocabulary(Vocabulary):
-    """Each rank has some of the rows, and gives the logits of these."""
+_TABLES = "Embedding ReversibleEmbedding"
 
-    def split(self, call: registry.Call) -> registry.Split:
-        _check_tied(call.layer)
-        if not _is_reversed(call.node):
-            return super().split(call)
-        rows = call.divide("rows", call.layer.input_dim, _TENSOR)
-        return call.split(
-            gives=call.whole(call.result).put(-1, rows),
-            variables=_table(call, 0, rows),
-            costs=dense.spreading(call, call.whole(call.first)),
-        )
-
-    def compute(self, local: registry.Local) -> Sequence[Any]:
-        if not _is_reversed(local.node):
-            return super().compute(local)
-        states = adjoint.spread(local.groups[_TENSOR], local.first)
-        return [_capped(local.layer, _product(local, states))]
-
-
-class TiedFeatures(Features):
-    """Each rank has some of the features, and gives a summand of all logits."""
-
-    def split(self, call: registry.Call) -> registry.Split:
-        _check_tied(call.layer)
-        if not _is_reversed(call.node):
-            return super().split(call)
-        features = call.divide("features", call.layer.output_dim, _TENSOR)
-        input_layout = call.whole(call.first).put(-1, features)
-        return call.split(
-            input_layout, variables=_table(call, 1, features), costs=dense.summing(call)
-        )
-
-    def compute(self, local: registry.Local) -> Sequence[Any]:
-        if not _is_reversed(local.node):
-            return super().compute(local)
-        logits = adjoint.total(local.groups[_TENSOR], _product(local, local.first))
-        return [_capped(local.layer, logits)]
-
-
-RULES: dict[type, tuple[registry.Rule, ...]] = {
-    keras.layers.Embedding: (Features(), Vocabulary()),
-    keras.layers.ReversibleEmbedding: (TiedFeatures(), TiedVocabulary()),
-}
+RULES: registry.Rules = {_TABLES: (Features(), Vocabulary())}
 
 
 def kind_of(layer: type) -> type:
     """The class whose rules hold for a layer: a subclass that computes as its table is one."""
-    for table in RULES:
+    for table in operations.layers(_TABLES):
         methods = ((getattr(kind, "build", 0), getattr(kind, "call", 0)) for kind in (layer, table))
         if issubclass(layer, table) and len(set(methods)) == 1:
             return table
     return layer
 
 
-def _table(call: registry.Call, dimension: int, cut: layout.Cut) -> dict[str, registry.Shard]:
-    return {call.key(call.layer.embeddings): registry.Shard(layout.cut(2, dimension, cut))}
-
-
-def _check_tied(layer: Any) -> None:
+def _check(layer: Any) -> None:
     dense.check(layer)
-    if not layer.tie_weights or layer.mask_zero:
+    if isinstance(layer, keras.layers.ReversibleEmbedding) and (
+        not layer.tie_weights or layer.mask_zero
+    ):
         raise registry.CannotSplitError(
             "it has a second table, or hangs masks on what it gives: let tie_weights be True and "
             "mask_zero False, or replicate the layer"
@@ -142,6 +110,8 @@ def _check_tied(layer: Any) -> None:
 
 
 def _is_reversed(node: graph.Node) -> bool:
+    if not isinstance(node.calls, keras.layers.ReversibleEmbedding):
+        return False
     call = inspect.signature(node.calls.call).bind(*node.arguments, **node.keywords)
     return bool(call.arguments.get("reverse"))
 

@@ -1,22 +1,24 @@
-"""A layer whose group divides the examples: each rank runs the whole layer on some of them.
+"""Layers that every rank has whole, and runs on some of the examples or of the places.
 
-This is data parallelism within a group that splits layers. It is for a layer that cannot be split
-in another way, or that computes much and gives little, because what it gives is gathered. It is
-taken only when it is asked for. The last microbatch of an epoch may have fewer examples than ranks.
-It is filled up with its last example, and what that gives is left out again: the layer computes
-each example by itself, so these change neither results nor gradients.
+Examples are divided by request: this is data parallelism within a group that splits layers. It is
+for a layer that cannot be split in another way, or that computes much and gives little, because
+what it gives is gathered. The last microbatch of an epoch may have fewer examples than ranks. It is
+filled up with its last example, and what that gives is left out again: the layer computes each
+example by itself, so these change neither results nor gradients.
+
+The places of an image or a sequence are divided as they come.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
-from tfparallel_trainer.engines.split.layers.rules import dense, registry
+from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry, space
 from tfparallel_trainer.engines.split.model import execution, operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
@@ -63,15 +65,44 @@ class Data(registry.Rule):
         return [one[:examples] for one in outputs]
 
 
+class Places(calling.OnParts):
+    """Each rank computes the rows that it has."""
+
+    way = "rows"
+    axes = (space.AXIS,)
+
+    def __init__(self, is_alone: Callable[[Any, int], bool]) -> None:
+        """Take what says of a layer and a rank of tensors whether rows are computed alone."""
+        self._is_alone = is_alone
+
+    def split(self, call: registry.Call) -> registry.Split:
+        layer, rank = call.layer, len(call.dimensions(call.first))
+        dense.check(layer)
+        space.check_activation(call)
+        if call.node.masks or not self._is_alone(layer, rank):
+            raise registry.CannotSplitError(
+                "it has a mask, or what it computes of a row depends on others"
+            )
+        lies = space.as_it_comes(call, channels=False)
+        return call.split(lies, lies, call.unsharded(space.SUMMED))
+
+
+def _is_along_others(layer: Any, rank: int) -> bool:
+    return not {0, space.ROWS}.intersection(operations.axes(layer.axis, rank))
+
+
 _EACH_ALONE = """
-Conv*D Conv*DTranspose DepthwiseConv1D DepthwiseConv2D SeparableConv1D SeparableConv2D Dense
-EinsumDense Embedding GRU GroupNormalization GroupQueryAttention LSTM LayerNormalization
-MultiHeadAttention RMSNormalization SimpleRNN
+Conv*D Conv*DTranspose DepthwiseConv1D DepthwiseConv2D SeparableConv1D SeparableConv2D EinsumDense
+Embedding GRU GroupNormalization GroupQueryAttention LSTM LayerNormalization MultiHeadAttention
+RMSNormalization SimpleRNN
 """
 """Layers that compute each example by itself."""
 
-RULES: dict[type, tuple[registry.Rule, ...]] = {
-    layer: (Data(),) for layer in operations.layers(_EACH_ALONE)
+RULES: registry.Rules = {
+    _EACH_ALONE: (Data(),),
+    "Dense": (Places(lambda _, rank: rank > 2), Data()),
+    "PReLU": (Places(lambda prelu, _: space.ROWS in (prelu.shared_axes or ())),),
+    "UnitNormalization": (Places(_is_along_others),),
 }
 
 

@@ -5,7 +5,6 @@ same time ("rows and filters"). Kernels as Keras has them: [height, width, chann
 so on; the filters of a transposed one are the dimension before the last.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,23 +12,11 @@ import keras
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, rows
-from tfparallel_trainer.engines.split.layers.rules import dense, registry, space
+from tfparallel_trainer.engines.split.layers.rules import convolution, dense, registry, space
 from tfparallel_trainer.engines.split.model import operations
 
 _TENSOR = shape.Axis.TENSOR
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of convolution."""
-
-    kernels: tuple[str, ...]
-    """The attributes of the layer that are its kernels; the last one has the filters."""
-    filters: int | None
-    """The dimension of the filters in it; None when each filter belongs to one channel."""
-    plan_of: space.PlanOf
-    apply: Callable[[Any, Any, Sequence[Any], Sequence[rows.Share]], Any]
-    """From the layer, the input, the kernels and the share of each dimension: the output."""
+_TRANSPOSED = operations.layers("Conv*DTranspose")
 
 
 class Rows(registry.Rule):
@@ -38,8 +25,12 @@ class Rows(registry.Rule):
     way = "rows"
     axes: tuple[shape.Axis, ...] = (space.AXIS,)
 
-    def __init__(self, kind: Kind) -> None:
-        self._kind = kind
+    def __init__(
+        self, kernels: Sequence[convolution.Kernel], operation: Callable[..., Any]
+    ) -> None:
+        """Take the layer's kernels, the last of which has the filters, and what applies them."""
+        self._kernels = kernels
+        self._operation = operation
 
     def split(self, call: registry.Call) -> registry.Split:
         input_layout, plan = self._plan(call)
@@ -51,8 +42,7 @@ class Rows(registry.Rule):
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        output = self._convolved(local, local.first)
-        return [operations.apply(local.layer.activation, output)]
+        return [self._convolved(local, local.first)]
 
     def _plan(self, call: registry.Call) -> tuple[layout.Layout, rows.Plan]:
         """How the input is to lie, all channels on each rank, and what the ranks do.
@@ -65,17 +55,26 @@ class Rows(registry.Rule):
         space.check_activation(call)
         sharded_layout = space.sharded_rows(call)
         free = call.input_layouts[call.first].is_whole and call.first not in call.trained
-        plan = space.planned(call, sharded_layout, self._kind.plan_of, free)
+        plan = space.planned(call, sharded_layout, _plan_of, free)
         return call.whole(call.first) if free else sharded_layout, plan
 
     def _convolved(self, local: registry.Local, tensor: Any) -> Any:
         layer = local.layer
-        image, shares = space.brought(local, tensor, self._kind.plan_of)
-        kernels = [local.value(getattr(layer, name)) for name in self._kind.kernels]
-        image = self._kind.apply(layer, image, kernels, shares)
+        image, shares = space.brought(local, tensor, _plan_of)
+        is_transposed = type(layer) in _TRANSPOSED
+        image = self._operation(
+            image if is_transposed else space.surrounded(image, shares),
+            *(local.value(getattr(layer, one.name)) for one in self._kernels),
+            strides=list(layer.strides) if is_transposed else layer.strides,
+            padding="valid",
+            data_format=layer.data_format,
+            dilation_rate=layer.dilation_rate,
+        )
+        if is_transposed:
+            image = space.kept(image, shares)
         if layer.use_bias:
             image = keras.ops.add(image, local.value(layer.bias))
-        return image
+        return operations.apply(layer.activation, image)
 
 
 class RowsAndFilters(Rows):
@@ -85,23 +84,13 @@ class RowsAndFilters(Rows):
     axes = (space.AXIS, _TENSOR)
 
     def split(self, call: registry.Call) -> registry.Split:
-        dimension = self._kind.filters
-        if dimension is None or getattr(call.layer, "groups", 1) > 1:
+        if self._kernels[-1].filters is None or getattr(call.layer, "groups", 1) > 1:
             raise registry.CannotSplitError(
                 "its filters belong to some of its channels each: split it by rows"
             )
         input_layout, plan = self._plan(call)
         units = call.divide("filters", call.layer.filters, _TENSOR)
-        *others, last = (getattr(call.layer, name) for name in self._kind.kernels)
-        both = space.SUMMED | {_TENSOR}
-        variables = {
-            call.key(one): registry.Shard(layout.whole(len(one.shape)), both) for one in others
-        }
-        kernel = layout.whole(len(last.shape)).put(dimension, units)
-        variables[call.key(last)] = registry.Shard(kernel, space.SUMMED)
-        if call.layer.use_bias:
-            bias = registry.Shard(layout.cut(1, 0, units), space.SUMMED)
-            variables[call.key(call.layer.bias)] = bias
+        variables = convolution.shard_filters(call, self._kernels, units, space.SUMMED)
         if not operations.is_elementwise(call.layer.activation):
             raise registry.CannotSplitError(
                 f"its activation {operations.label(call.layer.activation)} needs all filters: "
@@ -115,71 +104,27 @@ class RowsAndFilters(Rows):
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        output = self._convolved(local, adjoint.spread(local.groups[_TENSOR], local.first))
-        return [operations.apply(local.layer.activation, output)]
+        return [self._convolved(local, adjoint.spread(local.groups[_TENSOR], local.first))]
 
 
-def _windows(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
-    return rows.windows(spans, _window(layer, place), layer.padding)
-
-
-def _transposed(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
+def _plan_of(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
+    window = rows.Window(layer.kernel_size[place], layer.strides[place], layer.dilation_rate[place])
+    if type(layer) not in _TRANSPOSED:
+        return rows.windows(spans, window, layer.padding)
     sizes = [1] * len(layer.kernel_size)
     sizes[place] = spans[-1].stop
     output_size = layer.compute_output_shape((1, *sizes, 1))[1 + place]
-    return rows.transposed(spans, output_size, _window(layer, place), layer.padding)
+    return rows.transposed(spans, output_size, window, layer.padding)
 
 
-def _window(layer: Any, place: int) -> rows.Window:
-    return rows.Window(layer.kernel_size[place], layer.strides[place], layer.dilation_rate[place])
-
-
-def _by(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """What applies an operation of Keras to an input that has all its padding."""
-
-    def apply(layer: Any, image: Any, kernels: Sequence[Any], shares: Sequence[rows.Share]) -> Any:
-        return operation(
-            space.surrounded(image, shares),
-            *kernels,
-            strides=layer.strides,
-            padding="valid",
-            data_format=layer.data_format,
-            dilation_rate=layer.dilation_rate,
-        )
-
-    return apply
-
-
-def _by_transposing(
-    layer: Any, image: Any, kernels: Sequence[Any], shares: Sequence[rows.Share]
-) -> Any:
-    full = keras.ops.conv_transpose(
-        image,
-        *kernels,
-        strides=list(layer.strides),
-        padding="valid",
-        data_format=layer.data_format,
-        dilation_rate=layer.dilation_rate,
-    )
-    return space.kept(full, shares)
-
-
-_PLAIN = Kind(("kernel",), -1, _windows, _by(keras.ops.conv))
-_DEPTHWISE = Kind(("kernel",), None, _windows, _by(keras.ops.depthwise_conv))
-_SEPARABLE = Kind(
-    ("depthwise_kernel", "pointwise_kernel"), -1, _windows, _by(keras.ops.separable_conv)
-)
-_TRANSPOSED = Kind(("kernel",), -2, _transposed, _by_transposing)
-
-_KINDS = {
-    "Conv*D": _PLAIN,
-    "DepthwiseConv1D DepthwiseConv2D": _DEPTHWISE,
-    "SeparableConv1D SeparableConv2D": _SEPARABLE,
-    "Conv*DTranspose": _TRANSPOSED,
+_OPERATIONS = {
+    "Conv*D": keras.ops.conv,
+    "DepthwiseConv1D DepthwiseConv2D": keras.ops.depthwise_conv,
+    "SeparableConv1D SeparableConv2D": keras.ops.separable_conv,
+    "Conv*DTranspose": keras.ops.conv_transpose,
 }
 
-RULES: dict[type, tuple[registry.Rule, ...]] = {
-    layer: (RowsAndFilters(kind), Rows(kind))
-    for names, kind in _KINDS.items()
-    for layer in operations.layers(names)
+RULES: registry.Rules = {
+    names: tuple(rule(convolution.KERNELS[names], operation) for rule in (RowsAndFilters, Rows))
+    for names, operation in _OPERATIONS.items()
 }

@@ -5,7 +5,7 @@ Where another one is cut, each rank normalises what it has with the whole weight
 rows that are divided are those of all rows.
 """
 
-import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
 from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry, space
+from tfparallel_trainer.engines.split.model import operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
@@ -34,36 +35,27 @@ class Parts(registry.Rule):
         dense.check(layer)
         if lies.is_whole or getattr(layer, "rms_scaling", False):
             raise registry.CannotSplitError("its input is whole, or it has rms_scaling")
-        reduced = _reduced(layer, len(lies.cuts))
-        weight = registry.Shard(
-            layout.Layout(tuple(lies.cuts[place] for place in reduced)),
-            lies.axes.difference(_axes(lies, reduced)),
+        reduced = operations.axes(layer.axis, len(lies.cuts))
+        axes = _axes(lies, reduced)
+        weight = layout.Layout(tuple(lies.cuts[place] for place in reduced))
+        variables = call.shards(
+            *((getattr(layer, name), weight) for name in self._weights),
+            summed=lies.axes.difference(axes),
         )
-        dims = tuple(
+        dims = [
             1 if place in reduced else size
             for place, size in enumerate(lies.largest(call.dimensions(call.first)))
-        )
-        weights = (getattr(layer, name) for name in self._weights)
-        works = _both_ways(call, self._sums)
-        return call.split(
-            lies,
-            lies,
-            {call.key(one): weight for one in weights if one is not None},
-            itertools.chain.from_iterable(
-                call.sends(traffic.Kind.SUM, axis, works, dims, _exact(layer))
-                for axis in _axes(lies, reduced)
-            ),
-        )
+        ]
+        costs = (cost for axis in axes for cost in _costs(call, axis, dims, self._sums))
+        return call.split(lies, lies, variables, costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
         lies = local.split.wants[local.node.inputs[0]]
         values = tf.cast(local.first, _exact(layer))
-        reduced = _reduced(layer, values.shape.rank)
+        reduced = operations.axes(layer.axis, values.shape.rank)
         full_dims = local.model.tensors[local.node.inputs[0]].shape
-        count = 1
-        for place in reduced:
-            count *= full_dims[place] or 1
+        count = math.prod(full_dims[place] or 1 for place in reduced)
 
         def mean(tensor: tf.Tensor) -> tf.Tensor:
             total = tf.reduce_sum(tensor, reduced, keepdims=True)
@@ -95,9 +87,8 @@ class Groups(registry.Rule):
             cut.over(cut.size // layer.groups)
         except ValueError as error:
             raise registry.CannotSplitError(f"a group would be divided: {error}") from error
-        lies = layout.cut(rank, place, cut)
-        weight = registry.Shard(layout.cut(1, 0, cut))
-        return call.split(lies, lies, {call.key(one): weight for one in layer.weights})
+        lies, weight = layout.cut(rank, place, cut), layout.cut(1, 0, cut)
+        return call.split(lies, lies, call.shards(*((one, weight) for one in layer.weights)))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
@@ -118,23 +109,14 @@ class Batch(space.Passing):
                 "the layer"
             )
         lies = space.as_it_comes(call)
-        channels = lies.cuts[-1]
+        channels = layout.Layout(lies.cuts[-1:])
         summed = lies.axes & space.SUMMED
-        variables = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
-        moments = lies.largest(dims)[-1:]
-        costs = call.sends(traffic.Kind.SUM, space.AXIS, _both_ways(call), moments, _exact(layer))
-        return call.split(
-            lies,
-            lies,
-            {
-                call.key(one): registry.Shard(
-                    layout.Layout((channels,)), summed if one.trainable else frozenset()
-                )
-                for one in variables
-                if one is not None
-            },
-            costs if summed else (),
-        )
+        variables: dict[str, registry.Shard] = {}
+        for one in (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance):
+            is_trained = one is not None and one.trainable
+            variables |= call.shards((one, channels), summed=summed if is_trained else frozenset())
+        costs = _costs(call, space.AXIS, lies.largest(dims)[-1:])
+        return call.split(lies, lies, variables, costs if summed else ())
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
@@ -176,8 +158,7 @@ class GroupsOfRows(registry.Rule):
                 f"its axis is {layer.axis}: give -1, or replicate the layer"
             )
         lies = space.as_it_comes(call, channels=False)
-        moments = (dims[0], layer.groups)
-        costs = call.sends(traffic.Kind.SUM, space.AXIS, _both_ways(call), moments, _exact(layer))
+        costs = _costs(call, space.AXIS, (dims[0], layer.groups))
         return call.split(lies, lies, call.unsharded(space.SUMMED), costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -193,17 +174,12 @@ class GroupsOfRows(registry.Rule):
         return [_scaled(local, tf.reshape(normal, values.shape), ("gamma", "beta"), dims)]
 
 
-RULES: dict[type, tuple[registry.Rule, ...]] = {
-    keras.layers.LayerNormalization: (Parts(("gamma", "beta"), 2),),
-    keras.layers.RMSNormalization: (Parts(("scale",), 1),),
-    keras.layers.GroupNormalization: (Groups(), GroupsOfRows()),
-    keras.layers.BatchNormalization: tuple(Batch(axis) for axis in layout.AXES),
+RULES: registry.Rules = {
+    "LayerNormalization": (Parts(("gamma", "beta"), 2),),
+    "RMSNormalization": (Parts(("scale",), 1),),
+    "GroupNormalization": (Groups(), GroupsOfRows()),
+    "BatchNormalization": Batch.pair(),
 }
-
-
-def _reduced(layer: Any, rank: int) -> list[int]:
-    axes = [layer.axis] if isinstance(layer.axis, int) else list(layer.axis)
-    return [axis % rank for axis in axes]
 
 
 def _axes(lies: layout.Layout, reduced: Sequence[int]) -> list[shape.Axis]:
@@ -211,9 +187,12 @@ def _axes(lies: layout.Layout, reduced: Sequence[int]) -> list[shape.Axis]:
     return [cut.axis for place in reduced if (cut := lies.cuts[place]) is not None]
 
 
-def _both_ways(call: registry.Call, sums: int = 2) -> list[schedule.Work]:
-    """The work of sums that go forward, and of those of their gradients."""
-    return [schedule.Work.FORWARD, *call.backward(call.first)] * sums
+def _costs(
+    call: registry.Call, axis: shape.Axis, dims: Sequence[int | None], sums: int = 2
+) -> tuple[traffic.Traffic, ...]:
+    """The cost of sums that go forward, and of those of their gradients."""
+    works = [schedule.Work.FORWARD, *call.backward(call.first)] * sums
+    return call.sends(traffic.Kind.SUM, axis, works, dims, _exact(call.layer))
 
 
 def _moments(

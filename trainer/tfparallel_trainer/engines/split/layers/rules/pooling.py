@@ -1,28 +1,24 @@
-"""Pooling of images whose rows are divided; and pooling of all rows into one."""
+"""Images whose rows are divided: pooling, also of all rows into one, padding and repeating."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer.comms import collectives, shape
+from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.engines.split.layers import adjoint, layout, rows, traffic
 from tfparallel_trainer.engines.split.layers.rules import registry, space
-from tfparallel_trainer.engines.split.model import operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
 class Windows(space.Sliding):
     """Each rank pools its rows and its halo; channels stay as they come."""
 
-    def __init__(self, axis: shape.Axis) -> None:
-        super().__init__(axis, _plan)
-
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
-        image, shares = space.brought(local, local.first, _plan)
+        image, shares = space.brought(local, local.first, self._plan_of)
         options = {
             "pool_size": layer.pool_size,
             "strides": layer.strides,
@@ -37,11 +33,34 @@ class Windows(space.Sliding):
         return [pooled * tf.constant(_scale(layer, shares, sizes), pooled.dtype)]
 
 
+class Borders(space.Sliding):
+    """Layers that add or leave out rows: zero padding, cropping, repeating."""
+
+    def split(self, call: registry.Call) -> registry.Split:
+        interpolation = getattr(call.layer, "interpolation", "nearest")
+        if interpolation != "nearest":
+            raise registry.CannotSplitError(
+                f"its interpolation is {interpolation}: give nearest, or replicate the layer"
+            )
+        return super().split(call)
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        layer = local.layer
+        image, shares = space.brought(local, local.first, self._plan_of)
+        for dimension, one in enumerate(shares[1:], space.ROWS + 1):
+            chosen = slice(one.input.start, one.input.stop)
+            image = image[(*[slice(None)] * dimension, chosen)]
+        if hasattr(layer, "size"):
+            for dimension, factor in enumerate(_each(layer.size), space.ROWS):
+                image = tf.repeat(image, factor, dimension)
+            return [space.kept(image, shares)]
+        return [space.surrounded(image, shares)]
+
+
 class Total(space.Passing):
     """The mean of all rows; each rank adds up its own."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Divide the rows, if they come divided; the mean is whole."""
         input_layout, output_layout = _reduced(call)
         dims = output_layout.largest(call.dimensions(call.result))
         costs = call.sends(traffic.Kind.SUM, space.AXIS, [schedule.Work.FORWARD], dims)
@@ -58,7 +77,6 @@ class Largest(space.Passing):
     """The largest of all rows; each rank finds that of its own."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        """Divide the rows, if they come divided; the largest is whole."""
         input_layout, output_layout = _reduced(call)
         dims = output_layout.largest(call.dimensions(call.result))
         costs = call.sends(traffic.Kind.GATHER, space.AXIS, [schedule.Work.FORWARD], dims)
@@ -95,24 +113,19 @@ def _largest(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _reduced(call: registry.Call) -> tuple[layout.Layout, layout.Layout]:
-    """How the input of what reduces all rows is to lie, and how the output does."""
+    """How the input of what reduces all rows is to lie, and the output: whole but for channels."""
     space.check(call)
     input_layout = space.as_it_comes(call)
     if call.ranks(space.AXIS) > 1 and input_layout.cuts[space.ROWS] is None:
         raise registry.CannotSplitError("its rows come whole, and the ranks would add them up")
-    ends = (
-        input_layout.cuts[0],
-        *[None] * (len(call.dimensions(call.result)) - 2),
-        input_layout.cuts[-1],
-    )
-    return input_layout, layout.Layout(ends)
+    return input_layout, call.whole(call.result).put(-1, input_layout.cuts[-1])
 
 
 def _between(tensor: tf.Tensor) -> list[int]:
     return list(range(1, tensor.shape.rank - 1))
 
 
-def _plan(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
+def _pooled(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
     window = rows.Window(layer.pool_size[place], layer.strides[place])
     return rows.windows(spans, window, layer.padding)
 
@@ -122,20 +135,39 @@ def _scale(layer: Any, shares: Sequence[rows.Share], sizes: Sequence[int]) -> An
     counts = np.ones(())
     for place, (share, size) in enumerate(zip(shares, sizes, strict=True)):
         length, stride = layer.pool_size[place], layer.strides[place]
-        starts = np.arange(share.output.size) * stride + share.input.start - share.before
+        starts = np.arange(len(share.output)) * stride + share.input.start - share.before
         real = np.minimum(starts + length, size) - np.maximum(starts, 0)
         counts = np.multiply.outer(counts, length / real)
     return counts[np.newaxis, ..., np.newaxis]
 
 
-_BY_MODE: dict[Callable[[shape.Axis], registry.Rule], str] = {
-    Windows: "MaxPooling*D AveragePooling*D",
-    Total: "GlobalAveragePooling*D",
-    Largest: "GlobalMaxPooling*D",
-}
+def _padded(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
+    return rows.padded(spans, *_sides(layer.padding, place))
 
-RULES: dict[type, tuple[registry.Rule, ...]] = {
-    layer: tuple(rule(axis) for axis in layout.AXES)
-    for rule, names in _BY_MODE.items()
-    for layer in operations.layers(names)
+
+def _cropped(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
+    before, after = _sides(layer.cropping, place)
+    return rows.padded(spans, -before, -after)
+
+
+def _repeated(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
+    return rows.repeated(spans, _each(layer.size)[place])
+
+
+def _sides(of_layer: Any, place: int) -> Any:
+    """What a layer adds or leaves out before and after; one dimension has no tuple of its own."""
+    return of_layer if isinstance(of_layer[0], int) else of_layer[place]
+
+
+def _each(size: Any) -> tuple[int, ...]:
+    return (size,) if isinstance(size, int) else tuple(size)
+
+
+RULES: registry.Rules = {
+    "MaxPooling*D AveragePooling*D": Windows.pair(_pooled),
+    "GlobalAveragePooling*D": Total.pair(),
+    "GlobalMaxPooling*D": Largest.pair(),
+    "ZeroPadding*D": Borders.pair(_padded),
+    "Cropping*D": Borders.pair(_cropped),
+    "UpSampling*D": Borders.pair(_repeated),
 }

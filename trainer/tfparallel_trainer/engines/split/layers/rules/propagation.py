@@ -1,4 +1,7 @@
-"""What works on each element by itself, or leaves a dimension alone, follows its input's layout."""
+"""What works on each element by itself, or leaves a dimension alone, follows its input's layout.
+
+Dropout and noise do, too.
+"""
 
 import dataclasses
 import math
@@ -49,7 +52,12 @@ class Elementwise(registry.Rule):
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        return calling.call_layer(_spread(local))
+        lies = local.split.gives[local.node.outputs[0]]
+        tensors = dict(local.tensors)
+        for number in local.node.operands:
+            for axis in _missing(lies, local.split.wants[number]):
+                tensors[number] = adjoint.spread(local.groups[axis], tensors[number])
+        return calling.call_layer(dataclasses.replace(local, tensors=tensors))
 
     def _check(self, call: registry.Call, lies: layout.Layout) -> None:
         """Raise a CannotSplitError if parts will not do."""
@@ -93,6 +101,52 @@ class Concatenated(Elementwise):
         )
 
 
+class Random(registry.Rule):
+    """Dropout and noise: each rank draws for its part, from a seed of its own part.
+
+    So parts of one tensor differ, ranks with the same part draw the same, and what is drawn
+    follows from the layer's seed. It is not what the unsplit layer would draw, unless that is
+    asked for: then each rank draws for the whole tensor, and keeps its part.
+    """
+
+    way = "parts"
+
+    def __init__(self, neutral: float) -> None:
+        self._neutral = neutral
+        """What the layer draws its factors (1.0) or summands (0.0) from."""
+
+    def split(self, call: registry.Call) -> registry.Split:
+        input_layout = call.input_layouts[call.first]
+        if input_layout.is_whole:
+            raise registry.CannotSplitError("its input is whole")
+        if getattr(call.layer, "noise_shape", None) is not None:
+            raise registry.CannotSplitError("it has a noise_shape")
+        return call.split(input_layout, input_layout)
+
+    def compute(self, local: registry.Local) -> Sequence[Any]:
+        lies = local.split.wants[local.node.inputs[0]]
+        if local.same_dropout:
+            return [self._as_whole(local, lies)]
+        if isinstance(local.layer, _SPATIAL):  # draws once for all places of an example's channel
+            data_format = getattr(local.layer, "data_format", "channels_last")
+            channels = 1 if data_format == "channels_first" else -1
+            lies = layout.whole(len(lies.cuts)).put(channels, lies.cuts[channels])
+        return calling.call_layer(local, lies)
+
+    def _as_whole(self, local: registry.Local, lies: layout.Layout) -> Any:
+        first = local.node.inputs[0]
+        tensor = local.first
+        full_dims = local.model.tensors[first].shape
+        dims = tuple(
+            here if size is None else size
+            for here, size in zip(keras.ops.shape(tensor), full_dims, strict=True)
+        )
+        neutral = keras.ops.full(dims, self._neutral, tensor.dtype)
+        (drawn,) = calling.call_layer(dataclasses.replace(local, tensors={first: neutral}))
+        part = drawn[lies.part(local.place())]
+        return tensor * part if self._neutral else tensor + part
+
+
 class Moved(calling.OnParts):
     """Dimensions that change places."""
 
@@ -107,9 +161,8 @@ class Moved(calling.OnParts):
         if input_layout.is_whole:
             raise registry.CannotSplitError("its input is whole")
         order = self._order(call.layer, len(input_layout.cuts))
-        return call.split(
-            input_layout, layout.Layout(tuple(input_layout.cuts[place] for place in order))
-        )
+        cuts = tuple(input_layout.cuts[place] for place in order)
+        return call.split(input_layout, layout.Layout(cuts))
 
 
 class Chosen(calling.OnParts):
@@ -192,8 +245,7 @@ def survives(
 
 def _elements(dims: Sequence[int | None]) -> int | None:
     """How many elements there are; None where only the data tells."""
-    known = [size for size in dims if size is not None]
-    return math.prod(known) if len(known) == len(dims) else None
+    return None if None in dims else math.prod(size or 0 for size in dims)
 
 
 def _check_constants(call: registry.Call) -> None:
@@ -225,49 +277,32 @@ def _constants(value: Any) -> Iterator[Any]:
 
 def _like(lies: layout.Layout, dims: Sequence[int | None]) -> layout.Layout:
     """How a tensor is to lie for a result that lies so; where it is broadcast, it stays whole."""
-    cuts = lies.cuts[len(lies.cuts) - len(dims) :]
-    return layout.Layout(
-        tuple(
-            cut if cut is not None and size == cut.size else None
-            for cut, size in zip(cuts, dims, strict=True)
-        )
-    )
+    pairs = zip(lies.cuts[len(lies.cuts) - len(dims) :], dims, strict=True)
+    return layout.Layout(tuple(cut if cut and size == cut.size else None for cut, size in pairs))
 
 
 def _missing(lies: layout.Layout, input_layout: layout.Layout) -> Iterator[shape.Axis]:
     """The axes over which a tensor is broadcast: each rank has a summand of its gradient."""
-    for cut in lies.cuts:
-        if cut is not None and input_layout.dimension(cut.axis) is None:
-            yield cut.axis
-
-
-def _spread(local: registry.Local) -> registry.Local:
-    lies = local.split.gives[local.node.outputs[0]]
-    tensors = dict(local.tensors)
-    for number in local.node.operands:
-        for axis in _missing(lies, local.split.wants[number]):
-            tensors[number] = adjoint.spread(local.groups[axis], tensors[number])
-    return dataclasses.replace(local, tensors=tensors)
+    return (cut.axis for cut in lies.cuts if cut and cut.axis not in input_layout.axes)
 
 
 def _axes(transpose: Any, rank: int) -> Sequence[int]:
-    axes = transpose.axes
-    return tuple(reversed(range(rank))) if axes is None else tuple(axis % rank for axis in axes)
+    return operations.axes(range(rank)[::-1] if transpose.axes is None else transpose.axes, rank)
 
+
+_SPATIAL = operations.layers("SpatialDropout*D")
 
 _NUMBERS = ("offset", "scale")
 """Attributes of layers that work on each element by itself, and may be of several numbers."""
 
-_RULES: dict[str, registry.Rule] = {
-    "Activation ELU LeakyReLU ReLU Softmax": Activation(),
-    "Add Average Identity Maximum Minimum Multiply Rescaling Subtract": Elementwise(),
-    "Flatten Reshape": Reshaped(),
-    "Concatenate": Concatenated(),
-    "Permute": Moved(lambda permute, _: (0, *permute.dims)),
-}
-
-RULES: dict[type, tuple[registry.Rule, ...]] = {
-    layer: (rule,) for names, rule in _RULES.items() for layer in operations.layers(names)
+RULES: registry.Rules = {
+    "Activation ELU LeakyReLU ReLU Softmax": (Activation(),),
+    "Add Average Identity Maximum Minimum Multiply Rescaling Subtract": (Elementwise(),),
+    "Flatten Reshape": (Reshaped(),),
+    "Concatenate": (Concatenated(),),
+    "Dropout GaussianDropout SpatialDropout*D": (Random(neutral=1.0),),
+    "GaussianNoise": (Random(neutral=0.0),),
+    "Permute": (Moved(lambda permute, _: (0, *permute.dims)),),
 }
 
 OPERATIONS: dict[str, tuple[registry.Rule, ...]] = {

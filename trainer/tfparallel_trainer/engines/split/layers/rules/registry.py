@@ -104,11 +104,9 @@ class Call(_OfNode):
         return cut if cut is not None and cut.axis is axis else None
 
     def divide(self, what: str, size: int | None, axis: shape.Axis, unit: int = 1) -> layout.Cut:
-        """Divide a dimension over the ranks of an axis as evenly as can be.
+        """Divide rows, named for people ("units"), over the ranks of an axis as evenly as can be.
 
-        Args:
-            what: what its rows are, for people; such as "units".
-            unit: rows that stay together.
+        Of `unit` rows that follow each other, one rank has all.
 
         Raises:
             CannotSplitError: there are too few.
@@ -136,6 +134,12 @@ class Call(_OfNode):
             variables=variables or {},
             costs=tuple(costs),
         )
+
+    def shards(
+        self, *pairs: tuple[Any, layout.Layout], summed: frozenset[shape.Axis] = frozenset()
+    ) -> dict[str, Shard]:
+        """How variables of the layer lie, by key; None is one that it is without."""
+        return {self.key(one): Shard(lies, summed) for one, lies in pairs if one is not None}
 
     def unsharded(self, summed: frozenset[shape.Axis]) -> dict[str, Shard]:
         """All variables that the node reads, whole on each rank."""
@@ -242,6 +246,9 @@ class Rule(abc.ABC):
         follow the rule of `split.layers.adjoint`.
         """
 
+
+Rules = Mapping[str, tuple[Rule, ...]]
+"""By names of layers, as `operations.layers` takes them, in the order of preference."""
 
 _user_rules: dict[type, dict[str, Rule]] = {}
 """The rules of users, by layer and way."""

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import halo, layout, rows, traffic
+from tfparallel_trainer.engines.split.layers import adjoint, layout, rows, traffic
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import operations
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -97,6 +97,11 @@ class Passing(registry.Rule):
         self.way = "rows" if axis is AXIS else "channels"
         self.axes = (axis,)
 
+    @classmethod
+    def pair(cls, *arguments: Any) -> tuple[registry.Rule, ...]:
+        """The rule for each of the two axes."""
+        return tuple(cls(axis, *arguments) for axis in layout.AXES)
+
 
 PlanOf = Callable[[Any, int, rows.Spans], rows.Plan]
 """Of a layer, along a dimension counted from that of the rows, for an input divided in a way."""
@@ -140,7 +145,7 @@ def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:
     """The rows of each rank of a tensor of a shape; one rank has all where they are whole."""
     cut = lies.cuts[ROWS]
     ends = [0, *itertools.accumulate((dims[ROWS] or 0,) if cut is None else cut.sizes)]
-    return tuple(itertools.starmap(rows.Span, itertools.pairwise(ends)))
+    return tuple(itertools.starmap(range, itertools.pairwise(ends)))
 
 
 def planned(
@@ -160,12 +165,12 @@ def planned(
             f"mesh.spatial is {len(spans)}, and of its output {error}: give at most "
             f"{_most_ranks(make_plan, spans)} spatial ranks, or replicate the layer"
         ) from error
-    if plan.exchange.reach > 1 and not free:
-        least = min(one.size for one in spans)
+    if plan.reach > 1 and not free:
+        least = min(map(len, spans))
         raise registry.CannotSplitError(
             f"mesh.spatial is {len(spans)}, and its halo is wider than a shard. Ranks have as few "
             f"as {least} of the {spans[-1].stop} rows, and need some of ranks that are "
-            f"{plan.exchange.reach} away. Give at most {_most_ranks(make_plan, spans)} spatial "
+            f"{plan.reach} away. Give at most {_most_ranks(make_plan, spans)} spatial "
             "ranks, or replicate the layer"
         )
     return plan
@@ -175,7 +180,7 @@ def _most_ranks(make_plan: Callable[[rows.Spans], rows.Plan], spans: rows.Spans)
     """The most ranks, below those there are, that only neighbours exchange rows with."""
     for ranks in range(len(spans) - 1, 1, -1):
         try:
-            if make_plan(rows.divide(spans[-1].stop, ranks)).exchange.reach <= 1:
+            if make_plan(rows.divide(spans[-1].stop, ranks)).reach <= 1:
                 return ranks
         except ValueError:
             continue
@@ -191,11 +196,10 @@ def halos(call: registry.Call, plan: rows.Plan, lies: layout.Layout) -> Iterator
     """The cost of the rows that change hands, for the rank that sends most of them."""
     if lies.is_whole:  # each rank has all rows
         return
-    exchange, ranks = plan.exchange, range(len(plan.owned))
-    counts = {schedule.Work.FORWARD: exchange.sent, schedule.Work.BACKWARD: exchange.taken}
+    counts = {schedule.Work.FORWARD: plan.sent, schedule.Work.BACKWARD: plan.taken}
     examples, _, *rest = lies.largest(call.dimensions(call.first))
     for work in (schedule.Work.FORWARD, *call.backward(call.first)):
-        if most := max(map(counts[work], ranks)):
+        if most := max(map(counts[work], range(len(plan.owned)))):
             yield from call.sends(traffic.Kind.HALO, AXIS, [work], (examples, most, *rest))
 
 
@@ -218,11 +222,11 @@ def brought(
     is_whole = len(plan.shares) == 1  # channels are divided, and every rank has all rows
     share = plan.shares[0 if is_whole else group.index]
     if is_whole or _is_taken(local):
-        image = halo.part(tensor, share.input, rows.Span(0, tensor.shape[ROWS]))
+        image = tensor[:, share.input.start : share.input.stop]
     else:
-        image = halo.exchange(group, tensor, plan.exchange)
+        image = adjoint.exchange_rows(group, tensor, plan)
     others = enumerate(image.shape[ROWS + 1 : -1], start=1)
-    plans = [plan_of(local.layer, place, (rows.Span(0, size),)) for place, size in others]
+    plans = [plan_of(local.layer, place, (range(size),)) for place, size in others]
     return image, [share, *(one.shares[0] for one in plans)]
 
 
@@ -239,9 +243,9 @@ def kept(tensor: tf.Tensor, shares: Sequence[rows.Share]) -> tf.Tensor:
     """Keep what belongs to the rank's output; zeros take the place of what is missing."""
     pads = [(0, 0)]
     for dimension, share in enumerate(shares, ROWS):
-        begin, end = max(share.skip, 0), max(share.skip + share.output.size, 0)
+        begin, end = max(share.skip, 0), max(share.skip + len(share.output), 0)
         tensor = tensor[(*[slice(None)] * dimension, slice(begin, end))]
-        missing = share.output.size - tensor.shape[dimension]
+        missing = len(share.output) - tensor.shape[dimension]
         before = min(max(-share.skip, 0), missing)
         pads.append((before, missing - before))
     pads += [(0, 0)] * (tensor.shape.rank - len(pads))
@@ -256,4 +260,4 @@ def _is_taken(local: registry.Local) -> bool:
 
 
 def _cut(spans: rows.Spans) -> layout.Cut:
-    return layout.Cut(AXIS, tuple(span.size for span in spans))
+    return layout.Cut(AXIS, tuple(map(len, spans)))
