@@ -47,7 +47,7 @@ def main(batch, written):
         cluster = dataclasses.replace(measured, processes=math.prod(mesh.values()))
         subject = subjects.of(recorded, model.optimizer, cluster, None, times)
         constraints = search_space.Constraints(mesh=mesh, microbatches=microbatches, batch=batch)
-        plan = choose.plan_for(subject, constraints, measured=True)
+        plan = choose.plan_for(subject, constraints)
         events.write("planned", seconds=plan.step_seconds)
 
 

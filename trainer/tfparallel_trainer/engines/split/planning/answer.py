@@ -45,7 +45,7 @@ def answer(question: plan.Question) -> plan.Plan:
         order=question.schedule,
         batch=question.batch,
     )
-    return choose.plan_for(subject, constraints, question.calibrate)
+    return choose.plan_for(subject, constraints)
 
 
 def _measured(cluster: hardware.Cluster, update: hardware.Update) -> hardware.Cluster:
