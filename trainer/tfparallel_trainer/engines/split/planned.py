@@ -130,7 +130,9 @@ def device_memory(count: int) -> int | None:
 
 def _left() -> Iterator[int]:
     """What each limit leaves of itself."""
-    usage = dict(_usage())
+    lines = (_PROCESS / "status").read_text(encoding="ascii", errors="replace").splitlines()
+    pairs = (line.split() for line in lines if line.startswith("Vm"))
+    usage = {name.rstrip(":"): int(kibibytes) * 1024 for name, kibibytes, _ in pairs}
     for folder in _groups():
         try:
             limit = (folder / "memory.max").read_text(encoding="ascii").strip()
@@ -142,14 +144,6 @@ def _left() -> Iterator[int]:
         soft, _ = resource.getrlimit(kind)
         if soft != resource.RLIM_INFINITY:
             yield soft - usage[name]
-
-
-def _usage() -> Iterator[tuple[str, int]]:
-    """What this process has, in bytes, as the kernel names and counts it."""
-    for line in (_PROCESS / "status").read_text(encoding="ascii", errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name.startswith("Vm"):
-            yield name, int(value.split()[0]) * 1024
 
 
 def _groups() -> Iterator[pathlib.Path]:

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import files
 
 MODEL, WEIGHTS = ".keras", ".weights.h5"
 INSIDE = "model.weights.h5"
@@ -104,31 +105,27 @@ def places(file: h5py.Group, variables: Mapping[str, Any]) -> dict[str, str]:
 def fill(
     source: h5py.Group,
     target: h5py.Group,
-    variables: Mapping[str, Any],
-    describe: Callable[[str], tuple[tuple[int, ...], str]],
+    keys: Mapping[str, str],
+    arrays: Mapping[str, files.Entry],
     content: Callable[[str, h5py.Dataset], None],
 ) -> None:
     """Copy a file of weights, with values where it has numbers.
 
     Args:
         source: the file without values, or a group of it.
-        variables: those without values, by key.
-        describe: gives shape and type of a variable by its key.
+        keys: as `places` gives them.
+        arrays: shapes and types of the variables by key.
         content: puts the values of a variable, by key, into a dataset.
-
-    Raises:
-        UserCodeError: see `places`.
     """
-    keys = places(source, variables)
 
     def visit(name: str, item: Any) -> None:
-        key = keys.get(name)
-        if key is not None:
-            shape, kind = describe(key)
-            placed = target.create_dataset(name, shape, np.dtype(tf.as_dtype(kind).as_numpy_dtype))
-            if kind == "bfloat16":
-                placed.attrs[_DTYPE] = kind
-            content(key, placed)
+        if name in keys:
+            array = arrays[keys[name]]
+            kind = np.dtype(tf.as_dtype(array.dtype).as_numpy_dtype)
+            placed = target.create_dataset(name, array.shape, kind)
+            if array.dtype == "bfloat16":
+                placed.attrs[_DTYPE] = array.dtype
+            content(keys[name], placed)
         elif isinstance(item, h5py.Group):
             target.create_group(name).attrs.update(item.attrs)
         else:
