@@ -49,14 +49,11 @@ def cuttable(
 
 
 def condense(model: graph.Graph, weights: Sequence[float], most: int) -> tuple[Block, ...]:
-    """Join nodes that follow each other in series until there are few blocks.
+    """Join nodes that follow each other in series until there are few blocks, in running order.
 
     Two blocks are in series when the first has no other successor and the second no other
     predecessor. The cheapest pair is joined first. What is not in series stays apart, so there may
     be more blocks than are few enough.
-
-    Returns:
-        The blocks in an order in which they can run.
     """
     pairs = _edges(model)
     leaving = collections.Counter(first for first, _ in pairs)
@@ -64,7 +61,7 @@ def condense(model: graph.Graph, weights: Sequence[float], most: int) -> tuple[B
     after = {first: second for first, second in pairs if leaving[first] == entering[second] == 1}
     before = {second: first for first, second in after.items()}
     # Blocks are told by their first node, the only one that others come before.
-    nodes = {place: (place,) for place in range(len(model.nodes))}
+    nodes: dict[int, tuple[int, ...]] = {place: (place,) for place in range(len(model.nodes))}
     weight = dict(enumerate(weights))
     lightest = [(weight[first] + weight[second], first, second) for first, second in after.items()]
     heapq.heapify(lightest)

@@ -97,13 +97,11 @@ class _Search:
         rows, loads = self._known(best.setting.mesh).matrices(best.setting)
         alternatives: list[_Cut] = []
         for stage, place in enumerate(best.path[1:-1]):
-            limited = [rows[stage].copy(), loads[stage].copy()]
-            for one in limited:
-                one[:, place] = np.inf
-            path = cuts.best(
-                [*rows[:stage], limited[0], *rows[stage + 1 :]],
-                [*loads[:stage], limited[1], *loads[stage + 1 :]],
-            )
+            other_rows, other_loads = rows[:], loads[:]
+            for matrices in (other_rows, other_loads):
+                matrices[stage] = matrices[stage].copy()
+                matrices[stage][:, place] = np.inf
+            path = cuts.best(other_rows, other_loads)
             if path is not None:
                 alternatives.append(_Cut(best.setting, path, cuts.step(path, rows, loads)))
         return ranked + sorted(alternatives, key=lambda one: one.value)[:1]

@@ -108,8 +108,7 @@ def evenest(
 def least(values: Sequence[Matrix], of: np.ufunc) -> tuple[tuple[int, ...], float] | None:
     """Find the cut whose sum of values (np.add) or greatest one (np.maximum) is least.
 
-    Returns:
-        The cut, and that sum or value; None when there is no cut.
+    It comes with that sum or value; None when there is no cut.
     """
     reached = values[0][0]
     lasts: list[npt.NDArray[np.intp]] = []

@@ -34,7 +34,8 @@ def predict(
         if isinstance(step, schedule.Action):
             return works[stage][step.work]
         if isinstance(step.tag, programs.Parcel):
-            return messages[cutting.Transfer(*sorted(step.ranks), step.tag.tensor)]
+            first, second = sorted(step.ranks)
+            return messages[cutting.Transfer(first, second, step.tag.tensor)]
         return 0.0  # sums of shared weights are part of the update
 
     pipeline = programs.of_stages(

@@ -180,37 +180,24 @@ def _member(archive: zipfile.ZipFile, path: pathlib.Path) -> IO[bytes]:
     return io.BufferedReader(_Window(path, start, info.file_size))
 
 
-class _Window(io.RawIOBase):
+class _Window(io.FileIO):
     """A part of a file as a file; zipfile would read all that lies before a place to get there."""
 
     def __init__(self, path: pathlib.Path, start: int, size: int) -> None:
-        super().__init__()
-        self._raw = path.open("rb", buffering=0)
+        super().__init__(path)
         self._start = start
         self._size = size
-        self._place = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+        self.seek(0)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        self._place = base + offset
-        return self._place
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: self._size}[whence]
+        return super().seek(self._start + base + offset) - self._start
 
-    def readinto(self, buffer: Any) -> int:
-        count = max(0, min(len(buffer), self._size - self._place))
-        self._raw.seek(self._start + self._place)
-        read = self._raw.readinto(memoryview(buffer)[:count]) or 0
-        self._place += read
-        return read
+    def tell(self) -> int:
+        return super().tell() - self._start
 
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
+    def readinto(self, buffer: Any) -> int | None:
+        return super().readinto(memoryview(buffer)[: max(0, self._size - self.tell())])
 
 
 def _changed(what: str) -> errors.UserCodeError:
