@@ -14,7 +14,7 @@ from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import job_file, plan
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
-from tfparallel_trainer.engines.split.planning import choose, hardware, search_space, subjects
+from tfparallel_trainer.engines.split.planning import choose, hardware, planner, search_space
 
 _USUAL_LENGTH = 128
 """Value for dimensions that are unknown until data is loaded."""
@@ -75,7 +75,7 @@ def over(
             microbatches=job_mesh.microbatches,
             batch=-(-batch // parts) * parts,  # parts may be unequal: the largest counts
         )
-    plan = choose.plan_for(subjects.of(model, optimizer, cluster, _USUAL_LENGTH), constraints)
+    plan = choose.plan_for(planner.subject(model, optimizer, cluster, _USUAL_LENGTH), constraints)
     return Planned(
         mesh=job_file.Mesh(
             **plan.mesh.model_dump(), microbatches=plan.microbatches, schedule=plan.schedule

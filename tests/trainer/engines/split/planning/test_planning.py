@@ -21,9 +21,9 @@ from tfparallel_trainer.engines.split.planning import (
     costs,
     hardware,
     model_costs,
+    planner,
     predict,
     search_space,
-    subjects,
 )
 
 pytestmark = [
@@ -51,7 +51,7 @@ def subject(build: Callable[[], Any], cluster: hardware.Cluster) -> costs.Subjec
 def subject_of(
     recorded: graph.Graph, cluster: hardware.Cluster, optimizer: Any = None
 ) -> costs.Subject:
-    slots_of_weights, fixed = subjects.optimizer_state(
+    slots_of_weights, fixed = planner.optimizer_state(
         optimizer or keras.optimizers.Adam(), recorded.variables
     )
     known = model_costs.of(recorded, slots_of_weights, fixed)
@@ -60,7 +60,7 @@ def subject_of(
         costs=known,
         times=[costs.estimated(one, cluster.device) for one in known.nodes],
         cluster=cluster,
-        shardings_of=subjects.shardings_of(recorded),
+        shardings_of=planner.shardings_of(recorded),
     )
 
 

@@ -69,7 +69,7 @@ class Costs:
     fixed_slots: int
     """Bytes that the optimizer holds on each device besides: its step and learning rate."""
     copies: float = 1.0
-    """As `subjects.optimizer_copies` tells."""
+    """As `planner.optimizer_copies` tells."""
     colocated: frozenset[tuple[int, ...]] = frozenset()
     """Positions of nodes that have to be in one stage, all of a tuple. They change the same
     variables, such as the moving statistics of a layer that is called several times."""

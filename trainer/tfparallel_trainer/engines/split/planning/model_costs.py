@@ -23,7 +23,7 @@ def of(
     Args:
         slots: bytes of optimizer slots of each variable that is trained, by key.
         length: value for dimensions that are unknown until data is loaded.
-        copies: of the gradients while the optimizer updates, as `subjects.optimizer_copies` tells.
+        copies: of the gradients while the optimizer updates, as `planner.optimizer_copies` tells.
 
     Raises:
         BadConfigurationError: there are such dimensions, and no length.

@@ -46,11 +46,10 @@ def predict(
     stages, ended = [], []
     for stage, pair, part, work in zip(model_stages, pairs, parts, works, strict=True):
         sharded = zip(stage.nodes, (known.shardings[place] for place in part), strict=True)
-        taken = [(one, known.directions(one.tensor)) for one in stage.received]
-        given = [(one, known.directions(one.tensor)) for one in stage.sent]
-        message = sum(messages[one] * count for one, count in (*taken, *given))
-        sent = [one for one, _ in given] + [one for one, count in taken if count > 1]
-        sent_bytes = sum(known.message_bytes(one.tensor) for one in sent) * setting.examples
+        transfers = (*stage.received, *stage.sent)
+        message = sum(messages[one] * known.directions(one.tensor) for one in transfers)
+        gradients = [one for one in stage.received if known.directions(one.tensor) > 1]
+        sent = [known.message_bytes(one.tensor) for one in (*stage.sent, *gradients)]
         update = float(sums[pair]) + float(known.applies[pair])
         holds = known.memory(setting, stage.index)
         stages.append(
@@ -67,7 +66,7 @@ def predict(
                 backward_seconds=work[schedule.Work.BACKWARD],
                 message_seconds=message,
                 update_seconds=update,
-                sent_bytes=round(sent_bytes * setting.microbatches),
+                sent_bytes=round(sum(sent) * setting.examples * setting.microbatches),
                 busy_seconds=setting.microbatches * (sum(work.values()) + message) + update,
             )
         )

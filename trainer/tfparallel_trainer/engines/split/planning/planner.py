@@ -1,24 +1,73 @@
-"""What is planned: a recorded model with what it costs, on devices."""
+"""From a model or a question about one, and devices, to what is planned and its plan."""
 
+import dataclasses
 import math
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
+from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import slots
 from tfparallel_trainer.comms import shape
+from tfparallel_trainer.contract import plan
 from tfparallel_trainer.engines.split.layers import assignment, elementwise, layout
 from tfparallel_trainer.engines.split.layers.rules import registry
-from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.model import graph, skeleton
 from tfparallel_trainer.engines.split.pipeline import schedule
-from tfparallel_trainer.engines.split.planning import costs, hardware, model_costs
+from tfparallel_trainer.engines.split.planning import (
+    calibrate,
+    choose,
+    costs,
+    hardware,
+    links,
+    model_costs,
+    search_space,
+)
 
 _IN_TURN = (keras.optimizers.Adafactor, keras.optimizers.Muon)
 """They compute norms and products of a weight's gradient, which come one after the other."""
 
 
-def of(
+def answer(question: plan.Question) -> plan.Plan:
+    """Plan the model of a question.
+
+    Raises:
+        UserCodeError: the module raises, or its model cannot be split.
+        BadConfigurationError: what is asked for is impossible, or does not fit the devices.
+    """
+    module = user.load(pathlib.Path(question.folder), question.module)
+    model = skeleton.build(module, question.seed)
+    recorded = skeleton.recorded(module, model)
+    # Not before: Keras cannot clone a compiled model without weights.
+    skeleton.compile_model(module, model)
+    cluster = hardware.Cluster(
+        processes=question.processes,
+        devices=question.devices,
+        device=hardware.Device(memory=question.memory),
+    )
+    measured = None
+    if question.calibrate:
+        microbatch = max(1, question.batch // (cluster.size * (question.microbatches or 1)))
+        measured = calibrate.measure(recorded, microbatch, question.length)
+        updated = dataclasses.replace(
+            cluster.device, update=calibrate.update(model.optimizer, recorded)
+        )
+        cluster = dataclasses.replace(cluster, device=updated)
+        if cluster.size > 1:
+            cluster = links.measure(cluster)
+    planned = subject(recorded, model.optimizer, cluster, question.length, measured)
+    constraints = search_space.Constraints(
+        mesh=question.mesh,
+        microbatches=question.microbatches,
+        order=question.schedule,
+        batch=question.batch,
+    )
+    return choose.plan_for(planned, constraints)
+
+
+def subject(
     model: graph.Graph,
     optimizer: Any,
     cluster: hardware.Cluster,
