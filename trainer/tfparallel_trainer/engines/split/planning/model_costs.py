@@ -109,14 +109,10 @@ def _shape(model: graph.Graph, number: int, length: int | None) -> tuple[int, ..
     known = model.tensors[number]
     inner = [size for place, size in enumerate(known.shape) if place != known.batch]
     if None in inner and length is None:
+        makers = (one.name for one in model.nodes if number in one.outputs)
+        name = model.input_names[number] if number in model.inputs else next(makers, number)
         raise errors.BadConfigurationError(
-            f"The tensor {_named(model, number)} has the shape {model.tensors[number].shape}, of "
-            "which only the data tells more than the batch: say how long it is with --length."
+            f"The tensor {name} has the shape {known.shape}, of which only the data tells more "
+            "than the batch: say how long it is with --length."
         )
     return tuple(length or 1 if size is None else size for size in inner)
-
-
-def _named(model: graph.Graph, number: int) -> str:
-    if number in model.inputs:
-        return model.input_names[number]
-    return next((one.name for one in model.nodes if number in one.outputs), str(number))
