@@ -17,6 +17,9 @@ from tfparallel_trainer.engines.split.planning import (
     search_space,
 )
 
+_ADDING = 3.0
+"""Bytes read and written for each byte of a gradient that is added to another one."""
+
 _UPDATE_COPIES = 1.0
 """Of the largest gradient, while the optimizer applies it."""
 
@@ -41,7 +44,12 @@ class Tables:
         """Of each node."""
         self._costs = subject.costs
         self._cluster = subject.cluster
-        self._durations = costs.Durations(subject, self.shardings)
+        times = subject.times
+        self._forward = np.array([(one.forward.fixed, one.forward.each) for one in times]).T
+        self._backward = np.array([(one.backward.fixed, one.backward.each) for one in times]).T
+        self._compute = np.array([one.compute for one in self.shardings])
+        self._ahead = np.array([one.forward for one in self.shardings]).T
+        self._back = np.array([one.backward for one in self.shardings]).T
         self._makers = {
             tensor: place
             for place, node in enumerate(subject.model.nodes)
@@ -128,7 +136,7 @@ class Tables:
 
     def seconds(self, nodes: Sequence[int], setting: search_space.Setting) -> tuple[float, float]:
         """Seconds of some nodes for one microbatch, forward and backward, without messages."""
-        forward, backward = self._durations.of(setting)
+        forward, backward = self._durations(setting)
         return float(forward[list(nodes)].sum()), float(backward[list(nodes)].sum())
 
     def message_bytes(self, tensor: int) -> float:
@@ -148,6 +156,28 @@ class Tables:
             self.subject, self.shardings, self._block_of, self._membership
         )
 
+    def _durations(self, setting: search_space.Setting) -> tuple[cuts.Vector, cuts.Vector]:
+        """Seconds of each node for one microbatch, forward and backward, without messages between
+        stages.
+        """
+        link = hardware.link_within(setting.mesh, self._cluster)
+        scaled = setting.examples * self._compute
+        sent = np.array([link.latency, setting.examples / link.bandwidth])
+        # A microbatch adds its gradients to those before it.
+        added = _ADDING * self._gradients * (1 - 1 / setting.microbatches)
+        forward = self._forward[0] + self._forward[1] * scaled + sent @ self._ahead
+        backward = self._backward[0] + self._backward[1] * scaled + sent @ self._back
+        return forward, backward + added / self._cluster.device.update.bandwidth
+
+    @functools.cached_property
+    def _gradients(self) -> cuts.Vector:
+        """Bytes of gradients that each node adds up."""
+        shares = [
+            max((sharding.variables.get(key, 1.0) for key in node.variables), default=1.0)
+            for node, sharding in zip(self.subject.model.nodes, self.shardings, strict=True)
+        ]
+        return np.array([one.gradient_bytes for one in self._costs.nodes]) * shares
+
     def _between(self, of_blocks: cuts.Vector) -> cuts.Matrix:
         """Sums over the blocks of a stage, from what each block has."""
         total = self._membership @ of_blocks
@@ -155,7 +185,7 @@ class Tables:
 
     def _work(self, setting: search_space.Setting) -> cuts.Vector:
         """Seconds of each block for one microbatch, without messages."""
-        forward, backward = self._durations.of(setting)
+        forward, backward = self._durations(setting)
         homes = [self._block_of[node] for node in range(len(forward))]
         seconds = np.bincount(homes, weights=forward + backward, minlength=len(self.blocks))
         return seconds.astype(float)

@@ -6,14 +6,9 @@ Sizes of tensors are linear in the examples of a microbatch: so much for each, a
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.engines.split.planning import cuts, hardware, search_space
-
-_ADDING = 3.0
-"""Bytes read and written for each byte of a gradient that is added to another one."""
+from tfparallel_trainer.engines.split.planning import hardware
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,34 +138,3 @@ class Subject:
     shardings_of: ShardingsOf
     measured: bool = False
     """Whether times come from a measurement on this machine."""
-
-
-class Durations:
-    """Of one model, with one way for each node."""
-
-    def __init__(self, subject: Subject, shardings: Sequence[Sharding]) -> None:
-        times = subject.times
-        self._cluster = subject.cluster
-        self._forward = np.array([(one.forward.fixed, one.forward.each) for one in times]).T
-        self._backward = np.array([(one.backward.fixed, one.backward.each) for one in times]).T
-        self._compute = np.array([one.compute for one in shardings])
-        self._ahead = np.array([one.forward for one in shardings]).T
-        self._back = np.array([one.backward for one in shardings]).T
-        shares = [
-            max((sharding.variables.get(key, 1.0) for key in node.variables), default=1.0)
-            for node, sharding in zip(subject.model.nodes, shardings, strict=True)
-        ]
-        self._gradients = np.array([one.gradient_bytes for one in subject.costs.nodes]) * shares
-
-    def of(self, setting: search_space.Setting) -> tuple[cuts.Vector, cuts.Vector]:
-        """Seconds of each node for one microbatch, forward and backward, without messages between
-        stages.
-        """
-        link = hardware.link_within(setting.mesh, self._cluster)
-        scaled = setting.examples * self._compute
-        sent = np.array([link.latency, setting.examples / link.bandwidth])
-        # A microbatch adds its gradients to those before it.
-        added = _ADDING * self._gradients * (1 - 1 / setting.microbatches)
-        forward = self._forward[0] + self._forward[1] * scaled + sent @ self._ahead
-        backward = self._backward[0] + self._backward[1] * scaled + sent @ self._back
-        return forward, backward + added / self._cluster.device.update.bandwidth
