@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -25,10 +26,8 @@ def predict(
     ordered = dataclasses.replace(model, nodes=tuple(model.nodes[place] for place in order))
     model_stages = cutting.cut(ordered, ends)
     works = [dict(zip(schedule.Work, known.seconds(part, setting), strict=True)) for part in parts]
-    messages: dict[cutting.Transfer, float] = {}
-    for one in itertools.chain.from_iterable(stage.sent for stage in model_stages):
-        link = hardware.link_between(setting.mesh, cluster, one.source, one.target)
-        messages[one] = link.message(known.message_bytes(one.tensor) * setting.examples)
+    sent = itertools.chain.from_iterable(stage.sent for stage in model_stages)
+    messages = {one: _message_seconds(known, setting, one) for one in sent}
 
     def seconds(stage: int, step: programs.Step) -> float:
         if isinstance(step, schedule.Action):
@@ -43,35 +42,11 @@ def predict(
     )
     spans = timeline(programs.lists(pipeline), seconds)
     sums = known.sums(setting)
-    stages, ended = [], []
-    for stage, pair, part, work in zip(model_stages, pairs, parts, works, strict=True):
-        sharded = zip(stage.nodes, (known.shardings[place] for place in part), strict=True)
-        transfers = (*stage.received, *stage.sent)
-        message = sum(messages[one] * known.directions(one.tensor) for one in transfers)
-        gradients = [one for one in stage.received if known.directions(one.tensor) > 1]
-        sent = [known.message_bytes(one.tensor) for one in (*stage.sent, *gradients)]
-        update = float(sums[pair]) + float(known.applies[pair])
-        holds = known.memory(setting, stage.index)
-        stages.append(
-            plan.Stage(
-                nodes=tuple(node.name for node in stage.nodes),
-                split={
-                    node.name: sharding.name
-                    for node, sharding in sharded
-                    if sharding is not costs.REPLICATED
-                },
-                holds=plan.Bytes(**{name: round(float(one[pair])) for name, one in holds.items()}),
-                held_microbatches=setting.held_microbatches(stage.index),
-                forward_seconds=work[schedule.Work.FORWARD],
-                backward_seconds=work[schedule.Work.BACKWARD],
-                message_seconds=message,
-                update_seconds=update,
-                sent_bytes=round(sum(sent) * setting.examples * setting.microbatches),
-                busy_seconds=setting.microbatches * (sum(work.values()) + message) + update,
-            )
-        )
-        end = max(one.end for one in spans if one.stage == stage.index)
-        ended.append(end + float(sums[pair]))
+    ended = [
+        max(one.end for one in spans if one.stage == stage) + float(sums[pair])
+        for stage, pair in enumerate(pairs)
+    ]
+    stages = tuple(map(functools.partial(_stage, known, setting), model_stages, pairs))
     return plan.Plan(
         mesh=setting.axes,
         microbatches=setting.microbatches,
@@ -81,7 +56,7 @@ def predict(
         measured=known.subject.measured,
         order=order,
         ends=ends,
-        stages=tuple(stages),
+        stages=stages,
         ranks=plan.ranks(setting.axes, cluster.devices),
         # No stage changes a weight before all know that all gradients are finite.
         step_seconds=max(ended) + max(float(known.applies[pair]) for pair in pairs),
@@ -91,6 +66,50 @@ def predict(
         reasons=(),
         alternatives=(),
     )
+
+
+def _stage(
+    known: cost_tables.Tables,
+    setting: search_space.Setting,
+    stage: cutting.Stage,
+    pair: tuple[int, int],
+) -> plan.Stage:
+    """Of a stage between two downsets."""
+    part = known.nodes(*pair)
+    sharded = zip(stage.nodes, (known.shardings[place] for place in part), strict=True)
+    forward, backward = known.seconds(part, setting)
+    message = sum(
+        _message_seconds(known, setting, one) * known.directions(one.tensor)
+        for one in (*stage.received, *stage.sent)
+    )
+    gradients = [one for one in stage.received if known.directions(one.tensor) > 1]
+    sent = [known.message_bytes(one.tensor) for one in (*stage.sent, *gradients)]
+    update = float(known.sums(setting)[pair]) + float(known.applies[pair])
+    holds = known.memory(setting, stage.index)
+    return plan.Stage(
+        nodes=tuple(node.name for node in stage.nodes),
+        split={
+            node.name: sharding.name
+            for node, sharding in sharded
+            if sharding is not costs.REPLICATED
+        },
+        holds=plan.Bytes(**{name: round(float(one[pair])) for name, one in holds.items()}),
+        held_microbatches=setting.held_microbatches(stage.index),
+        forward_seconds=forward,
+        backward_seconds=backward,
+        message_seconds=message,
+        update_seconds=update,
+        sent_bytes=round(sum(sent) * setting.examples * setting.microbatches),
+        busy_seconds=setting.microbatches * (forward + backward + message) + update,
+    )
+
+
+def _message_seconds(
+    known: cost_tables.Tables, setting: search_space.Setting, one: cutting.Transfer
+) -> float:
+    cluster = known.subject.cluster
+    link = hardware.link_between(setting.mesh, cluster, one.source, one.target)
+    return link.message(known.message_bytes(one.tensor) * setting.examples)
 
 
 def timeline(
