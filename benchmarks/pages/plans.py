@@ -65,7 +65,7 @@ def question(file: pathlib.Path) -> plan.Question:
 
 def planned(file: pathlib.Path, *, whole: bool = False) -> plan.Plan:
     """The plan of a job, or of its model on one device; loads TensorFlow."""
-    from tfparallel_trainer.engines.split.planning import answer
+    from tfparallel_trainer.engines.split.planning import planner
     from tfparallel_trainer.objective import replica
 
     asked = question(file)
@@ -74,7 +74,7 @@ def planned(file: pathlib.Path, *, whole: bool = False) -> plan.Plan:
         asked = asked.model_copy(update=one_device)
     replica.forget_names()  # a process may have built models before
     with _alone(file.parent):
-        return answer.answer(asked)
+        return planner.answer(asked)
 
 
 @contextlib.contextmanager
@@ -93,7 +93,7 @@ def _alone(folder: pathlib.Path) -> Iterator[None]:
 
 def lacks() -> str:
     """What is said of the embedding that does not fit a device; loads TensorFlow."""
-    from tfparallel_trainer.engines.split.planning import answer
+    from tfparallel_trainer.engines.split.planning import planner
 
     file = DRAWN["split-embedding"]
     page = SPLIT_PAGE.read_text(encoding="utf-8")
@@ -107,7 +107,7 @@ def lacks() -> str:
         }
     )
     try:
-        answer.answer(asked)
+        planner.answer(asked)
     except errors.BadConfigurationError as error:
         return "\n".join(("```", *textwrap.wrap(f"error: {error}", 98), "```", ""))
     raise AssertionError("it fits")

@@ -11,7 +11,7 @@ from benchmarks.scripts import events
 from testing.trainer import planned_models
 from tfparallel_trainer import user
 from tfparallel_trainer.engines.split.model import recording, skeleton
-from tfparallel_trainer.engines.split.planning import choose, hardware, search_space, subjects
+from tfparallel_trainer.engines.split.planning import choose, hardware, planner, search_space
 
 
 def main(count, repeats, most=None):
@@ -23,7 +23,7 @@ def main(count, repeats, most=None):
             began = time.perf_counter()
             recorded = recording.record(model)
             known = time.perf_counter()
-            subject = subjects.of(recorded, keras.optimizers.Adam(), cluster)
+            subject = planner.subject(recorded, keras.optimizers.Adam(), cluster)
             choose.plan_for(subject, search_space.Constraints())
             ended = time.perf_counter()
             events.write("planned", model=name, recorded=known - began, planned=ended - known)

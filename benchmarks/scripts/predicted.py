@@ -22,8 +22,8 @@ from tfparallel_trainer.engines.split.planning import (
     choose,
     hardware,
     links,
+    planner,
     search_space,
-    subjects,
 )
 
 
@@ -45,9 +45,9 @@ def main(batch, written):
     for mesh in meshes:
         microbatches = mesh.pop("microbatches", 1)
         cluster = dataclasses.replace(measured, processes=math.prod(mesh.values()))
-        subject = subjects.of(recorded, model.optimizer, cluster, None, times)
+        subject = planner.subject(recorded, model.optimizer, cluster, None, times)
         constraints = search_space.Constraints(mesh=mesh, microbatches=microbatches, batch=batch)
-        plan = choose.plan_for(subject, constraints, measured=True)
+        plan = choose.plan_for(subject, constraints)
         events.write("planned", seconds=plan.step_seconds)
 
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.planning import blocks, cost_tables, costs, hardware
 
+CLUSTER = hardware.Cluster(processes=8, across=hardware.Link(100.0, 0.01))
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variable:
@@ -89,8 +91,20 @@ def costs_of(model: graph.Graph, sizes: Sequence[float], gradients: bool = True)
     )
 
 
-def times_of(seconds: Sequence[float]) -> list[costs.NodeTime]:
-    return [costs.NodeTime(costs.Line(0.0, one), costs.Line(0.0, 2 * one)) for one in seconds]
+def subject(
+    model: graph.Graph,
+    sizes: Sequence[float],
+    seconds: Sequence[float],
+    cluster: hardware.Cluster = CLUSTER,
+) -> costs.Subject:
+    """Tensors of so many bytes, and nodes that take so long forward, and twice as long backward."""
+    return costs.Subject(
+        model=model,
+        costs=costs_of(model, sizes),
+        times=[costs.NodeTime(costs.Line(0.0, one), costs.Line(0.0, 2 * one)) for one in seconds],
+        cluster=cluster,
+        shardings_of=lambda _: [costs.REPLICATED] * len(model.nodes),
+    )
 
 
 def downsets(block_graph: Sequence[blocks.Block]) -> tuple[int, ...]:
@@ -99,18 +113,11 @@ def downsets(block_graph: Sequence[blocks.Block]) -> tuple[int, ...]:
 
 
 def tables_of(
-    model: graph.Graph, known: costs.Costs, node_times: Sequence[costs.NodeTime]
+    planned: costs.Subject, block_graph: Sequence[blocks.Block] | None = None
 ) -> cost_tables.Tables:
-    """With every cut that there is."""
-    block_graph = blocks.condense(model, [one.each for one in node_times], len(model.nodes))
-    return cost_tables.Tables(
-        model,
-        known,
-        node_times,
-        block_graph,
-        downsets(block_graph),
-        [costs.REPLICATED] * len(model.nodes),
-    )
-
-
-CLUSTER = hardware.Cluster(processes=8, across=hardware.Link(100.0, 0.01))
+    """With every cut that there is between these blocks, or between all nodes."""
+    model = planned.model
+    weights = [one.each for one in planned.times]
+    block_graph = block_graph or blocks.condense(model, weights, len(weights))
+    replicated = [costs.REPLICATED] * len(weights)
+    return cost_tables.Tables(planned, block_graph, downsets(block_graph), replicated)

@@ -34,6 +34,7 @@ class Slot:
     """Which of those that have one weight and one name."""
     axes: tuple[int, ...]
     """Those of the weight that it has."""
+    dtype: str = dataclasses.field(compare=False)
 
 
 def of(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
@@ -42,10 +43,17 @@ def of(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
     The optimizer, built or not, stays as it is, and values of the weights are not used.
 
     Raises:
-        UserCodeError: the optimizer does not let it be seen.
+        UserCodeError: the optimizer cannot be made from its configuration, or does not let it be
+            seen.
     """
     try:
         probe = type(optimizer).from_config(optimizer.get_config())
+    except (TypeError, ValueError) as error:
+        raise errors.UserCodeError(
+            f"The optimizer {type(optimizer).__name__} cannot be made again from its get_config "
+            f"({error}), which training on a mesh needs: let get_config give what __init__ takes."
+        ) from error
+    try:
         probe.build(stand_ins(weights))
         return _read(probe, list(weights))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError) as error:
@@ -150,7 +158,9 @@ def _read(probe: Any, weights: Sequence[str]) -> list[Slot]:
         axes = () if mark is None else _axes(variable)
         number = counted[weight, name]
         counted[weight, name] += 1
-        known[id(variable)] = Slot(weight=weight, name=name, number=number, axes=axes)
+        known[id(variable)] = Slot(
+            weight=weight, name=name, number=number, axes=axes, dtype=variable.dtype
+        )
     return [known[id(variable)] for variable in probe.variables]
 
 

@@ -17,7 +17,7 @@ from tfparallel_trainer.engines.split.layers.rules import (
     embedding,
 )
 from tfparallel_trainer.engines.split.model import operations, skeleton
-from tfparallel_trainer.engines.split.planning import answer
+from tfparallel_trainer.engines.split.planning import planner
 from tfparallel_trainer.objective import replica
 
 PAGE = "how-to/splitting-layers.md"
@@ -96,7 +96,7 @@ def test_ways_may_follow_from_the_model_and_are_checked(
 def test_the_planner_takes_meshes_on_which_wishes_are_granted() -> None:
     replica.forget_names()
     question = plan.Question(folder=str(EXAMPLE), module="ways.py", devices=8, batch=64)
-    chosen_plan = answer.answer(question)
+    chosen_plan = planner.answer(question)
     assert chosen_plan.mesh.spatial > 1
     assert chosen_plan.mesh.tensor > 1
 

@@ -23,10 +23,8 @@ _INSTEAD = (
 _ON_OTHERS = {
     keras.callbacks.EarlyStopping: ("restore_best_weights",),
     keras.callbacks.TensorBoard: (
-        "write_graph",
-        "histogram_freq",
-        "write_images",
-        "embeddings_freq",
+        *("write_graph", "histogram_freq"),
+        *("write_images", "embeddings_freq"),
     ),
 }
 """What Keras' own callbacks may be asked for that needs the model."""
@@ -85,8 +83,8 @@ class Model:
 
     def __init__(self, head: Any, optimizer: Any, callback: str) -> None:
         """Take a head that has the compiled metrics, and the name of the callback."""
-        vars(self).update(_head=head, _callback=callback)
-        vars(self)["optimizer"] = Optimizer(optimizer, callback)
+        shown = Optimizer(optimizer, callback)
+        vars(self).update(_head=head, _callback=callback, optimizer=shown)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("stop_training", "history", "name", "metrics", "metrics_names"):

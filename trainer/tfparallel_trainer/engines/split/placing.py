@@ -25,14 +25,6 @@ class Place:
         process, number = divmod(rank, self.mesh.size // len(self.cluster.tasks))
         return f"{self.cluster.tasks[process].name}/{self.kind}:{number}"
 
-    def of_stage(self, stage: int) -> list[int]:
-        """The ranks that work on a stage, in ascending order."""
-        return [
-            rank
-            for rank in range(self.mesh.size)
-            if self.mesh.coordinates(rank)[shape.Axis.STAGE] == stage
-        ]
-
 
 def describe(
     mesh: job_file.Mesh,
@@ -54,10 +46,12 @@ def describe(
     if expected is not None:
         of_microbatch = [one.forward_seconds + one.backward_seconds for one in expected.stages]
         planned = [expected.microbatches * one for one in of_microbatch]
+    stages = [place.mesh.coordinates(rank)[shape.Axis.STAGE] for rank in range(place.mesh.size)]
     placements = []
     for stage in model_stages[: progress.MAX_STAGES]:
-        ranks = place.of_stage(stage.index)
-        names = _layers(stage)
+        ranks = [rank for rank, index in enumerate(stages) if index == stage.index]
+        calls = (node for node in stage.nodes if node.kind is graph.Kind.LAYER)
+        names = list(dict.fromkeys(node.name.partition("#")[0] for node in calls))
         shown = ranks[: progress.MAX_STAGE_DEVICES]
         placements.append(
             progress.StagePlacement(
@@ -84,15 +78,6 @@ def reasons(plan: plan.Plan) -> tuple[str, ...]:
 
 def _number(seconds: Sequence[float] | None, stage: int) -> str | None:
     return None if seconds is None else progress.format_number(seconds[stage])
-
-
-def _layers(stage: cutting.Stage) -> list[str]:
-    """The names of a stage's layers, each once, in the order in which they are called first."""
-    return list(
-        dict.fromkeys(
-            node.name.partition("#")[0] for node in stage.nodes if node.kind is graph.Kind.LAYER
-        )
-    )
 
 
 def _ends(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import job_file, plan
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
-from tfparallel_trainer.engines.split.planning import choose, hardware, search_space, subjects
+from tfparallel_trainer.engines.split.planning import choose, hardware, planner, search_space
 
 _USUAL_LENGTH = 128
 """Value for dimensions that are unknown until data is loaded."""
@@ -75,7 +75,7 @@ def over(
             microbatches=job_mesh.microbatches,
             batch=-(-batch // parts) * parts,  # parts may be unequal: the largest counts
         )
-    plan = choose.plan_for(subjects.of(model, optimizer, cluster, _USUAL_LENGTH), constraints)
+    plan = choose.plan_for(planner.subject(model, optimizer, cluster, _USUAL_LENGTH), constraints)
     return Planned(
         mesh=job_file.Mesh(
             **plan.mesh.model_dump(), microbatches=plan.microbatches, schedule=plan.schedule
@@ -130,7 +130,9 @@ def device_memory(count: int) -> int | None:
 
 def _left() -> Iterator[int]:
     """What each limit leaves of itself."""
-    usage = dict(_usage())
+    lines = (_PROCESS / "status").read_text(encoding="ascii", errors="replace").splitlines()
+    pairs = (line.split() for line in lines if line.startswith("Vm"))
+    usage = {name.rstrip(":"): int(kibibytes) * 1024 for name, kibibytes, _ in pairs}
     for folder in _groups():
         try:
             limit = (folder / "memory.max").read_text(encoding="ascii").strip()
@@ -142,14 +144,6 @@ def _left() -> Iterator[int]:
         soft, _ = resource.getrlimit(kind)
         if soft != resource.RLIM_INFINITY:
             yield soft - usage[name]
-
-
-def _usage() -> Iterator[tuple[str, int]]:
-    """What this process has, in bytes, as the kernel names and counts it."""
-    for line in (_PROCESS / "status").read_text(encoding="ascii", errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name.startswith("Vm"):
-            yield name, int(value.split()[0]) * 1024
 
 
 def _groups() -> Iterator[pathlib.Path]:

@@ -51,7 +51,7 @@ class Course(engine.Course):
         places = dict(enumerate(self._devices, settings.cluster.me * len(self._devices)))
         self._ranks = ranks.build(module, bare, model_partition, places, examples)
         checks.check(bare)
-        model_state = persistence.prepare(
+        model_state = persistence.Persistence(
             settings, module, all_peers, self._ranks.local, context.out.say
         )
         saved = model_state.saved

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -18,13 +18,12 @@ from tfparallel_trainer.engines.split.model import graph, recording
 from tfparallel_trainer.engines.split.planning import (
     blocks,
     choose,
-    cost_tables,
     costs,
     hardware,
     model_costs,
+    planner,
     predict,
     search_space,
-    subjects,
 )
 
 pytestmark = [
@@ -45,23 +44,23 @@ def skeleton_of(name: str) -> Any:
     return split_models.bare(planned_models.REAL[name])
 
 
-def subject(build: Callable[[], Any], cluster: hardware.Cluster) -> choose.Subject:
+def subject(build: Callable[[], Any], cluster: hardware.Cluster) -> costs.Subject:
     return subject_of(recording.record(split_models.bare(build)), cluster)
 
 
 def subject_of(
     recorded: graph.Graph, cluster: hardware.Cluster, optimizer: Any = None
-) -> choose.Subject:
-    slots_of_weights, fixed = subjects.optimizer_state(
+) -> costs.Subject:
+    slots_of_weights, fixed = planner.optimizer_state(
         optimizer or keras.optimizers.Adam(), recorded.variables
     )
     known = model_costs.of(recorded, slots_of_weights, fixed)
-    return choose.Subject(
+    return costs.Subject(
         model=recorded,
         costs=known,
         times=[costs.estimated(one, cluster.device) for one in known.nodes],
         cluster=cluster,
-        shardings_of=subjects.shardings_of(recorded),
+        shardings_of=planner.shardings_of(recorded),
     )
 
 
@@ -110,27 +109,22 @@ def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
     weights = [one.each for one in model_subject.times]
     few = blocks.condense(model_subject.model, weights, BLOCKS)
     assert 4 <= len(few) <= BLOCKS
-    known = cost_tables.Tables(
-        model_subject.model,
-        model_subject.costs,
-        model_subject.times,
-        few,
-        planned_graphs.downsets(few),
-    )
     [setting] = search_space.every(constraints, cluster.size)
-    assert split_plan.step_seconds <= 1.05 * brute_force(model_subject, known, setting)
+    assert split_plan.step_seconds <= 1.05 * brute_force(model_subject, few, setting)
 
 
 def brute_force(
-    model_subject: choose.Subject, known: cost_tables.Tables, setting: search_space.Setting
+    model_subject: costs.Subject, few: Sequence[blocks.Block], setting: search_space.Setting
 ) -> float:
     """The shortest step of all cuts into two stages.
 
     A step takes at least what each of its stages computes. So cuts are tried in the order of that,
     until it exceeds the shortest step that was found: no other can be shorter.
     """
-    alone = dataclasses.replace(model_subject.cluster, inside=AT_ONCE, across=AT_ONCE)
-    rows, loads = known.matrices(setting, alone)
+    known = planned_graphs.tables_of(model_subject, few)
+    cluster = dataclasses.replace(model_subject.cluster, inside=AT_ONCE, across=AT_ONCE)
+    alone = dataclasses.replace(model_subject, cluster=cluster)
+    rows, loads = planned_graphs.tables_of(alone, few).matrices(setting)
     last = len(known.downsets) - 1
     busy = np.maximum(rows[0][0] + loads[0][0], rows[1][:, last] + loads[1][:, last])
     best = math.inf
@@ -138,12 +132,7 @@ def brute_force(
         if busy[place] >= best:
             break
         path = (0, int(place), last)
-        best = min(
-            best,
-            predict.predict(
-                model_subject.model, known, path, setting, model_subject.cluster
-            ).step_seconds,
-        )
+        best = min(best, predict.predict(known, path, setting).step_seconds)
     return best
 
 

@@ -17,7 +17,6 @@ from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.planning import (
     blocks,
     choose,
-    costs,
     cuts,
     hardware,
     predict,
@@ -101,13 +100,7 @@ def test_weights_are_divided_evenly_where_that_takes_hardly_longer(third: float,
     """Behind three of four layers the stages take equally long, behind two they hold as much."""
     took = [10.0, 10.0 - third, third, 20.0]
     model = planned_graphs.of(planned_graphs.chain(4), {f"w{one}": [one] for one in range(4)})
-    subject = choose.Subject(
-        model=model,
-        costs=planned_graphs.costs_of(model, [0.0] * 4),
-        times=planned_graphs.times_of(took),
-        cluster=hardware.Cluster(processes=2),
-        shardings_of=lambda _: [costs.REPLICATED] * 4,
-    )
+    subject = planned_graphs.subject(model, [0.0] * 4, took, hardware.Cluster(processes=2))
     split_plan = choose.plan_for(
         subject, search_space.Constraints(mesh={"stage": 2}, microbatches=8)
     )
@@ -222,11 +215,8 @@ def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
     several = st.lists(st.integers(0, 20).map(float), min_size=count, max_size=count)
     took, sizes = data.draw(several), data.draw(several)
     setting = setting_of(data.draw, count)
-    known = planned_graphs.tables_of(
-        model, planned_graphs.costs_of(model, sizes), planned_graphs.times_of(took)
-    )
-    cluster = planned_graphs.CLUSTER
-    rows, loads = known.matrices(setting, cluster)
+    known = planned_graphs.tables_of(planned_graphs.subject(model, sizes, took))
+    rows, loads = known.matrices(setting)
     path = cuts.best(rows, loads)
     assert path is not None
 
@@ -241,7 +231,7 @@ def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
                     step_seconds += 2 * (0.01 + sizes[end - 1] * setting.examples / 100.0)
             each.append(step_seconds)
             weights = 16 * ((low == 0) or (high == count))
-            changed = cluster.device.update
+            changed = planned_graphs.CLUSTER.device.update
             update = 7 * weights / changed.bandwidth + bool(weights) * changed.weight_seconds
             update += 2 * 2 * (setting.mesh.size - 1) * 0.01  # numbers, over all ranks
             if setting.mesh.data > 1:
@@ -264,16 +254,13 @@ def test_a_branched_graph_is_cut_nearly_as_well_as_it_can_be(
     took = data.draw(st.lists(st.integers(1, 20).map(float), min_size=count, max_size=count))
     sizes = data.draw(st.lists(st.integers(0, 20).map(float), min_size=count, max_size=count))
     setting = setting_of(data.draw, count)
-    known = planned_graphs.tables_of(
-        model, planned_graphs.costs_of(model, sizes), planned_graphs.times_of(took)
-    )
-    cluster = planned_graphs.CLUSTER
-    rows, loads = known.matrices(setting, cluster)
+    known = planned_graphs.tables_of(planned_graphs.subject(model, sizes, took))
+    rows, loads = known.matrices(setting)
     path = cuts.best(rows, loads)
     assert path is not None
 
     def step(one: tuple[int, ...]) -> float:
-        stage_costs = predict.predict(model, known, one, setting, cluster).stages
+        stage_costs = predict.predict(known, one, setting).stages
         each = [
             stage.forward_seconds + stage.backward_seconds + stage.message_seconds
             for stage in stage_costs

@@ -21,7 +21,7 @@ from tfparallel_trainer.data import arrays, batching
 from tfparallel_trainer.engines.split.engine import ranks as engine
 from tfparallel_trainer.engines.split.engine import steps
 from tfparallel_trainer.engines.split.model import recording, skeleton
-from tfparallel_trainer.engines.split.planning import choose, hardware, search_space, subjects
+from tfparallel_trainer.engines.split.planning import choose, hardware, planner, search_space
 from tfparallel_trainer.objective import replica
 
 MODELS: dict[str, tuple[Callable[[], Any], int]] = {
@@ -53,7 +53,7 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
     replica.forget_names()
     bare = skeleton.build(module, 0)
     recorded = recording.record(bare)
-    subject = subjects.of(recorded, optimizer(), hardware.Cluster())
+    subject = planner.subject(recorded, optimizer(), hardware.Cluster())
     constraints = search_space.Constraints(mesh={}, microbatches=1, batch=rows)
     planned = choose.plan_for(subject, constraints).stages[0].holds.peak
     (first,), (last,) = recorded.inputs, recorded.outputs
@@ -107,6 +107,6 @@ def test_what_has_no_gradient_keeps_nothing() -> None:
         return keras.Sequential([keras.Input((10,)), frozen, keras.layers.Dense(1)])
 
     recorded = recording.record(skeleton.build(ranks.module(build, None), 0))
-    known = subjects.of(recorded, keras.optimizers.SGD(), hardware.Cluster()).costs
+    known = planner.subject(recorded, keras.optimizers.SGD(), hardware.Cluster()).costs
     assert [one.inner_bytes for one in known.nodes] == [0.0, 4.0]
     assert [one.backward for one in known.nodes] == [0.0, 1.0]

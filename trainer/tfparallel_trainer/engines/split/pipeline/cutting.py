@@ -67,7 +67,11 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
         for tensor in tensors
         if tensor not in model.inputs and makers[tensor] != index
     )
-    owners = _owners(model, nodes)
+    read = [dict.fromkeys(key for node in each for key in node.variables) for each in nodes]
+    # The first stage that reads a variable owns it; what none reads is the first stage's.
+    owners = dict.fromkeys(model.variables, 0)
+    for index, keys in reversed(list(enumerate(read))):
+        owners |= dict.fromkeys(keys, index)
     return tuple(
         Stage(
             index=index,
@@ -77,25 +81,10 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
             sent=tuple(one for one in transfers if one.source == index),
             outputs=model.outputs if index == len(nodes) - 1 else (),
             owned=tuple(key for key in model.variables if owners[key] == index),
-            borrowed=tuple(
-                (key, owners[key]) for key in _read(stage_nodes) if owners[key] != index
-            ),
+            borrowed=tuple((key, owners[key]) for key in read[index] if owners[key] != index),
         )
         for index, stage_nodes in enumerate(nodes)
     )
-
-
-def _owners(model: graph.Graph, nodes: Sequence[Sequence[graph.Node]]) -> dict[str, int]:
-    """The first stage that reads a variable owns it; what none reads is the first stage's."""
-    owners: dict[str, int] = {}
-    for index, stage_nodes in enumerate(nodes):
-        for key in _read(stage_nodes):
-            owners.setdefault(key, index)
-    return dict.fromkeys(model.variables, 0) | owners
-
-
-def _read(nodes: Sequence[graph.Node]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(key for node in nodes for key in node.variables))
 
 
 _SHOWN = 30
@@ -114,23 +103,21 @@ def ends_of_names(model: graph.Graph, names: Sequence[str]) -> list[int]:
     called = [node.name.partition("#")[0] for node in model.nodes]
     stage_ends: list[int] = []
     for name in names:
-        places = [
-            place
-            for place, layer in enumerate(called)
-            if layer == name or layer.startswith(f"{name}/")
-        ]
-        if not places:
+        first = next(
+            (place for place, one in enumerate(called) if f"{one}/".startswith(f"{name}/")), None
+        )
+        if first is None:
             raise errors.BadConfigurationError(
                 f"mesh.cuts names {name!r}, and the model calls {_listed(called)}: give one of "
                 "these names, or that of a model among them."
             )
-        if places[0] <= (stage_ends[-1] if stage_ends else 0):
+        if first <= (stage_ends[-1] if stage_ends else 0):
             before = repr(names[len(stage_ends) - 1]) if stage_ends else "the first layer"
             raise errors.BadConfigurationError(
                 f"mesh.cuts names {name!r}, which is not called behind {before}: give names in the "
                 f"order of the calls, {_listed(called)}."
             )
-        stage_ends.append(places[0])
+        stage_ends.append(first)
     return stage_ends
 
 

@@ -173,7 +173,12 @@ def on_mesh(
         place = mesh.coordinates(rank)
         along = mesh.group(rank, shape.Axis.STAGE).ranks
         steps = stage_lists[place[shape.Axis.DATA]][place[shape.Axis.STAGE]]
-        rank_lists[rank] = [_placed(step, along) for step in steps]
+        rank_lists[rank] = [
+            step
+            if isinstance(step, schedule.Action)
+            else dataclasses.replace(step, ranks=tuple(along[stage] for stage in step.ranks))
+            for step in steps
+        ]
         if pipelines[0].settles and place[shape.Axis.STAGE] == mesh.stage - 1:
             replicas = mesh.group(rank, shape.Axis.DATA).ranks
             forwards = [
@@ -201,13 +206,6 @@ def _ending(mesh: shape.Mesh, rank: int) -> Iterator[Step]:
     for group in split:
         yield total(group.ranks, f"{SQUARES} {group.axis}")
     yield total(range(mesh.size), NORM)
-
-
-def _placed(step: Step, along: Sequence[int]) -> Step:
-    """Replace stages by the ranks that run them."""
-    if isinstance(step, schedule.Action):
-        return step
-    return dataclasses.replace(step, ranks=tuple(along[stage] for stage in step.ranks))
 
 
 def _messages(pipeline: Pipeline, turn: Turn) -> Iterator[Rendezvous]:

@@ -36,9 +36,7 @@ def gpipe(stages: int, microbatches: int, stage: int) -> Iterator[Action]:
 
     Backwards go in reverse, so what was computed last, and is still near, is used first.
     """
-    _check(stages, microbatches, stage)
-    for microbatch in range(microbatches):
-        yield Action(Work.FORWARD, microbatch)
+    yield from forwards(stages, microbatches, stage)
     for microbatch in reversed(range(microbatches)):
         yield Action(Work.BACKWARD, microbatch)
 

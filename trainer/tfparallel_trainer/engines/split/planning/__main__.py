@@ -30,10 +30,10 @@ def _attempt(out: console.Console) -> exits.Exit:
         if question.calibrate:  # a device is one core
             os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
         # TensorFlow takes seconds to import; what is wrong with the question shows before.
-        from tfparallel_trainer.engines.split.planning import answer
+        from tfparallel_trainer.engines.split.planning import planner
 
         gc.freeze()  # What was imported stays: looking for garbage in it takes as long as planning.
-        result = answer.answer(question)
+        result = planner.answer(question)
         pathlib.Path(sys.argv[1]).write_text(
             result.model_dump_json(by_alias=True), encoding="utf-8"
         )

@@ -5,6 +5,7 @@ Stages are the differences between one downset and the next. A chain has as many
 a graph with branches has more, up to all subsets.
 """
 
+import collections
 import dataclasses
 import heapq
 import itertools
@@ -15,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.engines.split.planning import costs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,18 +49,59 @@ def cuttable(
 
 
 def condense(model: graph.Graph, weights: Sequence[float], most: int) -> tuple[Block, ...]:
-    """Join nodes that follow each other in series until there are few blocks.
+    """Join nodes that follow each other in series until there are few blocks, in running order.
 
     Two blocks are in series when the first has no other successor and the second no other
     predecessor. The cheapest pair is joined first. What is not in series stays apart, so there may
     be more blocks than are few enough.
-
-    Returns:
-        The blocks in an order in which they can run.
     """
-    joined = _Joining(model, weights)
-    joined.down_to(most)
-    return joined.blocks()
+    pairs = _edges(model)
+    leaving = collections.Counter(first for first, _ in pairs)
+    entering = collections.Counter(second for _, second in pairs)
+    after = {first: second for first, second in pairs if leaving[first] == entering[second] == 1}
+    before = {second: first for first, second in after.items()}
+    # Blocks are told by their first node, the only one that others come before.
+    nodes: dict[int, tuple[int, ...]] = {place: (place,) for place in range(len(model.nodes))}
+    weight = dict(enumerate(weights))
+    lightest = [(weight[first] + weight[second], first, second) for first, second in after.items()]
+    heapq.heapify(lightest)
+    while len(nodes) > most and lightest:
+        total, first, second = heapq.heappop(lightest)
+        if after.get(first) != second or total != weight[first] + weight[second]:
+            continue  # one of the two has been joined to another one since
+        nodes[first] += nodes.pop(second)
+        weight[first] = total
+        del after[first], before[second]
+        if second in after:
+            after[first] = following = after.pop(second)
+            before[following] = first
+            heapq.heappush(lightest, (total + weight[following], first, following))
+        if first in before:
+            heapq.heappush(lightest, (weight[before[first]] + total, before[first], first))
+    order = sorted(nodes)  # as the model runs its nodes
+    home = {node: place for place, first in enumerate(order) for node in nodes[first]}
+    bits = [0] * len(order)
+    for first, second in pairs:
+        if home[first] != home[second]:
+            bits[home[second]] |= 1 << home[first]
+    return tuple(Block(nodes[first], taken) for first, taken in zip(order, bits, strict=True))
+
+
+def _edges(model: graph.Graph) -> set[tuple[int, int]]:
+    """Pairs of nodes of which the first must run before the second.
+
+    Besides tensors, variables that calls change (seeds, statistics) keep their calls in order.
+    """
+    pairs: set[tuple[int, int]] = set()
+    makers: dict[int, int] = {}
+    last: dict[str, int] = {}
+    for place, node in enumerate(model.nodes):
+        changed = [key for key in node.variables if not model.variables[key].trainable]
+        pairs |= {(makers[tensor], place) for tensor in node.inputs if tensor in makers}
+        pairs |= {(last[key], place) for key in changed if key in last}
+        makers |= dict.fromkeys(node.outputs, place)
+        last |= dict.fromkeys(changed, place)
+    return pairs
 
 
 def some_downsets(blocks: Sequence[Block], most: int) -> tuple[int, ...]:
@@ -120,105 +161,6 @@ def _ordered(blocks: Sequence[Block], rank: _Rank) -> list[int]:
         order.append(place)
         newly = [one for one in left if blocks[one].before >> place & 1] + newly
     return order
-
-
-class _Joining:
-    """Blocks while they are being joined; each is told by its first node."""
-
-    def __init__(self, model: graph.Graph, weights: Sequence[float]) -> None:
-        self._nodes = {place: [place] for place in range(len(model.nodes))}
-        self._weights = dict(enumerate(weights))
-        self._before: dict[int, set[int]] = {place: set() for place in self._nodes}
-        self._after: dict[int, set[int]] = {place: set() for place in self._nodes}
-        for first, second in edges(model):
-            self._before[second].add(first)
-            self._after[first].add(second)
-
-    def down_to(self, most: int) -> None:
-        """Join blocks in series, the lightest pair first, until so many are left or none can be."""
-        pairs = [
-            (self._weight(first, second), first, second)
-            for first in self._nodes
-            for second in self._after[first]
-        ]
-        heapq.heapify(pairs)
-        while len(self._nodes) > most and pairs:
-            weight, first, second = heapq.heappop(pairs)
-            if not self._in_series(first, second) or weight != self._weight(first, second):
-                continue
-            self._join(first, second)
-            for other in self._after[first]:
-                heapq.heappush(pairs, (self._weight(first, other), first, other))
-            for other in self._before[first]:
-                heapq.heappush(pairs, (self._weight(other, first), other, first))
-
-    def blocks(self) -> tuple[Block, ...]:
-        """What there is now, in an order in which it can run."""
-        order = self._order()
-        places = {first: place for place, first in enumerate(order)}
-        return tuple(
-            Block(
-                tuple(sorted(self._nodes[first])),
-                sum(1 << places[other] for other in self._before[first]),
-            )
-            for first in order
-        )
-
-    def _in_series(self, first: int, second: int) -> bool:
-        return (
-            first in self._nodes
-            and second in self._nodes
-            and self._after[first] == {second}
-            and self._before[second] == {first}
-        )
-
-    def _weight(self, first: int, second: int) -> float:
-        return self._weights.get(first, 0.0) + self._weights.get(second, 0.0)
-
-    def _join(self, first: int, second: int) -> None:
-        self._nodes[first] += self._nodes.pop(second)
-        self._weights[first] += self._weights.pop(second)
-        self._after[first] = self._after.pop(second)
-        del self._before[second]
-        for other in self._after[first]:
-            self._before[other] = self._before[other] - {second} | {first}
-
-    def _order(self) -> list[int]:
-        """By first nodes, as far as what comes before lets it."""
-        waiting = {first: len(before) for first, before in self._before.items()}
-        ready = [first for first, count in waiting.items() if not count]
-        heapq.heapify(ready)
-        order: list[int] = []
-        while ready:
-            first = heapq.heappop(ready)
-            order.append(first)
-            for other in self._after[first]:
-                waiting[other] -= 1
-                if not waiting[other]:
-                    heapq.heappush(ready, other)
-        return order
-
-
-def edges(model: graph.Graph) -> set[tuple[int, int]]:
-    """Pairs of nodes of which the first must run before the second.
-
-    Besides tensors, variables that calls change (seeds, statistics) keep their calls in order.
-    """
-    makers = costs.makers(model.nodes)
-    pairs = {
-        (makers[tensor], place)
-        for place, node in enumerate(model.nodes)
-        for tensor in node.inputs
-        if tensor in makers
-    }
-    last: dict[str, int] = {}
-    for place, node in enumerate(model.nodes):
-        for key in node.variables:
-            if not model.variables[key].trainable:
-                if key in last:
-                    pairs.add((last[key], place))
-                last[key] = place
-    return pairs
 
 
 def stages(

@@ -17,12 +17,10 @@ _REPEATS = 5
 _SMALLER = 4
 """A second measurement has this many times fewer examples; both give a line."""
 
-
 _WEIGHTS = (16, 1 << 20)
 """Elements of weights whose update is measured."""
 _UPDATED = 8
 """Weights that are updated together."""
-
 
 _COPIES = 8
 _TOGETHER = 1 << 26
@@ -34,12 +32,16 @@ def measure(model: graph.Graph, examples: int, length: int | None = None) -> lis
 
     Tensors and weights are made up, with a length where only the data would tell it.
     """
+    counts = sorted({max(1, examples // _SMALLER), examples})
     known: dict[str, costs.NodeTime] = {}
     node_times = []
     for node in model.nodes:
         kind = _kind(model, node)
         if kind not in known:
-            known[kind] = _measured(model, node, examples, length)
+            seconds = zip(*(_at(model, node, count, length) for count in counts), strict=True)
+            forward, both = (_line(counts, each) for each in seconds)
+            fixed, each = both.fixed - forward.fixed, both.each - forward.each
+            known[kind] = costs.NodeTime(forward, costs.Line(max(0.0, fixed), max(0.0, each)))
         node_times.append(known[kind])
     return node_times
 
@@ -89,17 +91,7 @@ def _kind(model: graph.Graph, node: graph.Node) -> str:
     return json.dumps(shown, default=str, sort_keys=True)
 
 
-def _measured(
-    model: graph.Graph, node: graph.Node, examples: int, length: int | None
-) -> costs.NodeTime:
-    counts = sorted({max(1, examples // _SMALLER), examples})
-    seconds = [_at(model, node, count, length) for count in counts]
-    forward, both = (_line(counts, [one[place] for one in seconds]) for place in range(2))
-    fixed, each = both.fixed - forward.fixed, both.each - forward.each
-    return costs.NodeTime(forward, costs.Line(max(0.0, fixed), max(0.0, each)))
-
-
-def _line(counts: list[int], seconds: list[float]) -> costs.Line:
+def _line(counts: Sequence[int], seconds: Sequence[float]) -> costs.Line:
     """The line through one or two measurements; none of its parts is negative."""
     each = seconds[-1] / counts[-1]
     if len(counts) > 1:
@@ -147,11 +139,11 @@ class _Copy:
     ) -> None:
         self._model = model
         self._node = node
-        sizes = {one: model.tensors[one].sized(examples) for one in node.inputs}
-        self._tensors = {
-            one: _made_up([size or length or 1 for size in dims], model.tensors[one].dtype)
-            for one, dims in sizes.items()
-        }
+        self._tensors = {}
+        for number in node.inputs:
+            tensor = model.tensors[number]
+            sizes = [size or length or 1 for size in tensor.sized(examples)]
+            self._tensors[number] = _made_up(sizes, tensor.dtype)
         known = {key: model.variables[key] for key in node.variables}
         self._variables = {key: _made_up(one.shape, one.dtype, 0.1) for key, one in known.items()}
         values = (*self._variables.values(), *self._tensors.values())

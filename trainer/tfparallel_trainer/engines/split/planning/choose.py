@@ -2,22 +2,19 @@
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import plan
-from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.planning import (
     blocks,
     cost_tables,
     costs,
     cuts,
     explain,
-    hardware,
     predict,
     search_space,
 )
@@ -38,20 +35,6 @@ _COMPARED = 8
 _SHOWN = 5
 """Alternatives that a plan tells, of those that are possible and of those that are not."""
 
-ShardingsOf = Callable[[shape.Mesh], Sequence[costs.Sharding]]
-"""Gives the way of each node on a mesh; raises a TrainerError when it cannot be split so."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What is planned for what."""
-
-    model: graph.Graph
-    times: Sequence[costs.NodeTime]
-    costs: costs.Costs
-    cluster: hardware.Cluster
-    shardings_of: ShardingsOf
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Cut:
@@ -61,58 +44,32 @@ class _Cut:
     """Seconds of a step by the formula of `cuts`; or, for one that does not fit, bytes."""
 
 
-_Run = tuple[_Cut, predict.Prediction]
-
-
-def plan_for(
-    subject: Subject, constraints: search_space.Constraints, measured: bool = False
-) -> plan.Plan:
+def plan_for(subject: costs.Subject, constraints: search_space.Constraints) -> plan.Plan:
     """Find the best plan.
 
     Raises:
         BadConfigurationError: what is wanted is impossible, or does not fit the devices.
     """
-    return _Planner(subject).find(constraints, measured)
+    search = _Search(subject)
+    fits, misfits = search.best_cuts(search_space.every(constraints, subject.cluster.size))
+    if not fits:
+        roomiest = search.run(min(misfits, key=lambda one: one.value))
+        raise errors.BadConfigurationError(explain.excess(roomiest, len(misfits)))
+    runs = [(one, search.run(one)) for one in search.candidates(fits)]
+    runs.sort(key=lambda run: run[1].step_seconds)
+    best, *rest = search.evened(runs)
+    limit = subject.cluster.device.memory or 0
+    others = (*_others(best, rest), *_impossible(misfits, limit))
+    reasons = tuple(explain.reasons(best, others))
+    return best.model_copy(update={"reasons": reasons, "alternatives": others})
 
 
-class _Planner:
-    def __init__(self, subject: Subject) -> None:
+class _Search:
+    def __init__(self, subject: costs.Subject) -> None:
         self._subject = subject
-        self._cluster = subject.cluster
         self._tables: dict[tuple[int, int], cost_tables.Tables | errors.TrainerError] = {}
 
-    def find(self, constraints: search_space.Constraints, measured: bool) -> plan.Plan:
-        fits, misfits = self._search(search_space.every(constraints, self._cluster.size))
-        if not fits:
-            least = min(misfits, key=lambda one: one.value)
-            limit = self._cluster.device.memory or 0
-            sentence = explain.excess(self._run(least), least.setting, len(misfits), limit)
-            raise errors.BadConfigurationError(sentence)
-        runs = [(one, self._run(one)) for one in self._candidates(fits)]
-        runs.sort(key=lambda pair: pair[1].step_seconds)
-        (best, prediction), *rest = self._evened(runs)
-        others = [*_others(best, prediction, rest), *self._impossible(misfits)]
-        axes = explain.axes(best.setting.mesh)
-        return plan.Plan(
-            mesh=axes,
-            microbatches=best.setting.microbatches,
-            schedule=best.setting.order,
-            batch=constraints.batch,
-            memory=self._cluster.device.memory,
-            measured=measured,
-            order=prediction.order,
-            ends=prediction.ends,
-            stages=prediction.stages,
-            ranks=plan.ranks(axes, self._cluster.devices),
-            step_seconds=prediction.step_seconds,
-            bubble=prediction.bubble,
-            message_share=prediction.message_share,
-            spans=prediction.spans,
-            reasons=tuple(explain.reasons(prediction, best.setting, others)),
-            alternatives=tuple(others),
-        )
-
-    def _search(self, every: Sequence[search_space.Setting]) -> tuple[list[_Cut], list[_Cut]]:
+    def best_cuts(self, every: Sequence[search_space.Setting]) -> tuple[list[_Cut], list[_Cut]]:
         """The best cut of each setting, and for those that do not fit the one that lacks least."""
         fits: list[_Cut] = []
         misfits: list[_Cut] = []
@@ -123,65 +80,54 @@ class _Planner:
             except errors.TrainerError as error:
                 problem = error
                 continue
-            cut = self._best(known, setting)
-            if cut is not None:
-                fits.append(cut)
-            else:
+            rows, loads = known.matrices(setting)
+            path = cuts.best(rows, loads)
+            if path is None:
                 misfits.append(_roomiest(known, setting))
+            else:
+                fits.append(_Cut(setting, path, cuts.step(path, rows, loads)))
         if problem is not None and not fits and not misfits:
             raise problem
         return fits, misfits
 
-    def _best(self, known: cost_tables.Tables, setting: search_space.Setting) -> _Cut | None:
-        rows, loads = known.matrices(setting, self._cluster)
-        path = cuts.best(rows, loads)
-        return None if path is None else _Cut(setting, path, cuts.step(path, rows, loads))
-
-    def _candidates(self, fits: Sequence[_Cut]) -> list[_Cut]:
+    def candidates(self, fits: Sequence[_Cut]) -> list[_Cut]:
         """The best cut of each mesh and number of microbatches, and the best one's next best."""
         ranked = sorted(fits, key=lambda one: one.value)[:_COMPARED]
-        second = self._second(ranked[0])
-        return ranked if second is None else [*ranked, second]
-
-    def _second(self, best: _Cut) -> _Cut | None:
-        """The best cut of a setting that differs from the best one."""
-        known = self._known(best.setting.mesh)
-        rows, loads = known.matrices(best.setting, self._cluster)
+        best = ranked[0]
+        rows, loads = self._known(best.setting.mesh).matrices(best.setting)
         alternatives: list[_Cut] = []
         for stage, place in enumerate(best.path[1:-1]):
-            limited = [rows[stage].copy(), loads[stage].copy()]
-            for one in limited:
-                one[:, place] = np.inf
-            path = cuts.best(
-                [*rows[:stage], limited[0], *rows[stage + 1 :]],
-                [*loads[:stage], limited[1], *loads[stage + 1 :]],
-            )
+            other_rows, other_loads = rows[:], loads[:]
+            for matrices in (other_rows, other_loads):
+                matrices[stage] = matrices[stage].copy()
+                matrices[stage][:, place] = np.inf
+            path = cuts.best(other_rows, other_loads)
             if path is not None:
                 alternatives.append(_Cut(best.setting, path, cuts.step(path, rows, loads)))
-        return min(alternatives, key=lambda one: one.value, default=None)
+        return ranked + sorted(alternatives, key=lambda one: one.value)[:1]
 
-    def _evened(self, runs: Sequence[_Run]) -> list[_Run]:
+    def evened(self, runs: Sequence[tuple[_Cut, plan.Plan]]) -> list[plan.Plan]:
         """Put the cut first whose weights and state are even, if it is hardly slower."""
-        best, prediction = runs[0]
-        setting = best.setting
-        known = self._known(setting.mesh)
+        cut, best = runs[0]
+        plans = [one for _, one in runs]
+        setting, known = cut.setting, self._known(cut.setting.mesh)
         state = known.variables.state
         unit = _GRAIN * float(state[0, -1]) / setting.mesh.stage
         if setting.mesh.stage == 1 or not unit:
-            return list(runs)
-        rows, loads = known.matrices(setting, self._cluster)
+            return plans
+        rows, loads = known.matrices(setting)
         sizes = np.ceil(np.where(known.valid, state, np.inf) / unit)
-        path = cuts.evenest(rows, loads, sizes, (1 + NEARLY) * best.value)
-        if path is None or path == best.path:
-            return list(runs)
-        even = _Cut(setting, path, cuts.step(path, rows, loads))
-        run = self._run(even)
-        if run.step_seconds > (1 + NEARLY) * prediction.step_seconds:
-            return list(runs)
-        return [
-            (even, run),
-            *(one for one in runs if one[0].path != path or one[0].setting != setting),
-        ]
+        path = cuts.evenest(rows, loads, sizes, (1 + NEARLY) * cut.value)
+        if path is None or path == cut.path:
+            return plans
+        even = predict.predict(known, path, setting)
+        if even.step_seconds > (1 + NEARLY) * best.step_seconds:
+            return plans
+        return [even, *(one for one in plans if one != even)]
+
+    def run(self, cut: _Cut) -> plan.Plan:
+        """What a step with a cut costs."""
+        return predict.predict(self._known(cut.setting.mesh), cut.path, cut.setting)
 
     def _known(self, mesh: shape.Mesh) -> cost_tables.Tables:
         """The tables for a way of splitting layers, made once; or the TrainerError why not."""
@@ -189,9 +135,7 @@ class _Planner:
         if key not in self._tables:
             try:
                 shardings = subject.shardings_of(mesh)
-                self._tables[key] = cost_tables.Tables(
-                    subject.model, subject.costs, subject.times, *self._cuts, shardings
-                )
+                self._tables[key] = cost_tables.Tables(subject, *self._cuttable, shardings)
             except errors.TrainerError as error:
                 self._tables[key] = error
         result = self._tables[key]
@@ -205,23 +149,9 @@ class _Planner:
         return result
 
     @functools.cached_property
-    def _cuts(self) -> tuple[tuple[blocks.Block, ...], tuple[int, ...]]:
+    def _cuttable(self) -> tuple[tuple[blocks.Block, ...], tuple[int, ...]]:
         weights = [one.each for one in self._subject.times]
         return blocks.cuttable(self._subject.model, weights, MOST_CUTS)
-
-    def _run(self, cut: _Cut) -> predict.Prediction:
-        known = self._known(cut.setting.mesh)
-        return predict.predict(self._subject.model, known, cut.path, cut.setting, self._cluster)
-
-    def _impossible(self, misfits: Sequence[_Cut]) -> Iterator[plan.Alternative]:
-        """The meshes that do not fit, the nearest to it first."""
-        seen: set[shape.Mesh] = set()
-        limit = self._cluster.device.memory or 0
-        for one in sorted(misfits, key=lambda one: one.value):
-            if one.setting.mesh not in seen and len(seen) < _SHOWN:
-                seen.add(one.setting.mesh)
-                what = f"does not fit: a device lacks {explain.size(one.value - limit)}"
-                yield _alternative(one.setting, what, None, round(one.value))
 
 
 def _roomiest(known: cost_tables.Tables, setting: search_space.Setting) -> _Cut:
@@ -233,31 +163,35 @@ def _roomiest(known: cost_tables.Tables, setting: search_space.Setting) -> _Cut:
     return _Cut(setting, *least)
 
 
-def _others(
-    best: _Cut, prediction: predict.Prediction, rest: Sequence[_Run]
-) -> Iterator[plan.Alternative]:
+def _others(best: plan.Plan, rest: Sequence[plan.Plan]) -> Iterator[plan.Alternative]:
     """The next best: another cut, other microbatches, and other meshes, each once."""
-    seen: set[tuple[shape.Mesh, int]] = set()
-    for one, run in itertools.islice(rest, _SHOWN):
-        key = (one.setting.mesh, one.setting.microbatches)
-        if key in seen:
+    seen: set[tuple[plan.Axes, int]] = set()
+    for other in rest[:_SHOWN]:
+        if (other.mesh, other.microbatches) in seen:
             continue
-        seen.add(key)
+        seen.add((other.mesh, other.microbatches))
         what = "another mesh"
-        if one.setting == best.setting:
-            what = explain.difference(prediction, run)
-        elif one.setting.mesh == best.setting.mesh:
-            what = "other microbatches"
-        yield _alternative(one.setting, what, run.step_seconds, run.peak)
+        if other.mesh == best.mesh:
+            same = other.microbatches == best.microbatches
+            what = explain.difference(best, other) if same else "other microbatches"
+        peak = other.stages[explain.fullest(other)].holds.peak
+        yield _alternative(other.mesh, other.microbatches, what, peak, other.step_seconds)
+
+
+def _impossible(misfits: Sequence[_Cut], limit: int) -> Iterator[plan.Alternative]:
+    """The meshes that do not fit, the nearest to it first."""
+    seen: set[shape.Mesh] = set()
+    for cut in sorted(misfits, key=lambda cut: cut.value):
+        setting = cut.setting
+        if setting.mesh not in seen and len(seen) < _SHOWN:
+            seen.add(setting.mesh)
+            what = f"does not fit: a device lacks {explain.size(cut.value - limit)}"
+            yield _alternative(setting.axes, setting.microbatches, what, round(cut.value))
 
 
 def _alternative(
-    setting: search_space.Setting, what: str, seconds: float | None, peak: int
+    mesh: plan.Axes, microbatches: int, what: str, peak: int, seconds: float | None = None
 ) -> plan.Alternative:
     return plan.Alternative(
-        mesh=explain.axes(setting.mesh),
-        microbatches=setting.microbatches,
-        what=what,
-        step_seconds=seconds,
-        peak_bytes=peak,
+        mesh=mesh, microbatches=microbatches, what=what, step_seconds=seconds, peak_bytes=peak
     )

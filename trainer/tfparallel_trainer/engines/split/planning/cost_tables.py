@@ -2,13 +2,12 @@
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.planning import (
     blocks,
     costs,
@@ -17,6 +16,9 @@ from tfparallel_trainer.engines.split.planning import (
     parameter_memory,
     search_space,
 )
+
+_ADDING = 3.0
+"""Bytes read and written for each byte of a gradient that is added to another one."""
 
 _UPDATE_COPIES = 1.0
 """Of the largest gradient, while the optimizer applies it."""
@@ -30,73 +32,79 @@ class Tables:
 
     def __init__(
         self,
-        model: graph.Graph,
-        known: costs.Costs,
-        node_times: Sequence[costs.NodeTime],
+        subject: costs.Subject,
         block_graph: Sequence[blocks.Block],
         downsets: Sequence[int],
-        chosen: Sequence[costs.Sharding] | None = None,
+        shardings: Sequence[costs.Sharding],
     ) -> None:
-        self._model = model
-        self._costs = known
-        self.shardings = tuple(chosen or [costs.REPLICATED] * len(model.nodes))
-        """Of each node."""
-        self._durations = costs.Durations(model, known, node_times, self.shardings)
-        self._makers = costs.makers(model.nodes)
-        self.downsets = tuple(downsets)
+        self.subject = subject
         self.blocks = tuple(block_graph)
+        self.downsets = tuple(downsets)
+        self.shardings = tuple(shardings)
+        """Of each node."""
+        self._costs = subject.costs
+        self._cluster = subject.cluster
+        times = subject.times
+        self._forward = np.array([(one.forward.fixed, one.forward.each) for one in times]).T
+        self._backward = np.array([(one.backward.fixed, one.backward.each) for one in times]).T
+        self._compute = np.array([one.compute for one in self.shardings])
+        self._ahead = np.array([one.forward for one in self.shardings]).T
+        self._back = np.array([one.backward for one in self.shardings]).T
+        self._makers = {
+            tensor: place
+            for place, node in enumerate(subject.model.nodes)
+            for tensor in node.outputs
+        }
         places = range(len(self.blocks))
         self._block_of = {node: place for place in places for node in self.blocks[place].nodes}
         bits = [[one >> place & 1 for place in places] for one in downsets]
         self._membership = np.array(bits, dtype=float)
         self.valid: npt.NDArray[np.bool_] = blocks.stages(
-            model, self.blocks, known.colocated, self._membership
+            subject.model, self.blocks, self._costs.colocated, self._membership
         )
         """Whether there may be a stage between two downsets."""
-
-    @functools.cached_property
-    def most_stages(self) -> int:
+        self.most_stages = blocks.most_stages(self.valid)
         """Into how many stages the model can be cut."""
-        return blocks.most_stages(self.valid)
 
     def matrices(
-        self, setting: search_space.Setting, cluster: hardware.Cluster
+        self, setting: search_space.Setting
     ) -> tuple[list[cuts.Matrix], list[cuts.Matrix]]:
         """Rows and loads of the stages, as `cuts` defines them.
 
         They are infinite where there is no stage or it does not fit its device.
         """
-        work = self._between(self._work(setting, cluster))
-        updates = self.sums(setting, cluster) + self.applies(cluster)
-        limit = cluster.device.memory
+        work = self._between(self._work(setting))
+        updates = self.sums(setting) + self.applies
+        limit = self._cluster.device.memory
         rows, loads = [], []
         for stage in range(setting.mesh.stage):
-            row = work + self._messages(setting, cluster, stage)
+            row = work + self._messages(setting, stage)
             load = (setting.microbatches - 1) * row + updates
             impossible = ~self.valid
             if limit is not None:
-                impossible = impossible | (self.memory(setting, stage)["peak"] > limit)
+                impossible |= self.memory(setting, stage)["peak"] > limit
             row[impossible] = load[impossible] = np.inf
             rows.append(row)
             loads.append(load)
         return rows, loads
 
-    def sums(self, setting: search_space.Setting, cluster: hardware.Cluster) -> cuts.Matrix:
+    def sums(self, setting: search_space.Setting) -> cuts.Matrix:
         """Seconds in which a stage adds up: its gradients over the data axis, and a few numbers
         over all ranks.
         """
         gradients, mesh = self.variables.gradients, setting.mesh
-        numbers = _SUMS * cluster.link(range(mesh.size)).total(mesh.size, 0.0)
+        numbers = _SUMS * self._cluster.link(range(mesh.size)).total(mesh.size, 0.0)
         if mesh.data == 1:
             return np.full_like(gradients, numbers)
-        group = setting.mesh.group(0, shape.Axis.DATA).ranks
-        link = cluster.link(group)
+        group = mesh.group(0, shape.Axis.DATA).ranks
+        link = self._cluster.link(group)
         steps = link.total(len(group), 0.0)
         return numbers + steps + gradients * (link.total(len(group), 1.0) - steps)
 
-    def applies(self, cluster: hardware.Cluster) -> cuts.Matrix:
+    @functools.cached_property
+    def applies(self) -> cuts.Matrix:
         """Seconds of a stage's optimizer: it reads and writes weights and slots."""
-        variables, update = self.variables, cluster.device.update
+        variables, update = self.variables, self._cluster.device.update
         moved = 2 * variables.parameters + 2 * variables.slots + variables.gradients
         return variables.trained * update.weight_seconds + moved / update.bandwidth
 
@@ -121,22 +129,21 @@ class Tables:
         }
 
     def nodes(self, first: int, second: int) -> tuple[int, ...]:
-        """The nodes of a stage between two downsets, by position, in an order of their blocks."""
+        """The nodes of a stage between two downsets, by position."""
         bits = self.downsets[second] & ~self.downsets[first]
-        chosen = (one for place, one in enumerate(self.blocks) if bits >> place & 1)
-        return tuple(itertools.chain.from_iterable(one.nodes for one in chosen))
+        chosen = (one.nodes for place, one in enumerate(self.blocks) if bits >> place & 1)
+        return tuple(sorted(itertools.chain.from_iterable(chosen)))
 
-    def seconds(
-        self, nodes: Iterable[int], setting: search_space.Setting, cluster: hardware.Cluster
-    ) -> tuple[float, float]:
+    def seconds(self, nodes: Sequence[int], setting: search_space.Setting) -> tuple[float, float]:
         """Seconds of some nodes for one microbatch, forward and backward, without messages."""
-        places = list(nodes)
-        forward, backward = self._durations.of(setting, cluster)
-        return float(forward[places].sum()), float(backward[places].sum())
+        forward, backward = self._durations(setting)
+        return float(forward[list(nodes)].sum()), float(backward[list(nodes)].sum())
 
     def message_bytes(self, tensor: int) -> float:
         """Bytes of a tensor of one example that a rank holds and sends."""
-        return self._costs.tensors[tensor].bytes * self._share(tensor)
+        maker = self._makers.get(tensor)
+        share = 1.0 if maker is None else self.shardings[maker].kept
+        return self._costs.tensors[tensor].bytes * share
 
     def directions(self, tensor: int) -> int:
         """How many messages a transfer of a tensor is: its gradient, if it has one, goes back."""
@@ -145,76 +152,70 @@ class Tables:
     @functools.cached_property
     def variables(self) -> parameter_memory.Variables:
         """What a stage holds of variables."""
-        return parameter_memory.Variables(self._variables_by_blocks, self._costs, self._membership)
+        return parameter_memory.Variables(
+            self.subject, self.shardings, self._block_of, self._membership
+        )
+
+    def _durations(self, setting: search_space.Setting) -> tuple[cuts.Vector, cuts.Vector]:
+        """Seconds of each node for one microbatch, forward and backward, without messages between
+        stages.
+        """
+        link = hardware.link_within(setting.mesh, self._cluster)
+        scaled = setting.examples * self._compute
+        sent = np.array([link.latency, setting.examples / link.bandwidth])
+        # A microbatch adds its gradients to those before it.
+        added = _ADDING * self._gradients * (1 - 1 / setting.microbatches)
+        forward = self._forward[0] + self._forward[1] * scaled + sent @ self._ahead
+        backward = self._backward[0] + self._backward[1] * scaled + sent @ self._back
+        return forward, backward + added / self._cluster.device.update.bandwidth
 
     @functools.cached_property
-    def _variables_by_blocks(self) -> dict[tuple[int, ...], list[parameter_memory.Share]]:
-        """Variables and a rank's share of each, by the blocks that read them."""
-        readers: dict[str, list[int]] = {}
-        for place, node in enumerate(self._model.nodes):
-            for key in node.variables:
-                readers.setdefault(key, []).append(place)
-        shares: dict[tuple[int, ...], list[parameter_memory.Share]] = {}
-        for key, nodes in readers.items():
-            share = min(self.shardings[node].variables.get(key, 1.0) for node in nodes)
-            places = tuple(self._places(nodes))
-            shares.setdefault(places, []).append((self._costs.variables[key], share))
-        return shares
-
-    def _places(self, nodes: Iterable[int]) -> list[int]:
-        return sorted({self._block_of[node] for node in nodes})
+    def _gradients(self) -> cuts.Vector:
+        """Bytes of gradients that each node adds up."""
+        shares = [
+            max((sharding.variables.get(key, 1.0) for key in node.variables), default=1.0)
+            for node, sharding in zip(self.subject.model.nodes, self.shardings, strict=True)
+        ]
+        return np.array([one.gradient_bytes for one in self._costs.nodes]) * shares
 
     def _between(self, of_blocks: cuts.Vector) -> cuts.Matrix:
         """Sums over the blocks of a stage, from what each block has."""
         total = self._membership @ of_blocks
         return np.asarray(total[None, :] - total[:, None])
 
-    def _work(self, setting: search_space.Setting, cluster: hardware.Cluster) -> cuts.Vector:
+    def _work(self, setting: search_space.Setting) -> cuts.Vector:
         """Seconds of each block for one microbatch, without messages."""
-        forward, backward = self._durations.of(setting, cluster)
+        forward, backward = self._durations(setting)
         homes = [self._block_of[node] for node in range(len(forward))]
         seconds = np.bincount(homes, weights=forward + backward, minlength=len(self.blocks))
         return seconds.astype(float)
 
-    def _share(self, tensor: int) -> float:
-        node = self._makers.get(tensor)
-        return 1.0 if node is None else self.shardings[node].kept
-
     @functools.cached_property
     def _crossing(self) -> cuts.Crossing:
-        return cuts.Crossing(self._model, self._makers, self._block_of, self._membership)
+        model = self.subject.model
+        return cuts.Crossing(model, self._makers, self._block_of, self._membership)
 
     @functools.cached_property
-    def _traffic(self) -> tuple[cuts.Matrix, cuts.Matrix, cuts.Matrix, cuts.Matrix]:
+    def _traffic(self) -> tuple[tuple[cuts.Matrix, cuts.Matrix], tuple[cuts.Matrix, cuts.Matrix]]:
         """Of a stage: bytes of an example and messages that it takes, and that it gives.
 
         Both directions are counted. A tensor that several stages take is given once here; the exact
         number is known when all cuts are.
         """
-        crossing_tensors = self._crossing
-        messages = np.array([float(self.directions(one)) for one in crossing_tensors.tensors])
-        moved = messages * np.array([self.message_bytes(one) for one in crossing_tensors.tensors])
-        return (
-            crossing_tensors.received(moved),
-            crossing_tensors.received(messages),
-            crossing_tensors.sent(moved),
-            crossing_tensors.sent(messages),
-        )
+        tensors = self._crossing.tensors
+        messages = np.array([float(self.directions(one)) for one in tensors])
+        moved = messages * np.array([self.message_bytes(one) for one in tensors])
+        received, sent = self._crossing.received, self._crossing.sent
+        return (received(moved), received(messages)), (sent(moved), sent(messages))
 
-    def _messages(
-        self, setting: search_space.Setting, cluster: hardware.Cluster, stage: int
-    ) -> cuts.Matrix | float:
+    def _messages(self, setting: search_space.Setting, stage: int) -> cuts.Matrix:
         """Seconds of a stage's messages for one microbatch, both ends waiting."""
-        received, receives, sent, sends = self._traffic
-        seconds: cuts.Matrix | float = 0.0
-        if stage > 0:
-            link = hardware.link_between(setting.mesh, cluster, stage - 1, stage)
-            seconds = (
-                seconds + received * setting.examples / link.bandwidth + receives * link.latency
-            )
-        if stage < setting.mesh.stage - 1:
-            link = hardware.link_between(setting.mesh, cluster, stage, stage + 1)
-            seconds = seconds + sent * setting.examples / link.bandwidth + sends * link.latency
+        seconds = np.zeros(self.valid.shape)
+        for other, (moved, messages) in zip((stage - 1, stage + 1), self._traffic, strict=True):
+            if 0 <= other < setting.mesh.stage:
+                link = hardware.link_between(setting.mesh, self._cluster, stage, other)
+                seconds += moved * setting.examples / link.bandwidth
+                seconds += messages * link.latency
         return seconds
 
     @functools.cached_property
@@ -223,19 +224,18 @@ class Tables:
         kept = np.zeros(len(self.blocks))
         for node, place in self._block_of.items():
             kept[place] += self._costs.nodes[node].inner_bytes * self.shardings[node].kept
-            for tensor in self._model.nodes[node].outputs:
-                if self._costs.tensors[tensor].kept:
-                    kept[place] += self.message_bytes(tensor)
+            for tensor in self.subject.model.nodes[node].outputs:
+                kept[place] += self._kept_bytes(tensor)
         return kept
+
+    def _kept_bytes(self, tensor: int) -> float:
+        return self.message_bytes(tensor) if self._costs.tensors[tensor].kept else 0.0
 
     @functools.cached_property
     def _received(self) -> cuts.Matrix:
         """Bytes of an example that a stage keeps of what others send it."""
-        crossing_tensors, known = self._crossing, self._costs.tensors
-        kept = [
-            self.message_bytes(one) if known[one].kept else 0.0 for one in crossing_tensors.tensors
-        ]
-        return crossing_tensors.received(np.array(kept))
+        kept = map(self._kept_bytes, self._crossing.tensors)
+        return self._crossing.received(np.array([*kept]))
 
     @functools.cached_property
     def _kept(self) -> cuts.Matrix:
@@ -254,7 +254,7 @@ class Tables:
     @functools.cached_property
     def _widest(self) -> cuts.Matrix:
         """Bytes of an example of the widest node of a stage."""
-        widest = np.zeros((len(self.downsets), len(self.downsets)))
+        widest = np.zeros(self.valid.shape)
         for place in np.argsort(self._working):
             has = parameter_memory.stages_with(self._membership, [int(place)])
             widest = np.where(has, self._working[place], widest)
@@ -266,8 +266,7 @@ class Tables:
 
         When a block runs backward, what later blocks kept is freed.
         """
-        kept = np.zeros((len(self.downsets), len(self.downsets)))
-        most = kept
+        kept = most = np.zeros(self.valid.shape)
         for place, size in enumerate(self._kept_by_block):
             holds = parameter_memory.stages_with(self._membership, [place])
             kept = kept + holds * size

@@ -4,15 +4,11 @@ Sizes of tensors are linear in the examples of a microbatch: so much for each, a
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.model import graph
-from tfparallel_trainer.engines.split.planning import cuts, hardware, search_space
-
-_ADDING = 3.0
-"""Bytes read and written for each byte of a gradient that is added to another one."""
+from tfparallel_trainer.engines.split.planning import hardware
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +64,10 @@ class Costs:
     fixed_slots: int
     """Bytes that the optimizer holds on each device besides: its step and learning rate."""
     copies: float = 1.0
-    """As `subjects.optimizer_copies` tells."""
+    """As `planner.optimizer_copies` tells."""
     colocated: frozenset[tuple[int, ...]] = frozenset()
     """Positions of nodes that have to be in one stage, all of a tuple. They change the same
     variables, such as the moving statistics of a layer that is called several times."""
-
-
-def makers(nodes: Iterable[graph.Node]) -> dict[int, int]:
-    """Which of some nodes makes each tensor, by the tensor's number."""
-    return {tensor: place for place, node in enumerate(nodes) for tensor in node.outputs}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,43 +123,18 @@ REPLICATED = Sharding()
 """Every rank does all of it: what a node without a rule does."""
 
 
-class Durations:
-    """Of one model, with one way for each node."""
-
-    def __init__(
-        self,
-        model: graph.Graph,
-        known: Costs,
-        node_times: Sequence[NodeTime],
-        chosen: Sequence[Sharding],
-    ) -> None:
-        self._forward = np.array([(one.forward.fixed, one.forward.each) for one in node_times]).T
-        self._backward = np.array([(one.backward.fixed, one.backward.each) for one in node_times]).T
-        self._compute = np.array([one.compute for one in chosen])
-        self._ahead = np.array([one.forward for one in chosen]).T
-        self._back = np.array([one.backward for one in chosen]).T
-        self._gradients = np.array(
-            [
-                cost.gradient_bytes * _share(node, sharding)
-                for node, cost, sharding in zip(model.nodes, known.nodes, chosen, strict=True)
-            ]
-        )
-
-    def of(
-        self, setting: search_space.Setting, cluster: hardware.Cluster
-    ) -> tuple[cuts.Vector, cuts.Vector]:
-        """Seconds of each node for one microbatch, forward and backward, without messages between
-        stages.
-        """
-        link = hardware.link_within(setting.mesh, cluster)
-        scaled = setting.examples * self._compute
-        sent = np.array([link.latency, setting.examples / link.bandwidth])
-        # A microbatch adds its gradients to those before it.
-        added = _ADDING * self._gradients * (1 - 1 / setting.microbatches)
-        forward = self._forward[0] + self._forward[1] * scaled + sent @ self._ahead
-        backward = self._backward[0] + self._backward[1] * scaled + sent @ self._back
-        return forward, backward + added / cluster.device.update.bandwidth
+ShardingsOf = Callable[[shape.Mesh], Sequence[Sharding]]
+"""Gives the way of each node on a mesh; raises a TrainerError when it cannot be split so."""
 
 
-def _share(node: graph.Node, sharding: Sharding) -> float:
-    return max((sharding.variables.get(key, 1.0) for key in node.variables), default=1.0)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is planned for what."""
+
+    model: graph.Graph
+    times: Sequence[NodeTime]
+    costs: Costs
+    cluster: hardware.Cluster
+    shardings_of: ShardingsOf
+    measured: bool = False
+    """Whether times come from a measurement on this machine."""

@@ -10,6 +10,7 @@ update. This is the model of Zheng et al., Alpa, 2022, section 5.2. Stages are d
 downsets.
 """
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -38,12 +39,38 @@ def best(rows: Sequence[Matrix], loads: Sequence[Matrix]) -> tuple[int, ...] | N
     Returns:
         The places of the downsets, the empty one and the whole included; None when nothing fits.
     """
-    top = least(loads, np.maximum)
-    if top is None:
+    greatest = least(loads, np.maximum)
+    if greatest is None:
         return None
-    search = _Search(rows, loads, top[1])
-    search.between(0, len(search.limits) - 1)
-    return search.path
+    every = np.unique(np.concatenate([load[np.isfinite(load)] for load in loads]))
+    limits = every[every >= greatest[1]]
+    shortest: tuple[float, tuple[int, ...] | None] = np.inf, None
+
+    @functools.cache
+    def least_sum(place: int) -> float:
+        """Of the cuts whose loads do not exceed a limit; remembers the one whose step is short."""
+        nonlocal shortest
+        pairs = zip(rows, loads, strict=True)
+        cut = least([np.where(load <= limits[place], row, np.inf) for row, load in pairs], np.add)
+        if cut is None:
+            return np.inf
+        seconds = step(cut[0], rows, loads)
+        if seconds < shortest[0] * (1 - _NOTHING):
+            shortest = seconds, cut[0]
+        return cut[1]
+
+    ranges = [(0, len(limits) - 1)]
+    while ranges:
+        low, high = ranges.pop()
+        bottom, top = least_sum(high), least_sum(low)
+        if high - low < 2 or top - bottom <= _NOTHING * top:
+            continue
+        # No limit between has a smaller sum than that at the high end.
+        if float(limits[low + 1]) + bottom >= shortest[0] * (1 - _NOTHING):
+            continue
+        middle = (low + high) // 2
+        ranges += [(middle, high), (low, middle)]
+    return shortest[1]
 
 
 def evenest(
@@ -81,8 +108,7 @@ def evenest(
 def least(values: Sequence[Matrix], of: np.ufunc) -> tuple[tuple[int, ...], float] | None:
     """Find the cut whose sum of values (np.add) or greatest one (np.maximum) is least.
 
-    Returns:
-        The cut, and that sum or value; None when there is no cut.
+    It comes with that sum or value; None when there is no cut.
     """
     reached = values[0][0]
     lasts: list[npt.NDArray[np.intp]] = []
@@ -92,7 +118,10 @@ def least(values: Sequence[Matrix], of: np.ufunc) -> tuple[tuple[int, ...], floa
         reached = through.min(axis=0)
     if not np.isfinite(reached[-1]):
         return None
-    return _path(lasts, len(reached) - 1), float(reached[-1])
+    path = [len(reached) - 1]
+    for last in reversed(lasts):
+        path.append(int(last[path[-1]]))
+    return (0, *reversed(path)), float(reached[-1])
 
 
 def step(path: Sequence[int], rows: Sequence[Matrix], loads: Sequence[Matrix]) -> float:
@@ -100,56 +129,6 @@ def step(path: Sequence[int], rows: Sequence[Matrix], loads: Sequence[Matrix]) -
     pairs = list(itertools.pairwise(path))
     total = sum(float(row[pair]) for row, pair in zip(rows, pairs, strict=True))
     return total + max(float(load[pair]) for load, pair in zip(loads, pairs, strict=True))
-
-
-class _Search:
-    """Looks for the greatest load that the best cut has, among all that there are."""
-
-    def __init__(self, rows: Sequence[Matrix], loads: Sequence[Matrix], least: float) -> None:
-        self._rows = rows
-        self._loads = loads
-        every = np.unique(np.concatenate([load[np.isfinite(load)] for load in loads]))
-        self.limits = every[every >= least]
-        self.path: tuple[int, ...] | None = None
-        self._seconds = np.inf
-        self._sums: dict[int, float] = {}
-
-    def between(self, low: int, high: int) -> None:
-        """Try the limits at two places, and those between that can still give something better."""
-        open_ranges = [(low, high)]
-        while open_ranges:
-            low, high = open_ranges.pop()
-            least, most = self._sum(high), self._sum(low)
-            if high - low < 2 or most - least <= _NOTHING * most:
-                continue
-            # Nothing between has a smaller sum than at the high end.
-            if float(self.limits[low + 1]) + least >= self._seconds * (1 - _NOTHING):
-                continue
-            middle = (low + high) // 2
-            open_ranges += [(middle, high), (low, middle)]
-
-    def _sum(self, place: int) -> float:
-        """The least sum where no load exceeds a limit; remembers the best cut."""
-        if place not in self._sums:
-            limit = self.limits[place]
-            limited = [
-                np.where(load <= limit, row, np.inf)
-                for row, load in zip(self._rows, self._loads, strict=True)
-            ]
-            result = least(limited, np.add)
-            self._sums[place] = np.inf if result is None else result[1]
-            if result is not None:
-                seconds = step(result[0], self._rows, self._loads)
-                if seconds < self._seconds * (1 - _NOTHING):
-                    self.path, self._seconds = result[0], seconds
-        return self._sums[place]
-
-
-def _path(lasts: Sequence[npt.NDArray[np.intp]], end: int) -> tuple[int, ...]:
-    path = [end]
-    for last in reversed(lasts):
-        path.append(int(last[path[-1]]))
-    return (0, *reversed(path))
 
 
 class Crossing:

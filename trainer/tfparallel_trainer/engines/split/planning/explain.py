@@ -2,49 +2,36 @@
 
 from collections.abc import Iterator, Sequence
 
-from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import plan, progress
 from tfparallel_trainer.engines.split.pipeline import schedule
-from tfparallel_trainer.engines.split.planning import predict, search_space
 
 size = progress.format_bytes
 
 
-def axes(mesh: shape.Mesh) -> plan.Axes:
-    """The mesh as a plan tells it."""
-    return plan.Axes(**{axis.value: mesh.degree(axis) for axis in shape.Axis})
-
-
-def reasons(
-    prediction: predict.Prediction,
-    setting: search_space.Setting,
-    others: Sequence[plan.Alternative],
-) -> Iterator[str]:
+def reasons(best: plan.Plan, others: Sequence[plan.Alternative]) -> Iterator[str]:
     """What decides the time and the memory of a step, and what the next best would cost."""
-    stages = len(prediction.stages)
-    dearest = max(range(stages), key=lambda one: prediction.stages[one].busy_seconds)
-    fullest = max(range(stages), key=lambda one: prediction.stages[one].holds.peak)
-    share = prediction.stages[dearest].busy_seconds / prediction.step_seconds
+    stages = len(best.stages)
+    dearest = max(range(stages), key=lambda one: best.stages[one].busy_seconds)
+    share = best.stages[dearest].busy_seconds / best.step_seconds
     yield (
         f"Stage {dearest} sets the pace: it is busy for {share:.0%} of a step of "
-        f"{prediction.step_seconds:.3g} s."
+        f"{best.step_seconds:.3g} s."
     )
     if stages > 1:
-        ideal = schedule.bubble(stages, setting.microbatches)
-        parts = (
-            "one microbatch"
-            if setting.microbatches == 1
-            else f"{setting.microbatches} microbatches"
-        )
+        count = best.microbatches
+        parts = "one microbatch" if count == 1 else f"{count} microbatches"
         yield (
-            f"Stages wait for {prediction.bubble:.0%} of the schedule, "
-            f"{prediction.message_share:.0%} for messages; {stages} equal stages with "
-            f"{parts} and no messages would wait for {ideal:.0%}."
+            f"Stages wait for {best.bubble:.0%} of the schedule, {best.message_share:.0%} for "
+            f"messages; {stages} equal stages with {parts} and no messages would wait for "
+            f"{schedule.bubble(stages, count):.0%}."
         )
-    yield f"The fullest device is one of stage {fullest}, with {size(prediction.peak)}."
+    index = fullest(best)
+    yield (
+        f"The fullest device is one of stage {index}, with {size(best.stages[index].holds.peak)}."
+    )
     for other in others:
         if other.step_seconds is not None:
-            more = round(other.step_seconds / prediction.step_seconds - 1, 3)  # as it is shown
+            more = round(other.step_seconds / best.step_seconds - 1, 3)  # as it is shown
             than = "more" if more >= 0 else "less, but divides the weights less evenly"
             yield (
                 f"The next best ({other.mesh}, microbatches {other.microbatches}: {other.what}) "
@@ -53,10 +40,15 @@ def reasons(
             return
 
 
-def difference(prediction: predict.Prediction, other: predict.Prediction) -> str:
+def fullest(best: plan.Plan) -> int:
+    """The stage whose devices hold most."""
+    return max(range(len(best.stages)), key=lambda one: best.stages[one].holds.peak)
+
+
+def difference(best: plan.Plan, other: plan.Plan) -> str:
     """How another cut of the same mesh differs: the first node that changes its stage."""
     places = {name: index for index, one in enumerate(other.stages) for name in one.nodes}
-    for index, one in enumerate(prediction.stages):
+    for index, one in enumerate(best.stages):
         for name in one.nodes:
             if places[name] != index:
                 return f"{name} in stage {places[name]} instead of {index}"
@@ -71,18 +63,16 @@ def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
     return f"mesh.stage is {asked}, but {reason}: give at most {most}."
 
 
-def excess(
-    prediction: predict.Prediction, setting: search_space.Setting, tried: int, limit: int
-) -> str:
+def excess(roomiest: plan.Plan, tried: int) -> str:
     """Why not even the cut that fits least badly does, and by how many bytes of a device."""
-    index = max(range(len(prediction.stages)), key=lambda one: prediction.stages[one].holds.peak)
-    stage = prediction.stages[index]
+    index, limit = fullest(roomiest), roomiest.memory or 0
+    stage = roomiest.stages[index]
     holds = stage.holds
     last = "" if len(stage.nodes) == 1 else f" … {stage.nodes[-1]}"
     return (
-        f"The model does not fit {setting.mesh.size} devices with {size(limit)} each"
-        f"{f' in any of {tried} ways' if tried > 1 else ''}. At best ({axes(setting.mesh)}, "
-        f"microbatches {setting.microbatches}) a device of stage {index} ({stage.nodes[0]}{last}) "
+        f"The model does not fit {len(roomiest.ranks)} devices with {size(limit)} each"
+        f"{f' in any of {tried} ways' if tried > 1 else ''}. At best ({roomiest.mesh}, "
+        f"microbatches {roomiest.microbatches}) a device of stage {index} ({stage.nodes[0]}{last}) "
         f"needs {size(holds.peak)}, {size(holds.peak - limit)} too much: parameters "
         f"{size(holds.parameters)}, gradients {size(holds.gradients)}, slots {size(holds.slots)}, "
         f"activations {size(holds.activations)}, the widest layer {size(holds.working)}. Give "

@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Collection
 
+import numpy as np
+
 from tfparallel_trainer.comms import shape
 
 
@@ -77,16 +79,14 @@ class Cluster:
 
 
 def link_within(mesh: shape.Mesh, cluster: Cluster) -> Link:
-    """The slowest link link_between ranks that split layers together."""
+    """The slowest link between ranks that split layers together."""
     axes = (shape.Axis.TENSOR, shape.Axis.SPATIAL)
     return cluster.link({rank for axis in axes for rank in mesh.group(0, axis).ranks})
 
 
-def link_between(mesh: shape.Mesh, cluster: Cluster, source: int, target: int) -> Link:
-    """The slowest link link_between ranks of two stages that send to each other."""
-    slowest = cluster.inside
-    for rank in range(mesh.size):
-        along = mesh.group(rank, shape.Axis.STAGE).ranks
-        link = cluster.link((along[source], along[target]))
-        slowest = link if link.bandwidth < slowest.bandwidth else slowest
-    return slowest
+def link_between(mesh: shape.Mesh, cluster: Cluster, stage: int, other: int) -> Link:
+    """The slowest link between ranks of two stages that send to each other."""
+    processes = np.arange(mesh.size).reshape(mesh.degrees) // cluster.devices
+    if (processes[:, stage] == processes[:, other]).all():
+        return cluster.inside
+    return min(cluster.inside, cluster.across, key=lambda link: link.bandwidth)

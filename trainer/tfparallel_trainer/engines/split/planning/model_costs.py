@@ -1,8 +1,7 @@
 """What each node of a model costs, from its layers and shapes alone. Nothing runs."""
 
-import dataclasses
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -24,31 +23,23 @@ def of(
     Args:
         slots: bytes of optimizer slots of each variable that is trained, by key.
         length: value for dimensions that are unknown until data is loaded.
-        copies: of the gradients while the optimizer updates, as `subjects.optimizer_copies` tells.
+        copies: of the gradients while the optimizer updates, as `planner.optimizer_copies` tells.
 
     Raises:
         BadConfigurationError: there are such dimensions, and no length.
     """
-    shapes = [_shape(model, number, length) for number in range(len(model.tensors))]
-    widths = [graph.itemsize(one.dtype) for one in model.tensors]
-    sizes = [
-        one.rows * math.prod(shape) * wide
-        for one, shape, wide in zip(model.tensors, shapes, widths, strict=True)
-    ]
-    gradients = graph.with_gradient(model)
-    ends = {one.tensor for one in model.outputs}
-    backward = (node for node in model.nodes if gradients.intersection(node.outputs))
-    kept = ends.union(*map(activation_memory.tensors, backward))
-    measures = _Measures(model, shapes, widths, sizes, gradients)
+    measures = _Measures(model, length)
+    backward = (node for node in model.nodes if measures.gradients.intersection(node.outputs))
+    kept = measures.ends.union(*map(activation_memory.tensors, backward))
     return costs.Costs(
         nodes=tuple(map(measures.cost, model.nodes)),
         tensors=tuple(
             costs.TensorCost(
                 bytes=size,
                 kept=number in kept and number not in model.inputs,
-                has_gradient=number in gradients,
+                has_gradient=number in measures.gradients,
             )
-            for number, size in enumerate(sizes)
+            for number, size in enumerate(measures.sizes)
         ),
         variables={
             key: costs.Variable(_bytes(one), _bytes(one) * one.trainable, slots.get(key, 0))
@@ -60,40 +51,40 @@ def of(
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Measures:
-    model: graph.Graph
-    shapes: Sequence[tuple[int, ...]]
-    """Of each tensor for one row of the batch."""
-    widths: Sequence[int]
-    """Bytes of an element of each."""
-    sizes: Sequence[int]
-    """Bytes of each for one example."""
-    gradients: Container[int]
-    """The tensors that a gradient comes back to."""
+    def __init__(self, model: graph.Graph, length: int | None) -> None:
+        self._model = model
+        self._shapes = [_shape(model, number, length) for number in range(len(model.tensors))]
+        """Of each tensor for one row of the batch."""
+        self.sizes = [
+            one.rows * math.prod(shape) * graph.itemsize(one.dtype)
+            for one, shape in zip(model.tensors, self._shapes, strict=True)
+        ]
+        """Bytes of each for one example."""
+        self.gradients = graph.with_gradient(model)
+        """The tensors that a gradient comes back to."""
+        self.ends = {one.tensor for one in model.outputs}
 
     def cost(self, node: graph.Node) -> costs.NodeCost:
         """That of a node."""
-        forms = [self.shapes[one] for one in node.operands]
-        outputs = [self.shapes[one] for one in node.outputs]
+        forms = [self._shapes[one] for one in node.operands]
+        outputs = [self._shapes[one] for one in node.outputs]
         moved = sum(self.sizes[one] for one in (*node.inputs, *node.outputs))
-        variables = [self.model.variables[key] for key in node.variables]
-        rows = self.model.tensors[node.outputs[0]].rows
+        variables = [self._model.variables[key] for key in node.variables]
+        first = self._model.tensors[node.outputs[0]]
+        rows, width = first.rows, graph.itemsize(first.dtype)
         inner = working = 0.0
-        if any(one in self.gradients for one in node.outputs):
-            width = self.widths[node.outputs[0]]
+        if self.gradients.intersection(node.outputs):
             inner = rows * activation_memory.inner(node, forms, outputs, width)
             working = rows * width * activation_memory.working(node, forms, outputs)
-        ends = {one.tensor for one in self.model.outputs}
         # The loss keeps as much of an output as the output has.
-        inner += sum(self.sizes[one] for one in node.outputs if one in ends)
+        inner += sum(self.sizes[one] for one in node.outputs if one in self.ends)
+        trained = sum(_bytes(one) for one in variables if one.trainable)
         return costs.NodeCost(
             flops=rows * flops.of(node, forms, outputs),
             tensor_bytes=moved,
             weight_bytes=sum(map(_bytes, variables)),
-            gradient_bytes=0.0
-            if isinstance(node.calls, keras.layers.Embedding)
-            else sum(_bytes(one) for one in variables if one.trainable),
+            gradient_bytes=0.0 if isinstance(node.calls, keras.layers.Embedding) else trained,
             backward=float(any(one in self.gradients for one in node.operands))
             + any(one.trainable for one in variables),
             inner_bytes=inner,
@@ -118,14 +109,10 @@ def _shape(model: graph.Graph, number: int, length: int | None) -> tuple[int, ..
     known = model.tensors[number]
     inner = [size for place, size in enumerate(known.shape) if place != known.batch]
     if None in inner and length is None:
+        makers = (one.name for one in model.nodes if number in one.outputs)
+        name = model.input_names[number] if number in model.inputs else next(makers, number)
         raise errors.BadConfigurationError(
-            f"The tensor {_named(model, number)} has the shape {model.tensors[number].shape}, of "
-            "which only the data tells more than the batch: say how long it is with --length."
+            f"The tensor {name} has the shape {known.shape}, of which only the data tells more "
+            "than the batch: say how long it is with --length."
         )
     return tuple(length or 1 if size is None else size for size in inner)
-
-
-def _named(model: graph.Graph, number: int) -> str:
-    if number in model.inputs:
-        return model.input_names[number]
-    return next((one.name for one in model.nodes if number in one.outputs), str(number))

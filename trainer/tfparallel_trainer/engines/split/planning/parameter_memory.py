@@ -7,9 +7,6 @@ import numpy.typing as npt
 
 from tfparallel_trainer.engines.split.planning import costs, cuts
 
-Share = tuple[costs.Variable, float]
-"""A variable, and a rank's share of it."""
-
 
 def stages_with(
     membership: npt.NDArray[np.float64], places: Sequence[int]
@@ -24,20 +21,21 @@ class Variables:
 
     def __init__(
         self,
-        by_blocks: Mapping[tuple[int, ...], Sequence[Share]],
-        known: costs.Costs,
+        subject: costs.Subject,
+        shardings: Sequence[costs.Sharding],
+        block_of: Mapping[int, int],
         membership: npt.NDArray[np.float64],
     ) -> None:
-        """Take a membership: 1 where a downset (row) has a block (column), else 0."""
+        """Take the block of each node, and 1 where a downset (row) has a block (column), else 0."""
         count, of_blocks = membership.shape
         sums = np.zeros((6, count, count))
         alone = np.zeros((5, of_blocks))
-        for places, shares in by_blocks.items():
+        for places, shares in _by_blocks(subject, shardings, block_of).items():
             has = stages_with(membership, places)
             total = np.zeros(5)
             for one, share in shares:
                 changed = one.gradients if one.slots else 0
-                each = (one.parameters, one.gradients, one.slots, changed * known.copies)
+                each = (one.parameters, one.gradients, one.slots, changed * subject.costs.copies)
                 total[:4] += share * np.array(each)
                 total[4] += one.gradients > 0
             if len(places) == 1:
@@ -50,15 +48,28 @@ class Variables:
         sums[:5] += ((1 - membership) * alone[:, None, :]) @ membership.T
         self.parameters: cuts.Matrix = sums[0]
         self.gradients: cuts.Matrix = sums[1]
-        self.slots: cuts.Matrix = sums[2] + known.fixed_slots
+        self.slots: cuts.Matrix = sums[2] + subject.costs.fixed_slots
         self.copies: cuts.Matrix = sums[3]
         """The copies of gradients while an optimizer with slots updates."""
         self.trained: cuts.Matrix = sums[4]
         """How many are trained, in numbers."""
         self.largest: cuts.Matrix = sums[5]
         """The largest gradient."""
+        self.state: cuts.Matrix = self.parameters + self.gradients + self.slots
 
-    @property
-    def state(self) -> cuts.Matrix:
-        """Parameters, gradients and slots together."""
-        return self.parameters + self.gradients + self.slots
+
+def _by_blocks(
+    subject: costs.Subject, shardings: Sequence[costs.Sharding], block_of: Mapping[int, int]
+) -> dict[tuple[int, ...], list[tuple[costs.Variable, float]]]:
+    """Variables and a rank's share of each, by the blocks that read them."""
+    readers: dict[str, set[int]] = {}
+    shares: dict[str, float] = {}
+    for place, (node, sharding) in enumerate(zip(subject.model.nodes, shardings, strict=True)):
+        for key in node.variables:
+            readers.setdefault(key, set()).add(block_of[place])
+            shares[key] = min(shares.get(key, 1.0), sharding.variables.get(key, 1.0))
+    grouped: dict[tuple[int, ...], list[tuple[costs.Variable, float]]] = {}
+    for key, places in readers.items():
+        variable = (subject.costs.variables[key], shares[key])
+        grouped.setdefault(tuple(sorted(places)), []).append(variable)
+    return grouped

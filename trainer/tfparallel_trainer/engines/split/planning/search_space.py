@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.contract import job_file, plan
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 ORDERS: Mapping[job_file.PipelineSchedule, schedule.Schedule] = {
@@ -26,6 +26,11 @@ class Setting:
     order: job_file.PipelineSchedule
     batch: int
     """Examples of a step over all replicas."""
+
+    @property
+    def axes(self) -> plan.Axes:
+        """The mesh as a plan tells it."""
+        return plan.Axes(**{axis.value: self.mesh.degree(axis) for axis in shape.Axis})
 
     @property
     def examples(self) -> int:

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import files
 
 MODEL, WEIGHTS = ".keras", ".weights.h5"
 INSIDE = "model.weights.h5"
@@ -104,31 +105,27 @@ def places(file: h5py.Group, variables: Mapping[str, Any]) -> dict[str, str]:
 def fill(
     source: h5py.Group,
     target: h5py.Group,
-    variables: Mapping[str, Any],
-    describe: Callable[[str], tuple[tuple[int, ...], str]],
+    keys: Mapping[str, str],
+    arrays: Mapping[str, files.Entry],
     content: Callable[[str, h5py.Dataset], None],
 ) -> None:
     """Copy a file of weights, with values where it has numbers.
 
     Args:
         source: the file without values, or a group of it.
-        variables: those without values, by key.
-        describe: gives shape and type of a variable by its key.
+        keys: as `places` gives them.
+        arrays: shapes and types of the variables by key.
         content: puts the values of a variable, by key, into a dataset.
-
-    Raises:
-        UserCodeError: see `places`.
     """
-    keys = places(source, variables)
 
     def visit(name: str, item: Any) -> None:
-        key = keys.get(name)
-        if key is not None:
-            shape, kind = describe(key)
-            placed = target.create_dataset(name, shape, np.dtype(tf.as_dtype(kind).as_numpy_dtype))
-            if kind == "bfloat16":
-                placed.attrs[_DTYPE] = kind
-            content(key, placed)
+        if name in keys:
+            array = arrays[keys[name]]
+            kind = np.dtype(tf.as_dtype(array.dtype).as_numpy_dtype)
+            placed = target.create_dataset(name, array.shape, kind)
+            if array.dtype == "bfloat16":
+                placed.attrs[_DTYPE] = array.dtype
+            content(keys[name], placed)
         elif isinstance(item, h5py.Group):
             target.create_group(name).attrs.update(item.attrs)
         else:
@@ -183,37 +180,24 @@ def _member(archive: zipfile.ZipFile, path: pathlib.Path) -> IO[bytes]:
     return io.BufferedReader(_Window(path, start, info.file_size))
 
 
-class _Window(io.RawIOBase):
+class _Window(io.FileIO):
     """A part of a file as a file; zipfile would read all that lies before a place to get there."""
 
     def __init__(self, path: pathlib.Path, start: int, size: int) -> None:
-        super().__init__()
-        self._raw = path.open("rb", buffering=0)
+        super().__init__(path)
         self._start = start
         self._size = size
-        self._place = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+        self.seek(0)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        self._place = base + offset
-        return self._place
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: self._size}[whence]
+        return super().seek(self._start + base + offset) - self._start
 
-    def readinto(self, buffer: Any) -> int:
-        count = max(0, min(len(buffer), self._size - self._place))
-        self._raw.seek(self._start + self._place)
-        read = self._raw.readinto(memoryview(buffer)[:count]) or 0
-        self._place += read
-        return read
+    def tell(self) -> int:
+        return super().tell() - self._start
 
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
+    def readinto(self, buffer: Any) -> int | None:
+        return super().readinto(memoryview(buffer)[: max(0, self._size - self.tell())])
 
 
 def _changed(what: str) -> errors.UserCodeError:

@@ -61,7 +61,9 @@ def save(
     with export.storing(path, module.path):
         try:
             index = files.read_index(checkpoint)
-            _count(drawn, checkpoint, index)
+            for key, one in drawn.counters.items():  # Keras writes them into the config, too
+                blocks = files.blocks(checkpoint, index, key, shard.box((), ()))
+                shard.assign(one, ((box.slices, block) for box, block in blocks))
             with tempfile.TemporaryDirectory() as folder:
                 empty = pathlib.Path(folder) / path.name
                 archive.save(drawn.model, empty, drawn.weights)
@@ -120,13 +122,6 @@ def free_bytes(root: pathlib.Path = pathlib.Path("/")) -> float:
     return min(free)
 
 
-def _count(drawn: blueprint.Blueprint, checkpoint: directory.Directory, index: files.Index) -> None:
-    """Give the optimizer its counters and its rate, which Keras writes into the config, too."""
-    for key, one in drawn.counters.items():
-        parts = files.blocks(checkpoint, index, key, shard.box((), ()))
-        shard.assign(one, ((box.slices, block) for box, block in parts))
-
-
 def _fill(
     drawn: blueprint.Blueprint,
     checkpoint: directory.Directory,
@@ -142,15 +137,10 @@ def _fill(
         for box, block in files.blocks(checkpoint, index, taken, whole):
             dataset[box.slices] = block
 
-    def describe(key: str) -> tuple[tuple[int, ...], str]:
-        return index.arrays[key].shape, index.arrays[key].dtype
-
     with archive.opened(empty) as source:
-        archive.fill(source, target, drawn.weights, describe, content)
+        archive.fill(source, target, archive.places(source, drawn.weights), index.arrays, content)
     optimizer_file = empty.with_name(f"optimizer{archive.WEIGHTS}")
     archive.save_optimizer(drawn.model.optimizer, optimizer_file, drawn.stand_ins)
-    with archive.opened(optimizer_file) as source:
-        target.create_group(archive.OPTIMIZER)
-        archive.fill(
-            source[archive.OPTIMIZER], target[archive.OPTIMIZER], drawn.stand_ins, describe, content
-        )
+    with archive.opened(optimizer_file) as file:
+        source, group = file[archive.OPTIMIZER], target.create_group(archive.OPTIMIZER)
+        archive.fill(source, group, archive.places(source, drawn.stand_ins), index.arrays, content)

@@ -1,6 +1,5 @@
 """What becomes of a divided model's state: saved in parts, found again, and one file at the end."""
 
-import dataclasses
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -16,25 +15,37 @@ from tfparallel_trainer.engines.split.state import archive, blueprint, export
 from tfparallel_trainer.runtime import settings
 from tfparallel_trainer.storage import directory
 
-_EXPORT = ".exporting"
-"""Folder of what is exported where no checkpoint holds it."""
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Persistence:
     """State of the ranks of this process, and what all processes know of the whole."""
 
-    settings: settings.Settings
-    module: user.Module
-    peers: agreement.Peers
-    drawn: blueprint.Blueprint
-    say: Callable[[str], None]
-    """Writes a line for people."""
-    state: shard.State
-    saved: store.Store | None
-    """None when the job saves no checkpoints."""
-    unsaved: store.Store | None = None
-    """Where parts meet for the export when the job saves no checkpoints."""
+    def __init__(
+        self,
+        settings: settings.Settings,
+        module: user.Module,
+        peers: agreement.Peers,
+        ranks: Sequence[rank_model.Rank],
+        say: Callable[[str], None],
+    ) -> None:
+        """See that the state of these ranks can be saved and exported.
+
+        Raises:
+            UserCodeError: the model or its optimizer cannot be saved in parts.
+            BadConfigurationError: processes do not share the folder of checkpoints and results.
+            PreemptedError: a newer attempt has started.
+        """
+        self._settings, self._module, self._peers, self._say = settings, module, peers, say
+        self._drawn = blueprint.draw(module, settings.job.trainer.seed)
+        if peers.is_chief:
+            export.check(self._drawn, module)
+        checkpoint = settings.job.trainer.checkpoint
+        self.state = shard.State([_share(self._drawn, rank) for rank in ranks], self._drawn.wholes)
+        self.saved = self._store(settings.checkpoints, checkpoint.keep) if checkpoint else None
+        """None when the job saves no checkpoints."""
+        self._exporting = settings.results.child(".exporting")
+        """Folder of what is exported where no checkpoint holds it."""
+        # A folder that processes do not share is found now, and not once the model is trained.
+        self._unsaved = None if checkpoint else self._store(self._exporting, 1)
 
     def start(self) -> files.Position:
         """Give the ranks the newest checkpoint, or the initial weights that the job names.
@@ -47,13 +58,13 @@ class Persistence:
         """
         restored = None if self.saved is None else self.saved.restore(self.state)
         if restored is not None:
-            self.say(f"resuming after step {restored.step} from {self.settings.checkpoints}")
+            self._say(f"resuming after step {restored.step} from {self._settings.checkpoints}")
             return restored
-        weights = self.settings.job.trainer.initial_weights
+        weights = self._settings.job.trainer.initial_weights
         if weights is not None:
-            load_weights(self.drawn, self.state, weights, self.settings.source_dir)
-            self.say(f"starting with the weights of {weights}")
-        return files.Position(step=0, epoch=self.settings.first_epoch, example=0)
+            load_weights(self._drawn, self.state, weights, self._settings.source_dir)
+            self._say(f"starting with the weights of {weights}")
+        return files.Position(step=0, epoch=self._settings.first_epoch, example=0)
 
     def export(self, at: files.Position) -> None:
         """Leave the trained model, where training has ended, in the output directory.
@@ -62,70 +73,27 @@ class Persistence:
             StorageError: the disk does not take it.
             UserCodeError: Keras cannot write the model.
         """
-        saved = [] if self.saved is None else store.of_step(self.settings.checkpoints, at.step)
-        export_folder = self.settings.results.child(_EXPORT)
+        saved = [] if self.saved is None else store.of_step(self._settings.checkpoints, at.step)
         if not saved:
-            part_store = self.unsaved or _store(
-                self.settings, export_folder, 1, self.say, self.peers
-            )
+            part_store = self._unsaved or self._store(self._exporting, 1)
             part_store.save(self.state, at)
-            saved = store.of_step(export_folder, at.step)
-        if self.peers.is_chief:
+            saved = store.of_step(self._exporting, at.step)
+        if self._peers.is_chief:
             self._write(saved[-1])
-            self.settings.results.remove(export_folder)
+            self._settings.results.remove(self._exporting)
 
     def _write(self, checkpoint: directory.Directory) -> None:
-        path = self.settings.output_dir / outputs.MODEL
-        export.save(self.drawn, checkpoint, path, self.module)
-        if self.settings.job.trainer.saved_model:
-            serving = self.settings.output_dir / outputs.SAVED_MODEL
-            refused = export.save_for_serving(self.drawn, path, serving, self.module)
+        path = self._settings.output_dir / outputs.MODEL
+        export.save(self._drawn, checkpoint, path, self._module)
+        if self._settings.job.trainer.saved_model:
+            serving = self._settings.output_dir / outputs.SAVED_MODEL
+            refused = export.save_for_serving(self._drawn, path, serving, self._module)
             if refused is not None:
-                self.say(f"warning: {refused}")
+                self._say(f"warning: {refused}")
 
-
-def prepare(
-    settings: settings.Settings,
-    module: user.Module,
-    peers: agreement.Peers,
-    ranks: Sequence[rank_model.Rank],
-    say: Callable[[str], None],
-) -> Persistence:
-    """See that the state of these ranks can be saved and exported.
-
-    Raises:
-        UserCodeError: the model or its optimizer cannot be saved in parts.
-        BadConfigurationError: processes do not share the folder of checkpoints and results.
-        PreemptedError: a newer attempt has started.
-    """
-    drawn = blueprint.draw(module, settings.job.trainer.seed)
-    if peers.is_chief:
-        export.check(drawn, module)
-    checkpoint = settings.job.trainer.checkpoint
-    export_folder = settings.results.child(_EXPORT)
-    return Persistence(
-        settings=settings,
-        module=module,
-        peers=peers,
-        drawn=drawn,
-        say=say,
-        state=shard.State([_share(drawn, rank) for rank in ranks], drawn.wholes),
-        saved=_store(settings, settings.checkpoints, checkpoint.keep, say, peers)
-        if checkpoint
-        else None,
-        # A folder that processes do not share is found now, and not once the model is trained.
-        unsaved=None if checkpoint else _store(settings, export_folder, 1, say, peers),
-    )
-
-
-def _store(
-    settings: settings.Settings,
-    folder: directory.Directory,
-    keep: int,
-    say: Callable[[str], None],
-    peers: agreement.Peers,
-) -> store.Store:
-    return store.Store(folder, keep, settings.job_uid, settings.attempt, say, peers)
+    def _store(self, folder: directory.Directory, keep: int) -> store.Store:
+        job, attempt = self._settings.job_uid, self._settings.attempt
+        return store.Store(folder, keep, job, attempt, self._say, self._peers)
 
 
 def _share(drawn: blueprint.Blueprint, rank: rank_model.Rank) -> dict[str, shard.Shard]:

@@ -1,37 +1,79 @@
-"""What is planned: a recorded model with what it costs, on devices."""
+"""From a model or a question about one, and devices, to what is planned and its plan."""
 
-import collections
-import contextlib
+import dataclasses
 import math
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import user
+from tfparallel_trainer.checkpoint import slots
 from tfparallel_trainer.comms import shape
+from tfparallel_trainer.contract import plan
 from tfparallel_trainer.engines.split.layers import assignment, elementwise, layout
 from tfparallel_trainer.engines.split.layers.rules import registry
-from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.model import graph, skeleton
 from tfparallel_trainer.engines.split.pipeline import schedule
-from tfparallel_trainer.engines.split.planning import choose, costs, hardware, model_costs
-
-_SIZES = (2, 3, 5, 7, 11, 13, 17)
-"""Different sizes for the dimensions of a stand-in, so that its slots' dimensions tell theirs."""
+from tfparallel_trainer.engines.split.planning import (
+    calibrate,
+    choose,
+    costs,
+    hardware,
+    links,
+    model_costs,
+    search_space,
+)
 
 _IN_TURN = (keras.optimizers.Adafactor, keras.optimizers.Muon)
 """They compute norms and products of a weight's gradient, which come one after the other."""
 
-_Kind = tuple[tuple[int, ...], str]
+
+def answer(question: plan.Question) -> plan.Plan:
+    """Plan the model of a question.
+
+    Raises:
+        UserCodeError: the module raises, or its model cannot be split.
+        BadConfigurationError: what is asked for is impossible, or does not fit the devices.
+    """
+    module = user.load(pathlib.Path(question.folder), question.module)
+    model = skeleton.build(module, question.seed)
+    recorded = skeleton.recorded(module, model)
+    # Not before: Keras cannot clone a compiled model without weights.
+    skeleton.compile_model(module, model)
+    cluster = hardware.Cluster(
+        processes=question.processes,
+        devices=question.devices,
+        device=hardware.Device(memory=question.memory),
+    )
+    measured = None
+    if question.calibrate:
+        microbatch = max(1, question.batch // (cluster.size * (question.microbatches or 1)))
+        measured = calibrate.measure(recorded, microbatch, question.length)
+        updated = dataclasses.replace(
+            cluster.device, update=calibrate.update(model.optimizer, recorded)
+        )
+        cluster = dataclasses.replace(cluster, device=updated)
+        if cluster.size > 1:
+            cluster = links.measure(cluster)
+    planned = subject(recorded, model.optimizer, cluster, question.length, measured)
+    constraints = search_space.Constraints(
+        mesh=question.mesh,
+        microbatches=question.microbatches,
+        order=question.schedule,
+        batch=question.batch,
+    )
+    return choose.plan_for(planned, constraints)
 
 
-def of(
+def subject(
     model: graph.Graph,
     optimizer: Any,
     cluster: hardware.Cluster,
     length: int | None = None,
     measured: Sequence[costs.NodeTime] | None = None,
-) -> choose.Subject:
+) -> costs.Subject:
     """Put together what the planner asks for.
 
     Args:
@@ -47,45 +89,46 @@ def of(
         ({}, 0) if optimizer is None else optimizer_state(optimizer, model.variables)
     )
     known = model_costs.of(model, state_bytes, fixed, length, optimizer_copies(optimizer))
-    return choose.Subject(
+    return costs.Subject(
         model=model,
         costs=known,
         times=measured or [costs.estimated(one, cluster.device) for one in known.nodes],
         cluster=cluster,
         shardings_of=shardings_of(model, optimizer),
+        measured=measured is not None,
     )
 
 
 def optimizer_state(optimizer: Any, variables: Mapping[str, Any]) -> tuple[dict[str, int], int]:
     """Count what an optimizer of the same kind and configuration would hold.
 
-    It is built on small stand-ins with as many dimensions as the weights have; each dimension of a
-    slot is one of its weight's.
-
     Returns:
         Bytes of each variable that is trained, by key; and bytes that belong to none.
 
     Raises:
-        UserCodeError: the optimizer cannot be made from its configuration.
+        UserCodeError: see `slots.of`.
     """
-    known: dict[Any, collections.Counter[_Kind]] = {}
-    fixed = _built(optimizer, ())
-    bytes_by_key: dict[str, int] = {}
-    for key, variable in variables.items():
-        if not variable.trainable:
-            continue
-        label = variable.path if isinstance(optimizer, keras.optimizers.Muon) else ""
-        kind = (len(variable.shape), variable.dtype, label)  # Muon goes by the names of weights
-        if kind not in known:
-            known[kind] = _built(optimizer, (variable,)) - fixed
-        sizes = dict(zip(_SIZES, variable.shape, strict=False))
-        bytes_by_key[key] = sum(
-            math.prod(sizes.get(size, size) for size in slot) * graph.itemsize(dtype)
-            for slot, dtype in known[kind].elements()
+    trained = {key: one for key, one in variables.items() if one.trainable}
+    by_name = isinstance(optimizer, keras.optimizers.Muon)  # it goes by the names of weights
+    kinds = {
+        key: (len(one.shape), one.dtype, one.path if by_name else "")
+        for key, one in trained.items()
+    }
+    like = {kind: key for key, kind in kinds.items()}
+    fixed = 0
+    slots_like: dict[str, list[slots.Slot]] = {key: [] for key in like.values()}
+    for slot in slots.of(optimizer, {key: trained[key] for key in slots_like}):
+        if slot.weight is None:
+            fixed += graph.itemsize(slot.dtype)
+        else:
+            slots_like[slot.weight].append(slot)
+    return {
+        key: sum(
+            math.prod(one.shape[axis] for axis in slot.axes) * graph.itemsize(slot.dtype)
+            for slot in slots_like[like[kinds[key]]]
         )
-    return bytes_by_key, sum(
-        math.prod(slot) * graph.itemsize(dtype) for slot, dtype in fixed.elements()
-    )
+        for key, one in trained.items()
+    }, fixed
 
 
 def optimizer_copies(optimizer: Any) -> float:
@@ -98,30 +141,7 @@ def optimizer_copies(optimizer: Any) -> float:
     return 0.0 if isinstance(inner, _IN_TURN) else 1.0
 
 
-def _built(optimizer: Any, like: Sequence[Any]) -> collections.Counter[_Kind]:
-    """Shapes and types of an optimizer's variables, for stand-ins of some weights."""
-    try:
-        optimizer_copy = type(optimizer).from_config(optimizer.get_config())
-    except (TypeError, ValueError) as error:
-        raise errors.UserCodeError(
-            f"The optimizer {type(optimizer).__name__} cannot be made again from its get_config "
-            f"({error}), which training on a mesh needs: let get_config give what __init__ takes."
-        ) from error
-    optimizer_copy.build([_stand_in(one) for one in like])
-    return collections.Counter((tuple(one.shape), one.dtype) for one in optimizer_copy.variables)
-
-
-def _stand_in(variable: Any) -> Any:
-    *scopes, name = variable.path.split("/")
-    with contextlib.ExitStack() as stack:
-        for scope in scopes:
-            stack.enter_context(keras.name_scope(scope))
-        return keras.Variable(
-            "zeros", shape=_SIZES[: len(variable.shape)], dtype=variable.dtype, name=name
-        )
-
-
-def shardings_of(model: graph.Graph, optimizer: Any = None) -> choose.ShardingsOf:
+def shardings_of(model: graph.Graph, optimizer: Any = None) -> costs.ShardingsOf:
     """Give the ways of a model's nodes on any mesh.
 
     They raise where a degree would divide nothing, where a layer cannot be split as the user chose,
