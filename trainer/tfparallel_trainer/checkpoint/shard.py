@@ -61,6 +61,15 @@ class Box:
         shape = tuple(end - low for low, end in zip(lows, ends, strict=True))
         return Box(lows, shape) if all(count > 0 for count in shape) else None
 
+    def blocks(self, rows: int) -> Iterator["Box"]:
+        """Divide it into blocks of so many rows, of which the last may have fewer."""
+        if not self.shape:
+            yield self
+            return
+        for low in range(0, self.shape[0], rows):
+            count = min(rows, self.shape[0] - low)
+            yield Box((self.start[0] + low, *self.start[1:]), (count, *self.shape[1:]))
+
 
 def box(part: Part, shape: Sequence[int]) -> Box:
     """Where a part lies in a variable of this shape; a ValueError for slices that do not fit."""

@@ -189,7 +189,6 @@ class Store:
 
     def _take(self, job: str, attempt: int | None) -> owner.Owner:
         try:
-            self._folder.prepare()
             return owner.take(self._folder, job, attempt)
         except OSError as error:
             if faults.of_storage(error):

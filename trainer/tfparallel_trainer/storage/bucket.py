@@ -38,18 +38,12 @@ class Bucket:
         return self.place.prefix.rpartition("/")[2]
 
     def child(self, name: str) -> Self:
-        """A prefix below this one."""
         return dataclasses.replace(self, place=self.place.child(name))
 
-    def prepare(self) -> None:
-        """Do nothing: prefixes exist as soon as an object has them."""
-
     def has(self, name: str) -> bool:
-        """Whether an object exists."""
         return self._tag(name) is not None
 
     def read(self, name: str) -> bytes:
-        """Read a small object."""
         with self._object(name) as key:
             return bytes(obstore.get(self._store, key).bytes())
 
@@ -59,7 +53,6 @@ class Bucket:
             obstore.put(self._store, key, content)
 
     def snapshot(self, name: str) -> directory.Snapshot:
-        """Read a small object to replace it."""
         with contextlib.suppress(FileNotFoundError), self._object(name) as key:
             result = obstore.get(self._store, key)
             tags: Any = {"e_tag": result.meta["e_tag"], "version": result.meta["version"]}
@@ -75,11 +68,9 @@ class Bucket:
             return True
         return False
 
-    @contextlib.contextmanager
-    def reader(self, name: str) -> Iterator["_Reader"]:
-        """Open a large object."""
+    def read_range(self, name: str, offset: int, length: int) -> bytes:
         with self._object(name) as key:
-            yield _Reader(self._store, key)
+            return bytes(obstore.get_range(self._store, key, start=offset, length=length))
 
     @contextlib.contextmanager
     def writer(self, name: str) -> Iterator[directory.Writer]:
@@ -90,9 +81,6 @@ class Bucket:
             )
             yield file
             file.close()  # not after an error: half an object would appear
-
-    def flush(self) -> None:
-        """Do nothing: what a store has taken, it keeps."""
 
     def entries(self) -> Sequence[Self]:
         """The prefixes here that have an index."""
@@ -158,27 +146,3 @@ class Bucket:
             meta = obstore.head(self._store, key)
             return f"{meta['e_tag']} {meta['last_modified']}"
         return None
-
-
-class _Reader:
-    """Reads chunks, because each request takes as long as some megabytes."""
-
-    def __init__(self, source: "store.ObjectStore", key: str) -> None:
-        self._source = source
-        self._key = key
-        self._size = obstore.head(source, key)["size"]
-        self._offset = 0
-        self._chunk = b""
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        start = offset - self._offset
-        if start < 0 or start + length > len(self._chunk):
-            self._fill(offset, length)
-            start = 0
-        return self._chunk[start : start + length]
-
-    def _fill(self, offset: int, length: int) -> None:
-        end = min(offset + max(length, _CHUNK_BYTES), self._size)
-        self._offset, self._chunk = offset, b""
-        if offset < end:
-            self._chunk = bytes(obstore.get_range(self._source, self._key, start=offset, end=end))

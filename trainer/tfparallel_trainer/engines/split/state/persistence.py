@@ -176,11 +176,5 @@ def load_weights(
 
 def _blocks(dataset: h5py.Dataset, box: shard.Box) -> Iterator[shard.Placed]:
     """Read a part of a variable, some rows at a time."""
-    if not box.shape:
-        yield (), archive.value(dataset, ())
-        return
-    rows = shard.rows_of(box.shape, dataset.dtype.itemsize)
-    for low in range(0, box.shape[0], rows):
-        count = min(rows, box.shape[0] - low)
-        part = shard.Box((box.start[0] + low, *box.start[1:]), (count, *box.shape[1:]))
+    for part in box.blocks(shard.rows_of(box.shape, dataset.dtype.itemsize)):
         yield part.within(box), archive.value(dataset, part.slices)
