@@ -108,9 +108,9 @@ def write_part(folder: directory.Directory, number: int, state: shard.State) -> 
             piece, end = _write(data, one, number, end)
             written.setdefault(key, []).append(piece)
             entries[key] = Entry(
-                shape=one.shape,
+                shape=one.whole.shape,
                 dtype=tf.as_dtype(one.variable.dtype).name,
-                label=one.label,
+                label=one.whole.label,
                 pieces=tuple(written[key]),
             )
     for key, entry in entries.items():

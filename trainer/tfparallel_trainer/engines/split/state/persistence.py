@@ -133,10 +133,9 @@ def _share(drawn: blueprint.Blueprint, rank: rank_model.Rank) -> dict[str, shard
     weights = {
         key: shard.Shard(
             variable=variable,
-            shape=drawn.wholes[key].shape,
+            whole=drawn.wholes[key],
             part=rank.parts.get(key, ()),
             writes=rank.owns(key),
-            label=drawn.wholes[key].label,
         )
         for key, variable in rank.weights.items()
     }
