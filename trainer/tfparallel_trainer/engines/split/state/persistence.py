@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 import h5py
 
 from tfparallel_trainer import user
-from tfparallel_trainer.checkpoint import files, initial_weights, shard, slots, store
+from tfparallel_trainer.checkpoint import archive, files, initial_weights, shard, slots, store
 from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split.engine import rank_model
-from tfparallel_trainer.engines.split.state import archive, blueprint, export
+from tfparallel_trainer.engines.split.state import blueprint, export
 from tfparallel_trainer.runtime import settings
 from tfparallel_trainer.storage import directory
 
