@@ -9,6 +9,7 @@ Both kinds are read in the trainer's own order, exact for any number of replicas
 only its own examples, several at once. `docs/how-to/data.md` is the description for users.
 """
 
+import copy
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -19,8 +20,7 @@ Function = Callable[..., Any]
 class _Mapped:
     """Examples and the functions that each of them goes through."""
 
-    def __init__(self, functions: tuple[Function, ...]) -> None:
-        self.functions = functions
+    functions: tuple[Function, ...] = ()
 
     def map(self, function: Function) -> Self:
         """Let each example go through a function of TensorFlow operations.
@@ -29,8 +29,8 @@ class _Mapped:
         (x, y, sample_weight). One that has a parameter named `seed` gets two integers for
         `tf.random.stateless_…`; they follow from trainer.seed, the epoch and the example alone.
         """
-        mapped = type(self).__new__(type(self))
-        mapped.__dict__.update(self.__dict__, functions=(*self.functions, function))
+        mapped = copy.copy(self)
+        mapped.functions = (*self.functions, function)
         return mapped
 
 
@@ -38,7 +38,6 @@ class Arrays(_Mapped):
     """Arrays, or structures of arrays, with one row for each example."""
 
     def __init__(self, x: Any, y: Any, sample_weight: Any = None) -> None:
-        super().__init__(())
         self.arrays = (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
@@ -52,5 +51,5 @@ class Records(_Mapped):
     """
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], parse: Function) -> None:
-        super().__init__((parse,))
+        self.functions = (parse,)
         self.paths = [os.fspath(path) for path in paths]

@@ -93,15 +93,15 @@ Divided = dict[str, tuple[tuple[int, ...], Division]]
 def states(wholes: Divided, processes: int, add: float | None) -> list[shard.State]:
     """Deal the parts of variables to as many ranks, and those to processes; None for zeros."""
     ranks: list[dict[str, shard.Shard]] = []
+    described = {key: shard.Whole(shape, f"a {key}") for key, (shape, _) in wholes.items()}
     for key, (shape, division) in wholes.items():
         value = np.zeros(shape, "float32") if add is None else content(shape, add)
         for number, part in enumerate(parts(shape, division)):
             if number == len(ranks):
                 ranks.append({})
             variable = keras.Variable(value[part])
-            state = shard.Shard(variable=variable, shape=shape, part=part, label=f"a {key}")
+            state = shard.Shard(variable=variable, whole=described[key], part=part)
             ranks[number][key] = state
-    described = {key: shard.Whole(shape, f"a {key}") for key, (shape, _) in wholes.items()}
     return [shard.State(ranks[me::processes], described) for me in range(processes)]
 
 

@@ -62,9 +62,8 @@ def test_an_optimizer_of_some_weights_has_the_slots_of_the_whole_ones(name: str)
     some = {
         key: shard.Shard(
             variable=keras.Variable(np.zeros((2, *model_weights[key].shape[1:])), name="half"),
-            shape=tuple(model_weights[key].shape),
+            whole=shard.Whole(tuple(model_weights[key].shape), key),
             part=(slice(2, 4),),
-            label=key,
         )
         for key in ("model/2/0", "model/0/1", "model/1/0")
     }
@@ -73,7 +72,7 @@ def test_an_optimizer_of_some_weights_has_the_slots_of_the_whole_ones(name: str)
     assert len(optimizer_slots) == len({id(one) for one in optimizer.variables})
     for key, one in optimizer_slots.items():
         there = whole.variables[int(key.removeprefix("optimizer/"))]
-        assert one.shape == tuple(there.shape)
+        assert one.whole.shape == tuple(there.shape)
         assert one.box.shape == tuple(one.variable.shape)
     counters = [one for one in optimizer_slots.values() if one.variable.path.endswith("iteration")]
     assert counters

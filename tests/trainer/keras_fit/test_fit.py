@@ -116,7 +116,7 @@ def test_two_processes_give_what_keras_gives_in_one(
 
 
 def refused(rows: Sequence[support.Row]) -> set[str]:
-    return {row.name for row in rows if row.together is support.Verdict.REFUSED}
+    return {row.name for row in rows if row.by_engine[0] is support.Verdict.REFUSED}
 
 
 def test_the_table_has_every_argument_and_each_is_run() -> None:

@@ -108,9 +108,9 @@ def write_part(folder: directory.Directory, number: int, state: shard.State) -> 
             piece, end = _write(data, one, number, end)
             written.setdefault(key, []).append(piece)
             entries[key] = Entry(
-                shape=one.shape,
+                shape=one.whole.shape,
                 dtype=tf.as_dtype(one.variable.dtype).name,
-                label=one.label,
+                label=one.whole.label,
                 pieces=tuple(written[key]),
             )
     for key, entry in entries.items():
@@ -119,7 +119,6 @@ def write_part(folder: directory.Directory, number: int, state: shard.State) -> 
                 pass
     with folder.writer(_list(number)) as listing:
         listing.write(_Part(arrays=entries).model_dump_json().encode())
-    folder.flush()
 
 
 def complete(
@@ -221,35 +220,21 @@ def _blocks(
 ) -> Iterator[tuple[shard.Box, Any]]:
     """Give the box of a piece, which it lies in."""
     dtype = np.dtype(tf.as_dtype(entry.dtype).as_numpy_dtype)
-    inner = box.within(piece.box)
-    low, high = (inner[0].start, inner[0].stop) if inner else (0, 1)
-    length = piece.shape[0] if piece.shape else 1
-    row = dtype.itemsize * int(np.prod(piece.shape[1:], dtype=np.int64))
     path = f"{folder}/{_data(piece.part)}"
-    try:
-        with folder.reader(_data(piece.part)) as data:
-            for number in range(low // piece.rows, -(-high // piece.rows)):
-                first = number * piece.rows
-                last = min(first + piece.rows, length)
-                content = data.read_at(piece.offset + first * row, (last - first) * row)
-                short = len(content) != (last - first) * row
-                if short or zlib.crc32(content) != piece.crc32s[number]:
-                    raise DamagedError(f"{path} is damaged at {key} ({entry.label})")
-                block = np.frombuffer(content, dtype)
-                if not inner:
-                    yield box, block.reshape(())
-                    continue
-                start, end = max(first, low), min(last, high)
-                rest = block.reshape((last - first, *piece.shape[1:]))
-                yield (
-                    shard.Box(
-                        (piece.start[0] + start, *box.start[1:]),
-                        (end - start, *box.shape[1:]),
-                    ),
-                    rest[(slice(start - first, end - first), *inner[1:])],
-                )
-    except OSError as error:
-        raise DamagedError(f"{path} cannot be read: {error}") from error
+    offset = piece.offset
+    for block, checksum in zip(piece.box.blocks(piece.rows), piece.crc32s, strict=True):
+        size = block.size * dtype.itemsize
+        common = block.overlap(box)
+        if common is not None:
+            try:
+                content = folder.read_range(_data(piece.part), offset, size)
+            except OSError as error:
+                raise DamagedError(f"{path} cannot be read: {error}") from error
+            if len(content) != size or zlib.crc32(content) != checksum:
+                raise DamagedError(f"{path} is damaged at {key} ({entry.label})")
+            array: Any = np.frombuffer(content, dtype).reshape(block.shape)
+            yield common, array[(*common.within(block), ...)]  # of a scalar an array, too
+        offset += size
 
 
 def _gather(folder: directory.Directory, index: Index) -> dict[str, Entry]:

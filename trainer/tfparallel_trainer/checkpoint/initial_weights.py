@@ -10,12 +10,8 @@ from typing import Any
 import h5py
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import keys
-from tfparallel_trainer.storage import address, fetch
-
-_MODEL, _WEIGHTS = ".keras", ".weights.h5"
-_INSIDE = "model.weights.h5"
-"""Where a .keras file holds its weights."""
+from tfparallel_trainer.checkpoint import archive, keys
+from tfparallel_trainer.storage import fetch
 
 
 def load(model: Any, setting: str, folder: pathlib.Path) -> None:
@@ -25,7 +21,10 @@ def load(model: Any, setting: str, folder: pathlib.Path) -> None:
     """
     with reading(setting, folder) as path:
         with tempfile.TemporaryDirectory() as place:
-            compare(path, *_shapes(model, path, pathlib.Path(place)))
+            written = pathlib.Path(place) / f"here{archive.WEIGHTS}"
+            model.save_weights(written)
+            with archive.opened(path) as there, archive.opened(written) as here:
+                compare(path, shapes(there), shapes(here))
         slots = [(variable, variable.value.numpy()) for variable in model.optimizer.variables]
         model.load_weights(path)
     for variable, value in slots:  # files of a compiled model bring the optimizer's state along
@@ -35,11 +34,11 @@ def load(model: Any, setting: str, folder: pathlib.Path) -> None:
 @contextlib.contextmanager
 def reading(setting: str, folder: pathlib.Path) -> Iterator[pathlib.Path]:
     """Give the path of a file of weights, or raise BadConfigurationError if it cannot be read."""
-    path = fetch.fetch(setting) if address.is_address(setting) else folder / setting
-    if not path.name.endswith((_MODEL, _WEIGHTS)) or not path.is_file():
+    path = folder / fetch.local(setting)
+    if not path.name.endswith((archive.MODEL, archive.WEIGHTS)) or not path.is_file():
         raise errors.BadConfigurationError(
-            f"trainer.initialWeights is {setting!r}: give a file that ends in {_MODEL} or "
-            f"{_WEIGHTS} and is there; {path} is not."
+            f"trainer.initialWeights is {setting!r}: give a file that ends in "
+            f"{archive.MODEL} or {archive.WEIGHTS} and is there; {path} is not."
         )
     try:
         yield path
@@ -48,17 +47,6 @@ def reading(setting: str, folder: pathlib.Path) -> Iterator[pathlib.Path]:
             f"trainer.initialWeights is {setting!r}, which cannot be read: "
             f"{' '.join(str(error).split())[:300]}."
         ) from error
-
-
-def _shapes(model: Any, path: pathlib.Path, place: pathlib.Path) -> tuple[keys.Shapes, keys.Shapes]:
-    """The variables of a file, and those that Keras would write for the model."""
-    model_file = place / f"here{_WEIGHTS}"
-    model.save_weights(model_file)
-    if path.name.endswith(_MODEL):
-        with zipfile.ZipFile(path) as archive:
-            path = pathlib.Path(archive.extract(_INSIDE, place))
-    with h5py.File(path, "r") as there, h5py.File(model_file, "r") as here:
-        return shapes(there), shapes(here)
 
 
 def shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:

@@ -5,9 +5,11 @@ replaced it has left its name, and who does not find the own name writes nothing
 parameter servers the chief is replaced within an attempt, so a name holds more than its number.
 """
 
-import dataclasses
+import contextlib
 import json
 import secrets
+
+import pydantic
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.storage import directory
@@ -15,14 +17,13 @@ from tfparallel_trainer.storage import directory
 FILE = "owner.json"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(pydantic.BaseModel, frozen=True):
     """A process of an attempt at a job."""
 
     job: str
     """The job's uid: a job that was deleted and created again counts its attempts from 1."""
     attempt: int
-    process: str
+    process: str = ""
     """Tells processes of one attempt apart."""
 
     def __str__(self) -> str:
@@ -43,10 +44,10 @@ def take(folder: directory.Directory, job: str, attempt: int | None) -> Owner:
         if last is not None and last.process == process:
             return last  # the answer to the write below was lost
         number = last.attempt if last is not None and last.job == job else 0
-        owner = Owner(job, attempt or number + 1, process)
+        owner = Owner(job=job, attempt=attempt or number + 1, process=process)
         if owner.attempt < number:
             raise _replaced(folder, owner, last)
-        if folder.replace(FILE, before, json.dumps(dataclasses.asdict(owner)).encode()):
+        if folder.replace(FILE, before, json.dumps(owner.model_dump()).encode()):
             return owner
 
 
@@ -63,13 +64,9 @@ def find(folder: directory.Directory) -> Owner | None:
 
 
 def _parse(content: bytes | None) -> Owner | None:
-    if content is None:
-        return None
-    try:
-        fields = json.loads(content)
-        return Owner(str(fields["job"]), int(fields["attempt"]), str(fields.get("process", "")))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
+    with contextlib.suppress(pydantic.ValidationError):
+        return Owner.model_validate_json(content or b"")
+    return None
 
 
 def _replaced(

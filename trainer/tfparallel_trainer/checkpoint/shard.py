@@ -61,6 +61,15 @@ class Box:
         shape = tuple(end - low for low, end in zip(lows, ends, strict=True))
         return Box(lows, shape) if all(count > 0 for count in shape) else None
 
+    def blocks(self, rows: int) -> Iterator["Box"]:
+        """Divide it into blocks of so many rows, of which the last may have fewer."""
+        if not self.shape:
+            yield self
+            return
+        for low in range(0, self.shape[0], rows):
+            count = min(rows, self.shape[0] - low)
+            yield Box((self.start[0] + low, *self.start[1:]), (count, *self.shape[1:]))
+
 
 def box(part: Part, shape: Sequence[int]) -> Box:
     """Where a part lies in a variable of this shape; a ValueError for slices that do not fit."""
@@ -86,24 +95,16 @@ class Shard:
 
     variable: Any
     """The keras.Variable on the rank's device that holds the part, and nothing else."""
-    shape: tuple[int, ...]
-    """Of the whole variable."""
+    whole: Whole
     part: Part = ()
-    """Which part of it; empty for all."""
+    """Which part of the whole variable; empty for all."""
     writes: bool = True
     """Whether a checkpoint takes the part from here. Of all ranks that hold the same part, one."""
-    label: str
-    """The whole variable's path in the user's model, for people."""
-
-    @property
-    def whole(self) -> Whole:
-        """The variable that this is a part of."""
-        return Whole(self.shape, self.label)
 
     @property
     def box(self) -> Box:
         """Where the part lies in the whole variable."""
-        return box(self.part, self.shape)
+        return box(self.part, self.whole.shape)
 
 
 Shares = Sequence[Mapping[str, Shard]]
@@ -126,11 +127,9 @@ class State:
 
 def undivided(variables: Mapping[str, Any]) -> State:
     """The state of a process that holds all of each variable, as one rank."""
-    share = {
-        key: Shard(variable=one, shape=tuple(one.shape), label=one.path)
-        for key, one in variables.items()
-    }
-    return State([share], {key: one.whole for key, one in share.items()})
+    wholes = {key: Whole(tuple(one.shape), one.path) for key, one in variables.items()}
+    share = {key: Shard(variable=one, whole=wholes[key]) for key, one in variables.items()}
+    return State([share], wholes)
 
 
 def uncovered(boxes: Iterable[Box], shape: Sequence[int]) -> int:

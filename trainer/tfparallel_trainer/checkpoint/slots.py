@@ -98,20 +98,18 @@ def shards(
                 f"The optimizer {type(optimizer).__name__} has a variable {variable.path} on a "
                 "part of the model that it has not on the whole model."
             )
-        label = variable.path
         if slot.weight is None:
-            one = shard.Shard(
-                variable=variable, shape=tuple(variable.shape), writes=writes_counters, label=label
-            )
+            whole = shard.Whole(tuple(variable.shape), variable.path)
+            one = shard.Shard(variable=variable, whole=whole, writes=writes_counters)
         else:
             weight = weights[slot.weight]
             slices = weight.box.slices
+            shape = tuple(weight.whole.shape[axis] for axis in slot.axes)
             one = shard.Shard(
                 variable=variable,
-                shape=tuple(weight.shape[axis] for axis in slot.axes),
+                whole=shard.Whole(shape, variable.path),
                 part=tuple(slices[axis] for axis in slot.axes),
                 writes=weight.writes and (len(slot.axes) == len(slices) or _first(weight, slot)),
-                label=label,
             )
         shards_by_key.setdefault(named[slot], one)
     return shards_by_key

@@ -143,14 +143,14 @@ class Store:
             if step < 0:
                 return None
             steps = [one for one in steps if one < step]
-            index, folder = None, self._same(step)
-            if folder is not None:
-                index = self._verified(folder, state)
+            folder = self._same(step)
+            index = None if folder is None else self._verified(folder, state)
             if folder is None or index is None:
                 continue
             try:
                 for key, one in state.each():
-                    _assign(folder, index, key, one)
+                    parts = files.blocks(folder, index, key, one.box)
+                    shard.assign(one.variable, ((at.within(one.box), block) for at, block in parts))
             except files.DamagedError as error:
                 raise errors.StorageError(
                     f"{folder} was whole and is now damaged: {error}"
@@ -189,7 +189,6 @@ class Store:
 
     def _take(self, job: str, attempt: int | None) -> owner.Owner:
         try:
-            self._folder.prepare()
             return owner.take(self._folder, job, attempt)
         except OSError as error:
             if faults.of_storage(error):
@@ -285,9 +284,3 @@ def check(
             "so weights would change places. Give the model its order again, give the changed one "
             "another claim or uri, or remove the checkpoints."
         )
-
-
-def _assign(folder: directory.Directory, index: files.Index, key: str, one: shard.Shard) -> None:
-    whole = one.box
-    parts = files.blocks(folder, index, key, whole)
-    shard.assign(one.variable, ((box.within(whole), block) for box, block in parts))

@@ -1,6 +1,6 @@
 """Examples that are held in arrays: the order is ours and exact for any number of ranks."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import keras
@@ -29,42 +29,19 @@ class ArraySource:
         self._fingerprint = fingerprints.spread(examples, self.examples)
 
     def sample(self) -> Any:
-        """The first example, with a leading axis of 1."""
-        return self._take(np.arange(1))
+        return batching.rows(self._arrays, range(1))
 
     def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
-        """The batches of an epoch from position `start` on."""
         for positions in order.batches(self.examples, self._division.batch_size, start):
-            ranges = self._division.parts(len(positions))
-            yield batching.Batch(
-                examples=len(positions),
-                parts=[self._part(positions, part, number) for part in ranges],
-                fingerprint=self._fingerprint,
-            )
+            parts = [self._rows(part, number) for part in self._division.parts(positions)]
+            yield batching.Batch(len(positions), parts, self._fingerprint)
 
-    def _part(self, positions: range, part: range, epoch: int) -> Any:
-        if not part:
-            return None
-        chosen = positions[part.start : part.stop]
-        if self._seed is None:
-            return self._take(np.arange(chosen.start, chosen.stop))
-        return self._take(order.shuffled(chosen, self.examples, self._seed, epoch))
-
-    def _take(self, indices: Any) -> Any:
-        return nest.convert(lambda array: array[indices], self._arrays)
-
-
-def fetch(examples: Any) -> Callable[[tf.Tensor], tuple[Any, ...]]:
-    """A function that gives the example of a number, as (x, y) or (x, y, sample_weight)."""
-    parts = nest.example(examples)
-    with tf.device("CPU:0"):
-        tensors = nest.convert(tf.convert_to_tensor, parts)
-
-    def example(number: tf.Tensor) -> tuple[Any, ...]:
-        row: tuple[Any, ...] = nest.convert(lambda tensor: tf.gather(tensor, number), tensors)
-        return row
-
-    return example
+    def _rows(self, positions: range, epoch: int) -> Any:
+        """The examples at these positions of an epoch; None where there are none."""
+        if not positions or self._seed is None:
+            return batching.rows(self._arrays, positions)
+        numbers = order.shuffled(positions, self.examples, self._seed, epoch)
+        return nest.convert(lambda array: array[numbers], self._arrays)
 
 
 def checked(data: Any, function: str) -> Any:

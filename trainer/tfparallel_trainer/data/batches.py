@@ -50,9 +50,7 @@ def opened(data: Any, name: str, shuffle_seed: int | None) -> Batches | None:
 
 
 def _of_data_set(data_set: tf.data.Dataset, name: str) -> Batches:
-    options = tf.data.Options()
-    options.deterministic = True
-    data = data_set.with_options(options)
+    data = passes.in_order(data_set)
     cardinality = int(data.cardinality().numpy())
     return Batches(
         name,
@@ -169,12 +167,19 @@ class Whole:
         if self._makes_passes:
             yield from self._begin(number)
             return
-        for _ in itertools.count() if self._steps is None else range(self._steps):
-            batch = self._next(number)
-            if batch is None:
-                break
+        if self._pass is None:
+            self._pass = self._begin(number)
+        before = self._taken
+        for batch in itertools.islice(self._pass, self._steps):
+            self._taken += 1
             yield batch
-        if self._restarts or self._taken == self._batches.count:
+        if self._taken == 0:
+            raise errors.UserCodeError(
+                f"{self._batches.name} has no more batches for epoch {number}: give "
+                "steps_per_epoch and enough batches, or a keras.utils.PyDataset."
+            )
+        has_ended = self._steps is None or self._taken - before < self._steps
+        if has_ended or self._restarts or self._taken == self._batches.count:
             self._end_pass()
 
     @property
@@ -182,19 +187,18 @@ class Whole:
         return self._steps is None and not self._batches.once
 
     def _leave_out(self, epochs: int) -> None:
-        """Let the next epoch be that after so many others."""
+        """Let the next epoch be that after so many others, of which whole passes are not read."""
         count = self._batches.count
         if self._makes_passes:
-            for _ in range(epochs):
-                self._batches.skip(self._take_begun())
-            return
-        first = self._coming
-        if self._steps is not None and count is not None:
+            in_pass = 1
+        elif self._steps is not None and count is not None:
             in_pass = -(-count // self._steps)
-            for _ in range(epochs // in_pass):
-                self._batches.skip(self._take_begun())
-            first += epochs - epochs % in_pass
-        for number in range(first, self._coming + epochs):
+        else:
+            in_pass = 1 + max(epochs, 0)  # nobody knows where passes end
+        skipped = epochs // in_pass
+        for _ in range(skipped):
+            self._batches.skip(self._take_begun())
+        for number in range(self._coming + skipped * in_pass, self._coming + epochs):
             for _ in self._epoch(number):
                 pass
 
@@ -205,22 +209,6 @@ class Whole:
 
     def _begin(self, number: int) -> Iterator[Any]:
         return self._take_begun() or self._batches.begin(number)
-
-    def _next(self, number: int) -> Any:
-        """The next batch of the pass that goes on, or of a new one; None where a pass ends."""
-        if self._pass is None:
-            self._pass = self._begin(number)
-        batch = next(self._pass, None)
-        if batch is None:
-            if self._taken == 0:
-                raise errors.UserCodeError(
-                    f"{self._batches.name} has no more batches for epoch {number}: give "
-                    "steps_per_epoch and enough batches, or a keras.utils.PyDataset."
-                )
-            self._end_pass()
-            return None
-        self._taken += 1
-        return batch
 
     def _end_pass(self) -> None:
         self._taken = 0
@@ -284,12 +272,7 @@ class _Source:
         self.sample = whole.sample
 
     def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
-        """The batches of an epoch; those of the first `start` examples are read and left out."""
-        passed = 0
-        for whole in self._whole.epoch(number):
-            passed += batching.count(whole)
-            if passed > start:
-                yield self._division.cut(whole)
+        yield from self._division.cut(self._whole.epoch(number), start)
 
 
 def _cast(name: str, leaf: Any, spec: tf.TensorSpec) -> Any:

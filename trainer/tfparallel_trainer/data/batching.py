@@ -1,7 +1,7 @@
 """Batches, how they are divided over ranks, and what gives them."""
 
 import dataclasses
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
@@ -33,18 +33,28 @@ class Division:
     local_ranks: tuple[int, ...]
     """Which of them belong to this process."""
 
-    def parts(self, examples: int) -> list[range]:
-        """Which of the examples of a batch each rank of this process has."""
-        parts = order.split(examples, self.ranks)
-        return [parts[rank] for rank in self.local_ranks]
+    def parts(self, positions: range) -> list[range]:
+        """Which of the consecutive examples of a batch each rank of this process has."""
+        parts = order.split(len(positions), self.ranks)
+        return [positions[parts[rank].start : parts[rank].stop] for rank in self.local_ranks]
 
     def cut(
-        self, whole: Any, fingerprint: fingerprints.Fingerprint = fingerprints.NOTHING
-    ) -> Batch:
-        """Divide a whole batch (x, y, sample_weight) over the ranks."""
-        examples = count(whole)
-        parts = [rows(whole, part) for part in self.parts(examples)]
-        return Batch(examples=examples, parts=parts, fingerprint=fingerprint)
+        self,
+        batches: Iterable[Any],
+        start: int,
+        fingerprint: Callable[[Any], fingerprints.Fingerprint] = lambda _: fingerprints.NOTHING,
+    ) -> Generator[Batch, None, None]:
+        """Divide whole batches over the ranks, but for those that hold the first `start` examples.
+
+        Each is x, (x, y) or (x, y, sample_weight), with [n, …] each.
+        """
+        passed = 0
+        for whole in map(nest.triple, batches):
+            examples = count(whole)
+            passed += examples
+            if passed > start:
+                parts = [rows(whole, part) for part in self.parts(range(examples))]
+                yield Batch(examples, parts, fingerprint(whole))
 
 
 class Source(Protocol):

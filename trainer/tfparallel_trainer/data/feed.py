@@ -93,13 +93,6 @@ class Feed:
                 yield batch
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _End:
-    """What comes after the last batch."""
-
-    error: BaseException | None
-
-
 def prefetched(
     batches: Generator[batching.Batch, None, None],
 ) -> Generator[batching.Batch, None, None]:
@@ -108,29 +101,25 @@ def prefetched(
     An error of the batches comes where the batch would have come, with its own traceback.
     """
     room = threading.Semaphore(BATCHES)
-    ready: queue.SimpleQueue[batching.Batch | _End] = queue.SimpleQueue()
+    ready: queue.SimpleQueue[batching.Batch | BaseException | None] = queue.SimpleQueue()
     leaving = threading.Event()
 
     def prepare() -> None:
-        error = None
         try:
             with contextlib.closing(batches):
                 while room.acquire() and not leaving.is_set():
-                    ready.put(next(batches))
-        except StopIteration:
-            pass
-        except BaseException as caught:  # also SystemExit of the user's code
-            error = caught
-        ready.put(_End(error))
+                    ready.put(next(batches, None))
+        except BaseException as error:  # also SystemExit of the user's code
+            ready.put(error)
 
     thread = threading.Thread(target=prepare, name="input", daemon=True)
     thread.start()
     try:
-        while not isinstance(item := ready.get(), _End):
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
             room.release()
             yield item
-        if item.error is not None:
-            raise item.error
     finally:
         leaving.set()
         room.release()

@@ -26,7 +26,7 @@ _PIECES = 3
 _PIECE_BITS = 12
 """Sums of squares of so small integers over ten thousand processes are exact in float64."""
 _ROWS = 64
-EXAMPLES = 8
+_EXAMPLES = 8
 """About how many examples of a batch it covers: to read all of a large batch takes time."""
 _ALIKE = 1e-12
 """Variance, relative to the mean square of all products, up to which floats are the same."""
@@ -42,10 +42,21 @@ def of(examples: Any) -> Fingerprint:
     checksum = 0
     for place, leaf in enumerate(nest.leaves(examples)):
         array = np.asarray(leaf)
+        content = b""
         if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
             products += _products(array) * (1 + place)
-        checksum = zlib.crc32(_bytes(array), checksum)
+        elif array.dtype.kind in "OSU":
+            content = repr(array.tolist()).encode()
+        else:
+            content = np.ascontiguousarray(array).tobytes()
+        checksum = zlib.crc32(repr(array.shape).encode() + content, checksum)
     return (*map(float, products), *_pieces(checksum))
+
+
+def of_batch(whole: Any) -> Fingerprint:
+    """The fingerprint of some examples from all over a batch."""
+    step = max(len(nest.leaves(whole)[0]) // _EXAMPLES, 1)
+    return of(nest.convert(lambda leaf: leaf[::step], whole))
 
 
 def spread(arrays: Any, length: int) -> Fingerprint:
@@ -84,15 +95,6 @@ def _products(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 @functools.cache
 def _vectors() -> npt.NDArray[np.float64]:
     return np.random.Generator(np.random.Philox(1)).standard_normal((_LENGTH, _VECTORS))
-
-
-def _bytes(array: npt.NDArray[Any]) -> bytes:
-    """What is to be the same bit by bit: the values, or of floats the shape alone."""
-    if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
-        return repr(array.shape).encode()
-    if array.dtype.kind in "OSU":
-        return repr(array.tolist()).encode()
-    return repr(array.shape).encode() + np.ascontiguousarray(array).tobytes()
 
 
 def _pieces(checksum: int) -> tuple[float, ...]:

@@ -28,6 +28,13 @@ _BEGIN_WITH_THE_WHOLE = {
 """Data sets that begin to read what they are made of once, and when they are begun themselves."""
 
 
+def in_order(data: tf.data.Dataset) -> tf.data.Dataset:
+    """The data set with its elements in one order, also where several threads make them."""
+    options = tf.data.Options()
+    options.deterministic = True
+    return data.with_options(options)
+
+
 def skip(data: tf.data.Dataset, begun: Iterator[Any] | None) -> None:
     """Leave out a pass, of which `begun` is the rest: the next ones come in the order after it."""
     elements = iter(data) if begun is None else begun

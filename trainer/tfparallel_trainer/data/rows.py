@@ -14,6 +14,7 @@ import concurrent.futures
 import dataclasses
 import inspect
 import os
+import pathlib
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
@@ -23,8 +24,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import batching, fingerprints, nest, order
-from tfparallel_trainer.storage import address, fetch
+from tfparallel_trainer.data import batching, fingerprints, nest, order, passes
+from tfparallel_trainer.storage import fetch
 
 _HEAD = struct.Struct("<QI")
 _TAIL = 4
@@ -33,21 +34,28 @@ _DOWNLOADS = 8
 """Files that are copied from a bucket at the same time."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Examples:
+    """Examples that have numbers, from 0, as they are kept."""
+
+    count: int
+    fetch: Callable[[tf.Tensor], tuple[Any, ...]]
+    """Gives what stands for the example of a number (scalar int64); it is traced."""
+    fingerprint: fingerprints.Fingerprint
+    """The same in every process that was given the same examples."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """Examples and how they are prepared."""
 
-    length: int
-    fetch: Callable[[tf.Tensor], tuple[Any, ...]]
-    """Gives what stands for the example of a number (scalar int64); it is traced."""
+    examples: Examples
     functions: Sequence[Callable[..., Any]]
     """What each goes through; the last gives (x, y) or (x, y, sample_weight)."""
     seed: int
     """What is random follows from it."""
     shuffled: bool
     """Whether each epoch has an order of its own."""
-    fingerprint: fingerprints.Fingerprint
-    """The same in every process that was given the same examples."""
     function: str
     """Name of the user's data function, for the messages."""
 
@@ -64,55 +72,44 @@ class RowsSource:
                 tf.TensorSpec((), tf.int64),
                 tf.TensorSpec((len(self._functions),), tf.int64),
             )
-        self.examples = rows.length
+        self.examples = rows.examples.count
         self.spec = nest.convert(
             lambda tensor: tf.TensorSpec((None, *tensor.shape), tensor.dtype),
             nest.triple(self._prepare.structured_outputs),
         )
 
     def sample(self) -> Any:
-        """The first example, with a leading axis of 1."""
         with tf.device("CPU:0"):
             first = self._prepare(tf.zeros((), tf.int64), self._seeds(0))
             return nest.convert(lambda part: part[tf.newaxis], nest.triple(first))
 
     def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
-        """The batches of an epoch from position `start` on."""
-        sizes = [len(part) for part in self._local_ranges(range(self._division.batch_size))]
+        sizes = [len(part) for part in self._division.parts(range(self._division.batch_size))]
         with tf.device("CPU:0"):
             examples = self._examples(number, start).batch(sum(sizes))
         return self._cut(iter(examples), start)
 
     def _cut(self, waiting: Iterator[Any], start: int) -> Generator[batching.Batch, None, None]:
         for positions in order.batches(self.examples, self._division.batch_size, start):
-            ranges = self._local_ranges(positions)
+            ranges = self._division.parts(positions)
             whole = nest.triple(next(waiting)) if any(ranges) else None
             parts: list[Any] = []
             first = 0
             for part in ranges:
                 parts.append(batching.rows(whole, range(first, first + len(part))))
                 first += len(part)
-            yield batching.Batch(len(positions), parts, self._rows.fingerprint)
-
-    def _local_ranges(self, positions: range) -> list[range]:
-        """The positions of this process's ranks within those of a batch."""
-        ranges = self._division.parts(len(positions))
-        return [positions[part.start : part.stop] for part in ranges]
+            yield batching.Batch(len(positions), parts, self._rows.examples.fingerprint)
 
     def _examples(self, epoch: int, start: int) -> tf.data.Dataset:
         batches = order.batches(self.examples, self._division.batch_size, start)
-        spans = [part for positions in batches for part in self._local_ranges(positions) if part]
+        spans = [part for batch in batches for part in self._division.parts(batch) if part]
         bounds = tf.constant([(part.start, part.stop) for part in spans], tf.int64, (len(spans), 2))
-        options = tf.data.Options()
-        options.deterministic = True
         number, seeds = tf.constant(epoch, tf.int64), self._seeds(epoch)
-        return (
-            tf.data.Dataset.from_tensor_slices(bounds)
-            .flat_map(
-                lambda bound: tf.data.Dataset.from_tensor_slices(self._numbers(bound, number))
-            )
-            .map(lambda row: self._prepare(row, seeds), num_parallel_calls=tf.data.AUTOTUNE)
-            .with_options(options)
+        numbers = tf.data.Dataset.from_tensor_slices(bounds).flat_map(
+            lambda bound: tf.data.Dataset.from_tensor_slices(self._numbers(bound, number))
+        )
+        return passes.in_order(
+            numbers.map(lambda row: self._prepare(row, seeds), num_parallel_calls=tf.data.AUTOTUNE)
         )
 
     def _numbers(self, bound: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
@@ -133,7 +130,7 @@ class RowsSource:
         )
 
     def _row(self, number: tf.Tensor, seeds: tf.Tensor) -> Any:
-        example = self._rows.fetch(number)
+        example = self._rows.examples.fetch(number)
         for function, first in zip(self._functions, tf.unstack(seeds), strict=True):
             result = function(*example, seed=tf.stack([first, number]))
             example = _checked(result, self._rows.function)
@@ -159,51 +156,53 @@ def _checked(example: Any, function: str) -> tuple[Any, ...]:
     return nest.example(nest.triple(parts))
 
 
-class RecordIndex:
-    """Where each record of some files stands; without any it is a UserCodeError."""
+def of_arrays(arrays: Any) -> Examples:
+    """The rows of arrays (x, y, sample_weight), each with as many parts as are there."""
+    with tf.device("CPU:0"):
+        tensors = nest.convert(tf.convert_to_tensor, nest.example(arrays))
+    count = batching.count(arrays)
+    return Examples(
+        count,
+        lambda number: nest.convert(lambda tensor: tf.gather(tensor, number), tensors),
+        fingerprints.spread(arrays, count),
+    )
 
-    def __init__(self, paths: Sequence[str], function: str) -> None:
-        with concurrent.futures.ThreadPoolExecutor(_DOWNLOADS) as pool:
-            self._paths = list(pool.map(_local, paths))
-        file_places = [_records(path, function) for path in self._paths]
-        count = sum(len(places) for places in file_places)
-        if not count:
-            raise errors.UserCodeError(
-                f"{function} returns inputs.Records of {len(paths)} files without a record: name "
-                "files that have some."
-            )
-        self._places = np.concatenate(file_places)
-        self._files = np.repeat(np.arange(len(paths)), [len(places) for places in file_places])
-        self.fingerprint = fingerprints.spread(self._places, count)
-        """The same in every process whose files have records of the same lengths."""
 
-    def __len__(self) -> int:
-        return len(self._places)
+def of_records(paths: Sequence[str], function: str) -> Examples:
+    """The records of files or addresses, each a scalar string; none at all is a UserCodeError."""
+    with concurrent.futures.ThreadPoolExecutor(_DOWNLOADS) as pool:
+        local = list(pool.map(fetch.local, paths))
+    in_files = [_records(path, function) for path in local]
+    counts = [len(records) for records in in_files]
+    if not sum(counts):
+        raise errors.UserCodeError(
+            f"{function} returns inputs.Records of {len(paths)} files without a record: name "
+            "files that have some."
+        )
+    places = np.concatenate(in_files)
+    files = np.repeat(np.arange(len(local)), counts)
 
-    def fetch(self, number: tf.Tensor) -> tuple[tf.Tensor]:
-        """The content of the record of a number, as a scalar string; it is traced."""
-        content = tf.numpy_function(self._read, [number], tf.string, stateful=False)
-        return (tf.ensure_shape(content, ()),)
-
-    def _read(self, number: np.int64) -> bytes:
-        path = self._paths[self._files[number]]
-        offset, length = (int(value) for value in self._places[number])
-        with open(path, "rb") as file:
+    def read(number: np.int64) -> bytes:
+        path = local[files[number]]
+        offset, length = (int(value) for value in places[number])
+        with path.open("rb") as file:
             content = os.pread(file.fileno(), length, offset)
         if len(content) != length:
             raise OSError(f"{path} has become shorter while it is read")
         return content
 
+    def fetch_record(number: tf.Tensor) -> tuple[tf.Tensor]:
+        content = tf.numpy_function(read, [number], tf.string, stateful=False)
+        return (tf.ensure_shape(content, ()),)
 
-def _local(path: str) -> str:
-    """The file itself: of an address, a copy on the local disk."""
-    return str(fetch.fetch(path)) if address.is_address(path) else path
+    # Files with records of the same lengths count as the same.
+    return Examples(len(places), fetch_record, fingerprints.spread(places, len(places)))
 
 
-def _records(path: str, function: str) -> npt.NDArray[np.int64]:
+def _records(path: pathlib.Path, function: str) -> npt.NDArray[np.int64]:
     """Offset and length of each record's content."""
     places = array.array("q")  # a list of tuples takes ten times the memory
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         offset = 0
         while offset < size:

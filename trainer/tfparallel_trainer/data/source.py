@@ -1,14 +1,14 @@
 """Calls the user's data functions and makes feeds of what they return."""
 
 import dataclasses
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, inputs, user
-from tfparallel_trainer.data import arrays, batches, batching, feed, fingerprints, rows, stream
+from tfparallel_trainer.data import arrays, batches, batching, feed, rows, stream
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,79 +38,70 @@ def evaluation(module: user.Module, request: Request) -> feed.Feed:
     return feed.Feed(_Function(module, "evaluation_data", request, shuffled=False).opened())
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Function:
     """A data function of the user's."""
 
-    def __init__(self, module: user.Module, name: str, request: Request, *, shuffled: bool) -> None:
-        self._module = module
-        self._name = name
-        self._request = request
-        self._shuffled = shuffled
+    module: user.Module
+    name: str
+    request: Request
+    shuffled: bool
 
     def opened(self) -> batching.Source:
         """Make a feed of what it returns for epoch 0."""
         data = self._call(0)
-        division = self._request.division
+        division = self.request.division
         if isinstance(data, keras.utils.PyDataset):
-            py_batches = batches.of_py_dataset(data, self._name, self._order_seed)
-            data = batches.Whole(py_batches, None, None, restarts=not self._shuffled)
+            py_batches = batches.of_py_dataset(data, self.name, self._order_seed)
+            data = batches.Whole(py_batches, None, None, restarts=not self.shuffled)
         if isinstance(data, batching.Undivided):
             return data.divided(division)
         if isinstance(data, tf.data.Dataset):
             return self._stream(data)
         if isinstance(data, Iterator):
-            return stream.GeneratedSource(self._generator, division, self._name)
+            return stream.GeneratedSource(self._generator, division, self.name)
         if isinstance(data, inputs.Records):
-            index = rows.RecordIndex(data.paths, self._name)
-            return self._rows(len(index), index.fetch, data.functions, index.fingerprint)
+            return self._rows(rows.of_records(data.paths, self.name), data.functions)
+        functions: tuple[inputs.Function, ...] = ()
         if isinstance(data, inputs.Arrays):
-            examples = arrays.checked(data.arrays, self._name)
-            if data.functions:
-                length = batching.count(examples)
-                fingerprint = fingerprints.spread(examples, length)
-                return self._rows(length, arrays.fetch(examples), data.functions, fingerprint)
-        else:
-            examples = arrays.checked(data, self._name)
+            functions, data = data.functions, data.arrays
+        examples = arrays.checked(data, self.name)
+        if functions:
+            return self._rows(rows.of_arrays(examples), functions)
         return arrays.ArraySource(examples, division, self._order_seed)
 
     @property
     def _order_seed(self) -> int | None:
         """Shuffles the examples; None keeps their order."""
-        return self._request.context.seed if self._shuffled else None
+        return self.request.context.seed if self.shuffled else None
 
     def _rows(
-        self,
-        length: int,
-        fetch: Callable[[tf.Tensor], tuple[Any, ...]],
-        functions: tuple[inputs.Function, ...],
-        fingerprint: fingerprints.Fingerprint,
+        self, examples: rows.Examples, functions: tuple[inputs.Function, ...]
     ) -> batching.Source:
-        examples = rows.Rows(
-            length=length,
-            fetch=fetch,
+        prepared = rows.Rows(
+            examples=examples,
             functions=functions,
-            seed=self._request.context.seed,
-            shuffled=self._shuffled,
-            fingerprint=fingerprint,
-            function=self._name,
+            seed=self.request.context.seed,
+            shuffled=self.shuffled,
+            function=self.name,
         )
-        with user.guard(self._module.path, f"what examples of {self._name} go through raised"):
-            return rows.RowsSource(examples, self._request.division)
+        with user.guard(self.module.path, f"what examples of {self.name} go through raised"):
+            return rows.RowsSource(prepared, self.request.division)
 
     def _stream(self, data_set: tf.data.Dataset) -> batching.Source:
-        stream_feed = stream.StreamSource(data_set, self._call, self._request.division, self._name)
-        if stream_feed.endless and not (self._request.endless_allowed and self._shuffled):
+        stream_feed = stream.StreamSource(data_set, self._call, self.request.division, self.name)
+        if stream_feed.endless and not (self.request.endless_allowed and self.shuffled):
             raise errors.UserCodeError(
-                f"{self._name} returns a data set that never ends: remove .repeat()"
-                + (", or give trainer.steps instead of trainer.epochs." if self._shuffled else ".")
+                f"{self.name} returns a data set that never ends: remove .repeat()"
+                + (", or give trainer.steps instead of trainer.epochs." if self.shuffled else ".")
             )
         return stream_feed
 
-    def _generator(self, epoch: int) -> Iterator[Any]:
+    def _generator(self, epoch: int) -> Generator[Any, None, None]:
         return self._guarded(self._call(epoch))
 
     def _guarded(self, examples: Iterator[Any]) -> Generator[Any, None, None]:
-        with user.guard(self._module.path, f"{self._name} raised"):
+        with user.guard(self.module.path, f"{self.name} raised"):
             yield from examples
 
     def _call(self, epoch: int) -> Any:
@@ -119,8 +110,8 @@ class _Function:
         Again for each epoch: a data set that shuffles gives another order when it is gone through
         again.
         """
-        context = dataclasses.replace(self._request.context, epoch=epoch)
-        with self._module.seeded((context.seed + epoch) % 2**31):
-            if self._name == "training_data":
-                return self._module.training_data(context)
-            return self._module.evaluation_data(context)
+        context = dataclasses.replace(self.request.context, epoch=epoch)
+        with self.module.seeded((context.seed + epoch) % 2**31):
+            if self.name == "training_data":
+                return self.module.training_data(context)
+            return self.module.evaluation_data(context)

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.data import arrays, batching, fingerprints, nest
+from tfparallel_trainer.data import arrays, batching, fingerprints, nest, passes
 
 
 class StreamSource:
@@ -50,7 +50,6 @@ class StreamSource:
             raise errors.UserCodeError(f"{function} returns an empty data set: return examples.")
 
     def sample(self) -> Any:
-        """The first example, with a leading axis of 1."""
         data = self._make(0)
         for whole in (data if self._is_batched else data.batch(1)).take(1):
             return nest.convert(lambda tensor: tensor[:1], nest.triple(whole))
@@ -59,28 +58,10 @@ class StreamSource:
         )
 
     def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
-        """The batches of an epoch from position `start` on."""
-        options = tf.data.Options()
-        options.deterministic = True
-        data = self._make(number).with_options(options)
-        if self._is_batched:
-            return self._cut(data, start)
-        return self._cut(data.skip(start).batch(self._division.batch_size), 0)
-
-    def _cut(self, batches: tf.data.Dataset, start: int) -> Generator[batching.Batch, None, None]:
-        """The batches without those that hold the first `start` examples."""
-        passed = 0
-        for elements in batches:
-            whole = nest.triple(elements)
-            passed += batching.count(whole)
-            if passed > start:
-                yield self._division.cut(whole, fingerprints.of(_some(whole)))
-
-
-def _some(whole: Any) -> Any:
-    """Examples from all over a batch."""
-    step = max(batching.count(whole) // fingerprints.EXAMPLES, 1)
-    return nest.convert(lambda tensor: tensor[::step], whole)
+        data = passes.in_order(self._make(number))
+        if not self._is_batched:
+            data, start = data.skip(start).batch(self._division.batch_size), 0
+        return self._division.cut(data, start, fingerprints.of_batch)
 
 
 def _checked(spec: Any, function: str) -> Any:
@@ -96,7 +77,10 @@ class GeneratedSource:
     """Batches from generators of single examples, of which `make` gives a new one of an epoch."""
 
     def __init__(
-        self, make: Callable[[int], Iterator[Any]], division: batching.Division, function: str
+        self,
+        make: Callable[[int], Generator[Any, None, None]],
+        division: batching.Division,
+        function: str,
     ) -> None:
         self._make = make
         self._division = division
@@ -106,25 +90,18 @@ class GeneratedSource:
         self.spec = batching.spec(self._sample)
 
     def sample(self) -> Any:
-        """The first example, with a leading axis of 1."""
         return self._sample
 
     def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
-        """The batches of an epoch from position `start` on."""
-        return self._cut(self._make(number), start)
+        batches = self._batches(self._make(number), start)
+        return self._division.cut(batches, 0, fingerprints.of_batch)
 
-    def _cut(self, examples: Iterator[Any], start: int) -> Generator[batching.Batch, None, None]:
-        with contextlib.ExitStack() as stack:
-            if hasattr(examples, "close"):
-                stack.callback(examples.close)
+    def _batches(self, examples: Generator[Any, None, None], start: int) -> Iterator[Any]:
+        """The rest of the examples, as whole batches."""
+        with contextlib.closing(examples):
             rest = itertools.islice(examples, start, None)
-            while whole := list(itertools.islice(rest, self._division.batch_size)):
-                parts = [
-                    self._joined(whole[part.start : part.stop]) if part else None
-                    for part in self._division.parts(len(whole))
-                ]
-                some = whole[:: max(len(whole) // fingerprints.EXAMPLES, 1)]
-                yield batching.Batch(len(whole), parts, fingerprints.of(some))
+            while batch := list(itertools.islice(rest, self._division.batch_size)):
+                yield self._joined(batch)
 
     def _joined(self, examples: Sequence[Any]) -> Any:
         """Stack examples, as (x, y, sample_weight)."""

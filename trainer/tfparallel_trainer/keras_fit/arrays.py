@@ -70,30 +70,26 @@ class Examples:
         """Cut batches of this size for these ranks."""
         cut = dataclasses.replace(division, batch_size=self.batch_size)
         whole = arrays.ArraySource(self.data, cut, self.seed)
-        if self.steps is None:
-            return whole
-        return Windows(whole, self.batch_size, self.steps, self.first_epoch)
+        return whole if self.steps is None else _Windows(whole, self, self.steps)
 
 
-class Windows:
+class _Windows:
     """Epochs of a number of steps over examples that are gone through again and again.
 
     As in Keras' fit, an epoch goes on where the one before has stopped. It ends early where the
     examples do, and the next one begins with the first of them.
     """
 
-    def __init__(
-        self, whole: arrays.ArraySource, batch_size: int, steps: int, first_epoch: int
-    ) -> None:
+    def __init__(self, whole: arrays.ArraySource, examples: Examples, steps: int) -> None:
         self._whole = whole
-        self.examples = min(steps * batch_size, whole.examples)
+        self._batch_size = examples.batch_size
+        self._steps = steps
+        self._first_epoch = examples.first_epoch
+        self.examples = min(steps * examples.batch_size, whole.examples)
         """Examples in an epoch of full batches."""
         self.spec = whole.spec
         self.sample = whole.sample
-        self._batch_size = batch_size
-        self._steps = steps
-        self._first = first_epoch
-        count = order.steps(whole.examples, batch_size)
+        count = order.steps(whole.examples, examples.batch_size)
         self._windows = -(-count // steps)
         if count < steps:
             warnings.warn(
@@ -103,8 +99,7 @@ class Windows:
             )
 
     def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
-        """The batches of an epoch from its example `start` on."""
-        passed, window = divmod(number - self._first, self._windows)
+        passed, window = divmod(number - self._first_epoch, self._windows)
         done = order.steps(start, self._batch_size)
         first = window * self._steps * self._batch_size
         rest = self._whole.epoch(passed, first + start)

@@ -1,16 +1,31 @@
-"""`fit` and `start`: what a script calls."""
+"""`fit` and `start`, what a script calls: its arguments are a job, run by the loop of all jobs."""
 
+import contextlib
+import dataclasses
 import functools
+import hashlib
+import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import tasks
-from tfparallel_trainer.keras_fit import inputs, session, surroundings
+from tfparallel_trainer.contract import environment, job_file
+from tfparallel_trainer.engines.mesh import run as mesh
+from tfparallel_trainer.engines.servers import control
+from tfparallel_trainer.engines.servers import run as servers
+from tfparallel_trainer.keras_fit import callbacks as callbacks_of
+from tfparallel_trainer.keras_fit import inputs, models, reach, surroundings
+from tfparallel_trainer.loop import observer
+from tfparallel_trainer.runtime import preflight, run, settings, setup
+from tfparallel_trainer.runtime.lifecycle import failures, stall, termination
 from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.scripts import explanation
 
@@ -32,7 +47,7 @@ def start(start_timeout_seconds: int = _WAIT_SECONDS) -> None:
     cluster = surroundings.described()
     if cluster.alone:
         return
-    _refuse()
+    keras.Model.fit = _refused
     if cluster.of(tasks.SERVER):
         return
     surroundings.join(cluster, start_timeout_seconds, console.Console(cluster.task.name).say)
@@ -89,21 +104,175 @@ def fit(
     Raises:
         TrainerError: training could not begin or ended early; knows its exit code.
     """
-    return session.Session(inputs.Arguments(**locals())).to_end()
-
-
-def _refuse() -> None:
-    """Let Keras' fit raise from now on, and say what to change.
-
-    In a script of several processes each would train a model of its own, and all would seem well.
-    Under a strategy of the script's it fails.
-    """
-    keras.Model.fit = _refused
+    return _Call(inputs.Arguments(**locals())).to_end()
 
 
 @functools.wraps(keras.Model.fit)
 def _refused(model: Any, *_: Any, **__: Any) -> Any:
+    """Say what to change: each process would train a model of its own, and all would seem well.
+
+    Under a strategy of the script's it fails.
+    """
     caller = sys._getframe(1)
     strategy = explanation.strategy_of(model)
     call = explanation.Call("fit", strategy, caller.f_code.co_filename, caller.f_lineno)
     raise errors.UserCodeError(explanation.explain(call))
+
+
+class _Call:
+    """What a call of `fit` has, from its arguments to the history."""
+
+    def __init__(self, arguments: inputs.Arguments) -> None:
+        self._arguments = arguments
+        self._started = time.monotonic()
+        self._in_job = surroundings.in_job()
+        if self._in_job:
+            surroundings.exit_by_contract()
+        self._cluster = surroundings.described()
+        alone = self._cluster.alone
+        self._out = console.Console(
+            "" if alone else self._cluster.task.name,
+            os.environ.get(environment.FAILURE_FILE, ""),
+            quiet=arguments.verbose == 0,
+        )
+        self._give_up = functools.partial(termination.give_up, self._out)
+        has_servers = bool(self._cluster.of(tasks.SERVER))
+        self._models = models.Models(arguments.model, remote=has_servers)
+        self._callbacks = callbacks_of.checked(arguments.callbacks, _strategy(self._cluster))
+        self._training_callbacks: callbacks_of.Callbacks | None = None
+
+    def to_end(self) -> Any:
+        """Train; give the history."""
+        _check_surroundings()
+        data = inputs.of(self._arguments)
+        with _folder(self._arguments.output_dir) as folder:
+            settings = self._settings(data, folder)
+            preflight.check(settings)
+            listens = self._in_job or self._arguments.output_dir is not None
+            late = functools.partial(self._give_up, errors.PreemptedError(termination.LATE))
+            with surroundings.listening(listens, late, settings.grace_seconds) as stop:
+                self._train(settings, data, stop)
+        return None if self._training_callbacks is None else self._training_callbacks.history
+
+    def _settings(self, data: inputs.Inputs, folder: pathlib.Path) -> settings.Settings:
+        job = job_file.JobFile(
+            name="fit",
+            strategy=_strategy(self._cluster),
+            trainer=self._arguments.spec(data.batch_size),
+        )
+        return settings.Settings(
+            job=job,
+            digest=hashlib.sha256(job.model_dump_json(by_alias=True).encode()).hexdigest(),
+            cluster=self._cluster,
+            source_dir=_script().parent,
+            output_dir=folder,
+            job_uid=os.environ.get(environment.JOB_UID, ""),
+            attempt=settings.positive(os.environ, environment.ATTEMPT),
+            cpu_devices=settings.positive(os.environ, environment.CPU_DEVICES) or 1,
+            logs_steps=False,
+            progress=settings.progress_target(os.environ),
+            first_epoch=self._arguments.initial_epoch,
+            grace_seconds=settings.grace_seconds(os.environ),
+        )
+
+    def _train(
+        self, settings: settings.Settings, data: inputs.Inputs, stop: termination.Termination
+    ) -> None:
+        module = None
+        try:
+            if settings.uses_servers:
+                surroundings.before_servers()
+            if settings.uses_servers and not settings.cluster.is_chief:
+                control.serve(settings, self._out, stop)
+                termination.end(0)
+            with stall.watching(stall.limits(settings.job.trainer), self._give_up) as watch:
+                module = self._module(data, watch)
+                process = setup.RunContext(
+                    settings=settings,
+                    module=module,
+                    out=self._out,
+                    stop=stop,
+                    give_up=self._give_up,
+                    watch=watch,
+                    started=self._started,
+                    script=True,
+                    logs=self._arguments.output_dir is not None,
+                    facts=data.facts,
+                )
+                self._train_to_end(process, data)
+        except errors.TrainerError:
+            raise
+        except Exception as error:
+            raise failures.translate(error, settings.cluster.alone, module) from error
+
+    def _module(self, data: inputs.Inputs, watch: stall.Watch) -> user.Module:
+        functions = {"build_model": self._models.build, "training_data": lambda: data.training}
+        if data.validation is not None:
+            functions["evaluation_data"] = lambda: data.validation
+        return user.Module(_script(), functions, self._models.seeded, watch.moved)
+
+    def _train_to_end(self, context: setup.RunContext, data: inputs.Inputs) -> None:
+        observe = functools.partial(self._observer, data)
+        settings = context.settings
+        if settings.uses_servers:
+            run.train_to_end(servers.Course(context), observe)
+            return
+        limit = settings.job.trainer.start_timeout_seconds
+        with context.watch.waiting():
+            count = surroundings.join(settings.cluster, limit, self._out.say)
+        run.train_to_end(mesh.Course(dataclasses.replace(context, devices=count)), observe)
+
+    def _observer(self, data: inputs.Inputs, ready: setup.Ready, _: object) -> observer.Observer:
+        plan = callbacks_of.Plan(
+            callbacks=self._callbacks,
+            epochs=self._arguments.epochs,
+            steps=data.steps,
+            verbose=_verbosity(self._arguments.verbose),
+            validates=data.validation is not None,
+            validation_freq=self._arguments.validation_freq,
+        )
+        self._training_callbacks = callbacks_of.Callbacks(
+            plan, reach.Whole(ready.replicas), self._models.hand_back, ready.start.observer
+        )
+        return self._training_callbacks
+
+
+def _check_surroundings() -> None:
+    if keras.backend.backend() != "tensorflow":
+        raise errors.BadConfigurationError(
+            f"Keras runs on {keras.backend.backend()}: set KERAS_BACKEND=tensorflow before it is "
+            "imported."
+        )
+    if tf.distribute.has_strategy():
+        raise errors.UserCodeError(
+            "fit was called inside strategy.scope(): build the model there, and call fit after it."
+        )
+
+
+def _verbosity(verbose: str | int) -> int:
+    """What `verbose` means: "auto" is a bar on a terminal and a line an epoch elsewhere."""
+    if verbose == "auto":
+        return callbacks_of.BAR if sys.stdout.isatty() else 2
+    return int(verbose)
+
+
+def _strategy(cluster: tasks.Cluster) -> str:
+    if cluster.of(tasks.SERVER):
+        return settings.WITH_SERVERS
+    return "Mirrored" if cluster.alone else "MultiWorkerMirrored"
+
+
+def _script() -> pathlib.Path:
+    """The script that runs; a name in the working directory where there is none."""
+    main = sys.modules.get("__main__")
+    return pathlib.Path(getattr(main, "__file__", None) or "script").resolve()
+
+
+@contextlib.contextmanager
+def _folder(output_dir: str | pathlib.Path | None) -> Iterator[pathlib.Path]:
+    """The folder for checkpoints and logs; without one, what nothing is written to."""
+    if output_dir is not None:
+        yield settings.folder(output_dir, "output_dir").resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="tfparallel-") as empty:
+        yield pathlib.Path(empty)

@@ -17,10 +17,11 @@ import numpy as np
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import order
-from tfparallel_trainer.keras_fit import bar, memories, reach, support
+from tfparallel_trainer.keras_fit import memories, reach, support
 from tfparallel_trainer.loop import observer
 from tfparallel_trainer.runtime import settings, setup
 
+BAR = 1
 _OLD_NAMES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
 _OF_BATCHES = tuple(_OLD_NAMES)
 _MOMENTS = (
@@ -56,6 +57,7 @@ class Plan:
     """Batches in an epoch, where that is known."""
     validates: bool
     verbose: int = 0
+    """0 is silent, `BAR` a bar that moves, and 2 a line for each epoch."""
     validation_freq: int | Sequence[int] = 1
 
 
@@ -139,7 +141,10 @@ class Callbacks(observer.Observer):
         self._model = over.model
         self._seen = _Seen()
         self.history = keras.callbacks.History()
-        self._bar = bar.Bar(plan.verbose if over.leads else 0, plan.epochs, plan.steps)
+        self._verbose = plan.verbose if over.leads else 0
+        self._bar: Any = None
+        self._shown = 0
+        """How many batches of the epoch the bar shows."""
         listeners = self._listed()
         self._calls = {
             moment: [getattr(one, moment) for one in listeners if _takes(one, moment)]
@@ -170,7 +175,6 @@ class Callbacks(observer.Observer):
 
     @property
     def memory(self) -> str:
-        """Of the chief's callbacks."""
         if not self._reach.leads:
             return ""
         return memories.dump(self._plan.callbacks, stopped=self.stop)
@@ -180,7 +184,6 @@ class Callbacks(observer.Observer):
             self._model.stop_training = True
 
     def evaluates_after(self, epoch: int) -> bool:
-        """As validation_freq says."""
         plan, number = self._plan, epoch + 1
         if not plan.validates:
             return False
@@ -205,24 +208,24 @@ class Callbacks(observer.Observer):
         self.takes_non_finite = chiefs["takes_non_finite"]
 
     def epoch_begins(self, epoch: int) -> None:
-        """Tell them."""
-        self._bar.begin(epoch)
+        self._shown = 0
+        self._bar = keras.utils.Progbar(self._plan.steps, verbose=self._verbose, unit_name="step")
+        if self._verbose:
+            print(f"Epoch {epoch + 1}/{self._plan.epochs}", flush=True)
         self._pass("on_epoch_begin", epoch)
 
     def batch_begins(self, batch: int) -> None:
-        """Tell them."""
         self._pass("on_train_batch_begin", batch)
 
     def batch_ends(self, batch: int, logs: observer.Logs) -> None:
-        """Tell them."""
         self._pass("on_train_batch_end", batch, _sorted(logs))
 
     def reported(self, batch: int, logs: observer.Logs) -> None:
-        """Show how far the epoch is."""
-        self._bar.show(batch, logs)
+        self._shown = batch
+        if self._verbose == BAR and batch != self._plan.steps:
+            self._bar.update(batch, sorted(logs.items()), finalize=False)
 
     def evaluation_begins(self) -> None:
-        """Tell them."""
         self._pass("on_test_begin")
 
     def evaluation_batch_begins(self, batch: int) -> None:
@@ -234,14 +237,14 @@ class Callbacks(observer.Observer):
         self._pass("on_test_batch_end", batch, {})
 
     def evaluation_ends(self, logs: observer.Logs) -> None:
-        """Tell them."""
         self._pass("on_test_end", _sorted(logs))
 
     def epoch_ends(self, epoch: int, logs: observer.Logs) -> None:
-        """Tell them, and write the history."""
         self._trained = True
         self._act("on_epoch_end", epoch, _sorted(logs))
-        self._bar.end(self._seen.logs)
+        if self._verbose:
+            self._bar.target = self._shown
+            self._bar.update(self._shown, sorted(self._seen.logs.items()), finalize=True)
 
     def training_ends(self) -> None:
         """Let the weights be what Keras' fit leaves, and tell them."""

@@ -70,22 +70,18 @@ class Whole:
 
     @property
     def leads(self) -> bool:
-        """Whether this process has the first replica."""
         return self._replicas[0].data.index == 0
 
     @property
     def model(self) -> Any:
-        """That of the first replica of this process."""
         return self._replicas[0].model
 
     def shown_to(self, callback: Any) -> Any:
-        """The model itself."""
         return self.model
 
     def after(self, call: Callable[[], bytes]) -> bytes:
-        """Let the leading process make a call; all get what it gives and what it changes.
+        """If the call changes no variable, and gives what the last one gave, one small sum says so.
 
-        If it changes no variable, and gives what the last one gave, one small sum tells others so.
         Where this process has all replicas, nothing is computed.
         """
         if self.is_alone:

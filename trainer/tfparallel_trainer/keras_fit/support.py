@@ -27,89 +27,61 @@ class Row:
     """An argument of Keras' fit, or a callback."""
 
     name: str
-    together: Verdict
-    """Under Mirrored and MultiWorkerMirrored, which are one engine."""
-    servers: Verdict
-    """Under ParameterServer."""
+    by_engine: tuple[Verdict, ...]
+    """Under Mirrored and MultiWorkerMirrored, which are one engine, and under ParameterServer; for
+    callbacks, which modules have too, also under ModelSplit."""
     note: str = ""
-    divided: Verdict | None = None
-    """Under ModelSplit, for the callbacks of a module; None for what is of `fit` alone."""
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """By strategy."""
-        ordered = (self.together, self.together, self.servers, self.divided)
-        return {
-            strategy: verdict
-            for strategy, verdict in zip(STRATEGIES, ordered, strict=True)
-            if verdict is not None
-        }
+        return dict(zip(STRATEGIES, (self.by_engine[0], *self.by_engine), strict=False))
 
+
+_EVERYWHERE, _NOWHERE = (_YES,) * 3, (_REFUSED,) * 3
 
 CALLBACKS: Sequence[Row] = (
     Row(
         "BackupAndRestore",
-        _REFUSED,
-        _REFUSED,
+        _NOWHERE,
         "give output_dir, or trainer.checkpoint: these checkpoints do the same",
-        _REFUSED,
     ),
-    Row("CSVLogger", _YES, _YES, "", _YES),
+    Row("CSVLogger", _EVERYWHERE),
     Row(
         "Callback",
-        _DIFFERS,
-        _DIFFERS,
+        (_DIFFERS, _DIFFERS, _DIFFERS),
         "your own: runs on the chief, and on_test_batch_end gets no logs. With servers a batch "
         "ends when a worker gets it. With ModelSplit there is no model to look into",
-        _DIFFERS,
     ),
-    Row("CallbackList", _YES, _YES, "its callbacks are taken", _YES),
-    Row(
-        "EarlyStopping",
-        _YES,
-        _YES,
-        "with ModelSplit without restore_best_weights",
-        _DIFFERS,
-    ),
-    Row("History", _YES, _YES, "", _YES),
+    Row("CallbackList", _EVERYWHERE, "its callbacks are taken"),
+    Row("EarlyStopping", (_YES, _YES, _DIFFERS), "with ModelSplit without restore_best_weights"),
+    Row("History", _EVERYWHERE),
     Row(
         "LambdaCallback",
-        _YES,
-        _DIFFERS,
+        (_YES, _DIFFERS, _YES),
         "with servers a batch ends when it is given to a worker",
-        _YES,
     ),
-    Row("LearningRateScheduler", _YES, _YES, "", _YES),
+    Row("LearningRateScheduler", _EVERYWHERE),
     Row(
         "ModelCheckpoint",
-        _YES,
-        _YES,
+        (_YES, _YES, _REFUSED),
         "give trainer.checkpoint instead, which saves each device's part of the model",
-        _REFUSED,
     ),
     Row(
-        "OrbaxCheckpoint",
-        _REFUSED,
-        _REFUSED,
-        "give output_dir or trainer.checkpoint, or use ModelCheckpoint",
-        _REFUSED,
+        "OrbaxCheckpoint", _NOWHERE, "give output_dir or trainer.checkpoint, or use ModelCheckpoint"
     ),
-    Row("ProgbarLogger", _YES, _YES, "", _YES),
-    Row("ReduceLROnPlateau", _YES, _YES, "", _YES),
-    Row("RemoteMonitor", _YES, _YES, "", _YES),
+    Row("ProgbarLogger", _EVERYWHERE),
+    Row("ReduceLROnPlateau", _EVERYWHERE),
+    Row("RemoteMonitor", _EVERYWHERE),
     Row(
         "SwapEMAWeights",
-        _YES,
-        _REFUSED,
+        (_YES, _REFUSED, _REFUSED),
         "servers refuse use_ema, which it needs; in a module averages are evaluated in any case",
-        _REFUSED,
     ),
     Row(
         "TensorBoard",
-        _YES,
-        _YES,
+        (_YES, _YES, _DIFFERS),
         "with ModelSplit give write_graph=False, and no histograms, images or embeddings",
-        _DIFFERS,
     ),
-    Row("TerminateOnNaN", _YES, _YES, "without it, such a loss raises", _YES),
+    Row("TerminateOnNaN", _EVERYWHERE, "without it, such a loss raises"),
 )

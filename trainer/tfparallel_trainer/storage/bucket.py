@@ -7,7 +7,7 @@ No two processes ever write the same object of an entry.
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import obstore
@@ -38,18 +38,12 @@ class Bucket:
         return self.place.prefix.rpartition("/")[2]
 
     def child(self, name: str) -> Self:
-        """A prefix below this one."""
         return dataclasses.replace(self, place=self.place.child(name))
 
-    def prepare(self) -> None:
-        """Do nothing: prefixes exist as soon as an object has them."""
-
     def has(self, name: str) -> bool:
-        """Whether an object exists."""
         return self._tag(name) is not None
 
     def read(self, name: str) -> bytes:
-        """Read a small object."""
         with self._object(name) as key:
             return bytes(obstore.get(self._store, key).bytes())
 
@@ -59,7 +53,6 @@ class Bucket:
             obstore.put(self._store, key, content)
 
     def snapshot(self, name: str) -> directory.Snapshot:
-        """Read a small object to replace it."""
         with contextlib.suppress(FileNotFoundError), self._object(name) as key:
             result = obstore.get(self._store, key)
             tags: Any = {"e_tag": result.meta["e_tag"], "version": result.meta["version"]}
@@ -75,11 +68,9 @@ class Bucket:
             return True
         return False
 
-    @contextlib.contextmanager
-    def reader(self, name: str) -> Iterator["_Reader"]:
-        """Open a large object."""
+    def read_range(self, name: str, offset: int, length: int) -> bytes:
         with self._object(name) as key:
-            yield _Reader(self._store, key)
+            return bytes(obstore.get_range(self._store, key, start=offset, length=length))
 
     @contextlib.contextmanager
     def writer(self, name: str) -> Iterator[directory.Writer]:
@@ -90,9 +81,6 @@ class Bucket:
             )
             yield file
             file.close()  # not after an error: half an object would appear
-
-    def flush(self) -> None:
-        """Do nothing: what a store has taken, it keeps."""
 
     def entries(self) -> Sequence[Self]:
         """The prefixes here that have an index."""
@@ -160,25 +148,42 @@ class Bucket:
         return None
 
 
-class _Reader:
-    """Reads chunks, because each request takes as long as some megabytes."""
+class Mirror:
+    """Brings what a process writes into its output folder to the bucket that keeps results.
 
-    def __init__(self, source: "store.ObjectStore", key: str) -> None:
-        self._source = source
-        self._key = key
-        self._size = obstore.head(source, key)["size"]
-        self._offset = 0
-        self._chunk = b""
+    It does nothing if the folder itself keeps them.
+    """
 
-    def read_at(self, offset: int, length: int) -> bytes:
-        start = offset - self._offset
-        if start < 0 or start + length > len(self._chunk):
-            self._fill(offset, length)
-            start = 0
-        return self._chunk[start : start + length]
+    def __init__(self, output: pathlib.Path, results: directory.Directory) -> None:
+        self._output = output
+        self._bucket = results if isinstance(results, Bucket) else None
+        self._uploaded: dict[str, tuple[int, int]] = {}
 
-    def _fill(self, offset: int, length: int) -> None:
-        end = min(offset + max(length, _CHUNK_BYTES), self._size)
-        self._offset, self._chunk = offset, b""
-        if offset < end:
-            self._chunk = bytes(obstore.get_range(self._source, self._key, start=offset, end=end))
+    def restore(self, names: Iterable[str]) -> None:
+        """Fetch files that earlier attempts wrote, to append to them."""
+        if self._bucket is None:
+            return
+        for name in names:
+            path = self._output / name
+            if not path.exists() and self._bucket.has(name):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(self._bucket.read(name))
+                self._uploaded[name] = _version(path)
+
+    def upload(self) -> None:
+        """Copy what has changed since the last time."""
+        if self._bucket is None:
+            return
+        for path in sorted(self._output.rglob("*")):
+            name = path.relative_to(self._output).as_posix()
+            if name.startswith(".") or "/." in name or not path.is_file():
+                continue
+            version = _version(path)
+            if self._uploaded.get(name) != version:
+                self._bucket.upload(path, name)
+                self._uploaded[name] = version
+
+
+def _version(path: pathlib.Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size

@@ -7,7 +7,7 @@ import functools
 import html
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import obstore
@@ -25,10 +25,7 @@ Retries = dict[str, Any]
 """What obstore takes as the configuration of repeats."""
 
 RETRIES: Retries = {"max_retries": 10, "retry_timeout": datetime.timedelta(minutes=3)}
-_FIRST_RETRIES: Retries = {
-    "max_retries": 3,
-    "retry_timeout": datetime.timedelta(seconds=20),
-}
+_FIRST_RETRIES: Retries = {"max_retries": 3, "retry_timeout": datetime.timedelta(seconds=20)}
 _TIMEOUTS: "store.ClientConfig" = {"read_timeout": "30s", "timeout": "10m", "connect_timeout": "5s"}
 _SERVERS = {
     "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
@@ -80,7 +77,7 @@ def check(place: address.Address) -> None:
 
 def _store(scheme: str, bucket: str, retries: Retries) -> "store.ObjectStore":
     options: store.ClientConfig = {**_TIMEOUTS}
-    if server(scheme).startswith("http://"):
+    if _server(scheme).startswith("http://"):
         options["allow_http"] = True
     kind: Any = store.S3Store if scheme == "s3" else store.GCSStore
     try:
@@ -93,9 +90,9 @@ def _store(scheme: str, bucket: str, retries: Retries) -> "store.ObjectStore":
     return opened
 
 
-def server(scheme: str, env: Mapping[str, str] = os.environ) -> str:
+def _server(scheme: str) -> str:
     """The address of a server that the environment names; empty: the cloud's own."""
-    return next((env[name] for name in _SERVERS[scheme] if env.get(name)), "")
+    return next(filter(None, map(os.environ.get, _SERVERS[scheme])), "")
 
 
 @contextlib.contextmanager
@@ -128,7 +125,7 @@ def _explanation(error: Exception, place: address.Address) -> OSError:
 def _refusal(error: str, text: str, place: address.Address) -> str | None:
     """Why a repeat would fail again, and what to do; None where it may not."""
     scheme = place.scheme
-    where = f"bucket {place.bucket!r} at {server(scheme) or 'its cloud'}"
+    where = f"bucket {place.bucket!r} at {_server(scheme) or 'its cloud'}"
     match = _STATUS.search(error)
     status = 0 if match is None else int(match[1])
     if _MISSING.search(error):

@@ -26,13 +26,6 @@ class Writer(Protocol):
         """Append bytes."""
 
 
-class Reader(Protocol):
-    """Reads a large file."""
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        """Read bytes from an offset; fewer than `length` where the file ends."""
-
-
 class Directory(Protocol):
     """A folder, or a prefix of a bucket, with files and with entries.
 
@@ -47,9 +40,6 @@ class Directory(Protocol):
 
     def child(self, name: str) -> Self:
         """A subdirectory, whether or not it exists."""
-
-    def prepare(self) -> None:
-        """Create the directory where it is missing."""
 
     def has(self, name: str) -> bool:
         """Whether a file exists."""
@@ -66,14 +56,11 @@ class Directory(Protocol):
     def replace(self, name: str, before: Snapshot, content: bytes) -> bool:
         """Write a small file; False: another writer has changed it since it was read."""
 
-    def reader(self, name: str) -> AbstractContextManager[Reader]:
-        """Open a large file."""
+    def read_range(self, name: str, offset: int, length: int) -> bytes:
+        """Read a part of a large file; fewer than `length` bytes where the file ends."""
 
     def writer(self, name: str) -> AbstractContextManager[Writer]:
-        """Open a large file to write; the content lasts once the context ends without an error."""
-
-    def flush(self) -> None:
-        """Make the names of the files that were written last over a power cut."""
+        """Open a large file to write; it outlasts a power cut once the body has ended well."""
 
     def entries(self) -> Sequence[Self]:
         """The subdirectories that may be entries, in the order of their names."""

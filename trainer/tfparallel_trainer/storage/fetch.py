@@ -50,6 +50,11 @@ def fetch(text: str, cache: pathlib.Path | None = None) -> pathlib.Path:
     return root / place.prefix
 
 
+def local(path: str) -> pathlib.Path:
+    """The file at a path; of an address, as `fetch` copies it."""
+    return fetch(path) if address.is_address(path) else pathlib.Path(path)
+
+
 @contextlib.contextmanager
 def _explained(text: str) -> Iterator[None]:
     """Raise errors of the trainer that name an address."""

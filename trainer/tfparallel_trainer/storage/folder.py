@@ -24,36 +24,26 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
         return self.path.name
 
     def child(self, name: str) -> Self:
-        """A folder below this one."""
         return dataclasses.replace(self, path=self.path / name)
 
-    def prepare(self) -> None:
-        """Create the folder and its parents."""
-        self.path.mkdir(parents=True, exist_ok=True)
-
     def has(self, name: str) -> bool:
-        """Whether a file exists."""
         return (self.path / name).is_file()
 
     def read(self, name: str) -> bytes:
-        """Read a small file."""
         return (self.path / name).read_bytes()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a small file, so that readers see all of it or the content before."""
-        self.prepare()
+        self.path.mkdir(parents=True, exist_ok=True)
         draft = self.path / f".{name}.{os.getpid()}"
         with _durable(draft) as file:
             file.write(content)
         draft.replace(self.path / name)
-        self.flush()
+        _keep_names(self.path)
 
     def snapshot(self, name: str) -> directory.Snapshot:
-        """Read a small file to replace it."""
         try:
             return directory.Snapshot(self.read(name))
         except FileNotFoundError:
@@ -64,26 +54,17 @@ class Folder:
         self.write(name, content)
         return True
 
-    @contextlib.contextmanager
-    def reader(self, name: str) -> Iterator["_Reader"]:
-        """Open a large file."""
+    def read_range(self, name: str, offset: int, length: int) -> bytes:
         with (self.path / name).open("rb") as file:
-            yield _Reader(file)
+            file.seek(offset)
+            return file.read(length)
 
     @contextlib.contextmanager
     def writer(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a large file to write."""
-        self.prepare()
+        self.path.mkdir(parents=True, exist_ok=True)
         with _durable(self.path / name) as file:
             yield file
-
-    def flush(self) -> None:
-        """Make the names in this folder last over a power cut."""
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _keep_names(self.path)
 
     def entries(self) -> Sequence[Self]:
         """All folders here but drafts."""
@@ -101,9 +82,9 @@ class Folder:
         """Write the index into a draft and rename it."""
         with _durable(draft.path / directory.INDEX) as file:
             file.write(index)
-        draft.flush()
+        _keep_names(draft.path)
         draft.path.rename(self.path / name)
-        self.flush()
+        _keep_names(self.path)
 
     def remove(self, entry: Self) -> None:
         """Remove a folder as far as that is possible."""
@@ -120,15 +101,6 @@ class Folder:
         return sorted(path.name for path in self.path.iterdir())
 
 
-class _Reader:
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        self._file.seek(offset)
-        return self._file.read(length)
-
-
 @contextlib.contextmanager
 def _durable(path: pathlib.Path) -> Iterator[IO[bytes]]:
     """Open a file whose content is on the disk when the body ends."""
@@ -136,3 +108,12 @@ def _durable(path: pathlib.Path) -> Iterator[IO[bytes]]:
         yield file
         file.flush()
         os.fsync(file.fileno())
+
+
+def _keep_names(folder: pathlib.Path) -> None:
+    """Let the names in a folder outlast a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

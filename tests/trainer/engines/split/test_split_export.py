@@ -67,14 +67,14 @@ def halves(model: Any) -> list[shard.State]:
     """Two processes, each with one half of the rows of every variable that has two."""
     shares: list[dict[str, shard.Shard]] = [{}, {}]
     everything = keys.of(model, model.optimizer)
+    wholes = shard.undivided(everything).wholes
     for key, one in everything.items():
         shape = tuple(one.shape)
         cut = shape[0] // 2 if shape else 0
         parts = [(slice(0, cut),), (slice(cut, None),)] if cut else [()]
         for share, part in zip(shares, parts, strict=False):
             variable = keras.Variable(one.value[part] if part else one.value, dtype=one.dtype)
-            share[key] = shard.Shard(variable=variable, shape=shape, part=part, label=one.path)
-    wholes = shard.undivided(everything).wholes
+            share[key] = shard.Shard(variable=variable, whole=wholes[key], part=part)
     return [shard.State([share], wholes) for share in shares]
 
 

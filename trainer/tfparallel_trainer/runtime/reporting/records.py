@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.storage import directory, mirror
+from tfparallel_trainer.storage import bucket, directory
 
 
 class Records:
@@ -28,7 +28,7 @@ class Records:
         self, output_dir: pathlib.Path, results: directory.Directory, log: str = outputs.TRAIN_LOG
     ) -> None:
         """Open the log of a run, with what earlier attempts wrote; `results` keeps copies."""
-        self._copies = mirror.Mirror(output_dir, results)
+        self._copies = bucket.Mirror(output_dir, results)
         with _storing():
             self._copies.restore([log, outputs.STEP_LOG])
         path = output_dir / log

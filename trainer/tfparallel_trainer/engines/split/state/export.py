@@ -14,9 +14,9 @@ import h5py
 import tensorflow as tf
 
 from tfparallel_trainer import user
-from tfparallel_trainer.checkpoint import export, files, shard
+from tfparallel_trainer.checkpoint import archive, export, files, shard
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.engines.split.state import archive, blueprint
+from tfparallel_trainer.engines.split.state import blueprint
 from tfparallel_trainer.objective import replica
 from tfparallel_trainer.storage import directory
 

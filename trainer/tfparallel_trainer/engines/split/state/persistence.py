@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 import h5py
 
 from tfparallel_trainer import user
-from tfparallel_trainer.checkpoint import files, initial_weights, shard, slots, store
+from tfparallel_trainer.checkpoint import archive, files, initial_weights, shard, slots, store
 from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split.engine import rank_model
-from tfparallel_trainer.engines.split.state import archive, blueprint, export
+from tfparallel_trainer.engines.split.state import blueprint, export
 from tfparallel_trainer.runtime import settings
 from tfparallel_trainer.storage import directory
 
@@ -101,10 +101,9 @@ def _share(drawn: blueprint.Blueprint, rank: rank_model.Rank) -> dict[str, shard
     weights = {
         key: shard.Shard(
             variable=variable,
-            shape=drawn.wholes[key].shape,
+            whole=drawn.wholes[key],
             part=rank.parts.get(key, ()),
             writes=rank.owns(key),
-            label=drawn.wholes[key].label,
         )
         for key, variable in rank.weights.items()
     }
@@ -144,11 +143,5 @@ def load_weights(
 
 def _blocks(dataset: h5py.Dataset, box: shard.Box) -> Iterator[shard.Placed]:
     """Read a part of a variable, some rows at a time."""
-    if not box.shape:
-        yield (), archive.value(dataset, ())
-        return
-    rows = shard.rows_of(box.shape, dataset.dtype.itemsize)
-    for low in range(0, box.shape[0], rows):
-        count = min(rows, box.shape[0] - low)
-        part = shard.Box((box.start[0] + low, *box.start[1:]), (count, *box.shape[1:]))
+    for part in box.blocks(shard.rows_of(box.shape, dataset.dtype.itemsize)):
         yield part.within(box), archive.value(dataset, part.slices)
