@@ -82,7 +82,9 @@ def test_an_example_trains_in_pods(example: str, place: namespaces.Namespace) ->
     if example == "fine-tuning":
         place.kubectl("apply", f"--filename={folder / 'job.yaml'}")
         assert_succeeds(place, "fine-tuning")
-    if data.exists():  # a claim stays as long as a pod that has mounted it, even if it has ended
+        # A claim stays as long as a pod that has mounted it, even if it has ended.
+        place.kubectl("delete", f"--filename={folder / 'job.yaml'}")
+    if data.exists():  # the pod that wrote them keeps their claim, too
         place.kubectl("delete", f"--kustomize={data}", "--wait=false")
     place.kubectl("delete", f"--kustomize={folder}", "--ignore-not-found")
 
