@@ -79,12 +79,16 @@ def excess(
     stage = prediction.stages[index]
     holds = stage.holds
     last = "" if len(stage.nodes) == 1 else f" … {stage.nodes[-1]}"
+    if holds.update:
+        others, remedies = f"the optimizer's update {size(holds.update)}", "or more devices"
+    else:
+        others = f"activations {size(holds.activations)}, the widest layer {size(holds.working)}"
+        remedies = "more devices, a smaller batch or more microbatches"
     return (
         f"The model does not fit {setting.mesh.size} devices with {size(limit)} each"
         f"{f' in any of {tried} ways' if tried > 1 else ''}. At best ({axes(setting.mesh)}, "
         f"microbatches {setting.microbatches}) a device of stage {index} ({stage.nodes[0]}{last}) "
         f"needs {size(holds.peak)}, {size(holds.peak - limit)} too much: parameters "
         f"{size(holds.parameters)}, gradients {size(holds.gradients)}, slots {size(holds.slots)}, "
-        f"activations {size(holds.activations)}, the widest layer {size(holds.working)}. Give "
-        f"each device {size(holds.peak)}, more devices, a smaller batch or more microbatches."
+        f"{others}. Give each device {size(holds.peak)}, {remedies}."
     )
