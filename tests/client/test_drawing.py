@@ -26,6 +26,12 @@ def test_neighbors_of_a_set_differ_in_grey(colors: Sequence[str]) -> None:
         assert palette.contrast(one, other) > 1.35
 
 
+def test_the_update_differs_in_grey_from_what_it_touches() -> None:
+    *_, state, activations, working = palette.MEMORY
+    for neighbor in (state, activations, working, palette.MESSAGE, palette.microbatches(2)[-1]):
+        assert palette.contrast(neighbor, palette.UPDATE) > 1.35
+
+
 def test_activities_differ_in_grey_by_lightness_or_hatching() -> None:
     assert set(draw.ACTIVITIES) == set(goodput.Activity)
     for one, other in itertools.combinations(draw.ACTIVITIES.values(), 2):
@@ -86,6 +92,19 @@ def test_names_stand_at_the_ends_of_their_curves_and_apart(*, is_wide: bool) -> 
     drawn = {text.content: text.top for text in pictures.texts(canvas.picture.document)}
     assert drawn["low"] > drawn["close"] > drawn["high"]
     assert drawn["close"] - drawn["high"] > 5 * (drawn["low"] - drawn["close"])
+
+
+def test_names_of_curves_that_end_at_the_top_stay_next_to_the_axis() -> None:
+    with svg.canvas("top", width=svg.NARROW, height=2.5) as canvas:
+        axis = canvas.figure.subplots()
+        named = [svg.End(f"curve {number}", 1 + number / 1e3, palette.INK) for number in range(3)]
+        for end in named:
+            axis.plot([0, 1], [0, end.value])
+        axis.set_title("above")
+        svg.name_ends(canvas, axis, named)
+    assert list(pictures.faults(canvas.picture.document)) == []
+    drawn = {text.content: text for text in pictures.texts(canvas.picture.document)}
+    assert drawn["curve 2"].top > drawn["above"].bottom
 
 
 def memory_of(peak: int) -> plan.Bytes:

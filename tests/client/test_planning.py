@@ -221,8 +221,18 @@ def test_a_plan_fits_a_terminal(width: int) -> None:
         assert set(sentence.split()) <= words
     for name in ("block_0_group_normalization", "block_8_group_normalization"):
         assert shown.count(name) == 2
-    sizes = r"^0 +1 GiB +1 GiB +2 GiB +1023 MiB +9 B +1\.2 ms *$"
+    sizes = r"^0 +1 GiB +1 GiB +2 GiB +1023 MiB +8 B +9 B +1\.2 ms *$"
     assert re.search(sizes, shown, flags=re.MULTILINE)
+
+
+def test_a_peak_in_the_update_is_told_apart_from_those_that_the_table_adds_up_to() -> None:
+    answer = planned()
+    assert list(show.updates(answer)) == []
+    first, second = answer.stages
+    holds = second.holds.model_copy(update={"peak": 2**32 + 1023 * 2**20 + 9})
+    stages = (first, second.model_copy(update={"holds": holds}))
+    [line] = show.updates(answer.model_copy(update={"stages": stages}))
+    assert line == "peak in the optimizer's update, which has memory of its own: stage 1"
 
 
 def test_the_schedule_is_as_wide_as_asked() -> None:

@@ -310,9 +310,10 @@ def test_a_run_of_an_older_version_is_shown_without_what_it_did_not_record(
     ("file", "text", "sentence"),
     [
         ("status.json", None, "no run is in this folder: status.json is missing. Give the folder"),
-        ("status.json", "[]", "a file of the run cannot be read ("),
+        ("status.json", "[]", "run/status.json: cannot be read ("),
+        ("events.jsonl", "x\n", "run/events.jsonl: cannot be read ("),
         ("events.jsonl", "x\n", "Write the report with the version of tfparallel that ran the job"),
-        ("manifest.yaml", "- 1", "a file of the run cannot be read (manifest.yaml is no manifest)"),
+        ("manifest.yaml", "- 1", "run/manifest.yaml: cannot be read (it is no manifest)"),
         ("claims/results/digits/logs/train.jsonl", "x\n", "train.jsonl:1: not a record of the"),
     ],
 )

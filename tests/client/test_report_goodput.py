@@ -93,6 +93,29 @@ def test_a_job_that_somebody_stops_and_resumes_waits(reason: names.Reason) -> No
     assert goodput.Activity.RESTART not in seconds
 
 
+def test_a_run_that_is_resumed_for_more_epochs_has_lost_nothing() -> None:
+    run = report_runs.with_a_loss()
+    lines = [
+        *report_runs.attempt(2, 0, 4),
+        report_runs.line(11.6, outputs.TrainEvent.DONE, 40),
+        *report_runs.attempt(16, 40, 5, 2),
+        report_runs.line(28, outputs.TrainEvent.DONE, 90),
+    ]
+    events = [
+        dataclasses.replace(one, reason=names.Reason.JOB_RESUMED.value, message="attempt 2")
+        if one.reason == names.Reason.REPLICA_FAILED
+        else one
+        for one in run.events
+    ]
+    resumed = dataclasses.replace(run, records=report_runs.parsed(lines), events=events)
+    figures = content.make(resumed)
+    assert [(one.cause, one.lost) for one in figures.attempts] == [("Succeeded", None)] * 2
+    seconds = figures.goodput.seconds
+    assert not {goodput.Activity.LOST, goodput.Activity.RESTART} & {*seconds}
+    assert seconds[goodput.Activity.WAITING] == pytest.approx(2 + 16 - 11.6)
+    assert seconds[goodput.Activity.START] == pytest.approx(5 + 5)
+
+
 def test_a_worker_that_comes_back_alone_ends_no_period() -> None:
     run = report_runs.with_a_loss()
     lines = [*report_runs.attempt(2, 0, 20)]

@@ -22,10 +22,15 @@ _TOO_WIDE = """
     if (columns > 2 && (columns < 5 || width < 720) && frame.scrollWidth > frame.clientWidth + 1)
       faults.push(`the table of ${table.querySelector("th").textContent}`);
   }
+  for (const picture of document.querySelectorAll('article img[src$=".svg"]'))
+    if (picture.clientWidth < 0.65 * picture.naturalWidth) faults.push(`small ${picture.alt}`);
   return faults;
 })()
 """
-"""Wider tables, of measured numbers, scroll on screens, and those of two columns on phones."""
+"""Wider tables, of measured numbers, scroll on screens, and those of two columns on phones.
+
+Pictures with texts of 8 points scroll where these would be too small to read.
+"""
 _SEARCH = """
 (() => {
   const field = document.querySelector("[data-md-component=search-query]");

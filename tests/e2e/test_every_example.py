@@ -83,8 +83,9 @@ def test_an_example_trains_in_pods(example: str, place: namespaces.Namespace) ->
         second = f"--filename={folder / 'job.yaml'}"
         place.kubectl("apply", second)
         assert_succeeds(place, "fine-tuning")
+        # A claim stays as long as a pod that has mounted it, even if it has ended.
         place.kubectl("delete", second)
-    if data.exists():  # a claim stays as long as a pod that has mounted it, even if it has ended
+    if data.exists():  # the pod that wrote them keeps their claim, too
         place.kubectl("delete", f"--kustomize={data}", "--wait=false")
     place.kubectl("delete", f"--kustomize={folder}", "--ignore-not-found")
 

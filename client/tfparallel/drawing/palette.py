@@ -23,8 +23,8 @@ QUIET = "#6b6b6b"
 MESSAGE = "#d9d9d9"
 """Sending and receiving in a schedule."""
 
-UPDATE = "#9a9a9a"
-"""Sums over replicas, optimizer and input between two schedules."""
+UPDATE = "#707070"
+"""Sums over replicas, optimizer and input between two schedules; memory of the optimizer."""
 
 _STAGES = ("#00204d", "#3b496c", "#7c7b78", "#bcae6c", "#ffea46")
 """Anchors of matplotlib's cividis."""

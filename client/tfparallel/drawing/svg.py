@@ -149,9 +149,9 @@ def name_ends(canvas: Canvas, axis: Any, ends: Sequence[End]) -> None:
     axis.get_ylim()  # Matplotlib fits the axis to the curves when it is asked
     to_share = axis.transData + axis.transAxes.inverted()
     apart = 1.4 * SMALL_POINTS / (72 * (canvas.height - 0.8))  # 0.8 inches: title and labels
-    place = -apart
-    for end in sorted(ends, key=lambda end: end.value):
-        place = max(place + apart, float(to_share.transform((0.0, end.value))[1]))
+    ordered = sorted(ends, key=lambda end: end.value)
+    places = [float(to_share.transform((0.0, end.value))[1]) for end in ordered]
+    for end, place in zip(ordered, _spread(places, apart), strict=True):
         axis.annotate(
             end.name,
             (1, place),
@@ -162,6 +162,19 @@ def name_ends(canvas: Canvas, axis: Any, ends: Sequence[End]) -> None:
             fontsize=SMALL_POINTS,
             va="center",
         )
+
+
+def _spread(places: Sequence[float], apart: float) -> Sequence[float]:
+    """Move rising places apart, upwards and then down from 1, the top of the axis."""
+    rising, place = [], -apart
+    for end in places:
+        place = max(place + apart, end)
+        rising.append(place)
+    falling, place = [], 1.0 + apart
+    for end in reversed(rising):
+        place = min(place - apart, end)
+        falling.append(place)
+    return falling[::-1]
 
 
 def _label(document: str, title: str, description: str, width: float) -> str:

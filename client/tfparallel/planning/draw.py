@@ -74,27 +74,24 @@ def picture_of_run(run: plan.Pipeline) -> svg.Picture:
 
 def memory_height(answer: plan.Plan) -> float:
     """Return the inches that `memory` needs."""
-    return 1.5 + 0.36 * len(answer.stages)
+    return 1.65 + 0.36 * len(answer.stages)
 
 
 def parts(holds: plan.Bytes) -> Iterator[Part]:
     """Yield what a device holds.
 
-    The optimizer's update follows when a stage has computed. A plan says how much it needs only
-    if that makes the peak.
+    The optimizer's update follows when a stage has computed.
     """
     end = 0
     for field, name in _STATE.items():
         size = getattr(holds, field)
         yield Part(name, end, size)
         end += size
-    update = holds.peak - end
-    is_peak = update > sum(getattr(holds, field) for field in _RUNNING)
-    if is_peak:
-        yield Part(_UPDATE, end, update, half=1)
+    if holds.update:
+        yield Part(_UPDATE, end, holds.update, half=1)
     for field, name in _RUNNING.items():
         size = getattr(holds, field)
-        yield Part(name, end, size, half=-1 if is_peak else 0)
+        yield Part(name, end, size, half=-1 if holds.update else 0)
         end += size
 
 
@@ -123,17 +120,16 @@ def memory(figure: Any, answer: plan.Plan) -> str:
     axis.set_xlim(0, room * max(*peaks, *ends, limit or 0.0))
     axis.set_yticks(range(len(stages)), [f"stage {row}" for row in range(len(stages))])
     axis.set_ylim(len(stages) - 0.5, -0.5)
-    axis.set_xlabel(
-        f"{unit} of a device; line: peak" + ("" if limit is None else "; dashed: limit")
-    )
+    of_limit = "" if limit is None else "; dashed: limit"
+    axis.set_xlabel(f"{unit} of a device{of_limit}\nline: peak, the most at one time")
     axis.set_title("Memory")
     figure.legend(bars.values(), bars, loc="outside lower left", ncols=3)
     words = ", ".join(
         f"stage {row} {peak:.3g}" + (f" in the {_UPDATE}" if any(one.half for one in stage) else "")
         for row, (peak, stage) in enumerate(zip(peaks, stages, strict=True))
     )
-    of_limit = "" if limit is None else f" of {limit:.3g}"
-    return f"Memory: peaks in {unit}{of_limit}: {words}."
+    most = "" if limit is None else f" of {limit:.3g}"
+    return f"Memory: peaks in {unit}{most}: {words}."
 
 
 def _bars(axis: Any, stages: Sequence[Sequence[Part]], factor: int) -> Mapping[str, Any]:

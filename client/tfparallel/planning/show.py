@@ -52,8 +52,9 @@ def show(answer: plan.Plan, out: rich_console.Console) -> None:
             display.print_line(out, line)
 
     say(headline(answer), "")
-    out.print(placement(answer), "", memory(answer), "")
-    say(*split(answer), *schedule(answer, min(_WIDTH, out.width)), "", *answer.reasons)
+    out.print(placement(answer), "", memory(answer))
+    say(*updates(answer), "", *split(answer))
+    say(*schedule(answer, min(_WIDTH, out.width)), "", *answer.reasons)
     if answer.alternatives:
         out.print("", alternatives(answer), "")
 
@@ -73,12 +74,20 @@ def placement(answer: plan.Plan) -> rich_table.Table:
 
 def memory(answer: plan.Plan) -> rich_table.Table:
     """A row for each stage: what each of its devices holds, and how long it works in a step."""
-    sizes = ("parameters", "gradients", "slots", "activations", "peak")
+    sizes = ("parameters", "gradients", "slots", "activations", "working", "peak")
     table = _table("stage", right=(*sizes, "busy"))
     for index, stage in enumerate(answer.stages):
         amounts = (progress.format_bytes(getattr(stage.holds, name)) for name in sizes)
         table.add_row(str(index), *amounts, seconds(stage.busy_seconds))
     return table
+
+
+def updates(answer: plan.Plan) -> Iterator[str]:
+    """The stages whose peak is more than the table adds up to."""
+    stages = [str(index) for index, stage in enumerate(answer.stages) if stage.holds.update]
+    if stages:
+        where = ", ".join(stages)
+        yield f"peak in the optimizer's update, which has memory of its own: stage {where}"
 
 
 def coordinates(mesh: plan.Axes, rank: plan.Rank) -> Sequence[str]:

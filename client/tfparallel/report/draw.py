@@ -78,7 +78,7 @@ def throughput(curve: content.Curve, end: float) -> Figure:
 def input_wait(curve: content.Curve, end: float) -> Figure:
     """Draw the share of the time that the devices wait for data."""
     limit = 100 * contract_progress.MAX_INPUT_WAIT
-    return _over_time(curve, "Input wait, % of the time", end, limit, "slow from here")
+    return _over_time(curve, "Input wait, % of the time", end, limit, "slow above")
 
 
 def memory(curve: content.Curve, end: float, limit: int | None) -> Figure:
@@ -110,20 +110,10 @@ def _over_time(
         if limit is not None:
             top = max(top, limit)
             axis.axhline(limit, color=palette.INK, linestyle="--", linewidth=1)
-            axis.annotate(
-                meaning,
-                (1, limit),
-                (0, 3),
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                ha="right",
-                va="bottom",
-                fontsize=svg.SMALL_POINTS,
-                bbox={"color": palette.PAPER, "pad": 1.0},
-            )
         axis.set_xlim(0, end / factor or 1)
         axis.set_ylim(0, 1.15 * top or 1)
-        _finish(canvas, axis, title, f"{unit} since the begin")
+        key = "" if limit is None else f"; dashed: {meaning}"  # at the line it would cover curves
+        _finish(canvas, axis, title, f"{unit} since the begin{key}")
         canvas.description = (
             f"From {min(values):,.4g} to {max(values):,.4g}, at the end {values[-1]:,.4g}"
             + ("" if limit is None else f"; {meaning}: {limit:,.4g}")

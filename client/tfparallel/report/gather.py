@@ -1,5 +1,6 @@
 """Reads what a run left: from a folder of this machine, or from a cluster."""
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -47,15 +48,14 @@ async def gather_folder(path: pathlib.Path) -> records.Run:
             " of a run, such as runs/JOB/TIME"
         )
     is_running = detached.DetachedRun(layout).is_running
-    try:
+    with _naming(layout.status):
         status = job_status.JobStatus.model_validate_json(layout.status.read_bytes())
-        events, changes = record.read_events(layout), record.read_pod_changes(layout)
+    with _naming(layout.events):
+        events = record.read_events(layout)
+    with _naming(layout.pod_changes):
+        changes = record.read_pod_changes(layout)
+    with _naming(layout.manifest):
         manifest = _read_manifest(layout)
-    except (ValueError, yaml.YAMLError) as error:
-        raise load.SpecError(
-            f"{root}: a file of the run cannot be read ({_first_line(error)}). Write the report"
-            " with the version of tfparallel that ran the job"
-        ) from error
     name = manifest.get("metadata", {}).get("name") or _name_of_pods(layout) or root.name
     moments = [event.time for event in events] + [change.time for change in changes]
     job = models.Job(
@@ -176,7 +176,7 @@ def _read_manifest(layout: folders.Folders) -> Mapping[str, Any]:
         return {}
     manifest = yaml.safe_load(layout.manifest.read_text(encoding="utf-8"))
     if not isinstance(manifest, dict):
-        raise ValueError(f"{layout.manifest.name} is no manifest")
+        raise ValueError("it is no manifest")
     return manifest
 
 
@@ -228,6 +228,22 @@ def _with_state(job: models.Job) -> models.Job:
 
 def _modified(path: pathlib.Path) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC)
+
+
+@contextlib.contextmanager
+def _naming(file: pathlib.Path) -> Iterator[None]:
+    """Name the file that cannot be read.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    try:
+        yield
+    except (ValueError, yaml.YAMLError) as error:
+        raise load.SpecError(
+            f"{file}: cannot be read ({_first_line(error)}). Write the report with the version of"
+            " tfparallel that ran the job"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

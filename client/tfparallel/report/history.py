@@ -33,7 +33,7 @@ class Attempt:
     """The first and the last."""
     cause: str
     lost: float | None
-    """Seconds that its end cost; None where nothing followed."""
+    """Seconds that its end cost; None where nothing followed, or all was trained."""
 
     @property
     def reason(self) -> str:
@@ -55,7 +55,7 @@ def attempts(run: records.Run) -> Iterator[Attempt]:
             ended=run.seconds_at(period.ended),
             steps=_steps_of(period),
             cause=_cause(run, listed, place),
-            lost=None if following is None else periods.lost_seconds(run, period, following),
+            lost=None if following is None else periods.lost_seconds(period, following),
         )
 
 
@@ -89,6 +89,8 @@ def _cause(run: records.Run, listed: Sequence[periods.Period], place: int) -> st
         if failed is not None and run.job.state == names.State.FAILED:
             return f"{failed.reason}: {failed.message}"
         return "Cut off" if run.is_cut_off else run.job.state
+    if period.is_complete:
+        return str(names.State.SUCCEEDED)
     # If each restart is counted here, the Events of some are gone.
     counts = status.restart_causes
     if sum(counts.values()) != len(listed) - 1:

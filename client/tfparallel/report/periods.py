@@ -50,6 +50,12 @@ class Period:
         return None if attempt is None else int(attempt)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether all was trained at its end; who resumes such a run asks for more."""
+        is_done = bool(self.records) and self.records[-1].event == outputs.TrainEvent.DONE
+        return self.cause is None and is_done
+
+    @property
     def last_step(self) -> int:
         """The steps that were made at its end, as far as they are on record."""
         return max((record.step for record in self.records), default=self.resumed_step)
@@ -83,15 +89,21 @@ def _unseen(run: records.Run, periods: Sequence[Period]) -> Iterator[_Span]:
 def _seen(run: records.Run, periods: Sequence[Period]) -> Iterator[_Span]:
     for place, period in enumerate(periods):
         following = periods[place + 1] if place + 1 < len(periods) else None
-        is_restart = place > 0 and not periods[place - 1].is_paused
+        before = periods[place - 1] if place > 0 else None
+        is_restart = before is not None and not (before.is_paused or before.is_complete)
         is_over = run.job.is_finished and period.cause is None
         yield from _activities(period, following, is_restart=is_restart, is_over=is_over)
         if following is None and period.cause and not (run.job.is_finished or period.is_paused):
             yield goodput.Activity.RESTART, period.ended, run.end
 
 
-def lost_seconds(run: records.Run, period: Period, following: Period) -> float:
-    """Return what the end of a period cost: restart, and steps that were made again."""
+def lost_seconds(period: Period, following: Period) -> float | None:
+    """Return what the end of a period cost: restart, and steps that were made again.
+
+    None: all was trained.
+    """
+    if period.is_complete:
+        return None
     back = following.first_step or following.ended
     lost = (period.ended - _saved_time(period, following.resumed_step)).total_seconds()
     return (back - period.ended).total_seconds() + max(0.0, lost)
@@ -195,6 +207,8 @@ def _activities(
     last = period.records[-1].time if period.records else period.ended
     if following is None:
         yield activity.END if is_over else activity.TRAINING, last, period.ended
+        return
+    if period.is_complete:
         return
     saved = _saved_time(period, following.resumed_step)
     if period.first_step is not None:

@@ -85,6 +85,12 @@ class Bytes(base.Model):
     """The most at one time: parameters, gradients and slots, with either activations and the widest
     node, or what the optimizer computes from the gradients."""
 
+    @property
+    def update(self) -> int:
+        """What the optimizer computes from the gradients if that makes the peak, else 0."""
+        update = self.peak - self.parameters - self.gradients - self.slots
+        return update if update > self.activations + self.working else 0
+
 
 class Stage(base.Model):
     """What the ranks of one stage do in a step."""

@@ -69,12 +69,16 @@ def excess(roomiest: plan.Plan, tried: int) -> str:
     stage = roomiest.stages[index]
     holds = stage.holds
     last = "" if len(stage.nodes) == 1 else f" … {stage.nodes[-1]}"
+    if holds.update:
+        others, remedies = f"the optimizer's update {size(holds.update)}", "or more devices"
+    else:
+        others = f"activations {size(holds.activations)}, the widest layer {size(holds.working)}"
+        remedies = "more devices, a smaller batch or more microbatches"
     return (
         f"The model does not fit {len(roomiest.ranks)} devices with {size(limit)} each"
         f"{f' in any of {tried} ways' if tried > 1 else ''}. At best ({roomiest.mesh}, "
         f"microbatches {roomiest.microbatches}) a device of stage {index} ({stage.nodes[0]}{last}) "
         f"needs {size(holds.peak)}, {size(holds.peak - limit)} too much: parameters "
         f"{size(holds.parameters)}, gradients {size(holds.gradients)}, slots {size(holds.slots)}, "
-        f"activations {size(holds.activations)}, the widest layer {size(holds.working)}. Give "
-        f"each device {size(holds.peak)}, more devices, a smaller batch or more microbatches."
+        f"{others}. Give each device {size(holds.peak)}, {remedies}."
     )
