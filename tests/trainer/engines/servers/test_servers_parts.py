@@ -301,7 +301,7 @@ def test_what_a_step_gives_is_read_from_its_vector() -> None:
     value = types.SimpleNamespace(fetch=lambda: vector)
     counted: list[int] = []
     parts: dict[str, Any] = {
-        "ledger": ledger.Ledger(Coordinator([value], RuntimeError()), 1, list),
+        "ledger": ledger.Ledger(Coordinator([value], RuntimeError()), 1, lambda: 0),
         "workers": types.SimpleNamespace(steps={"worker-12": 0}, count_step=counted.append),
         "replica": types.SimpleNamespace(
             terms=[None, None],
