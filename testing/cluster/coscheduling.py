@@ -23,7 +23,7 @@ def start(
     configuration = ledger.directory / "coscheduling.json"
     configuration.write_text(json.dumps(_configuration(str(path))), encoding="utf-8")
     arguments = [f"--config={configuration}", "--secure-port=0"]
-    ledger.start(MODULE, [str(binaries.path(MODULE)), *arguments])
+    ledger.start(MODULE, [*plan.enter, str(binaries.path(MODULE)), *arguments])
 
 
 def pod_groups() -> str:

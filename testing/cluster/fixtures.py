@@ -43,6 +43,7 @@ PROGRAMS = {
 PROGRAMS_FOR_ROOT = {
     "full_cluster": binaries.FULL,
     "full_cluster_with_policies": (*binaries.FULL, kuberouter.MODULE),
+    "full_cluster_with_queues": (*binaries.FULL, coscheduling.MODULE, kueue.MODULE),
 }
 
 
@@ -148,6 +149,14 @@ def full_cluster_with_policies() -> Iterator[handle.Cluster]:
     if os.geteuid() != 0:
         pytest.skip("A network that enforces policies needs root.")
     yield from running("POLICIES", settings.Full(policies=True))
+
+
+@pytest.fixture(scope="session")
+def full_cluster_with_queues() -> Iterator[handle.Cluster]:
+    """A cluster that runs containers, with Kueue and the scheduler of the scheduler-plugins."""
+    if os.geteuid() != 0:
+        pytest.skip("Controllers of our own builds need root.")
+    yield from running("QUEUES", settings.Full(coscheduling=True, kueue=True))
 
 
 def running(purpose: str, cluster_settings: settings.Settings) -> Generator[handle.Cluster]:

@@ -11,9 +11,11 @@ from testing.cluster import (
     console,
     controlplane,
     coredns,
+    coscheduling,
     folders,
     handle,
     kuberouter,
+    kueue,
     netns,
     node,
     packages,
@@ -43,6 +45,10 @@ def up(ledger: state.Ledger, cluster_settings: settings.Full, cluster: handle.Cl
     node.give_gpus(cluster, cluster_settings.gpus)
     if cluster_settings.policies:
         kuberouter.start(ledger, authority, plan, cluster)
+    if cluster_settings.coscheduling:
+        coscheduling.start(ledger, authority, plan, cluster)
+    if cluster_settings.kueue:
+        kueue.start(ledger, authority, plan, cluster)
 
 
 def down(cluster_state: state.State, directory: Path) -> None:

@@ -3,13 +3,12 @@
 import base64
 import json
 import shutil
-import urllib.error
-import urllib.request
+import subprocess
 from typing import Any
 
 import yaml
 
-from testing.cluster import binaries, controlplane, handle, pki, state
+from testing.cluster import binaries, controlplane, handle, pki, process, state
 from tfparallel_operator.local import ports
 
 MODULE = "kueue"
@@ -47,8 +46,8 @@ def start(
     content = _configuration(webhook, health, str(certificates))
     configuration.write_text(json.dumps(content), encoding="utf-8")
     arguments = [f"--config={configuration}", f"--kubeconfig={path}"]
-    ledger.start(MODULE, [str(binaries.path(MODULE)), *arguments])
-    ledger.wait_until("Kueue", lambda: _answers(health), START_LIMIT_SECONDS)
+    ledger.start(MODULE, [*plan.enter, str(binaries.path(MODULE)), *arguments])
+    ledger.wait_until("Kueue", lambda: _listens(plan, webhook), START_LIMIT_SECONDS)
     bundle = base64.b64encode(authority.ca.certificate.read_bytes()).decode()
     cluster.run_kubectl("create", "-f", "-", input=_webhooks(webhook, bundle))
 
@@ -98,10 +97,11 @@ def _on_loopback(webhook: dict[str, Any], port: int, bundle: str) -> dict[str, A
     return {**webhook, "clientConfig": {"url": address, "caBundle": bundle}}
 
 
-def _answers(port: int) -> bool:
-    address = f"http://{controlplane.LOOPBACK}:{port}/readyz"
-    try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+def _listens(plan: controlplane.Plan, port: int) -> bool:
+    """Whether its webhooks can be called, from where the API server calls them."""
+    connect = f"< /dev/tcp/{controlplane.LOOPBACK}/{port}"
+    command = [*plan.enter, "bash", "-c", connect]
+    asked = subprocess.run(
+        command, env=process.environment(), capture_output=True, check=False, timeout=5
+    )
+    return asked.returncode == 0

@@ -49,6 +49,8 @@ class Full:
     gang_scheduling: bool = False
     policies: bool = False
     """With a network that enforces NetworkPolicies."""
+    coscheduling: bool = False
+    kueue: bool = False
 
 
 @dataclass(frozen=True)

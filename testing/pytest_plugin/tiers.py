@@ -47,6 +47,7 @@ FIXTURES = {
     "gang_scheduling_cluster": Tier.CLUSTER,
     "full_cluster": Tier.E2E,
     "full_cluster_with_policies": Tier.LONG,
+    "full_cluster_with_queues": Tier.LONG,
     "alpha_gangs_cluster": Tier.LONG,
     "coscheduling_cluster": Tier.LONG,
     "kueue_cluster": Tier.LONG,
