@@ -81,8 +81,8 @@ async def test_a_converted_tfjob_runs_with_a_right_tf_config(
     }
     async with place.operator():
         pods = await place.until_pods(*expected_pods)
+        await place.until_state("Pending", name)
     assert {pod: tf_config(body) for pod, body in pods.items()} == expected_pods
-    assert (await place.status(name))["state"] == "Pending"
 
 
 async def test_worker_0_decides_about_servers_without_a_chief(place: harness.Place) -> None:
