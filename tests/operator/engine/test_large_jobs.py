@@ -91,7 +91,7 @@ async def test_a_thousand_workers_are_stored_in_bounded_pieces(place: harness.Pl
             await place.end(f"{name}-worker-{index}", 0)
         await place.end(f"{name}-chief-0", 0)
         status = await place.until_status(
-            "the end is recorded", lambda now: now["state"] == "Succeeded", name, LIMIT_SECONDS
+            "the end is recorded", lambda now: now.get("state") == "Succeeded", name, LIMIT_SECONDS
         )
         assert status["replicas"]["Worker"]["completed"] == "0-1,500"
         assert _bytes(status) < 4_000
