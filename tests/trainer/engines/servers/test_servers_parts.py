@@ -229,17 +229,17 @@ class PendingResult:
 
 
 class Workers:
-    """A coordinator; what it was given, in order, and how often it was asked who is hung."""
+    """A coordinator; what was scheduled, in order, and how often it was asked who is hung."""
 
     def __init__(self) -> None:
-        self.given: list[PendingResult] = []
+        self.scheduled: list[PendingResult] = []
         self.looks = 0
         self.hung = 1
 
     def schedule(self, function: Any, args: Any) -> PendingResult:
         del function, args
-        self.given.append(PendingResult())
-        return self.given[-1]
+        self.scheduled.append(PendingResult())
+        return self.scheduled[-1]
 
     def count_hung(self) -> int:
         self.looks += 1
@@ -259,21 +259,21 @@ def test_what_a_hung_worker_takes_is_given_out_again_once(monkeypatch: pytest.Mo
     with concurrent.futures.ThreadPoolExecutor() as threads:
         work.send("a", None, ())
         taken = threads.submit(work.take)
-        waiting.until(lambda: len(workers.given) == 2, "the piece is given out again")
+        waiting.until(lambda: len(workers.scheduled) == 2, "the piece is given out again")
         workers.look(3)
-        assert len(workers.given) == 2, "the hung worker has its hands full: another one has this"
-        workers.given[1].come()
+        assert len(workers.scheduled) == 2, "the hung worker has its hands full: another has this"
+        workers.scheduled[1].come()
         assert taken.result() == [("a", 7)]
 
         work.send("b", None, ())
         taken = threads.submit(work.take)
         workers.look(3)
-        assert len(workers.given) == 3
-        workers.given[0].come()  # the worker is back, hangs again, and may have this one
-        waiting.until(lambda: len(workers.given) == 4, "the other piece is given out again")
-        workers.given[3].come()
+        assert len(workers.scheduled) == 3
+        workers.scheduled[0].come()  # the worker is back, hangs again, and may have this one
+        waiting.until(lambda: len(workers.scheduled) == 4, "the other piece is given out again")
+        workers.scheduled[3].come()
         assert taken.result() == [("b", 7)]
-        workers.given[2].come()
+        workers.scheduled[2].come()
     assert len(work) == 0
 
 
@@ -286,13 +286,13 @@ def test_what_others_may_bring_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
         work.send("b", None, ())
         taken = threads.submit(work.take)
         workers.look(3)
-        workers.given[1].come()
+        workers.scheduled[1].come()
         assert taken.result() == [("b", 7)]
         workers.hung = 0
         taken = threads.submit(work.take)
         workers.look(3)
-        assert len(workers.given) == 2
-        workers.given[0].come()
+        assert len(workers.scheduled) == 2
+        workers.scheduled[0].come()
         assert taken.result() == [("a", 7)]
 
 
