@@ -4,6 +4,7 @@ import datetime
 
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import decision, installation, layout, observation
+from tfparallel_operator.core.life import ending
 from tfparallel_operator.core.pods import cluster_spec
 from tfparallel_operator.core.queue import gang, workload
 from tfparallel_operator.core.status import conditions
@@ -81,10 +82,15 @@ def set_spec_condition(
 def _reject(
     invalid: observation.InvalidJob, children: observation.Children, now: datetime.datetime
 ) -> decision.Decision:
-    """Fail a job that never had a spec that can be used."""
+    """Fail a job that never had a spec that can be used.
+
+    Pods of a spec that was edited before the first status are deleted. They are left only if that
+    spec was too large to be on record.
+    """
     status, problem = invalid.status, invalid.problem
+    deletions = ending.delete_pods(children.pods)
     if conditions.finished(status) and not conditions.corrected(status, problem.generation):
-        return decision.Decision(status)
+        return decision.Decision(status, deletions=deletions)
     stamp = conditions.Stamp(now, problem.generation)
     reason, finished = names.Reason.INVALID_SPEC, names.Reason.JOB_FINISHED
     status = conditions.without(status, names.Condition.SUSPENDED)
@@ -94,5 +100,5 @@ def _reject(
     return decision.Decision(
         status.model_copy(update=end),
         events=(decision.warning(reason, problem.message),),
-        deletions=workload.deletions(children.workloads),
+        deletions=(*deletions, *workload.deletions(children.workloads)),
     )

@@ -6,7 +6,7 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import names
-from tfparallel_operator.core import observation
+from tfparallel_operator.core import decide, observation
 
 ALL_PODS = {"job-chief-0", "job-worker-0", "job-worker-1"}
 
@@ -62,6 +62,16 @@ def test_an_edit_that_cannot_be_used_before_the_status_leaves_the_pods_alone() -
     world.settle()
     assert {name: pod.uid for name, pod in world.pods.items()} == before
     assert world.status.attempt == 1
+
+
+def test_pods_whose_spec_is_neither_valid_nor_on_record_are_deleted() -> None:
+    world = started()
+    invalid = observation.InvalidJob(observation.Problem("no such strategy", 2), world.status, None)
+    for _ in range(2):  # Also if the operator dies between the status and the deletions.
+        outcome = decide.decide(invalid, world.children(), world.now, world.settings)
+        assert outcome.status.state is names.State.FAILED
+        assert {deletion.name for deletion in outcome.deletions} == ALL_PODS
+        invalid = dataclasses.replace(invalid, status=outcome.status)
 
 
 def test_a_job_that_is_suspended_before_the_status_gives_its_pods_back() -> None:
