@@ -15,12 +15,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits, source_code
+from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.runtime.reporting import console
 
 _PIP = pathlib.Path("/opt/pip/bin/pip")
@@ -52,9 +52,6 @@ def main(arguments: Sequence[str], env: Mapping[str, str]) -> exits.Exit:
     out = console.Console("", env.get(environment.FAILURE_FILE, ""))
     try:
         _fetch(_parser().parse_args(arguments), out)
-    except errors.TrainerError as error:
-        out.fail(str(error))
-        return error.exit
     except OSError as error:
         if error.errno in _TRANSIENT:
             out.fail(f"The source cannot be written: {error}. The pod is made again.")
@@ -65,9 +62,7 @@ def main(arguments: Sequence[str], env: Mapping[str, str]) -> exits.Exit:
         )
         return exits.Exit.BAD_CONFIGURATION
     except Exception as error:
-        trace = "".join(traceback.format_exception(error))
-        out.fail("fetching the source failed, please report this", trace)
-        return exits.Exit.INTERNAL_ERROR
+        return termination.exit_of(out, error, "source's container")
     return exits.Exit.DONE
 
 

@@ -65,39 +65,20 @@ class Module:
 
     def build_model(self) -> Any:
         """Call the user's build_model: gives whatever it returns."""
-        return self._call("build_model")
+        return self.call("build_model")
 
     def compile_model(self, model: Any) -> None:
         """Call the user's compile_model, when there is one."""
         if self.has("compile_model"):
-            self._call("compile_model", model)
+            self.call("compile_model", model)
 
-    def training_data(self, context: Context) -> Any:
-        """Call the user's training_data."""
-        return self._call_with("training_data", context)
-
-    def evaluation_data(self, context: Context) -> Any:
-        """Call the user's evaluation_data."""
-        return self._call_with("evaluation_data", context)
-
-    def build_strategy(self) -> Any:
-        """Call the user's build_strategy: gives whatever it returns."""
-        return self._call(user_module.BUILD_STRATEGY)
-
-    def callbacks(self, context: Context) -> Any:
-        """Call the user's callbacks: gives whatever it returns."""
-        return self._call_with("callbacks", context)
-
-    def layer_ways(self, model: Any) -> Any:
-        """Call the user's layer_ways, when there is one: gives whatever it returns."""
-        return self._call_with("layer_ways", model) if self.has("layer_ways") else {}
-
-    def _call_with(self, name: str, known: Any) -> Any:
-        """Call a function that may want to know something, or not."""
+    def call_with(self, name: str, known: Any) -> Any:
+        """Call a function that may want to know something, or not: gives whatever it returns."""
         parameters = inspect.signature(self.functions[name]).parameters
-        return self._call(name, known) if parameters else self._call(name)
+        return self.call(name, known) if parameters else self.call(name)
 
-    def _call(self, name: str, *arguments: Any) -> Any:
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a function: gives whatever it returns."""
         self.moved(f"the call of {name} began")
         with guard(self.path, f"{name} raised"):
             result = self.functions[name](*arguments)

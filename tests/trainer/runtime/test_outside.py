@@ -112,7 +112,10 @@ def test_a_shared_file_that_is_no_cluster_is_refused(
             "TFPARALLEL_OUTPUT_DIR is 'gs://b/run', an address",
         ),
         ({environment.STEP_LOG: "yes"}, "TFPARALLEL_STEP_LOG is 'yes': give 1, or 0 for not"),
-        ({environment.GRACE_SECONDS: "1m"}, "TFPARALLEL_GRACE_SECONDS is '1m': give whole seconds"),
+        (
+            {environment.GRACE_SECONDS: "1m"},
+            "TFPARALLEL_GRACE_SECONDS is '1m': give a number from 0",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(
@@ -198,9 +201,9 @@ def test_data_functions_may_take_the_context_or_nothing(tmp_path: pathlib.Path) 
         seed=0, epoch=5, global_batch_size=1, source_dir=tmp_path, output_dir=tmp_path
     )
     assert module.build_model() == 7
-    assert module.training_data(context) == 1
+    assert module.call_with("training_data", context) == 1
     assert module.has("evaluation_data")
-    assert module.evaluation_data(context) == 5
+    assert module.call_with("evaluation_data", context) == 5
 
 
 def run(tmp_path: pathlib.Path, text: str, processes: int = 1, **trainer: object) -> launch.Ended:

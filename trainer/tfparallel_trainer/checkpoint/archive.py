@@ -48,10 +48,8 @@ class _Tokens(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
 def save(model: Any, path: pathlib.Path, weights: Mapping[str, Any]) -> None:
     """Let Keras write a model or, by the path, its weights: these by key, and without values.
 
-    Keras makes an optimizer of its own when it writes one, which it cannot among tokens.
-
-    Raises:
-        UserCodeError: Keras computes with the weights, as LoRA does.
+    Keras makes an optimizer of its own when it writes one, which it cannot among tokens. Where it
+    computes with the weights, as LoRA does, it is a UserCodeError.
     """
     write = model.save if path.name.endswith(MODEL) else model.save_weights
     optimizer = model.optimizer
@@ -81,11 +79,7 @@ def save_optimizer(optimizer: Any, path: pathlib.Path, slots: Mapping[str, Any])
 
 
 def places(file: h5py.Group, variables: Mapping[str, Any]) -> dict[str, str]:
-    """The keys of variables by the names of their datasets, in a file without their values.
-
-    Raises:
-        UserCodeError: the file does not hold each of them.
-    """
+    """The keys of variables by their datasets, all of which the file must hold (UserCodeError)."""
     names = list(variables)
     keys: dict[str, str] = {}
 

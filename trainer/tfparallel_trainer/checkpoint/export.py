@@ -18,11 +18,7 @@ from tfparallel_trainer.objective import evaluate
 
 
 def check(model: Any, module: pathlib.Path) -> None:
-    """See before training that Keras can describe the model in a file after it.
-
-    Raises:
-        UserCodeError: a part of it has no get_config that works; the sentence names its class.
-    """
+    """Refuse (UserCodeError) before training a model that Keras cannot describe in a file."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # saving says them again
@@ -54,11 +50,7 @@ def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
     """Write `model.keras`, so that readers see all of it or what was there before.
 
     With an optimizer that keeps averages of the weights (use_ema), those are what is written, and
-    what the model has from now on.
-
-    Raises:
-        StorageError: the disk does not take it.
-        UserCodeError: Keras cannot serialise a part of the model.
+    what the model has from now on. Raises as `storing` does.
     """
     evaluate.adopt_averages(model)
     draft = path.with_name(f".{os.getpid()}.{path.name}")
@@ -97,12 +89,7 @@ def _exported(model: Any, folder: pathlib.Path, module: pathlib.Path) -> Iterato
 
 @contextlib.contextmanager
 def storing(path: pathlib.Path, module: pathlib.Path) -> Iterator[None]:
-    """Tell a disk that does not take the model from a model that cannot be written.
-
-    Raises:
-        StorageError: the body raised an OSError.
-        UserCodeError: it raised anything else.
-    """
+    """Turn an OSError of the body into a StorageError, and another error into a UserCodeError."""
     try:
         with user.guard(module, f"saving the model as {path.name} raised"):
             yield

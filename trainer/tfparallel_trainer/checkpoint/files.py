@@ -94,10 +94,7 @@ class DamagedError(Exception):
 
 
 def write_part(folder: directory.Directory, number: int, state: shard.State) -> None:
-    """Write what a process's ranks write into a directory, and read it back.
-
-    What the storage does not take is an OSError; what comes back otherwise, a DamagedError.
-    """
+    """Write what a process's ranks write, or raise OSError; read it back, or raise DamagedError."""
     written: dict[str, list[Piece]] = {}
     entries: dict[str, Entry] = {}
     end = 0
@@ -130,8 +127,7 @@ def complete(
 ) -> bytes:
     """The content of `index.json` for a checkpoint of these variables whose parts are written.
 
-    Raises:
-        DamagedError: a part is missing, or an element of a variable is in none or in two of them.
+    It is a DamagedError if a part is missing, or if an element is in none or in two of them.
     """
     sums = tuple(zlib.crc32(_content(folder, number, parts)) for number in range(parts))
     index = Index(attempt=attempt, position=at, parts=sums)
@@ -183,10 +179,8 @@ def blocks(
 ) -> Iterator[tuple[shard.Box, Any]]:
     """Give a part of a variable, in blocks, each checked and with the place that it has.
 
-    Only the rows that are wanted are read; a block is valid until the next one.
-
-    Raises:
-        DamagedError: the part is missing or differs from its sums.
+    Only the rows that are wanted are read; a block is valid until the next one. A DamagedError says
+    that the part is missing or differs from its sums.
     """
     entry = index.arrays[key]
     left = box.size

@@ -49,8 +49,7 @@ def is_weight(key: str) -> bool:
 def of_weights(model: Any) -> dict[str, Any]:
     """Map each weight of a model to its key; one of a layer that is used at several places once.
 
-    Raises:
-        UserCodeError: two weights would have one key, or a weight would have none.
+    If two weights would have one key, or a weight would have none, it is a UserCodeError.
     """
     weights: dict[str, Any] = {}
     seen: set[int] = set()
@@ -86,13 +85,10 @@ def differences(there: Shapes, here: Shapes, shown: Callable[[str], str]) -> str
 
 
 def exchanged(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Find a weight that stands at another place in a file than in a model.
+    """Find a weight that stands elsewhere in a file: its label, its key there and here; or None.
 
     Names that Keras counts up differ between two models of one process, so they tell nothing unless
     both sides have all the same ones.
-
-    Returns:
-        The weight's label, its key there and its key here; None if every weight is in its place.
     """
     places, others = _places(there), _places(here)
     all_alike = places.keys() == others.keys()

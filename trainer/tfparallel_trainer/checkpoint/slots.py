@@ -40,11 +40,8 @@ class Slot:
 def of(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
     """Tell what the variables of an optimizer are once it is built for these weights, in order.
 
-    The optimizer, built or not, stays as it is, and values of the weights are not used.
-
-    Raises:
-        UserCodeError: the optimizer cannot be made from its configuration, or does not let it be
-            seen.
+    The optimizer, built or not, stays as it is, and values of the weights are not used. One that
+    its configuration does not make again, or that shows too little, is a UserCodeError.
     """
     try:
         probe = type(optimizer).from_config(optimizer.get_config())
@@ -81,14 +78,13 @@ def shards(
 ) -> dict[str, shard.Shard]:
     """Describe the variables of a rank's optimizer, which lie where the rank's weights do.
 
+    One that the unsplit model's optimizer has not is a UserCodeError.
+
     Args:
         optimizer: the rank's, built for these weights; it has the name of the unsplit model's.
         weights: those that are trained, in the order in which the optimizer got them.
         named: the keys, from `keys_of`.
         writes_counters: whether this is the one rank that writes what belongs to no weight.
-
-    Raises:
-        UserCodeError: the unsplit model's optimizer has no such variable.
     """
     shards_by_key: dict[str, shard.Shard] = {}
     slots = of(optimizer, {key: one.variable for key, one in weights.items()})
@@ -116,10 +112,7 @@ def shards(
 
 
 def stand_ins(weights: Mapping[str, Any], dtype: str | None = None) -> list[Any]:
-    """Variables of few bytes that optimizers treat as these weights, all of a dtype if it is named.
-
-    A weight with more axes than stand-ins can have is a ValueError.
-    """
+    """Variables of few bytes that optimizers treat as these weights, of a dtype if it is named."""
     return [_stand_in(place, one, dtype) for place, one in enumerate(weights.values())]
 
 

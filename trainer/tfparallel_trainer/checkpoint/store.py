@@ -164,10 +164,7 @@ class Store:
         return checkpoints[-1] if checkpoints and len(set(names)) == 1 else None
 
     def _verified(self, folder: directory.Directory, state: shard.State) -> files.Index | None:
-        """Read a checkpoint's index and, without keeping it, what is needed of its data.
-
-        None when it is damaged for any of the processes.
-        """
+        """Read the index and, not to keep, the data; None if damaged for any of the processes."""
         index, refused = None, None
         try:
             index = files.read_index(folder)

@@ -40,10 +40,7 @@ def _show(value: int) -> str:
 
 
 class Numbers:
-    """Tells each process some numbers of every other one, any number of times; all call it alike.
-
-    The numbers (63 bits) go through a device of this process.
-    """
+    """Tells each process some numbers (63 bits) of all, any number of times; all call it alike."""
 
     def __init__(
         self, cluster: tasks.Cluster, device: str, program: collectives.Program, count: int

@@ -33,12 +33,9 @@ def reach(
     say: Callable[[str], None],
     why: Callable[[tasks.Task], str] | None = None,
 ) -> None:
-    """Return when each of these peers has been reached at its address.
+    """Return when these peers have been reached; a StartTimeoutError names those that are missing.
 
     `why` tells why a peer is not there now, empty when it is; by default it is `unreachable`.
-
-    Raises:
-        StartTimeoutError: peers are missing at the limit; names them.
     """
     began = time.monotonic()
     next_say = began + _FIRST_SAY_SECONDS

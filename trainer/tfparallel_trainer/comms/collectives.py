@@ -87,10 +87,7 @@ class Communicator:
         if self.size == 1:
             return tf.identity(tensor)
         return tf.raw_ops.CollectiveReduceV2(
-            input=tensor,
-            merge_op="Add",
-            final_op="Id",
-            **self._arguments(),
+            input=tensor, merge_op="Add", final_op="Id", **self._arguments()
         )
 
     def of_first(self, tensor: tf.Tensor) -> tf.Tensor:

@@ -12,11 +12,8 @@ from tfparallel_trainer.comms import tasks
 def prepare(cpu_devices: int, alone: bool) -> int:
     """Configure the devices of this process before TensorFlow starts; give their number.
 
-    GPUs are all used; without one the CPU is divided into `cpu_devices`.
-
-    Raises:
-        UserCodeError: the user's module has already started TensorFlow, and more than one process
-            or device is to be used.
+    GPUs are all used; without one the CPU is divided into `cpu_devices`. If TensorFlow runs
+    already, more than one process or device is a UserCodeError.
     """
     gpus = tf.config.list_physical_devices("GPU")
     try:

@@ -49,10 +49,7 @@ def meet(
 
 
 def join(processes: tasks.Cluster, connections: "Rendezvous") -> object:
-    """Start TensorFlow's cluster; it must be the first thing that TensorFlow does.
-
-    Keep what this returns as long as ranks work together: it holds the cluster.
-    """
+    """Start TensorFlow's cluster, before anything else of it; what this gives holds the cluster."""
     with cluster.limited(), connections.guarded():
         strategy: object = tf.distribute.MultiWorkerMirroredStrategy(
             cluster_resolver=resolver(processes, processes.addresses())
@@ -88,11 +85,7 @@ class Rendezvous(cluster.Listener):
                 connection.close()
 
     def absent(self, peer: tasks.Task) -> str:
-        """Why this process is not connected with a peer; empty when it is.
-
-        Raises:
-            PeerLostError: a peer, this or another one, was there and has ended.
-        """
+        """Why a peer is not connected; empty when it is. One that has ended is a PeerLostError."""
         with self._changing:
             for name, connections in self._sockets.items():
                 if all(map(_ended, connections)):

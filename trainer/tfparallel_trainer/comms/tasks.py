@@ -74,12 +74,9 @@ class Cluster:
 
 
 def parse(text: str | None) -> Cluster:
-    """Read the value of TF_CONFIG; absent or without a cluster it means one process.
+    """Read TF_CONFIG, or raise BadConfigurationError; without a cluster it is one process.
 
     An evaluator computes with nobody, so it is a cluster of its own.
-
-    Raises:
-        BadConfigurationError: it is not JSON, has no such task, or a role that does not fit.
     """
     try:
         config = json.loads(text or "{}")

@@ -216,8 +216,7 @@ class Mesh(base.Model):
     def over(self, devices: int) -> Self:
         """Return the mesh over the devices of all processes, with the axis that is -1 filled in.
 
-        Raises:
-            ValueError: the axes do not fit the devices; or with auto, whose axes are the planner's.
+        If the axes do not fit the devices, or with auto are the planner's, it is a ValueError.
         """
         if self.auto:
             raise ValueError("mesh.auto is true: the planner gives the axes")

@@ -36,8 +36,7 @@ _BYTE_UNITS = tuple(
 
 Metrics = Annotated[
     dict[
-        Annotated[str, pydantic.Field(max_length=64)],
-        Annotated[str, pydantic.Field(max_length=32)],
+        Annotated[str, pydantic.Field(max_length=64)], Annotated[str, pydantic.Field(max_length=32)]
     ],
     pydantic.Field(max_length=64),
 ]

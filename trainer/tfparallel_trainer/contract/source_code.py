@@ -48,12 +48,9 @@ def join(chunks: Iterable[bytes], sha256: str) -> bytes:
 
 
 def read_files(content: bytes) -> Iterator[File]:
-    """Yield the files of an archive. Links, which may lead elsewhere, are refused.
+    """Yield the files of an archive; a ValueError if it is none, or a member leads elsewhere.
 
     Not `tarfile`'s own filter, which Python 3.11 has from 3.11.4 on: Debian 12 ships 3.11.2.
-
-    Raises:
-        ValueError: it is no tar archive compressed by gzip, or has a member that cannot be taken.
     """
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:

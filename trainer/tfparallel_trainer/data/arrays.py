@@ -15,10 +15,7 @@ _NOT_DENSE = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTe
 
 
 class ArraySource:
-    """Batches from arrays (x, y, sample_weight) that all have the same length.
-
-    `seed` shuffles them for each epoch; None keeps their order.
-    """
+    """Batches from arrays (x, y, sample_weight), shuffled for each epoch if there is a seed."""
 
     def __init__(self, examples: Any, division: batching.Division, seed: int | None) -> None:
         self._arrays = examples
@@ -47,10 +44,8 @@ class ArraySource:
 def checked(data: Any, function: str) -> Any:
     """Turn what a data function returned into arrays (x, y, sample_weight).
 
-    It may be x, (x,), (x, y) or (x, y, sample_weight), each an array or a structure of arrays.
-
-    Raises:
-        UserCodeError: it is something else, is empty, or its arrays differ in length.
+    It may be x, (x,), (x, y) or (x, y, sample_weight), each an array or a structure of arrays of
+    one length. Anything else, and nothing at all, is a UserCodeError.
     """
     if isinstance(data, np.ndarray | dict):
         data = (data,)
@@ -79,11 +74,7 @@ def checked(data: Any, function: str) -> Any:
 
 
 def dense_triple(data: Any, name: str) -> tuple[Any, Any, Any]:
-    """(x, y, sample_weight) of tensors or of their specs.
-
-    Raises:
-        UserCodeError: one is ragged or sparse, so that no rows can be cut out of it.
-    """
+    """(x, y, sample_weight) of tensors or of their specs; ragged and sparse ones are refused."""
     triple = nest.triple(data)
     for leaf in nest.leaves(triple):
         if isinstance(leaf, _NOT_DENSE) or hasattr(leaf, "toarray"):  # as those of SciPy have it

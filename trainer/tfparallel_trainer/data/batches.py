@@ -153,10 +153,7 @@ class Whole:
         return nest.convert(lambda leaf: leaf[:1], self._first)
 
     def epoch(self, number: int) -> Iterator[Any]:
-        """The whole batches (x, y, sample_weight) of an epoch.
-
-        After a restart those of earlier epochs are left out, as if they had been trained on.
-        """
+        """The whole batches of an epoch; after a restart those of earlier ones are left out."""
         if not self._restarts:
             self._leave_out(number - self._coming)
             self._coming = number + 1

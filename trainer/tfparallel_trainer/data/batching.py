@@ -44,10 +44,7 @@ class Division:
         start: int,
         fingerprint: Callable[[Any], fingerprints.Fingerprint] = lambda _: fingerprints.NOTHING,
     ) -> Generator[Batch, None, None]:
-        """Divide whole batches over the ranks, but for those that hold the first `start` examples.
-
-        Each is x, (x, y) or (x, y, sample_weight), with [n, …] each.
-        """
+        """Divide batches (x, y, sample_weight) over ranks, but for the first `start` examples."""
         passed = 0
         for whole in map(nest.triple, batches):
             examples = count(whole)

@@ -96,10 +96,7 @@ class Feed:
 def prefetched(
     batches: Generator[batching.Batch, None, None],
 ) -> Generator[batching.Batch, None, None]:
-    """Go through batches that are prepared ahead; closing this ends the thread.
-
-    An error of the batches comes where the batch would have come, with its own traceback.
-    """
+    """Prepare batches ahead in a thread that ends with this; errors come where batches would."""
     room = threading.Semaphore(BATCHES)
     ready: queue.SimpleQueue[batching.Batch | BaseException | None] = queue.SimpleQueue()
     leaving = threading.Event()

@@ -69,8 +69,7 @@ class RowsSource:
         self._functions = [_traced(function) for function in rows.functions]
         with tf.device("CPU:0"):
             self._prepare = tf.function(self._row, autograph=False).get_concrete_function(
-                tf.TensorSpec((), tf.int64),
-                tf.TensorSpec((len(self._functions),), tf.int64),
+                tf.TensorSpec((), tf.int64), tf.TensorSpec((len(self._functions),), tf.int64)
             )
         self.examples = rows.examples.count
         self.spec = nest.convert(

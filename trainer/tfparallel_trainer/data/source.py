@@ -25,10 +25,7 @@ def training(module: user.Module, request: Request) -> feed.Feed:
     """The training examples, prepared ahead.
 
     Examples that have numbers are shuffled again for each epoch; data sets and generators stay as
-    they are.
-
-    Raises:
-        UserCodeError: the function raises, or returns what the interface does not know.
+    they are. What the interface does not know is a UserCodeError.
     """
     return feed.Feed(_Function(module, "training_data", request, shuffled=True).opened())
 
@@ -107,11 +104,8 @@ class _Function:
     def _call(self, epoch: int) -> Any:
         """Call the function with all seeds set, the same on every process.
 
-        Again for each epoch: a data set that shuffles gives another order when it is gone through
-        again.
+        Again for each epoch: a data set that shuffles gives another order the second time.
         """
         context = dataclasses.replace(self.request.context, epoch=epoch)
         with self.module.seeded((context.seed + epoch) % 2**31):
-            if self.name == "training_data":
-                return self.module.training_data(context)
-            return self.module.evaluation_data(context)
+            return self.module.call_with(self.name, context)

@@ -42,15 +42,9 @@ def owed(settings: settings.Settings) -> bool:
 
 
 def wait_for(
-    step: int,
-    settings: settings.Settings,
-    say: Callable[[str], None],
-    moved: Callable[[str], None],
+    step: int, settings: settings.Settings, say: Callable[[str], None], moved: Callable[[str], None]
 ) -> None:
-    """Wait until the evaluator has evaluated the checkpoint of a step; not for one that is dead.
-
-    `moved` hears of each look, because a disk may not answer.
-    """
+    """Wait until a live evaluator has evaluated a step's checkpoint; `moved` hears of each look."""
     limit = settings.job.trainer.start_timeout_seconds
     began = changed = time.monotonic()
     before = read(settings)

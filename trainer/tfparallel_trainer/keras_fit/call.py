@@ -37,10 +37,8 @@ def start(start_timeout_seconds: int = _WAIT_SECONDS) -> None:
     """Join the peers that TF_CONFIG names; call it before anything uses TensorFlow.
 
     Only scripts need it that run on several processes and build their model before `fit`. Keras'
-    own fit is refused from then on: each process would train a model of its own.
-
-    Raises:
-        TrainerError: the peers do not come, or TensorFlow was used before.
+    own fit is refused from then on: each process would train a model of its own. If the peers do
+    not come, or TensorFlow was used before, it is a TrainerError.
     """
     if surroundings.in_job():
         surroundings.exit_by_contract()
@@ -109,10 +107,7 @@ def fit(
 
 @functools.wraps(keras.Model.fit)
 def _refused(model: Any, *_: Any, **__: Any) -> Any:
-    """Say what to change: each process would train a model of its own, and all would seem well.
-
-    Under a strategy of the script's it fails.
-    """
+    """Say what to change: each process would train a model of its own, and all would seem well."""
     caller = sys._getframe(1)
     strategy = explanation.strategy_of(model)
     call = explanation.Call("fit", strategy, caller.f_code.co_filename, caller.f_lineno)
@@ -167,8 +162,8 @@ class _Call:
             source_dir=_script().parent,
             output_dir=folder,
             job_uid=os.environ.get(environment.JOB_UID, ""),
-            attempt=settings.positive(os.environ, environment.ATTEMPT),
-            cpu_devices=settings.positive(os.environ, environment.CPU_DEVICES) or 1,
+            attempt=settings.whole(os.environ, environment.ATTEMPT),
+            cpu_devices=settings.whole(os.environ, environment.CPU_DEVICES) or 1,
             logs_steps=False,
             progress=settings.progress_target(os.environ),
             first_epoch=self._arguments.initial_epoch,

@@ -97,7 +97,7 @@ def of_module(
         )
     spec = settings.job.trainer
     context = setup.user_context(settings, ready.start.epoch)
-    callbacks = checked(module.callbacks(context), settings.job.strategy)
+    callbacks = checked(module.call_with("callbacks", context), settings.job.strategy)
     if any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in callbacks):
         raise errors.UserCodeError(
             f"{module.path}: callbacks gives SwapEMAWeights, and averages of the weights are what "

@@ -27,10 +27,7 @@ def dump(callbacks: Sequence[Any], *, stopped: bool) -> str:
 
 
 def load(text: str, callbacks: Sequence[Any]) -> bool:
-    """Give callbacks the state that `dump` gave; return whether one has stopped training.
-
-    Without a state, or with one of other callbacks, all start afresh.
-    """
+    """Give these callbacks the state that `dump` gave, if any; return whether one has stopped."""
     memory = json.loads(text or '{"stopped": false, "callbacks": []}')
     if [name for name, _ in memory["callbacks"]] != [type(one).__name__ for one in callbacks]:
         return False

@@ -46,10 +46,7 @@ class Models:
         return contextlib.nullcontext() if is_own else random_state.seeded(seed)
 
     def hand_back(self) -> Any:
-        """Give the caller's model, with the weights and the optimizer's state of the trained one.
-
-        Where the caller gave a function it is the trained model itself, unless that is lost.
-        """
+        """Give the caller's model as it is trained; a function's is that, unless servers had it."""
         model = self._model_or_function
         if self._by_function:
             model = self._call() if self._remote else self._trained

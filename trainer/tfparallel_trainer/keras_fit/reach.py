@@ -80,10 +80,7 @@ class Whole:
         return self.model
 
     def after(self, call: Callable[[], bytes]) -> bytes:
-        """If the call changes no variable, and gives what the last one gave, one small sum says so.
-
-        Where this process has all replicas, nothing is computed.
-        """
+        """One small sum tells if a variable or answer changed; none where all replicas are here."""
         if self.is_alone:
             return call()
         answer, changed = self._answer, frozenset[int]()

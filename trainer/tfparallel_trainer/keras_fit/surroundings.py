@@ -13,9 +13,9 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import devices, rendezvous, tasks
 from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.runtime import settings
 from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.runtime.reporting import console
-from tfparallel_trainer.runtime.settings import positive
 from tfparallel_trainer.scripts import explanation
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -45,9 +45,7 @@ def described() -> tasks.Cluster:
 def join(cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]) -> int:
     """Join the peers unless this process has; give the number of its devices.
 
-    Raises:
-        UserCodeError: TensorFlow runs already, and alone.
-        StartTimeoutError: a peer does not come.
+    A peer that does not come is a StartTimeoutError, a TensorFlow that runs alone a UserCodeError.
     """
     if not _joined:
         devices.limit_threads()
@@ -73,7 +71,7 @@ def before_servers() -> None:
 def _join(
     cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]
 ) -> tuple[int, object]:
-    cpu_devices = positive(os.environ, environment.CPU_DEVICES) or 1
+    cpu_devices = settings.whole(os.environ, environment.CPU_DEVICES) or 1
     try:
         count = devices.prepare(cpu_devices, alone=False)
     except errors.UserCodeError as error:

@@ -22,11 +22,7 @@ HOOK = "training_phases"
 
 
 def check(model: Any) -> None:
-    """Check what `build_model` and `compile_model` made.
-
-    Raises:
-        UserCodeError: it is no compiled Keras model, or needs what this engine does not do.
-    """
+    """Refuse (UserCodeError) what is no compiled Keras model, or needs what no engine does."""
     if not isinstance(model, keras.Model):
         raise errors.UserCodeError(
             f"build_model returns {type(model).__name__}: let it return a keras.Model."

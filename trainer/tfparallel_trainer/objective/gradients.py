@@ -54,10 +54,7 @@ def zeros(kinds: Sequence[Kind], variables: Sequence[Any]) -> list[Any]:
 
 
 def nothing_if(empty: tf.Tensor, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """The gradients, or zeros where a rank computed them from no examples.
-
-    A mean over no examples is NaN, and so may be a gradient that goes through it.
-    """
+    """The gradients, or zeros where a rank computed them, which may be NaN, from no examples."""
 
     def unless_empty(tensor: tf.Tensor) -> tf.Tensor:
         return tf.where(empty, tf.zeros_like(tensor), tensor)
@@ -81,13 +78,7 @@ def add_up(
     variables: Sequence[Any],
     also: Sequence[tf.Tensor],
 ) -> list[Any]:
-    """Add gradients up over the ranks of `data`, and other tensors of static shapes with them.
-
-    Kinds are the same on every rank.
-
-    Returns:
-        The sums, each of its gradient's kind, then those of `also`.
-    """
+    """Add gradients up over the ranks of `data`, then other tensors of static shapes."""
     if data.size == 1:
         return [*gradients, *also]
     slices = {

@@ -75,10 +75,7 @@ def divide(gradient: tf.IndexedSlices, lookups: Sequence[Lookup]) -> list[Slices
 
 
 def add(parts: Iterable[Sequence[Slices]]) -> list[Slices]:
-    """Add parts of one gradient up: the slices that the batch names, and those of each other rows.
-
-    The slices of each part come from the same look-ups.
-    """
+    """Add parts of one gradient up, all from the same look-ups: by the batch, and by known rows."""
     by_batch: list[Slices] = []
     others: list[list[Slices]] = []
     for part in parts:

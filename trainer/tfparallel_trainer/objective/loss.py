@@ -270,10 +270,7 @@ def same_rank(first: tf.Tensor, second: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
 
 def mask_of(tensor: tf.Tensor) -> tf.Tensor | None:
-    """The mask that Keras keeps with a tensor, or None.
-
-    Keras hands it to any layer whose call has the argument `mask`: the public way to read it.
-    """
+    """The mask that Keras keeps with a tensor, or None, by the public way to read it."""
     _, mask = _MaskReader()(tensor)
     return mask
 

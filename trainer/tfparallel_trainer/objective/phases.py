@@ -66,10 +66,7 @@ class Compiled:
     def fractions(
         self, part: Any, data: collectives.Communicator, *, training: bool
     ) -> list[loss.Fraction]:
-        """The terms of the outputs over a part of a batch, then what layers add.
-
-        It feeds the metrics.
-        """
+        """The terms over a part of a batch, those of layers last; it feeds the metrics."""
         model = self._model
         x, y, weight = part
         y_pred = synchrony.forward(model, data, x) if training else model(x, training=False)
@@ -160,10 +157,7 @@ class Optimizers:
 
 
 def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
-    """The phases of a compiled model, all variables built; and the names of its outputs, if any.
-
-    The sample is (x, y, sample_weight) of one example, as tensors with a leading axis of 1.
-    """
+    """The phases of a compiled model, built on one example as tensors; and its outputs' names."""
     if checks.defines_phases(model):
         return list(_built(model, sample)), ()
     x, y, weight = sample

@@ -97,10 +97,7 @@ def finiteness(replica: replica.Replica) -> Callable[[], bool]:
 
 
 def spread(replica: replica.Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
-    """Assign the first replica's values of the variables; give its numbers.
-
-    Each bucket waits for the one before, so that copies of one alone take memory.
-    """
+    """Assign the first replica's values, a bucket in memory at a time; give its numbers."""
     shared = replica.data.sum(replica.data.of_first(numbers))
     before = [shared]
     sums: dict[int, list[tf.Tensor]] = {}

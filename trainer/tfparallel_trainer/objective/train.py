@@ -22,10 +22,7 @@ Kinds = list[gradients.Kind]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shared:
-    """What a phase of a batch that is divided over ranks leads to, the same on all of them.
-
-    No weight that it trains has changed.
-    """
+    """What a phase of a divided batch leads to, the same on all ranks; no weight has changed."""
 
     gradients: list[Any]
     """Of the variables that the phase trains, over all ranks."""
@@ -62,10 +59,7 @@ class RankInput:
 def phases_of_rank(
     replica: replica.Replica, rank_input: RankInput
 ) -> Iterator[tuple[phases.Computation, Shared]]:
-    """Compute a batch together with the other ranks, one phase after the other.
-
-    The caller applies the gradients of a phase before it asks for the next one.
-    """
+    """Compute a batch with other ranks, a phase at a time: apply it, then ask for the next one."""
     replica.data.begin(collectives.Program.TRAIN)
     for place, phase in enumerate(replica.computations):
         yield phase, _phase_of_rank(replica, place, rank_input)

@@ -28,11 +28,7 @@ Observe = Callable[[setup.Ready, Callable[[Sequence[Any]], Any] | None], observe
 
 
 def train_to_end(course: engine.Course, observe: Observe) -> None:
-    """Train the user's model and leave the results in the output directory.
-
-    Raises:
-        TrainerError: the run ends early; TensorFlow's own errors are not translated here.
-    """
+    """Train the user's model and leave the results in the output directory."""
     context = course.context
     chief = context.settings.cluster.is_chief
     with course.connected(), _leaving(course), _reporter(context) as reporter, course.watched():

@@ -57,10 +57,7 @@ class RunContext:
 
     @contextlib.contextmanager
     def joined(self, count: int) -> Iterator[list[str]]:
-        """Find the peers, start TensorFlow's cluster with them, and give the names of the devices.
-
-        The processes are one cluster until the body ends.
-        """
+        """Be one cluster with the peers in the body, which gets the names of the devices."""
         cluster, handle = self.settings.cluster, None
         if not self.devices and not cluster.alone:
             limit = self.settings.job.trainer.start_timeout_seconds

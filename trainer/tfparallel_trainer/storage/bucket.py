@@ -149,10 +149,7 @@ class Bucket:
 
 
 class Mirror:
-    """Brings what a process writes into its output folder to the bucket that keeps results.
-
-    It does nothing if the folder itself keeps them.
-    """
+    """Brings what is written into an output folder to the bucket, if one keeps the results."""
 
     def __init__(self, output: pathlib.Path, results: directory.Directory) -> None:
         self._output = output

@@ -63,7 +63,7 @@ def test_the_ways_on_the_page_are_those_of_the_example_and_are_granted() -> None
     asked = text.split("```python\n", 1)[1].split("```", 1)[0]
     assert asked in (EXAMPLE / "ways.py").read_text()
     ways = wished({shape.Axis.SPATIAL: 2, shape.Axis.TENSOR: 2})
-    granted = user.load(EXAMPLE, "ways.py").layer_ways(None)
+    granted = user.load(EXAMPLE, "ways.py").call_with("layer_ways", None)
     assert len(granted) == 4
     assert granted.items() <= ways.items()
     with pytest.raises(errors.BadConfigurationError) as refused:

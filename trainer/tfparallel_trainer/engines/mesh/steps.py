@@ -10,15 +10,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.objective import (
-    checks,
-    evaluate,
-    metrics,
-    replica,
-    state,
-    synchrony,
-    train,
-)
+from tfparallel_trainer.objective import checks, evaluate, metrics, replica, state, synchrony, train
 
 
 class TrainStep(engine.Step):

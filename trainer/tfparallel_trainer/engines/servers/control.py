@@ -96,10 +96,7 @@ class Control(cluster.Listener):
 
 
 def ask(chief: tasks.Task, name: str, life: str) -> Answer | None:
-    """Ask the chief whether training goes on; None when it does not answer.
-
-    `life` is another one for each process that has had this name.
-    """
+    """Ask the chief whether training goes on; each process that has this name has another life."""
     try:
         with socket.create_connection(cluster.endpoint(chief), _ASK_SECONDS) as connection:
             connection.sendall(f"{name} {life}".encode())

@@ -31,10 +31,7 @@ class Ledger(Generic[Label]):
     """The work that is given out and has not come back."""
 
     def __init__(self, coordinator: Any, threads: int, count_hung: Callable[[], int]) -> None:
-        """Give work by TensorFlow's coordinator; as many threads fetch results.
-
-        `count_hung` counts the workers that are hung now.
-        """
+        """Give work by TensorFlow's coordinator; as many threads fetch results."""
         self._coordinator = coordinator
         self._count_hung = count_hung
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, "results")

@@ -100,10 +100,7 @@ def watching(
     limit: float,
     give_up: Callable[[errors.TrainerError], None],
 ) -> Iterator[None]:
-    """Look at workers and servers while the body runs, from a thread.
-
-    Workers may come and go, but for at most `limit` seconds none may be there.
-    """
+    """Look at workers and servers in the body, from a thread; for `limit` seconds none may be."""
     over = threading.Event()
 
     def look() -> None:

@@ -18,14 +18,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import (
-    checks,
-    evaluate,
-    gradients,
-    metrics,
-    replica,
-    train,
-)
+from tfparallel_trainer.objective import checks, evaluate, gradients, metrics, replica, train
 
 
 def states(replica: replica.Replica, contributions: np.ndarray) -> list[tf.Tensor]:

@@ -34,9 +34,7 @@ class SplitReach:
     """A `keras_fit.reach.Reach` over ranks that each have a part of the model."""
 
     def __init__(self, local_ranks: ranks.Ranks, callbacks: Sequence[Any]) -> None:
-        """Raises:
-        UserCodeError: one of them needs the model.
-        """
+        """Take callbacks, or raise a UserCodeError for one that needs the model."""
         for callback in callbacks:
             _check(callback)
         self._together = local_ranks

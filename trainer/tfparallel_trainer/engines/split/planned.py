@@ -98,11 +98,7 @@ def devices_of(job_mesh: job_file.Mesh, peers: agreement.Peers, count: int) -> h
 
 
 def compare(planned: Planned, peers: agreement.Peers) -> None:
-    """See that all processes have come to the same plan; they would wait for each other otherwise.
-
-    Raises:
-        BadConfigurationError: one has not.
-    """
+    """Refuse (BadConfigurationError) a process with another plan: it would wait forever."""
     description = repr((planned.mesh, planned.ends, [node.name for node in planned.model.nodes]))
     digest = int(hashlib.sha256(description.encode()).hexdigest()[:_DIGITS], 16)
     for name, other in zip(peers.names, peers.gather(digest), strict=True):

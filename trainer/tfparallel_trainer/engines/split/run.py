@@ -173,11 +173,7 @@ class Course(engine.Course):
 
 
 def _mesh_of(settings: settings.Settings, count: int) -> job_file.Mesh:
-    """The job's mesh with every axis a number; or the planner's to choose.
-
-    Raises:
-        BadConfigurationError: it does not fit the devices, or the batch does not fit it.
-    """
+    """The job's mesh, all axes numbers that devices and batch fit; or the planner's to choose."""
     job_mesh = settings.job.mesh or job_file.Mesh()  # the job file is refused without it
     if job_mesh.auto:
         return job_mesh

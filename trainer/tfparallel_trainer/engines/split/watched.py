@@ -26,9 +26,7 @@ class Watched:
         """Of the first replica, by the clocks of its devices; in order."""
 
     def add(self, numbers: Sequence[float]) -> None:
-        """Take in a step: for each stage the seconds in which it computed; then, for each stage and
-        microbatch, `MOMENTS`.
-        """
+        """Take in a step: busy seconds of each stage, then `MOMENTS` of each and microbatch."""
         busy, moments = numbers[: self._stages], numbers[self._stages :]
         self._busy.append(busy)
         self._spans.append(sorted(_spans(moments, self._stages), key=lambda one: one.begin))

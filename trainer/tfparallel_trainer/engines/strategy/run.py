@@ -81,13 +81,7 @@ class Course(engine.Course):
 
 
 def _build(context: setup.RunContext, connections: rendezvous.Rendezvous) -> Any:
-    """Build the strategy; it must be the first thing that TensorFlow does.
-
-    Raises:
-        UserCodeError: the user's function raises, is missing, or gives what cannot be used.
-        BadConfigurationError: there is no TPU.
-        StartTimeoutError: the TPU's hosts do not answer.
-    """
+    """Build the strategy, the user's or that of a TPU: the first thing that TensorFlow does."""
     if context.settings.uses_tpu:
         limit = context.settings.job.trainer.start_timeout_seconds + _TPU_START_SECONDS
         with cluster.limited(limit):
@@ -99,7 +93,7 @@ def _build(context: setup.RunContext, connections: rendezvous.Rendezvous) -> Any
             "return a tf.distribute.Strategy."
         )
     with cluster.limited(), connections.guarded():
-        strategy = module.build_strategy()
+        strategy = module.call(user_module.BUILD_STRATEGY)
     check_kind(strategy, module)
     return strategy
 

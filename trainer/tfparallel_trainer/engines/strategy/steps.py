@@ -25,10 +25,7 @@ MOST_TRACED = 32
 
 
 class Steps:
-    """A model whose variables a strategy has made, and the strategy that runs it.
-
-    A replica without examples in a step takes part with a batch of none.
-    """
+    """A model that a strategy holds and runs; replicas without examples get a batch of none."""
 
     def __init__(self, strategy: Any, module: user.Module, replica: replica.Replica) -> None:
         self.module = module

@@ -15,14 +15,7 @@ _PEER_LOST = (
     tf.errors.DeadlineExceededError,
 )
 _PEER_WORDS = ("Collective", "heartbeat", "RecvBuf", "coordination", "Connection reset")
-_REFUSED = (
-    errno.ENOENT,
-    errno.EEXIST,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ENOTDIR,
-    errno.EISDIR,
-)
+_REFUSED = (errno.ENOENT, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
 _NOISE = (
     "File ",
     "Graph execution error",

@@ -63,10 +63,7 @@ class Termination:
             signal.signal(number, lambda *_: None)
 
     def allow(self, seconds: float) -> None:
-        """Give the main thread this long to end in order after a signal, even one that came.
-
-        That is less where the process is killed before.
-        """
+        """Give the main thread so long after a signal, also one that came, if it is not killed."""
         self._grace = min(seconds, self._longest)
 
     def allow_save(self) -> None:

@@ -168,11 +168,7 @@ class Reporter:
             self.written.flush()
 
     def _progress(
-        self,
-        step: int,
-        total: int | None,
-        epoch: int,
-        waited: feed.Span | None = None,
+        self, step: int, total: int | None, epoch: int, waited: feed.Span | None = None
     ) -> progress.Report:
         left = None
         if total is not None and self._timed_steps > 0:

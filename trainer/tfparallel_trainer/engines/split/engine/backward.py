@@ -7,13 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.engine import (
-    exchange,
-    head,
-    rank_model,
-    stage_worker,
-    update,
-)
+from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker, update
 from tfparallel_trainer.engines.split.layers import adjoint
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
 from tfparallel_trainer.objective import gradients, loss
@@ -114,10 +108,7 @@ class Training(stage_worker.StageWorker):
         self.did([*self._keep(action.microbatch, part), *numerators, *changed.values()])
 
     def _scale(self, microbatch: int, term: loss.Term, one: loss.Fraction) -> tf.Tensor:
-        """What a numerator is multiplied by before gradients are taken.
-
-        It is divided by the denominator over the whole batch, as far as that is known.
-        """
+        """What a numerator is multiplied by, divided by the batch's denominator if it is known."""
         scale = tf.cast(self.scale, tf.float64) * term.weight
         if term.divided and self.settled is not None and term.output:
             denominator = self.settled[self.rank.head.terms.index(term)]

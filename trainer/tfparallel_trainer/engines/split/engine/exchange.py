@@ -78,10 +78,7 @@ class Exchange:
         variables: Mapping[int, Sequence[Any]],
         also: Mapping[int, Sequence[tf.Tensor]] = MappingProxyType({}),
     ) -> dict[int, list[Any]]:
-        """Add gradients up over ranks, each kind as `objective.gradients` does.
-
-        Each rank of this process gives its own, and further tensors whose sums come last.
-        """
+        """Add this process's gradients up over ranks by kind, and then further tensors."""
         if not self._is_inside(ranks):
             totals: dict[int, list[Any]] = {}
             for rank, one in local_gradients.items():

@@ -28,14 +28,9 @@ def build(
 ) -> replica.Replica:
     """Compile a head with the user's `compile_model`, on the current device.
 
-    `sample` is (x, y, sample_weight) of one example, with a leading axis of 1.
-
-    Returns:
-        A replica whose model is the head and whose optimizer is the user's, not yet built.
-
-    Raises:
-        UserCodeError: `compile_model` raises or does not compile, or its loss does not fit,
-            or a metric cannot be added up over ranks.
+    `sample` is (x, y, sample_weight) of one example, with a leading axis of 1. What cannot be
+    compiled, a loss that does not fit, and metrics that cannot be added up are UserCodeErrors.
+    Gives a replica whose model is the head and whose optimizer is the user's, not yet built.
     """
     compile_arguments = _compiled(module, skeleton)
     head = _identities(skeleton, model)
@@ -66,11 +61,7 @@ def build(
 
 
 def check_loss(head: replica.Replica, model: graph.Graph, part: Any) -> None:
-    """Refuse a loss in which examples of a batch depend on each other, for outputs that are drawn.
-
-    Raises:
-        UserCodeError: there is such a loss.
-    """
+    """Refuse (UserCodeError) a loss in which examples depend on each other, for drawn outputs."""
     _, y, weight = part
     count = len(nest.leaves(y)[0])
     tensors = [model.tensors[one.tensor] for one in keras.tree.flatten(model.output_structure)]

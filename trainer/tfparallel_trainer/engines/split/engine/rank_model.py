@@ -131,11 +131,7 @@ def build(
     device: str,
     sample: Any,
 ) -> Rank:
-    """Create a rank's variables, with the values that those of the unsplit model would have.
-
-    Raises:
-        UserCodeError: the user's functions raise, or make what cannot be trained.
-    """
+    """Create a rank's variables, with the values that those of the unsplit model would have."""
     place = partition.mesh.coordinates(index)
     stage = partition.stages[place[shape.Axis.STAGE]]
     data = partition.mesh.group(index, shape.Axis.DATA)

@@ -43,11 +43,7 @@ class Ranks:
     """What is called outside of steps, by the name of its program."""
 
     def begin(self, program: collectives.Program, shares: stage_worker.Shares) -> None:
-        """Start tracing a program for a batch that is divided in this way.
-
-        Raises:
-            UserCodeError: there were too many ways.
-        """
+        """Start tracing a program for a batch that is divided in this way; too many are refused."""
         variant = self.variants.setdefault((program, shares), len(self.variants))
         if variant >= collectives.MAX_VARIANTS:
             raise errors.UserCodeError(
@@ -64,11 +60,7 @@ class Ranks:
         return tuple(len(part) for part in order.split(examples, self.partition.mesh.data))
 
     def parts(self, batch: batching.Batch, shares: stage_worker.Shares) -> dict[int, Any]:
-        """This process's parts of a batch by their place along the data axis, as tensors.
-
-        Raises:
-            UserCodeError: they are not divided as other processes think.
-        """
+        """This process's parts of a batch by place along the data axis, if others see them so."""
         converted: dict[int, Any] = {}
         for rank, part in zip(self.local, batch.parts, strict=True):
             count = 0 if part is None else len(nest.leaves(part)[0])
@@ -83,11 +75,7 @@ class Ranks:
         return converted
 
     def spec(self, spec: Any, shares: stage_worker.Shares) -> dict[int, Any]:
-        """The structure of what `parts` gives.
-
-        Raises:
-            UserCodeError: an example has a shape that only the data tells.
-        """
+        """The structure of `parts`; a UserCodeError for a shape that only the data tells."""
         places = sorted({rank.data for rank in self.local if shares[rank.data]})
         return {
             place: nest.convert(functools.partial(_sized, shares[place]), spec) for place in places
@@ -96,8 +84,7 @@ class Ranks:
     def barrier(self) -> None:
         """Return when every rank has come here."""
         self._call(
-            collectives.Program.BARRIER,
-            lambda: self._over_all(lambda rank: [tf.ones((1,))])[0],
+            collectives.Program.BARRIER, lambda: self._over_all(lambda rank: [tf.ones((1,))])[0]
         )
 
     @property
@@ -168,11 +155,7 @@ class Ranks:
         return results
 
     def share_statistics(self) -> None:
-        """Give every rank the first one's of what is gathered along the data axis.
-
-        Ranks gather statistics (of BatchNormalization) each for itself, and those of the first
-        are saved; so those are what must be evaluated.
-        """
+        """Give every rank the first one's statistics along the data axis: these are saved."""
         if self.partition.mesh.data > 1:
             self._call(collectives.Program.SHARE_STATISTICS, self._share_statistics)
 
@@ -234,11 +217,7 @@ def build(
     places: Mapping[int, str],
     examples: batching.Source,
 ) -> Ranks:
-    """Build what the ranks of this process have of a model, by rank on their devices.
-
-    Raises:
-        UserCodeError: the user's functions raise, or make what cannot be trained.
-    """
+    """Build what this process's ranks have of a model, by rank on their devices."""
     sample = examples.sample()
     _check(partition)
     local = [

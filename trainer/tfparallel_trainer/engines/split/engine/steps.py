@@ -1,6 +1,12 @@
-"""Steps and evaluations of a model in stages, traced once for each division of a batch."""
+"""Steps and evaluations of a model in stages, traced once for each division of a batch.
 
-from collections.abc import Sequence
+Each rank does its list in order, which `stage_worker.Fences` keeps. What they leave to messages
+between processes relaxes the order of lists that come to their end, so these do, too.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,12 +17,13 @@ from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split.engine import (
     backward,
+    exchange,
     head,
     ranks,
     stage_worker,
     step_reduction,
-    tracing,
 )
+from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
 from tfparallel_trainer.objective import evaluate, synchrony
 
 
@@ -80,11 +87,7 @@ class TrainStep(engine.Step):
         return self._traced[shares]
 
     def check_size(self, examples: int) -> None:
-        """Refuse a batch of so few examples that layers could not add up together.
-
-        Raises:
-            UserCodeError: there is such a layer, and a place along the data axis has no examples.
-        """
+        """Refuse (UserCodeError) a batch of too few examples for layers to add up together."""
         divided = self._ranks.partition
         if divided.adds_up and not all(self._ranks.shares(examples)):
             layer, *_ = synchrony.among(node.calls for node in divided.model.nodes)
@@ -112,19 +115,14 @@ class TrainStep(engine.Step):
         reduction = step_reduction.Reduction(
             workers, between, signals, self._kinds, self._ranks.division
         )
-        tracing.emit(divided, divided.training(shares), workers, between, reduction.total)
+        _emit(divided, divided.training(shares), workers, between, reduction.total)
         return reduction.update(leaves_out=self._leaves_out)
 
 
 class Evaluation(evaluate.Evaluator):
     """Evaluates the model of all ranks."""
 
-    def __init__(
-        self,
-        module: user.Module,
-        local_ranks: ranks.Ranks,
-        spec: Any,
-    ) -> None:
+    def __init__(self, module: user.Module, local_ranks: ranks.Ranks, spec: Any) -> None:
         heads = [rank.head for rank in local_ranks.local]
         super().__init__(heads, local_ranks.share_statistics, local_ranks.averaged)
         self._module = module
@@ -164,7 +162,7 @@ class Evaluation(evaluate.Evaluator):
             rank.index: stage_worker.StageWorker(rank, divided, workload, training=False)
             for rank in self._ranks.local
         }
-        tracing.emit(divided, divided.evaluation(shares), workers, self._ranks.between)
+        _emit(divided, divided.evaluation(shares), workers, self._ranks.between)
         totals = [tf.zeros((2, len(self._ranks.local[0].head.terms)), tf.float64)]
         done = []
         for worker in workers.values():
@@ -177,3 +175,86 @@ class Evaluation(evaluate.Evaluator):
         # `add_n` of one tensor, where no rank here counts anything, is no operation.
         with tf.control_dependencies(done):
             return tf.identity(tf.add_n(totals))
+
+
+_Total = Callable[[programs.Rendezvous, Sequence[int]], None]
+"""Makes a sum, given the ranks of this process that take part."""
+
+
+def _emit(
+    partition: partition.Partition,
+    lists: Mapping[int, Sequence[programs.Step]],
+    workers: Mapping[int, stage_worker.StageWorker],
+    between: exchange.Exchange,
+    total: _Total | None = None,
+) -> None:
+    """Let the ranks of this process do their lists; a ValueError if that is impossible."""
+    waiting = {rank: collections.deque(lists[rank]) for rank in workers}
+    tracer = _Tracer(partition, workers, between, total, waiting)
+    while any(waiting.values()):
+        if not sum([tracer.advance(rank) for rank in workers]):
+            stuck = "; ".join(
+                f"rank {rank}: {steps[0]}" for rank, steps in waiting.items() if steps
+            )
+            raise ValueError(f"the lists of the ranks cannot be done ({stuck})")
+    for worker in workers.values():
+        worker.settle()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Tracer:
+    partition: partition.Partition
+    workers: Mapping[int, stage_worker.StageWorker]
+    between: exchange.Exchange
+    total: _Total | None
+    waiting: Mapping[int, collections.deque[programs.Step]]
+    """What each rank has still to do."""
+
+    def advance(self, rank: int) -> int:
+        """Do what a rank can do now; gives how many steps."""
+        done = 0
+        steps = self.waiting[rank]
+        while steps:
+            step = steps[0]
+            participants = [rank]
+            if isinstance(step, programs.Rendezvous):
+                participants = [one for one in step.ranks if one in self.workers]
+                heads = [next(iter(self.waiting[one]), None) for one in participants]
+                if any(head != step for head in heads):
+                    break
+            for participant in participants:
+                self.waiting[participant].popleft()
+            done += 1
+            match step:
+                case schedule.Action():
+                    self.workers[rank].work(step)
+                case programs.Rendezvous(ranks=(source, target), tag=programs.Parcel() as parcel):
+                    self._pass_on(source, target, parcel)
+                case programs.Rendezvous() if self.total is not None:
+                    for participant in participants:
+                        self.workers[participant].settle()
+                    self.total(step, participants)
+        return done
+
+    def _pass_on(self, source: int, target: int, parcel: programs.Parcel) -> None:
+        """Do this process's part of a message."""
+        begin, end = self.partition.stage_of(source), self.partition.stage_of(target)
+        if parcel.work is schedule.Work.BACKWARD:  # a gradient goes against the transfer
+            begin, end = end, begin
+        address = (cutting.Transfer(begin, end, parcel.tensor), parcel)
+        number = self.partition.number(parcel, address[0])
+        giver, taker = self.workers.get(source), self.workers.get(target)
+        tensor: Any = None
+        if giver is not None:
+            tensor = giver.give(address)
+            if taker is None:
+                with giver.giving():
+                    giver.gave(self.between.send(source, target, number, tensor))
+        if taker is not None:
+            with taker.taking():
+                if giver is None:
+                    shape, kind = taker.shape_of(address)
+                    tensor = self.between.receive(source, target, number, shape, kind)
+                taken = tf.identity(tensor)
+                taker.took(taken)
+            taker.take(address, taken)

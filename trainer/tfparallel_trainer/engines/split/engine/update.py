@@ -61,10 +61,7 @@ class Optimizer:
         return tf.cast(self.keras_optimizer.scale_loss(tf.ones((), tf.float32)), tf.float32)
 
     def unscaled(self, gradients: Sequence[Any]) -> list[Any]:
-        """Gradients of the loss itself, with those that were kept from earlier steps.
-
-        In a step that only keeps them the result is of no use.
-        """
+        """Gradients of the loss with those that are kept; of no use in a step that only keeps."""
         if self._factor is not None or self.scales:
             scale = self.scale()
             gradients = [times(one, 1 / scale) for one in gradients]

@@ -62,11 +62,7 @@ class Assignment:
         return {key: shard.layout.part(place) for key, shard in self.variables.items()}
 
     def check(self) -> None:
-        """See that each axis with several ranks divides something.
-
-        Raises:
-            BadConfigurationError: an axis does not; says why not, for a layer that it might divide.
-        """
+        """Refuse (BadConfigurationError) an axis with several ranks that divides nothing."""
         used = {
             axis
             for choice in self.choices
@@ -86,11 +82,7 @@ class Assignment:
 
 
 def assign(model: graph.Graph, degrees: Mapping[shape.Axis, int]) -> Assignment:
-    """Choose how each node of a model is split, by the model's overrides where it has some.
-
-    Raises:
-        BadConfigurationError: an override names no layer or no way, or is not possible.
-    """
+    """Choose how each node is split; an impossible override is a BadConfigurationError."""
     _check_overrides(model)
     uncut: set[str] = set()
     while True:
@@ -105,10 +97,7 @@ class _Walk:
     """One pass over the nodes; `_uncut` are the variables that may not be cut."""
 
     def __init__(
-        self,
-        model: graph.Graph,
-        degrees: Mapping[shape.Axis, int],
-        uncut: frozenset[str],
+        self, model: graph.Graph, degrees: Mapping[shape.Axis, int], uncut: frozenset[str]
     ) -> None:
         self._model = model
         self._degrees = degrees

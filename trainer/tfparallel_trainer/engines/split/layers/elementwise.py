@@ -32,11 +32,7 @@ _SUMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
 def check_optimizer(
     optimizer: Any, variables: Mapping[str, Any], shards: Mapping[str, registry.Shard]
 ) -> None:
-    """See that an optimizer can train parts of variables.
-
-    Raises:
-        UserCodeError: it cannot, and a variable is cut; says which, and what would help.
-    """
+    """Refuse (UserCodeError) an optimizer that cannot train parts, if a variable is cut."""
     kind = type(getattr(optimizer, "inner_optimizer", optimizer))
     if kind in ELEMENTWISE:
         return
@@ -51,11 +47,7 @@ def check_optimizer(
 
 
 def check_variable(variable: Any, lies: layout.Layout) -> None:
-    """See that what a layer does to its variable can be done to parts of it.
-
-    Raises:
-        CannotSplitError: it cannot.
-    """
+    """Refuse (CannotSplitError) a variable if parts of it cannot bear what a layer does to it."""
     cut = {place for place, one in enumerate(lies.cuts) if one is not None}
     if not cut:
         return

@@ -47,22 +47,14 @@ class Cut:
         return type(self)(self.axis, tuple(size * factor for size in self.sizes))
 
     def over(self, factor: int) -> Self:
-        """The cut of a dimension in which one row stands for `factor` rows of this one.
-
-        Raises:
-            ValueError: a border lies within such a row.
-        """
+        """The cut in which one row stands for `factor` rows, none of which a border divides."""
         if any(size % factor for size in self.sizes):
             raise ValueError(f"parts of {self.sizes} rows are no multiples of {factor}")
         return type(self)(self.axis, tuple(size // factor for size in self.sizes))
 
 
 def even(axis: shape.Axis, size: int, ranks: int, unit: int = 1) -> Cut:
-    """Divide rows as evenly as can be, in units that stay together; the first ranks have one more.
-
-    Raises:
-        ValueError: a rank would have nothing.
-    """
+    """Divide rows as evenly as can be, in units that stay together; each rank has some."""
     units = size // unit
     if units < ranks:
         raise ValueError(f"{units} cannot be divided over {ranks} ranks")

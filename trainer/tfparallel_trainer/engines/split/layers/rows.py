@@ -17,13 +17,10 @@ Spans = tuple[range, ...]
 
 
 def divide(size: int, ranks: int) -> Spans:
-    """Divide rows over ranks as evenly as can be.
+    """Divide rows over ranks as evenly as can be; a ValueError if ranks are more.
 
     Rank r starts at row floor(r * size / ranks). So the borders of two sizes lie at the same place
     of the image, but for less than one row.
-
-    Raises:
-        ValueError: there are fewer rows than ranks.
     """
     if size < ranks:
         raise ValueError(f"{size} rows are too few for {ranks} ranks")
@@ -129,11 +126,7 @@ class Window:
 
 
 def windows(owned: Spans, window: Window, padding: str) -> Plan:
-    """Plan what slides a window over its input; padding is "valid", "same" or "causal".
-
-    Raises:
-        ValueError: the output has fewer rows than there are ranks.
-    """
+    """Plan what slides a window over its input; padding is "valid", "same" or "causal"."""
     size = owned[-1].stop
     output_size = window.output_size(size, padding)
     surplus = (output_size - 1) * window.stride + window.extent - size
@@ -152,9 +145,6 @@ def transposed(owned: Spans, output_size: int, window: Window, padding: str) -> 
     """Plan a transposed convolution, which adds each input row into the rows of a window.
 
     Padding is "valid" or "same", which leaves out what the convolution from output to input adds.
-
-    Raises:
-        ValueError: the output has fewer rows than there are ranks.
     """
     size = owned[-1].stop
     surplus = (size - 1) * window.stride + window.extent - output_size
@@ -181,11 +171,7 @@ def repeated(owned: Spans, factor: int) -> Plan:
 
 
 def padded(owned: Spans, before: int, after: int) -> Plan:
-    """Plan what adds rows before and after, or leaves rows out where these are negative.
-
-    Raises:
-        ValueError: the output has fewer rows than there are ranks.
-    """
+    """Plan what adds rows before and after, or leaves rows out where these are negative."""
     size = owned[-1].stop
 
     def share(output: range) -> Share:

@@ -32,11 +32,7 @@ def outputs_of(model: graph.Graph, tensors: Mapping[int, Any]) -> Any:
 
 
 def by_number(model: graph.Graph, inputs: Any) -> dict[int, Any]:
-    """Give inputs, nested as Keras takes them, the types and ranks of the model's, by number.
-
-    Raises:
-        ValueError: these are not the inputs of the model.
-    """
+    """Give a model's inputs, nested as Keras takes them, their types and ranks, by number."""
     structure = model.input_structure
     if isinstance(inputs, dict):
         keys = structure if isinstance(structure, dict) else model.input_names
@@ -62,11 +58,7 @@ def run_nodes(
     variables: Mapping[str, Any],
     training: bool,
 ) -> Part:
-    """Run some nodes of a graph on the tensors, by number, that they take from outside.
-
-    Raises:
-        UserCodeError: one hangs a mask on a tensor that is not in the graph.
-    """
+    """Run some nodes of a graph on the tensors, by number, that they take from outside."""
     known = dict(tensors)
     initial_values = [(model.variables[key], value) for key, value in variables.items()]
     # Or Keras gave those variables values on leaving that were made without them: the skeleton's.
@@ -102,11 +94,7 @@ def specs(
 
 
 def check_shape(node: graph.Node, tensor: Any, expected: Sequence[int | None]) -> None:
-    """See that a node gives a tensor of the shape that Keras was told.
-
-    Raises:
-        UserCodeError: it gives another one.
-    """
+    """Refuse (UserCodeError) a node that gives another shape than Keras was told."""
     if not tf.TensorShape(expected).is_compatible_with(tensor.shape):
         raise errors.UserCodeError(
             f"{node.name} gives a tensor of the shape {tuple(tensor.shape)}, and Keras was told "

@@ -67,10 +67,7 @@ def _in_blocks(variable: Any, part: shard.Part, rows: Rows, dtype: tf.DType) -> 
 
 
 def rows_of(variable: Any) -> Rows | None:
-    """Find out how to draw rows of a variable without a value; None where it needs the whole.
-
-    Orthogonal and other matrices, and values that an array gives, need the whole.
-    """
+    """Find out how to draw rows of a variable; None: matrices and arrays need the whole."""
     traced = tf.function(lambda: tf.convert_to_tensor(variable.value), autograph=False)
     with tf.device("CPU:0"):
         concrete = traced.get_concrete_function()

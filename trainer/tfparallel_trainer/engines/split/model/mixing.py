@@ -44,11 +44,7 @@ _HALF = 2
 
 
 def check(model: graph.Graph) -> None:
-    """See that a model computes each example by itself.
-
-    Raises:
-        UserCodeError: a call does not, or no trial can show it.
-    """
+    """Refuse (UserCodeError) a model that is not shown to compute each example by itself."""
     used = {*model.output_tensors(), *(one for node in model.nodes for one in node.inputs)}
     fronts = dict.fromkeys(range(len(model.tensors)), 1)
     tried: dict[str, list[int]] = {}
@@ -70,11 +66,7 @@ def check(model: graph.Graph) -> None:
 
 
 def check_added_losses(model: graph.Graph) -> None:
-    """See that what layers add to the loss is a mean over examples.
-
-    Raises:
-        UserCodeError: names a layer that adds something else.
-    """
+    """Refuse (UserCodeError) a layer whose addition to the loss is no mean over examples."""
     for node in model.nodes:
         if node.kind is graph.Kind.LAYER and not _adds_mean(model, node):
             raise errors.UserCodeError(
@@ -132,9 +124,8 @@ def _tried_fronts(
 ) -> list[int]:
     """The copies of the batch in some outputs of a node, as a trial shows them.
 
-    Raises:
-        UserCodeError: what it gives for an example depends on others or on its place, has another
-            shape than Keras was told, or cannot be computed.
+    It is a UserCodeError if what it gives for an example depends on others or on its place. So it
+    is if that has another shape than Keras was told, or cannot be computed.
     """
     weights = {key: model.variables[key] for key in node.variables}
     if sum(math.prod(one.shape) for one in weights.values()) > _MOST_WEIGHTS:

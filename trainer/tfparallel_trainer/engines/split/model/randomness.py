@@ -21,11 +21,7 @@ _STATEFUL = ("Random", "Multinomial", "TruncatedNormal")
 
 
 def check(model: graph.Graph) -> None:
-    """See that all that is random in a model follows from seed generators.
-
-    Raises:
-        UserCodeError: a layer draws without one.
-    """
+    """Refuse (UserCodeError) a model with something random that follows from no seed generator."""
     for node in model.nodes:
         if operations.runs_code_of_user(node) and (name := _drawing(model, node)):
             raise errors.UserCodeError(

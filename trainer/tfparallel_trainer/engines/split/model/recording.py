@@ -26,11 +26,7 @@ that it divides are those that grow with the batch."""
 
 
 def record(model: Any) -> graph.Graph:
-    """Give the graph of a Sequential or Functional model, built with or without its weights.
-
-    Raises:
-        UserCodeError: the model is neither, or does not know the shape of its input.
-    """
+    """Give the graph of a Sequential or Functional model, built with or without its weights."""
     _check(model)
     with keras.StatelessScope(initialize_variables=False):
         return _Recorder(model).run()

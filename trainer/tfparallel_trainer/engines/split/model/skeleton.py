@@ -25,10 +25,8 @@ _REMEDY = (
 def build(module: user.Module, seed: int) -> Any:
     """Call the user's `build_model` so that it creates variables without values.
 
-    A variable's `value` then is its initial value, computed each time it is read.
-
-    Raises:
-        UserCodeError: the function raises, or does what is lost or impossible without weights.
+    A variable's `value` then is its initial value, computed each time it is read. If the function
+    raises, or does what is lost or impossible without weights, it is a UserCodeError.
     """
     keras.utils.set_random_seed(seed)
     scope = keras.StatelessScope(initialize_variables=False)
@@ -58,11 +56,7 @@ def build(module: user.Module, seed: int) -> Any:
 
 
 def compile_model(module: user.Module, model: Any) -> None:
-    """Call the user's `compile_model` on a model without weights.
-
-    Raises:
-        UserCodeError: the function raises, does not compile, or wants the weights.
-    """
+    """Call the user's `compile_model`, which must compile the model and not want its weights."""
     try:
         module.compile_model(model)
     except errors.UserCodeError as error:
@@ -140,12 +134,9 @@ def _compiles(module: user.Module) -> errors.UserCodeError:
 
 
 def recorded(module: user.Module, skeleton: Any) -> graph.Graph:
-    """Give the graph of a model that is to be divided, and that is not compiled yet.
-
-    Raises:
-        UserCodeError: it cannot be divided, or `layer_ways` raises or gives something else.
-    """
-    overrides = module.layer_ways(skeleton)
+    """Give the graph of a model that is not compiled yet, with the ways that the user chose."""
+    has_ways = module.has("layer_ways")
+    overrides = module.call_with("layer_ways", skeleton) if has_ways else {}
     is_named = isinstance(overrides, dict) and all(
         isinstance(one, str) for pair in overrides.items() for one in pair
     )

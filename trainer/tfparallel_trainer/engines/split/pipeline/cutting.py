@@ -44,11 +44,7 @@ class Stage:
 
 
 def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
-    """Cut the nodes of a graph, in their order, behind the ends of all stages but the last one.
-
-    Raises:
-        ValueError: a stage would have no node.
-    """
+    """Cut a graph's nodes, in order, behind the ends of all stages but the last; none is empty."""
     bounds = [0, *ends, len(model.nodes)]
     if any(low >= high for low, high in itertools.pairwise(bounds)):
         raise ValueError(f"stages that end at {list(ends)} of {len(model.nodes)} nodes are empty")
@@ -95,10 +91,8 @@ def ends_of_names(model: graph.Graph, names: Sequence[str]) -> list[int]:
     """Say behind how many nodes each stage but the last one ends.
 
     Stages but the first begin with a layer, or a model within the model, of a name as in
-    `Node.name`. Of several calls the first counts.
-
-    Raises:
-        BadConfigurationError: there is no such layer, or it is not behind the one before.
+    `Node.name`. Of several calls the first counts. A name that is not there, or not behind the one
+    before, is a BadConfigurationError.
     """
     called = [node.name.partition("#")[0] for node in model.nodes]
     stage_ends: list[int] = []

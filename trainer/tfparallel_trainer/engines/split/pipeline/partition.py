@@ -6,12 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import assignment, layout
-from tfparallel_trainer.engines.split.model import (
-    graph,
-    mixing,
-    randomness,
-    recording,
-)
+from tfparallel_trainer.engines.split.model import graph, mixing, randomness, recording
 from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
 
 
@@ -122,10 +117,8 @@ def divide(
         ends: behind how many nodes each stage but the last one ends.
 
     Raises:
-        BadConfigurationError: there are fewer calls than stages, a layer cannot be split as it
-            must, or an axis would divide no layer.
-        UserCodeError: the model computes with several examples at once, and the mesh divides them;
-            or it draws at random without seeds.
+        BadConfigurationError: a layer cannot be split as it must, or an axis would divide none.
+        UserCodeError: examples that the mesh divides depend on each other, or a layer has no seed.
     """
     randomness.check(model)
     if mesh.data * microbatches > 1:

@@ -129,13 +129,7 @@ Turn = tuple[int, schedule.Action]
 
 
 def lists(pipeline: Pipeline) -> dict[int, list[Step]]:
-    """Give the list of each stage.
-
-    A pipeline without microbatches has the sums of shared weights only.
-
-    Raises:
-        ValueError: the schedule lets a stage work before it can have what it needs.
-    """
+    """Give the list of each stage; a schedule that cannot go on is a ValueError."""
     events: list[tuple[int, bool, tuple[int, ...], Step]] = []
     for turn, start in _starts(pipeline).items():
         stage, action = turn
@@ -160,9 +154,6 @@ def on_mesh(
     Args:
         pipelines: of each place along the data axis; they differ in their microbatches only.
         trains: whether the sums that end a step follow.
-
-    Raises:
-        ValueError: the mesh has another number of stages, or see `lists`.
     """
     counts = {pipeline.count for pipeline in pipelines}
     if counts != {mesh.stage}:

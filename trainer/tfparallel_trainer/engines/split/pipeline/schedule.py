@@ -74,10 +74,7 @@ def peak_microbatches(actions: Iterator[Action]) -> int:
 
 
 def bubble(stages: int, microbatches: int) -> float:
-    """The share of time that a stage waits, when all stages and both directions take equally long.
-
-    It is the same for both schedules; they differ in what they hold.
-    """
+    """The share of time that a stage waits in either schedule, if all work takes equally long."""
     return (stages - 1) / (microbatches + stages - 1)
 
 

@@ -92,9 +92,7 @@ def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], w
 
 
 def working(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
-    """Elements of an example that a node's backward takes besides gradients of what it takes and
-    gives.
-    """
+    """Elements of an example that a backward takes besides gradients of the node's tensors."""
     if node.kind is not graph.Kind.LAYER:
         return 0.0
     layer = node.calls

@@ -35,10 +35,7 @@ _FINENESS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1)
 def cuttable(
     model: graph.Graph, weights: Sequence[float], most: int
 ) -> tuple[tuple[Block, ...], tuple[int, ...]]:
-    """Give blocks as fine as they can be while all their downsets are at most so many.
-
-    Where no such blocks are found, they are fine, and some of the downsets are given.
-    """
+    """Give the finest blocks whose downsets are few enough, or fine ones and some of these."""
     for share in _FINENESS:
         blocks = condense(model, weights, max(2, int(share * most) - 1))
         every = downsets(blocks, most)

@@ -45,11 +45,7 @@ class _Cut:
 
 
 def plan_for(subject: costs.Subject, constraints: search_space.Constraints) -> plan.Plan:
-    """Find the best plan.
-
-    Raises:
-        BadConfigurationError: what is wanted is impossible, or does not fit the devices.
-    """
+    """Find the best plan, or raise a BadConfigurationError if none is possible or fits."""
     search = _Search(subject)
     fits, misfits = search.best_cuts(search_space.every(constraints, subject.cluster.size))
     if not fits:

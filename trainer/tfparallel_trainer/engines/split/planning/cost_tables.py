@@ -69,10 +69,7 @@ class Tables:
     def matrices(
         self, setting: search_space.Setting
     ) -> tuple[list[cuts.Matrix], list[cuts.Matrix]]:
-        """Rows and loads of the stages, as `cuts` defines them.
-
-        They are infinite where there is no stage or it does not fit its device.
-        """
+        """Rows and loads of stages, as `cuts` defines them; infinite where none is or fits."""
         work = self._between(self._work(setting))
         updates = self.sums(setting) + self.applies
         limit = self._cluster.device.memory
@@ -89,9 +86,7 @@ class Tables:
         return rows, loads
 
     def sums(self, setting: search_space.Setting) -> cuts.Matrix:
-        """Seconds in which a stage adds up: its gradients over the data axis, and a few numbers
-        over all ranks.
-        """
+        """Seconds in which a stage adds up gradients, and all ranks a few numbers."""
         gradients, mesh = self.variables.gradients, setting.mesh
         numbers = _SUMS * self._cluster.link(range(mesh.size)).total(mesh.size, 0.0)
         if mesh.data == 1:
@@ -157,9 +152,7 @@ class Tables:
         )
 
     def _durations(self, setting: search_space.Setting) -> tuple[cuts.Vector, cuts.Vector]:
-        """Seconds of each node for one microbatch, forward and backward, without messages between
-        stages.
-        """
+        """Seconds of each node for one microbatch, forward and backward, without messages."""
         link = hardware.link_within(setting.mesh, self._cluster)
         scaled = setting.examples * self._compute
         sent = np.array([link.latency, setting.examples / link.bandwidth])

@@ -106,10 +106,7 @@ def evenest(
 
 
 def least(values: Sequence[Matrix], of: np.ufunc) -> tuple[tuple[int, ...], float] | None:
-    """Find the cut whose sum of values (np.add) or greatest one (np.maximum) is least.
-
-    It comes with that sum or value; None when there is no cut.
-    """
+    """Find the cut whose sum (np.add) or maximum of values is least, and that; None: no cut."""
     reached = values[0][0]
     lasts: list[npt.NDArray[np.intp]] = []
     for value in values[1:]:

@@ -47,10 +47,7 @@ class Link:
         return self.latency + size / self.bandwidth
 
     def total(self, ranks: int, size: float) -> float:
-        """Seconds of a sum of so many bytes over a group, in a ring.
-
-        2(n-1) steps, each with an n-th of the bytes (Patarasuk, Yuan 2009).
-        """
+        """Seconds of a sum of so many bytes in a ring: 2(n-1) steps (Patarasuk, Yuan 2009)."""
         steps = 2 * (ranks - 1)
         return steps * self.latency + steps / ranks * size / self.bandwidth
 

@@ -38,12 +38,7 @@ _LIMIT_SECONDS = 240.0
 
 
 def measure(devices_here: hardware.Cluster) -> hardware.Cluster:
-    """Start two processes, which takes seconds, and let them measure the links of this machine.
-
-    Raises:
-        StartTimeoutError: they do not find each other.
-        TrainerError: they fail.
-    """
+    """Let two processes measure the links of this machine; a TrainerError says that they failed."""
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(cluster.reserved_port(_HOST)) for _ in range(_PROCESSES)]
         output = _run([f"{_HOST}:{port}" for port in ports])

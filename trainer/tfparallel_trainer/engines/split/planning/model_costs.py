@@ -18,15 +18,12 @@ def of(
     length: int | None = None,
     copies: float = 1.0,
 ) -> costs.Costs:
-    """Say what a model costs.
+    """Say what a model costs; a length that is missing is a BadConfigurationError.
 
     Args:
         slots: bytes of optimizer slots of each variable that is trained, by key.
         length: value for dimensions that are unknown until data is loaded.
         copies: of the gradients while the optimizer updates, as `planner.optimizer_copies` tells.
-
-    Raises:
-        BadConfigurationError: there are such dimensions, and no length.
     """
     measures = _Measures(model, length)
     backward = (node for node in model.nodes if measures.gradients.intersection(node.outputs))

@@ -31,12 +31,7 @@ _IN_TURN = (keras.optimizers.Adafactor, keras.optimizers.Muon)
 
 
 def answer(question: plan.Question) -> plan.Plan:
-    """Plan the model of a question.
-
-    Raises:
-        UserCodeError: the module raises, or its model cannot be split.
-        BadConfigurationError: what is asked for is impossible, or does not fit the devices.
-    """
+    """Plan the model of a question; raises as the user's functions, `subject` and `choose` do."""
     module = user.load(pathlib.Path(question.folder), question.module)
     model = skeleton.build(module, question.seed)
     recorded = skeleton.recorded(module, model)
@@ -74,16 +69,12 @@ def subject(
     length: int | None = None,
     measured: Sequence[costs.NodeTime] | None = None,
 ) -> costs.Subject:
-    """Put together what the planner asks for.
+    """Put together what the planner asks for; raises as `model_costs.of` and `slots.of` do.
 
     Args:
         optimizer: the one that the user compiled it with; None: nothing of it is counted.
         length: value for dimensions that are unknown until data is loaded.
         measured: the times of the nodes; absent: they are estimated.
-
-    Raises:
-        BadConfigurationError: there are such dimensions, and no length.
-        UserCodeError: the optimizer cannot be made from its configuration.
     """
     state_bytes, fixed = (
         ({}, 0) if optimizer is None else optimizer_state(optimizer, model.variables)
@@ -100,14 +91,7 @@ def subject(
 
 
 def optimizer_state(optimizer: Any, variables: Mapping[str, Any]) -> tuple[dict[str, int], int]:
-    """Count what an optimizer of the same kind and configuration would hold.
-
-    Returns:
-        Bytes of each variable that is trained, by key; and bytes that belong to none.
-
-    Raises:
-        UserCodeError: see `slots.of`.
-    """
+    """Count the bytes of an optimizer like this: by trained variable, and those of none."""
     trained = {key: one for key, one in variables.items() if one.trainable}
     by_name = isinstance(optimizer, keras.optimizers.Muon)  # it goes by the names of weights
     kinds = {

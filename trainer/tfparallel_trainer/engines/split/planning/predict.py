@@ -14,10 +14,7 @@ from tfparallel_trainer.engines.split.planning import cost_tables, costs, hardwa
 def predict(
     known: cost_tables.Tables, path: Sequence[int], setting: search_space.Setting
 ) -> plan.Plan:
-    """Run a step in thought, for a path as `cuts.best` gives it.
-
-    Why it is so, and what else could be done, is left open.
-    """
+    """Run a step in thought, for a path as `cuts.best` gives it; reasons are left open."""
     model, cluster = known.subject.model, known.subject.cluster
     pairs = list(itertools.pairwise(path))
     parts = [known.nodes(*pair) for pair in pairs]
@@ -113,13 +110,9 @@ def _message_seconds(
 
 
 def timeline(
-    lists: Mapping[int, Sequence[programs.Step]],
-    seconds: Callable[[int, programs.Step], float],
+    lists: Mapping[int, Sequence[programs.Step]], seconds: Callable[[int, programs.Step], float]
 ) -> tuple[plan.Span, ...]:
-    """Let every stage do its list; all stages of a rendezvous are busy until it ends.
-
-    It takes as long as its first stage says.
-    """
+    """Let every stage do its list; a rendezvous takes all of its stages as long as the first."""
     place = dict.fromkeys(lists, 0)
     clock = dict.fromkeys(lists, 0.0)
     at: dict[int, programs.Step] = {}

@@ -58,11 +58,7 @@ class Constraints:
 
 
 def every(constraints: Constraints, ranks: int) -> list[Setting]:
-    """All settings that a number of ranks allows.
-
-    Raises:
-        BadConfigurationError: there is none.
-    """
+    """All settings that a number of ranks allows; none at all is a BadConfigurationError."""
     fixed = None if constraints.mesh is None else _mesh(constraints.mesh, ranks)
     matching = [
         Setting(mesh=mesh, microbatches=count, order=constraints.order, batch=constraints.batch)

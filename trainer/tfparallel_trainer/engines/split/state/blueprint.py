@@ -54,11 +54,7 @@ class Blueprint:
 
 
 def draw(module: user.Module, seed: int) -> Blueprint:
-    """Build and compile the user's model without values.
-
-    Raises:
-        UserCodeError: the user's functions raise, or make what cannot be trained divided.
-    """
+    """Build and compile the user's model without values, or raise a UserCodeError."""
     replica.forget_names()
     model = skeleton.build(module, seed)
     skeleton.compile_model(module, model)

@@ -25,11 +25,7 @@ _COPIES = 3
 
 
 def check(drawn: blueprint.Blueprint, module: user.Module) -> None:
-    """See before training that the model can be written after it.
-
-    Raises:
-        UserCodeError: Keras cannot serialise a part of the model, or changes weights as it writes.
-    """
+    """Refuse (UserCodeError) before training a model that Keras cannot write as it is after it."""
     export.check(drawn.model, module.path)
     with (
         export.storing(pathlib.Path(outputs.MODEL), module.path),
@@ -51,10 +47,6 @@ def save(
 
     With an optimizer that keeps averages of the weights (use_ema), those are what is written. The
     model gets the learning rate and the counters of the checkpoint.
-
-    Raises:
-        StorageError: the disk does not take it, or has damaged the checkpoint.
-        UserCodeError: Keras cannot serialise a part of the model.
     """
     draft = path.with_name(f".{os.getpid()}.{path.name}")
     weights = draft.with_suffix(archive.WEIGHTS)
@@ -83,12 +75,7 @@ def save_for_serving(
 ) -> str | None:
     """Write a SavedModel of a file that `save` wrote; for this the whole model must fit here.
 
-    Returns:
-        A sentence that says why not, where it does not fit.
-
-    Raises:
-        StorageError: the disk does not take it.
-        UserCodeError: Keras cannot export the model.
+    Gives a sentence that says why not, where it does not fit. Raises as `export.storing` does.
     """
     needed = _COPIES * sum(
         math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in drawn.weights.values()

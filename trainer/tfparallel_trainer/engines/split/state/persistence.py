@@ -50,11 +50,7 @@ class Persistence:
     def start(self) -> files.Position:
         """Give the ranks the newest checkpoint, or the initial weights that the job names.
 
-        Returns:
-            Where training begins; the same on all processes.
-
-        Raises:
-            BadConfigurationError: these are of another model.
+        Gives where training begins, the same on all processes; of another model they are refused.
         """
         restored = None if self.saved is None else self.saved.restore(self.state)
         if restored is not None:
@@ -67,12 +63,7 @@ class Persistence:
         return files.Position(step=0, epoch=self._settings.first_epoch, example=0)
 
     def export(self, at: files.Position) -> None:
-        """Leave the trained model, where training has ended, in the output directory.
-
-        Raises:
-            StorageError: the disk does not take it.
-            UserCodeError: Keras cannot write the model.
-        """
+        """Leave the trained model, where training has ended; raises as `export.storing` does."""
         saved = [] if self.saved is None else store.of_step(self._settings.checkpoints, at.step)
         if not saved:
             part_store = self._unsaved or self._store(self._exporting, 1)
@@ -121,11 +112,8 @@ def load_weights(
 ) -> None:
     """Assign to each rank its part of the weights of a file; the optimizer's state stays as it is.
 
-    Its path, `trainer.initialWeights`, is relative to the folder or absolute.
-
-    Raises:
-        BadConfigurationError: the file is not there, or its variables are not the model's.
-        UserCodeError: Keras changes weights as it writes them, so that none belongs to a dataset.
+    Its path, `trainer.initialWeights`, is relative to the folder or absolute. A file that is not
+    there, or is of another model, is a BadConfigurationError.
     """
     with tempfile.TemporaryDirectory() as place:
         empty = pathlib.Path(place) / f"model{archive.WEIGHTS}"

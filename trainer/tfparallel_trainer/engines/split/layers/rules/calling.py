@@ -19,10 +19,7 @@ _NOT_COPIED = ("_initializer", "_regularizer", "_constraint")
 
 
 def call_layer(local: registry.Local, drawn: layout.Layout | None = None) -> Sequence[Any]:
-    """Call the node's own layer or operation on the rank's parts; random numbers lie as `drawn`.
-
-    It has no weights that are cut, and does not look at masks.
-    """
+    """Call the node's layer with whole weights and no masks; random numbers lie as `drawn`."""
     node = dataclasses.replace(local.node, masks={})
     return _run(local, local.model, node, local.variables, drawn)
 

@@ -109,10 +109,7 @@ class EinsumColumn(Column):
 
 
 class EinsumRow(Row):
-    """Each rank computes a summand from some of the input along a letter that is summed.
-
-    That is one along which the input comes cut, or the longest.
-    """
+    """Each rank computes a summand along a summed letter: one that comes cut, or the longest."""
 
     def split(self, call: registry.Call) -> registry.Split:
         check(call.layer)
@@ -128,10 +125,7 @@ class EinsumRow(Row):
         )
 
 
-RULES: registry.Rules = {
-    "Dense": (Column(), Row()),
-    "EinsumDense": (EinsumColumn(), EinsumRow()),
-}
+RULES: registry.Rules = {"Dense": (Column(), Row()), "EinsumDense": (EinsumColumn(), EinsumRow())}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -201,11 +195,7 @@ def _input(call: registry.Call) -> layout.Layout:
 
 
 def check(layer: Any) -> None:
-    """See that a layer computes with its plain weights and adds no loss.
-
-    Raises:
-        CannotSplitError: it does not.
-    """
+    """Refuse (CannotSplitError) a layer that does not use its plain weights, or adds a loss."""
     for what, reason in (
         (getattr(layer, "lora_enabled", False), "LoRA"),
         (getattr(layer, "quantization_mode", None), "quantized weights"),

@@ -249,12 +249,9 @@ def _elements(dims: Sequence[int | None]) -> int | None:
 
 
 def _check_constants(call: registry.Call) -> None:
-    """See that all that is broadcast to a part is a tensor of the graph, which is cut alike.
+    """Refuse (CannotSplitError) a constant of several numbers, of which a part would need its own.
 
     Numbers stand in arguments, or in what a layer or an operation was made with.
-
-    Raises:
-        CannotSplitError: there are several, of which a part would need its own.
     """
     node = call.node
     names = _NUMBERS if node.kind is graph.Kind.LAYER else vars(call.layer)

@@ -106,10 +106,7 @@ class Call(_OfNode):
     def divide(self, what: str, size: int | None, axis: shape.Axis, unit: int = 1) -> layout.Cut:
         """Divide rows, named for people ("units"), over the ranks of an axis as evenly as can be.
 
-        Of `unit` rows that follow each other, one rank has all.
-
-        Raises:
-            CannotSplitError: there are too few.
+        Of `unit` rows that follow each other, one rank has all. Too few are a CannotSplitError.
         """
         ranks = self.ranks(axis)
         if size is None or size // unit < ranks:
@@ -161,10 +158,7 @@ class Call(_OfNode):
         dims: Iterable[int | None],
         dtype: str | None = None,
     ) -> tuple[traffic.Traffic, ...]:
-        """What ranks along an axis communicate for each work: each brings a tensor of these sizes.
-
-        Its type is that in which the layer computes, or another one.
-        """
+        """What ranks along an axis send for each work: a tensor of these sizes, in a type."""
         brought = dtype or self.layer.compute_dtype
         return tuple(
             traffic.Traffic(
@@ -232,11 +226,7 @@ class Rule(abc.ABC):
 
     @abc.abstractmethod
     def split(self, call: Call) -> Split:
-        """Say how a node is split. Pure: the same on every rank.
-
-        Raises:
-            CannotSplitError: it cannot be, in this way.
-        """
+        """Say how a node is split, or raise a CannotSplitError. Pure: the same on every rank."""
 
     @abc.abstractmethod
     def compute(self, local: Local) -> Sequence[Any]:
@@ -259,10 +249,8 @@ _RuleType = TypeVar("_RuleType", bound=type[Rule])
 def rule(*layers: type) -> Callable[[_RuleType], _RuleType]:
     """Say that a class is a rule for these classes of layers, and not for their subclasses.
 
-    Rules of one layer are tried in the order in which they are given, before those built in.
-
-    Raises:
-        UserCodeError: it is not a rule, or has no name.
+    Rules of one layer are tried in the order in which they are given, before those built in. What
+    is no rule, or has no name, is a UserCodeError.
     """
 
     def register(rule_class: _RuleType) -> _RuleType:

@@ -29,11 +29,7 @@ SUMMED = frozenset({AXIS})
 
 
 def check(call: registry.Call) -> None:
-    """See that a node's input is an image whose rows can be divided.
-
-    Raises:
-        CannotSplitError: it is not.
-    """
+    """Refuse (CannotSplitError) an input that is no image whose rows can be divided."""
     layer, dims = call.layer, call.dimensions(call.first)
     if getattr(layer, "data_format", "channels_last") != "channels_last":
         raise registry.CannotSplitError(
@@ -55,11 +51,7 @@ def check(call: registry.Call) -> None:
 
 
 def check_activation(call: registry.Call) -> None:
-    """See that a layer's activation works on each row by itself.
-
-    Raises:
-        CannotSplitError: that is not known of it.
-    """
+    """Refuse (CannotSplitError) an activation that is not known to work on each row by itself."""
     activation = getattr(call.layer, "activation", None)
     if not operations.is_by_place(activation):
         raise registry.CannotSplitError(
@@ -69,11 +61,7 @@ def check_activation(call: registry.Call) -> None:
 
 
 def sharded_rows(call: registry.Call) -> layout.Layout:
-    """The layout for a first input that is to have divided rows and all channels.
-
-    Raises:
-        CannotSplitError: there are fewer rows than ranks.
-    """
+    """The layout for a first input that is to have divided rows, if they do, and all channels."""
     input_layout = call.input_layouts[call.first].without(shape.Axis.TENSOR)
     if call.lies(call.first, ROWS, AXIS):
         return input_layout
@@ -124,11 +112,7 @@ class Sliding(Passing):
 
 
 def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
-    """The layout for a first input whose rows, and channels if they may be, come divided.
-
-    Raises:
-        CannotSplitError: it comes whole.
-    """
+    """The layout for a first input that comes divided: its rows, and channels if they may be."""
     input_layout = call.input_layouts[call.first]
     required_layout = layout.whole(len(input_layout.cuts))
     has_rows = len(input_layout.cuts) > ROWS + 1  # else that dimension has the channels
@@ -151,11 +135,7 @@ def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:
 def planned(
     call: registry.Call, lies: layout.Layout, plan_of: PlanOf, free: bool = False
 ) -> rows.Plan:
-    """Plan a layer on its divided input; if it is free, each rank has all rows, and none is sent.
-
-    Raises:
-        CannotSplitError: there are too few rows, or a halo is wider than a shard.
-    """
+    """Plan a layer on its divided input; if it is free, each rank has all rows and sends none."""
     make_plan = functools.partial(plan_of, call.layer, 0)
     spans = owned(lies, call.dimensions(call.first))
     try:
@@ -215,9 +195,7 @@ def spans_of(local: registry.Local) -> rows.Spans:
 def brought(
     local: registry.Local, tensor: tf.Tensor, plan_of: PlanOf
 ) -> tuple[tf.Tensor, list[rows.Share]]:
-    """Give the rows of [examples, rows, …, channels] their halo; and say what the rank does along
-    each dimension.
-    """
+    """Give [examples, rows, …, channels] their halo, and the rank's share along each dimension."""
     group, plan = local.groups[AXIS], plan_of(local.layer, 0, spans_of(local))
     is_whole = len(plan.shares) == 1  # channels are divided, and every rank has all rows
     share = plan.shares[0 if is_whole else group.index]
