@@ -81,7 +81,7 @@ def test_what_does_not_fit_ends_with_a_sentence(tmp_path: pathlib.Path) -> None:
     options = ("--memory", "100kB", "--output", str(tmp_path / "out"))
     done = run("--devices", "4", "--mesh", "stage=4", *options)
     assert done.returncode == 2
-    assert "error: The model does not fit 4 devices with 97.7 KiB each" in done.stderr
+    assert "error: The model does not fit 4 devices of 97.7 KiB" in done.stderr
     assert "a device of stage" in done.stderr
     assert not (tmp_path / "out").exists()
 

@@ -180,7 +180,7 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
     with pytest.raises(errors.BadConfigurationError) as caught:
         choose.plan_for(subject(planned_models.perceptron, tight), search_space.Constraints())
     sentence = str(caught.value)
-    assert "does not fit 2 devices with 10 MiB each" in sentence
+    assert "does not fit 2 devices of 10 MiB" in sentence
     assert "a device of stage" in sentence
     assert "too much: parameters" in sentence
     assert "Give each device" in sentence

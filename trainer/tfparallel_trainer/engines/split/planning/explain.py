@@ -65,7 +65,7 @@ def too_many_stages(asked: int, most: int, count: int, why: str) -> str:
 
 def excess(roomiest: plan.Plan, tried: int) -> str:
     """Why not even the cut that fits least badly does, and by how many bytes of a device."""
-    index, limit = fullest(roomiest), roomiest.memory or 0
+    index, limit, count = fullest(roomiest), roomiest.memory or 0, len(roomiest.ranks)
     stage = roomiest.stages[index]
     holds = stage.holds
     last = "" if len(stage.nodes) == 1 else f" … {stage.nodes[-1]}"
@@ -75,7 +75,7 @@ def excess(roomiest: plan.Plan, tried: int) -> str:
         others = f"activations {size(holds.activations)}, the widest layer {size(holds.working)}"
         remedies = "more devices, a smaller batch or more microbatches"
     return (
-        f"The model does not fit {len(roomiest.ranks)} devices with {size(limit)} each"
+        f"The model does not fit {count} device{'' if count == 1 else 's'} of {size(limit)}"
         f"{f' in any of {tried} ways' if tried > 1 else ''}. At best ({roomiest.mesh}, "
         f"microbatches {roomiest.microbatches}) a device of stage {index} ({stage.nodes[0]}{last}) "
         f"needs {size(holds.peak)}, {size(holds.peak - limit)} too much: parameters "
