@@ -76,7 +76,7 @@ compared, and in brackets stand the smallest and the largest value.""",
 - *A client that does nothing else* knows all pods beforehand. It creates each job, its first status
   and its pods with the client of our operator: 1,200 requests for 100 jobs of 10 pods. Our operator
   also watches and decides, and for each job creates a Service, a ConfigMap, a NetworkPolicy and an
-  Event. Its statuses and Events follow the pods: only jobs that come later wait for them.
+  Event. Its statuses and Events follow the pods. For half a second, pods of other jobs go first.
 - *A ModelSplit job* runs next to a job with the same trainer and without a mesh.
 - *Answers to creations* hold metadata alone. That saves a third of the client's CPU time for
   each pod, and 3 % of the API server's. For a status it costs the API server a fifth more, so the

@@ -1,5 +1,5 @@
 """Our operator, which writes into the file REPORT how long its event loop was blocked at most,
-since its start or the last SIGUSR1.
+from its start or the last SIGUSR1 until all of its work has ended.
 
 A block is one callback of the loop, by the clock, without the time in which the kernel gave the
 core to others. A thread looks at long ones while they last, and so knows where they were.
@@ -40,7 +40,7 @@ class Watch:
         self.longest, self.where, self.collection, self.callbacks = 0.0, "", 0.0, 0
 
     def start(self) -> None:
-        plain = asyncio.Handle._run
+        plain, close = asyncio.Handle._run, asyncio.Runner.close
 
         def run(handle: asyncio.Handle) -> None:
             waited, self._begun = self._waited(), time.perf_counter()
@@ -49,7 +49,12 @@ class Watch:
             finally:
                 self._ended(handle, waited)
 
+        def ended(runner: asyncio.Runner) -> None:
+            asyncio.Handle._run = plain  # type: ignore[method-assign]
+            close(runner)  # It waits for threads, when nothing waits for the loop.
+
         asyncio.Handle._run = run  # type: ignore[method-assign, assignment]
+        asyncio.Runner.close = ended  # type: ignore[method-assign]
         gc.callbacks.append(self._collected)
         threading.Thread(target=self._look, daemon=True).start()
 

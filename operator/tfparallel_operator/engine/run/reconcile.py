@@ -252,14 +252,15 @@ class Workers:
             key = await self._queue.get()
             begun = time.perf_counter()
             about = {"namespace": key.namespace, "job": key.name}
-            served = False
+            served = started = False
             try:
                 with logs.about(**about, reconcile=logs.new_reconcile()):
                     outcome = await self._look_at(key)
                 self._metrics.reconciled(outcome, time.perf_counter() - begun)
                 served = outcome not in metrics.UNSERVED
-            finally:
-                self._queue.done(key, served=served)
+                started = outcome is metrics.Outcome.STARTED
+            finally:  # Pods of other jobs go before the status of one that has its own.
+                self._queue.done(key, served=served, yields=started)
             await asyncio.sleep(0)  # A look with nothing to write has not waited.
 
     async def _look_at(self, key: queue.Key) -> metrics.Outcome:

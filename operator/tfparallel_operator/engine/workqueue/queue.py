@@ -2,6 +2,8 @@
 
 import asyncio
 import collections
+import itertools
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
@@ -15,6 +17,9 @@ class Key(NamedTuple):
 
 
 K = TypeVar("K", bound=Hashable)
+
+PATIENCE_SECONDS = 0.5
+"""How long a key that yields lets others go before it."""
 
 
 class Queue(Generic[K]):
@@ -39,6 +44,9 @@ class Queue(Generic[K]):
         """Whether keys are taken in; a queue that nobody works on would only grow."""
         self._spacing = spacing
         self._waiting: collections.OrderedDict[K, float] = collections.OrderedDict()
+        self._yielding: collections.OrderedDict[K, float] = collections.OrderedDict()
+        """Keys that wait, and let others go first for a while."""
+        self._yields: set[K] = set()
         self._running: dict[K, float] = {}
         self._resting: set[K] = set()
         """Keys whose work has ended, and may not begin again yet."""
@@ -60,20 +68,26 @@ class Queue(Generic[K]):
         now = self._clock()
         if key in self._running or key in self._resting:
             self._again.setdefault(key, now)
-        elif key not in self._waiting:
-            self._waiting[key] = now
+        elif key not in self._waiting and key not in self._yielding:
+            (self._yielding if key in self._yields else self._waiting)[key] = now
             self._since.setdefault(key, now)
             self._ready.put_nowait(None)
 
     async def get(self) -> K:
         """Wait for a key and take it; `done` gives it back."""
         await self._ready.get()
-        key, _ = self._waiting.popitem(last=False)
+        longest = next(iter(self._yielding.values()), math.inf)
+        is_due = not self._waiting or self._clock() - longest >= PATIENCE_SECONDS
+        key, _ = (self._yielding if is_due else self._waiting).popitem(last=False)
         self._running[key] = self._clock()
         return key
 
-    def done(self, key: K, *, served: bool = True) -> None:
-        """Say that the work on a key has ended; not `served`: what it was for is left to do."""
+    def done(self, key: K, *, served: bool = True, yields: bool = False) -> None:
+        """Say that the work on a key has ended; not `served`: what it was for is left to do.
+
+        If it `yields`, the next work on it may wait until others have had theirs.
+        """
+        (self._yields.add if yields else self._yields.discard)(key)
         pause = self._running.pop(key) + self._spacing - self._clock()
         if served:
             del self._since[key]
@@ -96,10 +110,10 @@ class Queue(Generic[K]):
 
     def oldest(self) -> float:
         """Return for how many seconds the oldest key has waited or been worked on; 0: idle."""
-        since = [next(iter(self._waiting.values()), None), *self._running.values()]
-        times = [moment for moment in since if moment is not None]
-        return self._clock() - min(times) if times else 0.0
+        now, lanes = self._clock(), (self._waiting, self._yielding)
+        times = [moment for lane in lanes for moment in itertools.islice(lane.values(), 1)]
+        return now - min((*times, *self._running.values()), default=now)
 
     def __len__(self) -> int:
         resting = len(self._resting & self._again.keys())
-        return len(self._waiting) + len(self._running) + resting
+        return len(self._waiting) + len(self._yielding) + len(self._running) + resting
