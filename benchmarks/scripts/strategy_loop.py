@@ -53,7 +53,7 @@ def _parts(x, y, batch, at):
     replicas = at.num_replicas_in_sync
     local = replicas // at.num_input_pipelines
     rows = tf.random.experimental.index_shuffle(
-        tf.range(len(x)), seed=[0, 0, 0], max_index=len(x) - 1
+        tf.range(len(x)), seed=[0, 0], max_index=len(x) - 1
     )
     images, labels = tf.constant(x), tf.constant(y)
 
