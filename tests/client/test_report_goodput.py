@@ -44,7 +44,7 @@ def test_a_moment_belongs_to_the_first_activity_that_covers_it(
     for interval in divided.intervals:
         middle = interval.begin + share * (interval.end - interval.begin)
         if interval.begin < middle < interval.end:
-            covering = {one.activity for one in drawn if one.begin < middle < one.end}
+            covering = {one.activity for one in drawn if one.begin <= middle < one.end}
             expected = next((one for one in goodput.Activity if one in covering), None)
             assert interval.activity is (expected or goodput.Activity.WAITING)
 
