@@ -52,9 +52,7 @@ def _parts(x, y, batch, at):
     """What the replicas of a process take of each batch: all rows at once, as the trainer does."""
     replicas = at.num_replicas_in_sync
     local = replicas // at.num_input_pipelines
-    rows = tf.random.experimental.index_shuffle(
-        tf.range(len(x)), seed=[0, 0], max_index=len(x) - 1
-    )
+    rows = tf.random.experimental.index_shuffle(tf.range(len(x)), seed=[0, 0], max_index=len(x) - 1)
     images, labels = tf.constant(x), tf.constant(y)
 
     def part(number):
