@@ -54,7 +54,7 @@ class Watch:
             close(runner)  # It waits for threads, when nothing waits for the loop.
 
         asyncio.Handle._run = run  # type: ignore[method-assign, assignment]
-        asyncio.Runner.close = ended  # type: ignore[method-assign]
+        asyncio.Runner.close = ended  # type: ignore[method-assign, assignment]
         gc.callbacks.append(self._collected)
         threading.Thread(target=self._look, daemon=True).start()
 
