@@ -112,10 +112,7 @@ def test_a_shared_file_that_is_no_cluster_is_refused(
             "TFPARALLEL_OUTPUT_DIR is 'gs://b/run', an address",
         ),
         ({environment.STEP_LOG: "yes"}, "TFPARALLEL_STEP_LOG is 'yes': give 1, or 0 for not"),
-        (
-            {environment.GRACE_SECONDS: "1m"},
-            "TFPARALLEL_GRACE_SECONDS is '1m': give a number from 0",
-        ),
+        ({environment.GRACE_SECONDS: "1m"}, "TFPARALLEL_GRACE_SECONDS is '1m': give whole seconds"),
     ],
 )
 def test_wrong_settings_are_refused(

@@ -71,7 +71,7 @@ def before_servers() -> None:
 def _join(
     cluster: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]
 ) -> tuple[int, object]:
-    cpu_devices = settings.whole(os.environ, environment.CPU_DEVICES) or 1
+    cpu_devices = settings.cpu_devices(os.environ)
     try:
         count = devices.prepare(cpu_devices, alone=False)
     except errors.UserCodeError as error:

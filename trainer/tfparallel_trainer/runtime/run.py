@@ -28,7 +28,10 @@ Observe = Callable[[setup.Ready, Callable[[Sequence[Any]], Any] | None], observe
 
 
 def train_to_end(course: engine.Course, observe: Observe) -> None:
-    """Train the user's model and leave the results in the output directory."""
+    """Train the user's model and leave the results in the output directory.
+
+    A run that ends early raises a TrainerError, or an error of TensorFlow's as it is.
+    """
     context = course.context
     chief = context.settings.cluster.is_chief
     with course.connected(), _leaving(course), _reporter(context) as reporter, course.watched():

@@ -124,8 +124,8 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
         source_dir=source,
         output_dir=output,
         job_uid=env.get(environment.JOB_UID, ""),
-        attempt=whole(env, environment.ATTEMPT),
-        cpu_devices=whole(env, environment.CPU_DEVICES) or 1,
+        attempt=positive(env, environment.ATTEMPT),
+        cpu_devices=cpu_devices(env),
         logs_steps=_switch(env, environment.STEP_LOG),
         progress=progress_target(env),
         grace_seconds=grace_seconds(env),
@@ -153,7 +153,7 @@ def tf_config(env: Mapping[str, str]) -> str | None:
         if config["task"]["type"] != tasks.EVALUATOR:
             cluster.pop(tasks.EVALUATOR, None)
         if "worker" in cluster:
-            cluster["worker"] = cluster["worker"][: whole(env, environment.WORKERS)]
+            cluster["worker"] = cluster["worker"][: positive(env, environment.WORKERS)]
     except OSError as error:
         raise errors.BadConfigurationError(
             f"${environment.CLUSTER_FILE} names {path}, which cannot be read: {error.strerror}."
@@ -184,13 +184,13 @@ def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
     return value
 
 
-def whole(env: Mapping[str, str], name: str, least: int = 1) -> int | None:
-    """Read a whole number; None where it is not set, a BadConfigurationError where it is none."""
+def positive(env: Mapping[str, str], name: str) -> int | None:
+    """Read a number from 1; None where the variable is not set, else a BadConfigurationError."""
     value = env.get(name)
     if value is None:
         return None
-    if not value.isdecimal() or int(value) < least:
-        raise errors.BadConfigurationError(f"${name} is {value!r}: give a number from {least}.")
+    if not value.isdecimal() or int(value) < 1:
+        raise errors.BadConfigurationError(f"${name} is {value!r}: give a number from 1.")
     return int(value)
 
 
@@ -207,10 +207,19 @@ def _seconds(env: Mapping[str, str], name: str) -> float | None:
     return seconds
 
 
+def cpu_devices(env: Mapping[str, str]) -> int:
+    """Read how many devices a CPU is divided into, or raise BadConfigurationError."""
+    return positive(env, environment.CPU_DEVICES) or 1
+
+
 def grace_seconds(env: Mapping[str, str]) -> int:
     """Read how long after SIGTERM this process is killed, or raise BadConfigurationError."""
-    seconds = whole(env, environment.GRACE_SECONDS, least=0)
-    return _GRACE_SECONDS if seconds is None else seconds
+    value = env.get(environment.GRACE_SECONDS, str(_GRACE_SECONDS))
+    if not value.isdecimal():
+        raise errors.BadConfigurationError(
+            f"${environment.GRACE_SECONDS} is {value!r}: give whole seconds, such as 30."
+        )
+    return int(value)
 
 
 def _switch(env: Mapping[str, str], name: str) -> bool:

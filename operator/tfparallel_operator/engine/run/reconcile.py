@@ -259,7 +259,7 @@ class Workers:
                 self._metrics.reconciled(outcome, time.perf_counter() - begun)
                 served = outcome not in metrics.UNSERVED
                 started = outcome is metrics.Outcome.STARTED
-            finally:  # Pods of other jobs go before the status of one that has its own.
+            finally:  # Pods of other jobs go before the first status of one whose pods exist.
                 self._queue.done(key, served=served, yields=started)
             await asyncio.sleep(0)  # A look with nothing to write has not waited.
 

@@ -1,5 +1,6 @@
 """Layers that are split over the tensor axis by their weights, each against itself unsplit."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from testing.trainer import split_group
+from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import assignment
 from tfparallel_trainer.engines.split.layers.rules import registry
@@ -169,7 +171,7 @@ def test_attention_by_heads(
     masked: bool,
     scores: bool,
 ) -> None:
-    assume(not ((masked or causal) and scores))  # the scores' mask is known to Keras alone
+    assume(not (masked and scores))  # the scores' mask is known to Keras alone
 
     def build() -> Any:
         tokens = keras.Input((4,), dtype="int32")
@@ -179,7 +181,9 @@ def test_attention_by_heads(
         outputs = layer(rows, other, use_causal_mask=causal, return_attention_scores=scores)
         return keras.Model(tokens, outputs)
 
-    run(build, ranks, "heads", training=True, counted=not options["dropout"])
+    lost = pytest.raises(errors.UserCodeError, match="split hangs a mask on what it gives")
+    with lost if causal and scores else contextlib.nullcontext():
+        run(build, ranks, "heads", training=True, counted=not options["dropout"])
 
 
 @few

@@ -9,11 +9,27 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-_NAMES = """
-EAGAIN EBUSY ECONNABORTED ECONNREFUSED ECONNRESET EHOSTDOWN EHOSTUNREACH EIO ENETDOWN ENETRESET
-ENETUNREACH ENOTCONN EPIPE EREMOTEIO ESTALE ETIMEDOUT
-"""
-_STORAGE = frozenset({socket.EAI_AGAIN, *(getattr(errno, name) for name in _NAMES.split())})
+_STORAGE = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.EIO,
+        errno.ENETDOWN,
+        errno.ENETRESET,
+        errno.ENETUNREACH,
+        errno.ENOTCONN,
+        errno.EPIPE,
+        errno.EREMOTEIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        socket.EAI_AGAIN,
+    }
+)
 _STORAGE_WORDS = tuple(
     f"{sign} {os.strerror(number)}" for number in _STORAGE if number > 0 for sign in (";", "]")
 )

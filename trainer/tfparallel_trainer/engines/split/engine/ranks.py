@@ -43,7 +43,10 @@ class Ranks:
     """What is called outside of steps, by the name of its program."""
 
     def begin(self, program: collectives.Program, shares: stage_worker.Shares) -> None:
-        """Start tracing a program for a batch that is divided in this way; too many are refused."""
+        """Start tracing a program for a batch that is divided in this way.
+
+        After too many ways it is a UserCodeError.
+        """
         variant = self.variants.setdefault((program, shares), len(self.variants))
         if variant >= collectives.MAX_VARIANTS:
             raise errors.UserCodeError(
@@ -60,7 +63,10 @@ class Ranks:
         return tuple(len(part) for part in order.split(examples, self.partition.mesh.data))
 
     def parts(self, batch: batching.Batch, shares: stage_worker.Shares) -> dict[int, Any]:
-        """This process's parts of a batch by place along the data axis, if others see them so."""
+        """This process's parts of a batch by their place along the data axis, as tensors.
+
+        If they are not divided as other processes think, it is a UserCodeError.
+        """
         converted: dict[int, Any] = {}
         for rank, part in zip(self.local, batch.parts, strict=True):
             count = 0 if part is None else len(nest.leaves(part)[0])
@@ -217,7 +223,10 @@ def build(
     places: Mapping[int, str],
     examples: batching.Source,
 ) -> Ranks:
-    """Build what this process's ranks have of a model, by rank on their devices."""
+    """Build what this process's ranks have of a model, by rank on their devices.
+
+    Functions of the user's that raise, or make what cannot be trained, are a UserCodeError.
+    """
     sample = examples.sample()
     _check(partition)
     local = [

@@ -94,7 +94,7 @@ def specs(
 
 
 def check_shape(node: graph.Node, tensor: Any, expected: Sequence[int | None]) -> None:
-    """Refuse (UserCodeError) a node that gives another shape than Keras was told."""
+    """Refuse (UserCodeError) a node that gives another shape than Keras recorded."""
     if not tf.TensorShape(expected).is_compatible_with(tensor.shape):
         raise errors.UserCodeError(
             f"{node.name} gives a tensor of the shape {tuple(tensor.shape)}, and Keras was told "

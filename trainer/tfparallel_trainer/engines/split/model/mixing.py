@@ -128,7 +128,7 @@ def _tried_fronts(
     """The copies of the batch in some outputs of a node, as a trial shows them.
 
     It is a UserCodeError if what it gives for an example depends on others or on its place. So it
-    is if that has another shape than Keras was told, or cannot be computed.
+    is if that has another shape than Keras recorded, or cannot be computed.
     """
     weights = {key: model.variables[key] for key in node.variables}
     if sum(math.prod(one.shape) for one in weights.values()) > _MOST_WEIGHTS:
@@ -267,7 +267,7 @@ def _is_same(one: Any, other: Any) -> bool:
 def _adds_mean(model: graph.Graph, node: graph.Node) -> bool:
     """Whether what a layer adds to the loss of a batch is the mean of what it adds to the halves.
 
-    That of Keras' own layers is, but for their regularizers. What is random is taken for a mean.
+    That of Keras' layers is, but for their regularizers.
     """
     regularizer = getattr(node.calls, "activity_regularizer", None)
     if operations.is_of_keras(node.calls) and regularizer is None:
@@ -282,12 +282,12 @@ def _adds_mean(model: graph.Graph, node: graph.Node) -> bool:
     specs = execution.specs(model, node, 2 * _HALF)
     if not traced.get_concrete_function(*specs).structured_outputs:
         return True
-    return all(_is_mean(model, node, traced, seed) for seed in range(_TRIALS))
+    return all(_is_mean(model, node, traced, trial) for trial in range(_TRIALS))
 
 
-def _is_mean(model: graph.Graph, node: graph.Node, traced: Any, seed: int) -> bool:
-    """Whether what is added for drawn numbers is a mean, or random."""
-    random = np.random.default_rng(seed)
+def _is_mean(model: graph.Graph, node: graph.Node, traced: Any, trial: int) -> bool:
+    """Whether what is added for the numbers of a trial is a mean, or random."""
+    random = np.random.default_rng(trial)
     draws = {one: _draw(random, model.tensors[one]) for one in node.inputs}
     variables = {key: _drawn_like(random, model.variables[key]) for key in node.variables}
 

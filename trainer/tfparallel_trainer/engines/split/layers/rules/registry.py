@@ -249,7 +249,7 @@ _RuleType = TypeVar("_RuleType", bound=type[Rule])
 def rule(*layers: type) -> Callable[[_RuleType], _RuleType]:
     """Say that a class is a rule for these classes of layers, and not for their subclasses.
 
-    Rules of one layer are tried in the order in which they are given, before those built in. What
+    Rules of one layer are tried in the order of their registration, before those built in. What
     is no rule, or has no name, is a UserCodeError.
     """
 
