@@ -134,4 +134,8 @@ class TroubledWorld(builders.World):
 
 
 def _resources(pod: Mapping[str, Any]) -> list[Any]:
-    return [one.get("resources") or {} for one in pod["spec"]["containers"]]
+    """Return what each container asks for, as the API server fills it in."""
+    asked = [one.get("resources") or {} for one in pod["spec"]["containers"]]
+    return [
+        {**one, "requests": {**one.get("limits", {}), **one.get("requests", {})}} for one in asked
+    ]

@@ -19,6 +19,7 @@ from tfparallel_operator.core.life import (
     training,
 )
 from tfparallel_operator.core.pods import claims, config
+from tfparallel_operator.core.status import conditions
 
 Phase = Callable[[context.DecisionContext], decision.Decision | None]
 
@@ -60,14 +61,24 @@ def decide(
     described = dataclasses.replace(before, status=_describe(before))
     decided = next(filter(None, (phase(described) for phase in PHASES)))
     overdue, look_again_at = cleanup.force_deletions(children.pods, now)
+    status = _with_attempt_of(children.pods, decided.status)
     return dataclasses.replace(
         decided,
-        status=decided.status.model_copy(update={"observed_generation": generation}),
+        status=status.model_copy(update={"observed_generation": generation}),
         events=(*events, *decided.events),
         deletions=(*decided.deletions, *overdue),
         changes=(*config.changes(requested, settings, children.config), *decided.changes),
         wake_at=deadlines.earliest(decided.wake_at, look_again_at),
     )
+
+
+def _with_attempt_of(
+    pods: tuple[observation.Pod, ...], status: job_status.JobStatus
+) -> job_status.JobStatus:
+    """Return the status of a job that rests with the attempt that began before any status."""
+    attempt = max((pod.attempt for pod in pods), default=0)
+    counted = status.model_copy(update={"attempt": attempt})
+    return status if status.attempt or conditions.begun(counted) else counted
 
 
 def _describe(context: context.DecisionContext) -> job_status.JobStatus:

@@ -130,6 +130,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def pod_exits(self, data: st.DataObject, code: int) -> None:
         pod = self._pick(data)
         if not pod.phase.ended and pod.uid not in self.world.unreachable:
+            self._place(pod.attempt)
             self.world.exit(pod.name, code)
             if code == 137 and data.draw(st.booleans()):
                 killed = dataclasses.replace(builders.an_exit(code), reason=failure.OOM_KILLED)
@@ -140,6 +141,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def pod_is_evicted(self, data: st.DataObject) -> None:
         pod = self._pick(data)
         if not pod.phase.ended:
+            self._place(pod.attempt)
             self.world.update(pod.name, phase=observation.Phase.FAILED, disrupted=True)
             self._take(pod)
 
@@ -167,6 +169,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def node_dies(self, data: st.DataObject) -> None:
         pod = self._pick(data)
         if not pod.phase.ended:
+            self._place(pod.attempt)
             self.world.lose_node(pod.name)
             self._take(pod)
 
@@ -248,7 +251,8 @@ class JobMachine(stateful.RuleBasedStateMachine):
         assert total >= 0
         assert failures >= 0 or status.attempt - 1 in self.taken
         begun = status.attempt - before.attempt
-        assert 0 <= begun <= max(1, total)
+        # Pods of a spec that was edited before there was a status are an attempt of their own.
+        assert 0 <= begun <= max(1 if before.attempt else 2, total)
         rested = conditions.finished(before) or conditions.holds(before, names.Condition.SUSPENDED)
         queued = conditions.denied(before, names.Condition.ADMITTED)
         if not (rested or queued or before.attempt == 0 or status.workers != before.workers):
@@ -312,7 +316,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def _check_gang(self) -> None:
         """See that Kubernetes, if it has placed no pod, finds as many as it is to place."""
         pods = self.world.pods.values()
-        if any(pod.phase is not observation.Phase.PENDING for pod in pods):
+        if any(pod.node or pod.phase is not observation.Phase.PENDING for pod in pods):
             return
         for (version, name), group in self.world.groups.items():
             if version.startswith("scheduling.k8s.io/"):
@@ -385,6 +389,12 @@ class JobMachine(stateful.RuleBasedStateMachine):
         """Note that the cluster takes a pod: only that excuses failures of its attempt."""
         if pod.replica.role is not types.Role.EVALUATOR:
             self.taken.add(pod.attempt)
+
+    def _place(self, attempt: int) -> None:
+        """Have the pods of an attempt on nodes: where one has run, its gang has its places."""
+        for pod in self.world.pods.values():
+            if pod.attempt == attempt:
+                self.world.update(pod.name, node=pod.node or "node")
 
     def _pick(self, data: st.DataObject) -> observation.Pod:
         return self.world.pods[data.draw(st.sampled_from(sorted(self.world.pods)))]

@@ -82,6 +82,16 @@ def test_a_job_that_is_suspended_before_the_status_gives_its_pods_back() -> None
     assert world.status.state is names.State.SUSPENDED
 
 
+def test_what_began_before_the_status_is_an_attempt_of_its_own() -> None:
+    """Else a pod on a dead node and the one after it would be one to what fences checkpoints."""
+    world = started()
+    for suspend in (True, False):
+        world.edit(suspend=suspend)
+        world.settle()
+    assert (world.status.attempt, world.status.restarts.disruption) == (2, 0)
+    assert len(set(world.created)) == len(world.created) == 2 * len(ALL_PODS)
+
+
 def test_a_pod_that_ends_before_the_status_counts() -> None:
     world = started()
     world.run()
