@@ -170,7 +170,7 @@ def machine(desk: Desk) -> Sections:
 
 def cluster(desk: Desk, namespace: namespaces.Namespace) -> Sections:
     """Yield the captures of a cluster: a job trains, succeeds, waits, fails and is changed."""
-    volumes.provide(namespace)
+    volumes.provide(namespace, "digits")
     yield "doctor", [desk.capture(f"tfparallel {verb}") for verb in ("version", "doctor")]
     line = f"tfparallel submit {JOB} --claim 1Gi --set spec.trainer.epochs={EPOCHS}"
     with desk.open(line) as recording:

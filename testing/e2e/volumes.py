@@ -87,23 +87,23 @@ def make(namespace: namespaces.Namespace, claim: str) -> Volume:
     return volume
 
 
-def provide(namespace: namespaces.Namespace, name: str = STORAGE_CLASS) -> Volume:
-    """Have a volume for the next claim that names no class, by a default class like kind's.
+def provide(namespace: namespaces.Namespace, claim: str) -> Volume:
+    """Have a volume for a claim that is yet to come and names no class, by a default class.
 
-    kind's provisioner pulls an image to make a folder; here the folder is made before. The class
-    offers what kind's does: ReadWriteOnce, bound when a pod is scheduled. Each volume of a
-    namespace has a name of its own.
+    kind's provisioner pulls an image to make a folder; here the folder is made before, and kept for
+    this claim: other namespaces have claims that wait. The class offers what kind's does:
+    ReadWriteOnce.
     """
-    volume, folder = _folder(namespace, name)
-    namespace.apply(
-        _storage_class(), _persistent_volume(volume.name, folder, STORAGE_CLASS, "ReadWriteOnce")
-    )
+    volume, folder = _folder(namespace, claim)
+    body = _persistent_volume(volume.name, folder, STORAGE_CLASS, "ReadWriteOnce")
+    body["spec"]["claimRef"] = {"namespace": namespace.name, "name": claim}
+    namespace.apply(_storage_class(), body)
     return volume
 
 
-def _folder(namespace: namespaces.Namespace, name: str) -> tuple[Volume, namespaces.Object]:
+def _folder(namespace: namespaces.Namespace, claim: str) -> tuple[Volume, namespaces.Object]:
     """A folder of the node that any user may write to, and how a volume refers to it."""
-    volume = Volume(Keeper(namespace.cluster), f"{namespace.name}-{name}")
+    volume = Volume(Keeper(namespace.cluster), f"{namespace.name}-{claim}")
     volume.keeper.run("install", "--directory", "--mode=777", f"{MOUNT}/{volume.name}")
     return volume, _host_path(namespace.cluster, volume.name)
 

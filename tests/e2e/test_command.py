@@ -63,7 +63,7 @@ def command(tmp_path: pathlib.Path, namespace: namespaces.Namespace) -> Command:
 def test_a_folder_becomes_a_job_that_is_followed_to_its_end(
     command: Command, namespace: namespaces.Namespace
 ) -> None:
-    volumes.provide(namespace)
+    volumes.provide(namespace, "results")
     code, out, err = command("submit", "job.yaml", "--claim", "1Gi")
     assert code == 0, namespace.describe("lines")
     assert {f"[{name}] a line of the module" for name in ("chief-0", "worker-0")} <= {

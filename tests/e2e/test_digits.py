@@ -59,7 +59,7 @@ class Run:
 def run(module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory) -> Run:
     namespace = module_namespace
     folder = tmp_path_factory.mktemp("readme")
-    volume = volumes.provide(namespace)
+    volume = volumes.provide(namespace, "digits")
     operator.uninstall(namespace.cluster)
     shell = terminal.shell(namespace, folder)
     *before, watch, logs = (command.line for command in COMMANDS)

@@ -32,7 +32,7 @@ def shell(namespace: namespaces.Namespace, tmp_path: Path) -> terminal.Shell:
 def test_the_page_on_kind_leads_to_a_model(
     cluster: handle.Cluster, namespace: namespaces.Namespace, shell: terminal.Shell
 ) -> None:
-    volumes.provide(namespace)
+    volumes.provide(namespace, "digits")
     for name in ("charts", "examples"):
         (shell.folder / name).symlink_to(paths.ROOT / name)
     _, *blocks = pages.blocks(

@@ -100,7 +100,7 @@ def test_packages_come_from_the_index_that_the_job_names(
         {"name": name, "value": value} for name, value in variables.items()
     ]
     (folder / "job.yaml").write_text(yaml.safe_dump(job), encoding="utf-8")
-    volumes.provide(namespace)
+    volumes.provide(namespace, "requirements")
     serve = [sys.executable, "-m", "http.server", f"--bind={host}", f"--directory={index}", port]
     with serving(namespace.cluster, endpoint, serve, tmp_path / "log"):
         train(namespace, folder)

@@ -73,7 +73,7 @@ def job(name: str, namespace: namespaces.Namespace, *requirements: str) -> names
 def test_code_packages_settings_and_claims_reach_every_replica(
     namespace: namespaces.Namespace,
 ) -> None:
-    volume = volumes.provide(namespace)
+    volume = volumes.provide(namespace, "brought-results")
     body = job("brought", namespace, "addon")
     body["spec"]["trainer"]["checkpoint"] = {"claim": "results"}
     body["spec"]["volumeClaimTemplates"] = [objects.claim_template("results")]

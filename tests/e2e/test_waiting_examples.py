@@ -29,7 +29,7 @@ def make_namespace(cluster: handle.Cluster) -> Iterator[namespaces.Make]:
 
 def train(namespace: namespaces.Namespace, example: str) -> namespaces.Object:
     """Apply an example as its page does, and return the status of its job at the end."""
-    volumes.provide(namespace)
+    volumes.provide(namespace, example)
     namespace.kubectl("apply", f"--kustomize={paths.EXAMPLES / example}")
     status: namespaces.Object = namespace.wait_ended(example, SECONDS)["status"]
     assert status["state"] == "Succeeded", namespace.describe(example)
