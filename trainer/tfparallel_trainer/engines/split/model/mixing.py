@@ -219,7 +219,8 @@ def _computed(
 
     try:
         with tf.device("CPU:0"):
-            return {one: tensor.numpy() for one, tensor in run(tensors, variables).items()}
+            traced = run.get_concrete_function(tensors, variables)
+            return {one: tensor.numpy() for one, tensor in traced(tensors, variables).items()}
     except errors.TrainerError:
         raise
     except Exception as error:
