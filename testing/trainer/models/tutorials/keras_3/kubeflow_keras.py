@@ -92,7 +92,7 @@ def main(args):
         model_path = args.saved_model_dir
     else:
         # Each worker takes part in saving, and needs a path of its own.
-        model_path = args.saved_model_dir + "/worker_tmp_" + str(TASK_INDEX)
+        model_path = args.saved_model_dir + "_worker_tmp_" + str(TASK_INDEX)
     multi_worker_model.save(model_path + ".keras")
     print(f"accuracy {history.history['accuracy'][-1]:.3f}", flush=True)
 
