@@ -76,6 +76,14 @@ def run_or_refuse(
         assert "The layer split (" in str(error)
 
 
+def is_shifted(rank: int, length: int, stride: int, padding: str) -> bool:
+    """Whether TensorFlow itself computes a convolution in 64 bits wrongly on a CPU.
+
+    Of volumes it takes the padding that a window shorter than its stride lacks from the front.
+    """
+    return rank == 3 and padding == "same" and stride - length > 1
+
+
 @few
 @given(
     rank=st.integers(1, 3),
@@ -100,6 +108,7 @@ def test_convolutions(
     bias: bool,
 ) -> None:
     assume(stride == 1 or dilation == 1)
+    assume(not is_shifted(rank, length, stride, padding))
     dims = (height, *[5, 4][: rank - 1], 2)
 
     def make() -> Any:
@@ -174,6 +183,7 @@ def test_transposed_convolutions(
     rank: int, height: int, count: int, length: int, stride: int, padding: str, more: int | None
 ) -> None:
     assume(more is None or more < stride)
+    assume(not is_shifted(rank, length, stride, padding))
     dims = (height, *[3, 2][: rank - 1], 2)
 
     def make() -> Any:
