@@ -222,6 +222,20 @@ def test_a_model_that_computes_each_example_by_itself_is_not(name: str) -> None:
     mixing.check(recorded(SEPARATE[name]))
 
 
+def test_a_layer_that_not_every_process_may_hold_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Weighted(Centered):
+        def build(self, shape: Any) -> None:
+            self.factors = self.add_weight(shape=shape[1:])
+
+    model = recorded(lambda x: Weighted(always=True)(x))
+    with pytest.raises(errors.UserCodeError, match=r"computes with all examples"):
+        mixing.check(model)
+    monkeypatch.setattr(mixing, "_MOST_WEIGHTS", 11)
+    mixing.check(model)
+
+
 class Adds(keras.layers.Layer):
     """Adds what a function makes of its inputs, and of a number for each feature, to the loss."""
 
