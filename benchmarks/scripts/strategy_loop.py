@@ -58,7 +58,7 @@ def _parts(x, y, batch, at):
     def part(number):
         step, replica = number // local, at.input_pipeline_id * local + number % local
         taken = rows[step * batch : (step + 1) * batch]
-        size = -(-tf.shape(taken)[0] // replicas)
+        size = -(-tf.shape(taken, out_type=tf.int64)[0] // replicas)
         taken = taken[replica * size : (replica + 1) * size]
         return tf.gather(images, taken), tf.gather(labels, taken)
 
