@@ -13,7 +13,7 @@ KEEPER_NAMESPACE = "volumes"
 """Its pod is root on a folder of the node, which the namespaces of tests forbid."""
 
 MOUNT = "/volume"
-STORAGE_CLASS = "standard"
+_STORAGE_CLASS = "standard"
 _LABEL = "tfparallel.dev/test-volume"
 
 
@@ -95,7 +95,7 @@ def provide(namespace: namespaces.Namespace, claim: str) -> Volume:
     ReadWriteOnce.
     """
     volume, folder = _folder(namespace, claim)
-    body = _persistent_volume(volume.name, folder, STORAGE_CLASS, "ReadWriteOnce")
+    body = _persistent_volume(volume.name, folder, _STORAGE_CLASS, "ReadWriteOnce")
     body["spec"]["claimRef"] = {"namespace": namespace.name, "name": claim}
     namespace.apply(_storage_class(), body)
     return volume
@@ -118,7 +118,7 @@ def _storage_class() -> namespaces.Object:
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
         "metadata": {
-            "name": STORAGE_CLASS,
+            "name": _STORAGE_CLASS,
             "labels": {_LABEL: ""},
             "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
         },

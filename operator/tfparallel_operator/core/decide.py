@@ -76,9 +76,10 @@ def _with_attempt_of(
     pods: tuple[observation.Pod, ...], status: job_status.JobStatus
 ) -> job_status.JobStatus:
     """Return the status of a job that rests with the attempt that began before any status."""
-    attempt = max((pod.attempt for pod in pods), default=0)
-    counted = status.model_copy(update={"attempt": attempt})
-    return status if status.attempt or conditions.begun(counted) else counted
+    if status.attempt or not pods:
+        return status
+    counted = status.model_copy(update={"attempt": max(pod.attempt for pod in pods)})
+    return status if conditions.begun(counted) else counted
 
 
 def _describe(context: context.DecisionContext) -> job_status.JobStatus:

@@ -95,6 +95,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
         self.spent: int | None = None
         self.taken: set[int] = set()
         self.vanished_early = False
+        self.began_unrecorded = False
         self.newer = False
 
     @stateful.rule(writes=st.integers(0, 4))
@@ -251,8 +252,9 @@ class JobMachine(stateful.RuleBasedStateMachine):
         assert total >= 0
         assert failures >= 0 or status.attempt - 1 in self.taken
         begun = status.attempt - before.attempt
-        # Pods of a spec that was edited before there was a status are an attempt of their own.
-        assert 0 <= begun <= max(1 if before.attempt else 2, total)
+        # Pods of before the first status count as an attempt, if their spec was edited meanwhile.
+        assert 0 <= begun <= max(1 + self.began_unrecorded, total)
+        self.began_unrecorded = not status.attempt and bool(self.world.created)
         rested = conditions.finished(before) or conditions.holds(before, names.Condition.SUSPENDED)
         queued = conditions.denied(before, names.Condition.ADMITTED)
         if not (rested or queued or before.attempt == 0 or status.workers != before.workers):

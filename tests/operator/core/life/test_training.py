@@ -82,7 +82,7 @@ def test_a_job_that_is_suspended_before_the_status_gives_its_pods_back() -> None
     assert world.status.state is names.State.SUSPENDED
 
 
-def test_what_began_before_the_status_is_an_attempt_of_its_own() -> None:
+def test_what_began_before_the_status_counts_as_an_attempt() -> None:
     """Else a pod on a dead node and the one after it would be one to what fences checkpoints."""
     world = started()
     for suspend in (True, False):

@@ -79,7 +79,7 @@ def run_or_refuse(
 def is_shifted(rank: int, length: int, stride: int, padding: str) -> bool:
     """Whether TensorFlow itself computes a convolution in 64 bits wrongly on a CPU.
 
-    Of volumes it takes the padding that a window shorter than its stride lacks from the front.
+    Its windows over a volume begin too late where the padding would be negative.
     """
     return rank == 3 and padding == "same" and stride - length > 1
 

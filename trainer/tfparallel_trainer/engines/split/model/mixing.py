@@ -212,14 +212,13 @@ def _computed(
 ) -> dict[int, Any]:
     """What a node gives, as arrays by the tensor's number; if it fails, it is a UserCodeError."""
 
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def run(inputs: Mapping[int, Any], values: Mapping[str, Any]) -> dict[int, Any]:
         known = execution.run_nodes(model, [node], inputs, values, training).tensors
         return {one: known[one] for one in node.outputs if known[one] is not None}
 
     try:
         with tf.device("CPU:0"):
-            traced = run.get_concrete_function(tensors, variables)
+            traced = tf.function(run, autograph=False).get_concrete_function(tensors, variables)
             return {one: tensor.numpy() for one, tensor in traced(tensors, variables).items()}
     except errors.TrainerError:
         raise
