@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import pathlib
 import re
 import statistics
@@ -31,7 +32,13 @@ def run(file: pathlib.Path, folder: pathlib.Path, *changes: str) -> tuple[str, p
     length = ("spec.trainer.epochs=null", f"spec.trainer.steps={STEPS}")
     settings = [f"--set={change}" for change in (*length, *changes)]
     done = subprocess.run(
-        [*command, *settings], cwd=folder, check=False, capture_output=True, text=True, timeout=400
+        [*command, *settings],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "400"},  # else headings break where nobody has a terminal
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=400,
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     job = yaml.safe_load(file.read_text())
