@@ -51,9 +51,10 @@ def meet(
 def join(processes: tasks.Cluster, connections: "Rendezvous") -> object:
     """Start TensorFlow's cluster, before anything else of it; what this gives holds the cluster."""
     with cluster.limited(), connections.guarded():
-        strategy: object = tf.distribute.MultiWorkerMirroredStrategy(
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
             cluster_resolver=resolver(processes, processes.addresses())
         )
+    _keep_server(strategy.extended)
     return strategy, connections
 
 
@@ -164,6 +165,16 @@ class Rendezvous(cluster.Listener):
             self._hold(name, connection)
         else:  # somebody looked whether the port is open
             connection.close()
+
+
+def _keep_server(extended: Any) -> None:
+    """Let later strategies of a script use the server of this one.
+
+    Each would reset the collectives of the server. A group that a faster peer has asked for by
+    then would be lost, and all processes would wait for it.
+    """
+    type(extended)._std_server_started = True
+    type(extended)._enable_check_health = False  # the coordination service notices lost peers
 
 
 def _greeting(name: str) -> bytes:
