@@ -118,6 +118,7 @@ for epoch in range(4):
 
 loss = coordinator.schedule(step_fn, args=(per_worker_iterator,))
 print(f"Final loss is {loss.fetch():.3f}", flush=True)
-features, labels = preprocess(examples)
-right = tf.equal(tf.cast(model(features) > 0.5, labels.dtype), labels)
-print(f"accuracy {tf.reduce_mean(tf.cast(right, tf.float32)).numpy():.3f}", flush=True)
+features, labels = next(iter(dataset_fn(None)))
+evaluation = tf.keras.metrics.Accuracy()
+evaluation.update_state(labels, tf.cast(tf.math.greater(model(features), 0.5), tf.int64))
+print(f"accuracy {evaluation.result().numpy():.3f}", flush=True)
