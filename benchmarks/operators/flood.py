@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import json
 import pathlib
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from typing import Any
 
 from benchmarks import processes, results
 from benchmarks.operators import arena, contestants, load, usage
@@ -57,6 +59,7 @@ class Others:
         self._api = work.place.api
         self._jobs = jobs
         self._workers = workers
+        self._turns = itertools.count()
         self._running = dict.fromkeys(jobs, 0)
         """How many pods of each job run, as their statuses say."""
         self._seen = asyncio.Condition()
@@ -66,7 +69,7 @@ class Others:
         namespace = self._work.place.namespace
         version = (await self._api.list(resources.JOBS, namespace)).version
         async for event in self._api.watch(resources.JOBS, namespace, version):
-            name = event.object["metadata"]["name"]
+            name = event.object["metadata"].get("name")  # A bookmark has none.
             if name in self._running:
                 roles = (event.object.get("status") or {}).get("replicas") or {}
                 self._running[name] = roles.get("Worker", {}).get("running", 0)
@@ -79,8 +82,8 @@ class Others:
         tasks = []
         for number in range(round(seconds * RATE)):
             await asyncio.sleep(max(0.0, begun + number / RATE - time.monotonic()))
-            job = self._jobs[number % len(self._jobs)]
-            tasks.append(asyncio.create_task(self._change(job, number // len(self._jobs))))
+            turn, job = divmod(next(self._turns), len(self._jobs))
+            tasks.append(asyncio.create_task(self._change(self._jobs[job], turn)))
         return list(await asyncio.gather(*tasks))
 
     async def _change(self, job: str, turn: int) -> float:
@@ -128,7 +131,7 @@ async def rows(place: contestants.Place, size: results.Size) -> list[results.Res
                 port,
                 float(size.seconds),
             )
-            async with _following(others):
+            async with _beside(others.follow()):
                 peace = await _sample(work, others, size.seconds / 2)
                 resident = usage.resident(running.pid)
                 used = usage.cpu_seconds(running.pid)
@@ -141,13 +144,12 @@ async def rows(place: contestants.Place, size: results.Size) -> list[results.Res
 
 
 @contextlib.asynccontextmanager
-async def _following(others: Others) -> AsyncIterator[None]:
-    task = asyncio.create_task(others.follow())
-    try:
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Let something without an end go on meanwhile; what it raises ends the rest too."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(work)
         yield
-    finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
@@ -183,14 +185,11 @@ async def _sample(work: load.Load, others: Others, seconds: float) -> Sample:
         for item in listing.items:
             note(item)
         async for event in api.watch(resources.LEASES, namespace, listing.version):
-            note(event.object)
+            if event.type != "BOOKMARK":
+                note(event.object)
 
-    task = asyncio.create_task(follow())
-    try:
+    async with _beside(follow()):
         delays = await others.delays(seconds)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
     return Sample(delays, renewals)
 
 
