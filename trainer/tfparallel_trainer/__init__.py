@@ -1,7 +1,6 @@
 """Trains Keras 3 models on many devices and processes; knows TensorFlow and no Kubernetes.
 
-`fit` and `start` are for people's own scripts (docs/how-to/fit.md), `Phase` for their training
-steps.
+`fit` and `start` are for scripts of one's own (docs/how-to/fit.md), `Phase` for training steps.
 """
 
 from typing import Any

@@ -69,8 +69,7 @@ def main(arguments: Sequence[str], env: Mapping[str, str]) -> exits.Exit:
 def unpack(chunks: pathlib.Path, sha256: str, folder: pathlib.Path) -> int:
     """Unpack an archive of this digest into a folder, and return how many files it has.
 
-    Its chunks are the files of another folder, in the order of their names. What is no such archive
-    is a BadConfigurationError.
+    Its chunks are a folder's files, ordered by name. No such archive is a BadConfigurationError.
     """
     parts = sorted(file for file in chunks.iterdir() if file.name.isdecimal())
     count = 0

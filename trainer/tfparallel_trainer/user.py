@@ -54,8 +54,7 @@ class Module:
     path: pathlib.Path
     functions: Mapping[str, Callable[..., Any]]
     seeded: Callable[[int], contextlib.AbstractContextManager[None]] = random_state.seeded_for_good
-    """Gives the context with random generators of a seed, in which a model is built and data
-    functions are called."""
+    """Gives the context with generators of a seed, in which functions of the user are called."""
     moved: Callable[[str], None] = lambda _: None
     """Hears that a call begins and ends."""
 

@@ -3,9 +3,8 @@
 `part-00000.bin` holds the pieces of variables that the first process has, one after the other.
 `part-00000.json` says where each lies in its variable, and has the CRC-32 of each block of its
 rows. A part's index is written when all of its data is stored and has been read back. When all
-parts are there, and together hold every element of every variable once, `directory.publish` writes
-`index.json` and makes the directory an entry. So an entry is whole unless the storage damaged it,
-which the sums show.
+parts together hold every element of every variable once, `directory.publish` writes `index.json`
+and makes the directory an entry: whole, unless the storage damages it, which the sums show.
 """
 
 import json

@@ -1,9 +1,8 @@
 """The addresses of processes: to listen, to reach others, and to notice that they have ended.
 
 TensorFlow notices at once only when a message is under way, and otherwise by missed heartbeats
-after about ten seconds. A process that has ended no longer listens at its port, so each process
-looks whether the next one and the chief still do; a frozen peer or a lost node is left to the
-heartbeats.
+after about ten seconds. A process that has ended does not listen, so each process looks whether the
+next one and the chief still do; a frozen peer or a lost node is left to the heartbeats.
 """
 
 import contextlib
@@ -62,8 +61,7 @@ def reach(
 def limited(seconds: int = _JOIN_SECONDS) -> Iterator[None]:
     """Let TensorFlow start a cluster in the body; end the process when that takes too long.
 
-    A peer whose node is lost would block it forever, out of Python's reach. The kernel's alarm
-    then ends the process, and so does SIGTERM.
+    A peer whose node is lost would block it forever. The kernel's alarm ends it, as SIGTERM does.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -6,9 +6,9 @@ ranks can form a group, in one process or in many. Three rules keep every rank i
 * Each group has an ordering token per rank, so its operations run in the order they were traced.
 * An operation's instance key follows from its program and its position there, never from a counter
   of traces. A rank that traces a program again meets the others all the same.
-* No operation has a time limit of TensorFlow's own. Each keeps a thread asleep until the limit is
-  over, even when the operation ended long ago. So a few thousand steps exhaust the machine's
-  threads. Lost peers are told by TensorFlow's heartbeat and by `comms.cluster`.
+* No operation has a time limit of TensorFlow's own. Each would keep a thread asleep until its
+  limit, even after its end, so a few thousand steps exhaust the machine's threads. Lost peers are
+  noticed by TensorFlow's heartbeat and `comms.cluster`.
 """
 
 import enum
@@ -140,9 +140,8 @@ class Communicator:
     ) -> tuple[dict[int, tf.Tensor], list[tf.Operation]]:
         """Let members give each other tensors, each from one member to one other.
 
-        Deliveries do not wait for each other. Two members are a group of their own for them; that
-        was measured faster than an exchange or a gathering among all members, and nothing is sent
-        that nobody needs.
+        Deliveries do not wait for each other. Every two members are a group of their own: measured
+        faster than an exchange or a gathering among all, and nothing is sent that nobody needs.
 
         Args:
             routes: (source, target) of each delivery, the same on every member.

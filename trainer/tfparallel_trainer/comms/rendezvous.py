@@ -1,10 +1,9 @@
 """How the processes of a job meet before TensorFlow starts, and learn who ends before it has.
 
-TensorFlow waits for a missing peer forever, silently, and holds Python's lock meanwhile, so no
-thread and no signal handler runs. So the processes meet first: each listens at its address, and
-every two get connected. A connection lasts as long as its processes, so its end shows that a peer
-has ended. This process sees it while it waits for others, and a small second program (`sentinel`)
-while TensorFlow starts.
+TensorFlow waits for a missing peer forever, silently, and holds Python's lock: no thread and no
+signal handler runs. So the processes meet first: each listens at its address, and every two get
+connected. A connection lasts as long as its processes, so its end shows that a peer has ended: to
+this process while it waits, to a small second program (`sentinel`) while TensorFlow starts.
 """
 
 import contextlib

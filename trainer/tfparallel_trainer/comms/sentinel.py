@@ -3,10 +3,9 @@
 Usage: sentinel.py PID OWN_NAME FAILURE_FILE NAME=FD,FD...
 
 TensorFlow would wait for that peer forever, and lets no other thread of Python run meanwhile. So
-this is a program of its own, which inherits the connections with the peers and writes the sentence
-that the process itself cannot write. It imports the standard library alone and is run by its path,
-with `python -I -S`, so that it starts in a few hundredths of a second; it ends with its standard
-input, which the process holds.
+this program inherits the connections with the peers and writes the sentence that the process cannot
+write. It imports the standard library alone and is run by its path with `python -I -S`, to start in
+hundredths of a second; it ends with its standard input, which the process holds.
 """
 
 import contextlib

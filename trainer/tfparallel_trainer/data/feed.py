@@ -39,8 +39,7 @@ class Feed:
     """The batches of all epochs, prepared before they are asked for.
 
     The user's data function runs in the thread that asks for batches; only what reads, converts and
-    cuts examples runs in one of its own. The place is that of the batches that are given, so it
-    knows nothing of what is prepared.
+    cuts examples runs in one of its own. The place counts what is given, not what is prepared.
     """
 
     def __init__(self, source: batching.Source) -> None:

@@ -1,12 +1,10 @@
 """Examples that are found by their number and prepared one by one, several at once.
 
 The order is that of arrays, and a process prepares only the examples of its own ranks. What is
-random about an example follows from the seed, the epoch and its number, so it does not depend on
-who prepares it or when.
+random about one follows from the seed, the epoch and its number, not from who prepares it.
 
 A record of a TFRecord file is 8 bytes of length, 4 of the length's checksum, the content, and 4 of
-its checksum. One small read a record finds where all of them begin; then any can be read without
-the others.
+its checksum. One small read a record finds where all begin; then any is read without others.
 """
 
 import array

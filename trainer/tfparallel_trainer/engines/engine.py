@@ -175,8 +175,7 @@ class Synchronous:
     ) -> None:
         """Take the replicas of this process, and the examples to evaluate on.
 
-        The last three are the mesh's own where they are absent: `report` gives the metrics over all
-        ranks, and `barrier` waits for them.
+        The last three are the mesh's where absent: `report` gives metrics, `barrier` waits for all.
         """
         self._replicas = replicas
         self._step = step
@@ -251,8 +250,7 @@ class Course(abc.ABC):
     def prepared(self) -> Prepared:
         """Build what is trained, load the data and restore the newest checkpoint.
 
-        As soon as there is a barrier, it is the course's: nobody leaves before all have come to it,
-        if all end alike.
+        The course's, once there is a barrier: if all end alike, nobody leaves before all have come.
         """
 
     @abc.abstractmethod

@@ -84,13 +84,11 @@ def fit(
 
     Args:
         model: a compiled model, or a function that returns one.
-        x, y and the others up to validation_freq: as in Keras; batch_size is that of all replicas
-            together.
+        x, y and the others up to validation_freq: as in Keras; batch_size is of all replicas.
         seed: of the order of examples, and of the model that a function builds.
         output_dir: a folder for checkpoints and logs, the same for all processes; a run that is
             started again goes on from there. None: nothing is written.
-        save_every_steps, save_every_minutes, keep: when to save besides each epoch's end, and how
-            many checkpoints stay.
+        save_every_steps, save_every_minutes, keep: when to save within epochs; how many stay.
         on_non_finite_loss: "Stop" raises, "Continue" leaves the step's update out.
         max_staleness: with parameter servers, how old a gradient may be.
         start_timeout_seconds: how long peers are waited for.

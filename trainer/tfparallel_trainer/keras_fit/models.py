@@ -39,8 +39,7 @@ class Models:
     def seeded(self, seed: int) -> contextlib.AbstractContextManager[None]:
         """The random generators while the next model is built, and data are opened.
 
-        The caller's model draws from the script's generators, as in Keras' fit: each new model of a
-        script gets new weights.
+        The caller's model draws from the script's generators: each new one gets new weights.
         """
         is_own = not self._by_function and self._trained is None
         return contextlib.nullcontext() if is_own else random_state.seeded(seed)

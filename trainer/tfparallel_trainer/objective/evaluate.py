@@ -105,9 +105,8 @@ def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
 def losses(replica: replica.Replica, totals: Any, penalty: float | None = None) -> dict[str, float]:
     """The loss over all examples, and with several outputs that of each, as any replica names it.
 
-    Totals [2, terms] are the sum over all examples of what `sums_of` gives. The penalty is the
-    regularisation of all weights; absent: of the replica's. If no example counts, it is a
-    UserCodeError.
+    Totals [2, terms] are the sum over all examples of what `sums_of` gives. The penalty regularises
+    all weights; absent: the replica's. If no example counts: UserCodeError.
     """
     if penalty is None:
         penalty = sum(float(phase.penalty()) for phase in replica.computations)

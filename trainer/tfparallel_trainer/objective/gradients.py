@@ -4,9 +4,8 @@ A sparse gradient (tf.IndexedSlices, from an embedding) names some rows several 
 optimizers do not treat it as the dense gradient of the same sum: Adam squares each mention of a row
 by itself, and clipping takes the norm over mentions. So what one process with the whole batch would
 have depends on what names the rows (`lookups`). Where the examples do, the mentions of all ranks
-are gathered, in the order of the examples; that also costs the rows that were touched, not the
-whole table. Where they do not, as in a table of positions, each rank has the same mentions, and
-their values are added up.
+are gathered, in the order of the examples; that costs the rows that were touched, not the table.
+Where they do not (a table of positions), all ranks have the same mentions, whose values are added.
 """
 
 import dataclasses

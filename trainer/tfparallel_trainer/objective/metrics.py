@@ -110,9 +110,8 @@ def _contribution(variable: Any, replica: replica.Replica) -> tf.Tensor:
 def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:
     """Refuse (UserCodeError) a metric of the user's that cannot be added up over replicas.
 
-    Those of Keras itself can be, all of them. The model's metrics are built and reset, and
-    `forward` calls it on the sample: (x, y, sample_weight) of one example, as tensors with a
-    leading axis of 1.
+    All of Keras' own can be. The model's metrics are built and reset, and `forward` calls it on the
+    sample: (x, y, sample_weight) of one example, tensors [1, …].
     """
     compiled = _of_users(one for metric in model.metrics for one in getattr(metric, "metrics", ()))
     attached = _of_users(model.metrics)  # those of layers

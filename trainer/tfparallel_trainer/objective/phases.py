@@ -1,8 +1,8 @@
 """The phases of a training step: each has a loss, the weights that it trains, and an optimizer.
 
 A compiled model has one. A model with a training step of its own defines `training_phases`, which
-returns a `Phase` for each optimizer. The losses of a phase are those of single examples, so they
-can be summed over ranks before they are divided, like a compiled loss (see `step.loss`).
+returns a `Phase` for each optimizer. Its losses are those of single examples, so they can be summed
+over ranks before they are divided, like a compiled loss (see `loss`).
 """
 
 import dataclasses
@@ -24,8 +24,7 @@ class Phase:
 
     Args:
         losses: takes (x, y, sample_weight) and whether it trains; returns the loss of each example
-            [n, …], or a dictionary of such tensors by name. The means over all examples are
-            minimised.
+            [n, …], or a dictionary of such tensors by name. Their means are minimised.
         layers: the layer or layers whose weights it trains.
         optimizer: of these weights.
     """

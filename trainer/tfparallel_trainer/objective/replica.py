@@ -27,8 +27,7 @@ class Replica:
     outputs: tuple[str, ...]
     """Names; none where the model defines its training step itself."""
     seeds: list[tuple[Any, Any]]
-    """Variables of random layers and of `generator` (two integers: seed and counter) with their
-    first values."""
+    """Variables of random layers and of `generator` (seed and counter) with their first values."""
     seed: int = 0
     """Of the job."""
     generator: Any = None

@@ -192,8 +192,7 @@ def _write_summary(
 def _leaving(course: engine.Course) -> Iterator[None]:
     """Leave where all end alike, with the work done or with one error, when no peer needs this one.
 
-    A process that ends while another one still receives what both agreed on makes that one report
-    a lost peer.
+    A process that ends while another still receives what they agreed on is its lost peer.
     """
     alike = False
     try:

@@ -1,7 +1,4 @@
-"""Model split: a Keras model as a graph of our own, cut into stages, and their order of work.
-
-`rule`, `Rule` and what a rule deals with are for people who split layers of their own.
-"""
+"""For rules of people's own that split layers: `rule`, `Rule` and what a rule deals with."""
 
 from typing import Any
 

@@ -32,8 +32,7 @@ _SERVERS = {
     "gs": ("GOOGLE_BASE_URL",),
 }
 _IDENTITY = re.compile(r"/latest/(api/token|meta-data)|computeMetadata|/oauth2/|Metadata server")
-"""Marks a request for credentials: without any in the environment, a cloud's own service gives
-them to its machines."""
+"""Marks a request for credentials that are not in the environment: a cloud's service gives them."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _REASON = re.compile(r"<Code>([^<]*)</Code>(?:\s*<Message>([^<]*)</Message>)?")
 _MISSING = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)

@@ -17,8 +17,7 @@ class TrainStep(engine.Step):
     """The step as a traced function; one for each pattern of ranks with and without examples.
 
     A step that gives the metrics adds them up together with the gradients. With `leaves_out` one
-    that is not finite changes nothing but the seeds. `spec` is the structure of a part of a batch,
-    as tf.TensorSpec [None, …].
+    that is not finite changes nothing but the seeds. `spec`: tf.TensorSpec [None, …] of a part.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """What workers and servers do until they learn that training has ended: they ask the chief.
 
 They load no module of the user: the chief traces its functions and TensorFlow sends the graphs.
-TensorFlow's servers never end by themselves. So the chief answers at the address that TF_CONFIG
-gives it whether training goes on; its own TensorFlow server takes another port, which TensorFlow
-tells the others.
+TensorFlow's servers never end by themselves. So the chief answers at its address whether training
+goes on; its own TensorFlow server takes another port, which TensorFlow tells the others.
 """
 
 import contextlib

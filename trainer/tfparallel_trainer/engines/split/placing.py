@@ -38,8 +38,7 @@ def describe(
 
     Args:
         parameter_bytes: for each stage, the bytes of weights on the device that has most of them.
-        busy_seconds: for each stage, the seconds of a step in which it computes; None when they
-            have not been measured.
+        busy_seconds: for each stage, the seconds of a step in which it computes, if measured.
         expected: what the planner expects of these stages; None when it did not cut them.
     """
     planned = None  # seconds of a step in which each stage is expected to compute

@@ -33,8 +33,7 @@ class Watched:
 
     @property
     def busy(self) -> list[float] | None:
-        """For each stage the seconds of a step in which it computes, on average; None without
-        steps."""
+        """For each stage its mean seconds of computing in a step; None without steps."""
         return [statistics.fmean(one) for one in zip(*self._busy, strict=True)] or None
 
     @property

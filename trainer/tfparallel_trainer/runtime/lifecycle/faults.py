@@ -33,8 +33,7 @@ _STORAGE = frozenset(
 _STORAGE_WORDS = tuple(
     f"{sign} {os.strerror(number)}" for number in _STORAGE if number > 0 for sign in (";", "]")
 )
-"""What TensorFlow's file systems write behind a path, and Python behind a number, in errors of
-several classes."""
+"""What TensorFlow's file systems write behind a path, and Python behind a number, in errors."""
 _DEVICE = re.compile(r"CUDA|cuda[A-Z_]|cuDNN|CUDNN|cuBLAS|CUBLAS|NCCL|\bXid\b|\bECC\b")
 _RUNTIME = re.compile(r"CUDA_ERROR|CUDA runtime|cudaError|NCCL|\bXid\b")
 """In a RuntimeError, as TensorFlow raises when it opens devices; others may speak of CUDA, too."""

@@ -24,8 +24,7 @@ _OTHERS = 10
 has the limit for itself, and a replica that is stuck ends itself."""
 
 _START_SECONDS = 600.0
-"""What the start of TensorFlow's cluster may take beyond startTimeoutSeconds, by its own limits;
-a TPU's is the longest."""
+"""What a cluster's start may take beyond startTimeoutSeconds; a TPU's takes longest."""
 
 LOCKED_SECONDS = 60.0
 """How much longer a process may take that does not even let this thread run."""

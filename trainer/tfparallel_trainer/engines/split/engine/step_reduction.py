@@ -1,9 +1,8 @@
 """What follows in a step when all microbatches are through: sums over ranks, and the update.
 
 The loss is Σ w N / D + R, as in `objective.train`. N and D are the sums of a term's numerators and
-denominators over microbatches and ranks, w its weight and R the regularisation. The order is Keras'
-own: gradients are complete before they are tested, unscaled, clipped by norms over all ranks and
-applied.
+denominators over microbatches and ranks, w its weight and R the regularisation. The order is
+Keras': complete gradients are tested, unscaled, clipped by norms over all ranks and applied.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -93,8 +93,7 @@ def exchange_rows(group: collectives.Communicator, tensor: tf.Tensor, plan: rows
     """Give a rank the rows that it needs, from its own: [examples, rows, …], of static shape.
 
     Those besides its own lie in other ranks' shards (its halo). The gradient of a row goes back to
-    who gave the row, and is added to the others of that row. All ranks of the group call this with
-    the same plan.
+    who gave it, and is added up. All ranks of the group call this with the same plan.
     """
     if plan.owned == plan.needed:
         return tf.identity(tensor)

@@ -2,8 +2,7 @@
 
 A node is split as the user chose, or else in a way of its rules. Among those that use most axes and
 divide its weights it is the one that communicates least: for two layers in a row a column and then
-a row. It looks at one node after the other, never ahead. What has no rule is replicated, on inputs
-that are gathered first.
+a row. It never looks ahead. What has no rule is replicated, on inputs that are gathered first.
 """
 
 import dataclasses

@@ -24,8 +24,7 @@ def run_nodes(
     """Run some nodes of a graph; all ranks of the groups run the same ones.
 
     Args:
-        tensors: this rank's parts of what the nodes take from outside, by number, in the layouts of
-            `plan.layouts`.
+        tensors: this rank's parts of what comes from outside, by number, as `plan.layouts` says.
         leaving: the tensors that others than these nodes use. Gradients come in through them only.
             They come in one operation, so that all ranks communicate in the same order.
         same_dropout: whether random layers draw what the unsplit model would.

@@ -30,8 +30,7 @@ class Traffic:
     axis: shape.Axis
     work: schedule.Work
     shape: tuple[int | None, ...]
-    """Of the tensor that each rank brings. None is the batch, or a length that only the data
-    tells, which counts as 1."""
+    """Of the tensor that each rank brings. None: of the batch or the data; counts as 1."""
     dtype: str
     parts: int = 1
     """Into how many parts the batch is divided; the largest is meant."""

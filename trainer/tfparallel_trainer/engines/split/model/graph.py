@@ -1,7 +1,6 @@
 """A model as a value: nodes in an order in which they can run, and the tensors between them.
 
-A tensor is told by a number. Nothing here computes, and nothing here knows Keras; what a node calls
-is opaque.
+A tensor is a number here. Nothing here computes or knows Keras; what a node calls is opaque.
 """
 
 import dataclasses
@@ -41,8 +40,7 @@ class Tensor:
     batch: int | None = 0
     """The dimension that grows with the batch; None if no single one does."""
     rows: int = 1
-    """How many rows of that dimension each example has: several where windows of an image, say,
-    have become examples."""
+    """How many rows of that dimension each example has: several where windows became examples."""
 
     def sized(self, examples: int) -> tuple[int | None, ...]:
         """The shape for a number of examples; None is what only the data tells."""

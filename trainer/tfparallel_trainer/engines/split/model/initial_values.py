@@ -37,8 +37,7 @@ def of(variables: Mapping[str, Any], parts: Mapping[str, shard.Part]) -> Iterato
 
     In memory is what the caller keeps, and at most one small variable or a block of a large one. A
     large one that has to be drawn as a whole (Orthogonal, arrays) is there too. A layer must not be
-    built with the shape of its part: its initialiser would draw other numbers, and some scale
-    them by the shape.
+    built with the shape of its part: its initialiser would draw other numbers.
     """
     for key, part in parts.items():
         variable = variables[key]

@@ -6,8 +6,7 @@ own layers keep to that where the batch is their first dimension. Operations tha
 element do if all that they take has the batch at one place. Every other call is tried, twice, on
 numbers that are drawn for some examples. One of these is in both batches, at another place and
 among more others. What the call gives for it has to be the same. If the call draws at random, which
-depends on all of that, only the others change. `objective.synchrony` adds up the statistics of
-layers such as BatchNormalization.
+depends on all of that, only the others change. Statistics are added up by `objective.synchrony`.
 """
 
 import math

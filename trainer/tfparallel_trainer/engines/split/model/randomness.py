@@ -1,8 +1,7 @@
 """Refuses layers that draw at random without a seed generator of their own.
 
 Each rank runs what is replicated, and each microbatch runs it again. What is drawn has to follow
-from a seed that the graph knows. Otherwise ranks would go on with different numbers, and each step
-would draw the same.
+from a seed that the graph knows, or ranks would differ, and steps would not.
 """
 
 import itertools

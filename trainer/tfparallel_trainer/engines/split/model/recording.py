@@ -1,8 +1,7 @@
 """Turns a Keras model into a graph by public API: each call that the model makes is one node.
 
 A nested model is not one node but its own calls, so that a stage may end within it. Masks, which
-Keras hangs on tensors unseen, become tensors of the graph: they have to go wherever a tensor goes
-that leaves its device.
+Keras hangs on tensors unseen, become tensors of the graph: they go wherever their tensor goes.
 """
 
 import collections

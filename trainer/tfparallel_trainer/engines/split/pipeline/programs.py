@@ -94,8 +94,7 @@ class Pipeline:
     without_gradient: frozenset[int] = frozenset()
     """Tensors that have none, such as masks and indices."""
     shared: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Keys of weights that several stages have, each with these stages: their gradients are summed
-    when all microbatches are through."""
+    """Keys of weights that stages share, with these; gradients are summed after microbatches."""
     settles: bool = False
     """Whether the last stages sum up denominators of the loss before any of them goes backward."""
 

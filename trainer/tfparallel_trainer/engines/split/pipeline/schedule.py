@@ -1,7 +1,6 @@
 """In which order a stage works: forward and backward of each microbatch. Pure.
 
-A schedule says what each stage does, and between what it takes and gives tensors. `programs` turns
-it into the list of messages of each rank.
+A schedule says what each stage does; `programs` turns it into the messages of each rank.
 """
 
 import dataclasses

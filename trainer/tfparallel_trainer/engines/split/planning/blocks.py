@@ -49,8 +49,7 @@ def condense(model: graph.Graph, weights: Sequence[float], most: int) -> tuple[B
     """Join nodes that follow each other in series until there are few blocks, in running order.
 
     Two blocks are in series when the first has no other successor and the second no other
-    predecessor. The cheapest pair is joined first. What is not in series stays apart, so there may
-    be more blocks than are few enough.
+    predecessor. The cheapest pair is joined first. What is not in series stays apart, few or many.
     """
     pairs = _edges(model)
     leaving = collections.Counter(first for first, _ in pairs)
@@ -169,8 +168,7 @@ def stages(
     """Tell which stages there may be that begin behind one downset and end with another one.
 
     A stage has all calls that change the same variables, or none of them. Of moving statistics
-    there can be one copy only, and the engine refuses more. And it computes something besides
-    masks, or a device would have no work.
+    there is one copy only. And it computes more than masks, or a device would have no work.
 
     Args:
         colocated: positions of nodes that have to be in one stage, all of a tuple.

@@ -5,9 +5,8 @@ all the others and its end of the step:
 
     sum over stages of row + maximum over stages of load
 
-A row is the seconds of a stage for one microbatch, a load those for the other microbatches and the
-update. This is the model of Zheng et al., Alpa, 2022, section 5.2. Stages are differences of
-downsets.
+A row is the seconds of a stage for one microbatch, a load those for the others and the update. This
+is the model of Zheng et al., Alpa, 2022, section 5.2. Stages: differences of downsets.
 """
 
 import functools

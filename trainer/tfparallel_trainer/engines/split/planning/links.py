@@ -1,7 +1,6 @@
 """Measures how fast devices of this machine reach each other, within a process and between two.
 
-Two processes start a cluster and add numbers up, few and many. A sum over two is two messages, one
-after the other, each with half of the bytes.
+Two processes add numbers up, few and many: two messages in a row, each with half of the bytes.
 """
 
 import contextlib

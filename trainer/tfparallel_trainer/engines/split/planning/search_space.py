@@ -48,8 +48,7 @@ class Constraints:
     """What a plan must keep to."""
 
     mesh: Mapping[str, int] | None = None
-    """Degrees by axis, one of them -1 for what is left; those that are not named are 1. None: all
-    are chosen."""
+    """Degrees by axis, one of them -1 for what is left, others 1. None: all are chosen."""
     microbatches: int | None = None
     """None: chosen."""
     order: job_file.PipelineSchedule = job_file.PipelineSchedule.ONE_FORWARD_ONE_BACKWARD

@@ -1,7 +1,6 @@
 """Convolutions by filters (output channels), by channels of the input, or by groups of both.
 
-Filters and then channels need one sum forward and one backward between two layers, as a column and
-a row do.
+Filters and then channels need one sum forward and one backward, as a column and a row do.
 """
 
 import dataclasses

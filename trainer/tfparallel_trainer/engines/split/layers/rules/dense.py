@@ -4,8 +4,7 @@ A Dense layer's kernel is [features, units], an EinsumDense's has a letter for e
 column and then a row need one sum forward and one backward between them. What the first gives is
 cut as the second wants it. What lies between, such as an activation, works on the parts.
 
-Biases are added by TensorFlow: `keras.ops.add` takes a bias [2, 1] for one of the last dimension
-where that has two rows.
+TensorFlow adds biases: `keras.ops.add` takes one of [2, 1] for the last dimension of two rows.
 """
 
 import dataclasses

@@ -1,7 +1,6 @@
 """Embedding: a table [rows, features], by rows (vocabulary) or by features.
 
-ReversibleEmbedding also multiplies states by its table. By rows it is split as a Dense layer by
-column, and by features as one by row.
+ReversibleEmbedding also multiplies by its table: by rows as Dense by column, by features as by row.
 """
 
 import inspect

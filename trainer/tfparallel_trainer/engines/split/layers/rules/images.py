@@ -47,8 +47,7 @@ class Rows(registry.Rule):
     def _plan(self, call: registry.Call) -> tuple[layout.Layout, rows.Plan]:
         """How the input is to lie, all channels on each rank, and what the ranks do.
 
-        What comes whole and has no gradient, as the images of a batch, stays whole: then each rank
-        has its halo already.
+        What comes whole and has no gradient, as a batch of images, stays so: it has the halo.
         """
         dense.check(call.layer)
         space.check(call)
