@@ -5,17 +5,15 @@ import contextlib
 import dataclasses
 import datetime
 import itertools
-import json
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
 
-from benchmarks import processes, results
-from benchmarks.operators import arena, contestants, load, usage
+from benchmarks import results
+from benchmarks.operators import arena, attacks, contestants, load, usage
 from benchmarks.scripts import flood
 from testing.cluster import settings
 from tfparallel_operator.api_server import resources
@@ -51,6 +49,29 @@ class Sample:
         return max((after - before).total_seconds() for before, after in gaps)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attacked:
+    """What was measured of an operator that was attacked."""
+
+    peace: Sample
+    flooded: Sample
+    counts: Mapping[str, float]
+    """How often the attacker did what, and in how many `seconds`."""
+    used: float
+    """CPU seconds of the operator under the attack."""
+    resident: tuple[float, float]
+    """Its memory before the attack and at most, in MB."""
+
+    def rate(self, what: str) -> str:
+        """How often the attacker did something in a second."""
+        return f"{self.counts.get(what, 0) / self.counts['seconds']:.0f}"
+
+    @property
+    def share(self) -> str:
+        """How much of a core the operator used."""
+        return f"{100 * self.used / self.counts['seconds']:.0f} %"
+
+
 class Others:
     """The jobs that nobody attacks: their pods start and end, one after another."""
 
@@ -62,6 +83,8 @@ class Others:
         self._turns = itertools.count()
         self._running = dict.fromkeys(jobs, 0)
         """How many pods of each job run, as their statuses say."""
+        self._expected = dict.fromkeys(jobs, 0)
+        """How many of each job run since its last event."""
         self._seen = asyncio.Condition()
 
     async def follow(self) -> None:
@@ -94,7 +117,9 @@ class Others:
         await self._work.place.kubelet(pod, "Running" if starts else "Pending", **state)
         begun = time.perf_counter()
         async with asyncio.timeout(load.LIMIT_SECONDS), self._seen:
-            await self._seen.wait_for(lambda: self._running[job] == int(starts))
+            self._expected[job] = int(starts)
+            self._seen.notify_all()  # A status may show this event and the one before at once.
+            await self._seen.wait_for(lambda: self._running[job] == self._expected[job])
         return time.perf_counter() - begun
 
 
@@ -108,13 +133,35 @@ def measure(size: results.Size) -> list[results.Result]:
 
 
 async def rows(place: contestants.Place, size: results.Size) -> list[results.Result]:
-    """Measure on a cluster without nodes, first in peace and then in a flood."""
+    """Measure on a cluster without nodes: at first many kinds of attacks, then many events."""
     [port] = ports.allocate(1)
+    target = flood.Target(
+        str(place.cluster.kubeconfig),
+        place.namespace,
+        FLOODED,
+        size.large,
+        port,
+        float(size.seconds),
+    )
+    variables = {"TFPARALLEL_PROGRESS_PORT": str(port)}
+    attacked = await _attacked(place, size, variables, attacks.flooding(target))
+    async with attacks.repeater(place, FLOODED) as (kubeconfig, repeating):
+        repeated = await _attacked(place, size, {"KUBECONFIG": kubeconfig}, repeating)
+    return [*_results(attacked), _of_events(repeated)]
+
+
+async def _attacked(
+    place: contestants.Place,
+    size: results.Size,
+    variables: Mapping[str, str],
+    attack: contextlib.AbstractAsyncContextManager[Mapping[str, float]],
+) -> Attacked:
+    """Measure an operator with environment variables, first in peace and then under an attack."""
     ours = contestants.with_variables(
         contestants.OURS,
         TFPARALLEL_LEASE=LEASE,
         TFPARALLEL_LEASE_SECONDS=str(LEASE_SECONDS),
-        TFPARALLEL_PROGRESS_PORT=str(port),
+        **variables,
     )
     jobs = [f"other-{number}" for number in range(min(size.jobs, 20))]
     async with load.opened(place.cluster, place.namespace) as opened:
@@ -123,24 +170,16 @@ async def rows(place: contestants.Place, size: results.Size) -> list[results.Res
             await work.start([FLOODED], size.large)
             await work.start(jobs, size.replicas)
             others = Others(work, jobs, size.replicas)
-            target = flood.Target(
-                str(place.cluster.kubeconfig),
-                place.namespace,
-                FLOODED,
-                size.large,
-                port,
-                float(size.seconds),
-            )
             async with _beside(others.follow()):
                 peace = await _sample(work, others, size.seconds / 2)
                 resident = usage.resident(running.pid)
                 used = usage.cpu_seconds(running.pid)
-                async with _flooding(target) as counts:
+                async with attack as counts:
                     flooded = await _sample(work, others, size.seconds)
                 used = usage.cpu_seconds(running.pid) - used
             most = usage.most_resident(running.pid)
         await asyncio.to_thread(work.wipe)
-    return _results(peace, flooded, counts, used, (resident, most))
+    return Attacked(peace, flooded, counts, used, (resident, most))
 
 
 @contextlib.asynccontextmanager
@@ -150,26 +189,6 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         task = group.create_task(work)
         yield
         task.cancel()
-
-
-@contextlib.asynccontextmanager
-async def _flooding(target: flood.Target) -> AsyncIterator[dict[str, float]]:
-    """Attack from a process of its own; what it counted is there when this is left."""
-    counts: dict[str, float] = {}
-    command = ("-m", flood.__name__, json.dumps(dataclasses.asdict(target)))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.PIPE, cwd=processes.ROOT
-    )
-    try:
-        yield counts
-        output, _ = await process.communicate()
-        if process.returncode:
-            raise RuntimeError(f"The flood ended with exit code {process.returncode}.")
-        counts |= json.loads(output)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def _sample(work: load.Load, others: Others, seconds: float) -> Sample:
@@ -193,18 +212,8 @@ async def _sample(work: load.Load, others: Others, seconds: float) -> Sample:
     return Sample(delays, renewals)
 
 
-def _results(
-    peace: Sample,
-    flooded: Sample,
-    counts: Mapping[str, float],
-    used: float,
-    resident: tuple[float, float],
-) -> list[results.Result]:
-    seconds = counts["seconds"]
-
-    def rate(what: str) -> str:
-        return f"{counts.get(what, 0) / seconds:.0f}"
-
+def _results(attacked: Attacked) -> list[results.Result]:
+    flooded, peace = attacked.flooded, attacked.peace
     at_most = results.Bound.AT_MOST
     return [
         results.Result(
@@ -214,9 +223,9 @@ def _results(
             flooded.delay,
             " s",
             f"{len(flooded.delays)} events; in peace {peace.delay:.2f} s; in each second"
-            f" {rate('events')} events on one job, {rate('tokens')} wrong tokens,"
-            f" {rate('uploads')} reports that are too large; {flood.SLOW} connections that send"
-            f" next to nothing; the operator used {100 * used / seconds:.0f} % of a core",
+            f" {attacked.rate('events')} events on one job, {attacked.rate('tokens')} wrong tokens,"
+            f" {attacked.rate('uploads')} reports that are too large; {flood.SLOW} connections that"
+            f" send next to nothing; the operator used {attacked.share} of a core",
         ),
         results.Result(
             "longest time between two renewals of the Lease, in a flood",
@@ -230,8 +239,22 @@ def _results(
             "resident memory at most, in a flood",
             MEMORY_TARGET,
             at_most,
-            resident[1],
+            attacked.resident[1],
             " MB",
-            f"{resident[0]:.0f} MB before it",
+            f"{attacked.resident[0]:.0f} MB before it",
         ),
     ]
+
+
+def _of_events(attacked: Attacked) -> results.Result:
+    return results.Result(
+        f"99 % of other jobs' statuses, with {attacks.REPEATED:,} events a second on one job",
+        DELAY_TARGET,
+        results.Bound.AT_MOST,
+        attacked.flooded.delay,
+        " s",
+        f"{len(attacked.flooded.delays)} events; in peace {attacked.peace.delay:.2f} s;"
+        f" {attacked.rate('events')} events in each second; the operator used {attacked.share} of"
+        f" a core; longest time between two renewals {attacked.flooded.longest_gap:.1f} s; memory"
+        f" at most {attacked.resident[1]:.0f} MB",
+    )
