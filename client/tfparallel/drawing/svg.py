@@ -18,7 +18,7 @@ from tfparallel.drawing import palette
 NARROW = 3.9
 """Inches: a picture that a phone shows at nearly its own size."""
 
-WIDE = 9.0
+WIDE = 7.1
 """Inches: a picture for a page of paper or a screen."""
 
 TEXT_POINTS = 9
