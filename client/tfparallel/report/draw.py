@@ -113,7 +113,7 @@ def _over_time(
         axis.set_xlim(0, end / factor or 1)
         axis.set_ylim(0, 1.15 * top or 1)
         key = "" if limit is None else f"; dashed: {meaning}"  # at the line it would cover curves
-        _finish(canvas, axis, title, f"{unit} since the begin{key}")
+        _finish(canvas, axis, title, f"{unit} since the start{key}")
         canvas.description = (
             f"From {min(values):,.4g} to {max(values):,.4g}, at the end {values[-1]:,.4g}"
             + ("" if limit is None else f"; {meaning}: {limit:,.4g}")
@@ -186,7 +186,7 @@ def _timeline(drawn: content.Content, width: float) -> svg.Picture:
         axis.set_ylim(len(replicas) + 0.5, -1.2 if has_causes else -0.5)
         axis.set_xlim(0, drawn.goodput.whole / factor or 1)
         _causes(axis, drawn, factor, width)
-        axis.set_xlabel(f"{unit} since the begin" + ("; in bars: attempt" if drawn.pods else ""))
+        axis.set_xlabel(f"{unit} since the start" + ("; in bars: attempt" if drawn.pods else ""))
         more = f", {hidden} more replicas are left out" if hidden > 0 else ""
         axis.set_title(title + more)
         canvas.figure.legend(
