@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 import time
+import types
 from collections.abc import AsyncIterator, Mapping
 
 import aiohttp
@@ -13,39 +14,23 @@ import aiohttp
 from benchmarks import processes
 from benchmarks.operators import contestants
 from benchmarks.scripts import flood, repeated_events
+from testing.operator import operator_process
 from tfparallel_operator.local import ports
 
 REPEATED = 10_000
 """Events in a second on the flooded job's pods."""
 
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-clusters: [{{name: repeated, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
-contexts: [{{name: repeated, context: {{cluster: repeated, user: nobody}}}}]
-users: [{{name: nobody, user: {{}}}}]
-current-context: repeated
-"""
-
 
 @contextlib.asynccontextmanager
 async def flooding(target: flood.Target) -> AsyncIterator[dict[str, float]]:
-    """Attack from a process of its own; what it counted is there when this is left."""
+    """Attack with everything while this is entered; what was counted is there when it is left."""
     counts: dict[str, float] = {}
-    command = ("-m", flood.__name__, json.dumps(dataclasses.asdict(target)))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.PIPE, cwd=processes.ROOT
-    )
-    try:
+    async with _script(flood, target) as process:
         yield counts
         output, _ = await process.communicate()
         if process.returncode:
             raise RuntimeError(f"The flood ended with exit code {process.returncode}.")
         counts |= json.loads(output)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 @contextlib.asynccontextmanager
@@ -54,21 +39,30 @@ async def repeater(
 ) -> AsyncIterator[tuple[str, contextlib.AbstractAsyncContextManager[Mapping[str, float]]]]:
     """Start what repeats events of a job: a kubeconfig that leads to it, and the attack."""
     [port] = ports.allocate(1)
-    kubeconfig = place.folder / "repeated-events.yaml"
-    kubeconfig.write_text(KUBECONFIG.format(port=port), encoding="utf-8")
+    kubeconfig = operator_process.write_kubeconfig(f"http://127.0.0.1:{port}", place.folder)
     route = repeated_events.Route(str(place.cluster.kubeconfig), place.namespace, job, port)
-    command = ("-m", repeated_events.__name__, json.dumps(dataclasses.asdict(route)))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.PIPE, cwd=processes.ROOT
-    )
-    try:
+    async with _script(repeated_events, route) as process:
         if process.stdout is None or not await process.stdout.readline():
             raise RuntimeError("What repeats events has ended at its start.")
         yield str(kubeconfig), _repeating(port)
+
+
+@contextlib.asynccontextmanager
+async def _script(
+    module: types.ModuleType, argument: flood.Target | repeated_events.Route
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a script with its argument, and end it."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module.__name__, json.dumps(dataclasses.asdict(argument))),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=processes.ROOT,
+    )
+    try:
+        yield process
     finally:
         if process.returncode is None:
             process.kill()
-        await process.wait()
+            await process.wait()
 
 
 @contextlib.asynccontextmanager

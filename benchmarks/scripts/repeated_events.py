@@ -102,9 +102,7 @@ class Proxy:
             async for line in lines:
                 event = orjson.loads(line)
                 metadata = event["object"].get("metadata", {})
-                if "resourceVersion" in metadata:
-                    self._version = int(metadata["resourceVersion"]) * VERSIONS
-                    metadata["resourceVersion"] = str(self._version)
+                self._version = max(self._version, _multiply(metadata))
                 if str(metadata.get("name", "")).startswith(f"{self._route.job}-"):
                     self._keep(event)
                 await response.write(orjson.dumps(event) + b"\n")
@@ -133,13 +131,19 @@ class Proxy:
 
 
 def _multiplied(body: bytes) -> bytes:
-    """Return a list of pods, or one, with the versions that the watch has."""
+    """Return a list of pods, or an error, with the versions that the watch has."""
     answer = orjson.loads(body)
     for one in (answer, *answer.get("items", ())):
-        metadata = one.get("metadata", {})
-        if "resourceVersion" in metadata:
-            metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) * VERSIONS)
+        _multiply(one.get("metadata", {}))
     return orjson.dumps(answer)
+
+
+def _multiply(metadata: dict[str, Any]) -> int:
+    """Multiply the version in an object's metadata and return it; 0 where it has none."""
+    version = int(metadata.get("resourceVersion") or 0) * VERSIONS
+    if version:
+        metadata["resourceVersion"] = str(version)
+    return version
 
 
 async def serve(route: Route) -> None:

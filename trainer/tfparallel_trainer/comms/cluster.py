@@ -61,7 +61,7 @@ def reach(
 def limited(seconds: int = _JOIN_SECONDS) -> Iterator[None]:
     """Let TensorFlow start a cluster in the body; end the process when that takes too long.
 
-    A peer whose node is lost would block it forever. The kernel's alarm ends it, as SIGTERM does.
+    A peer of a lost node would block it forever: the kernel's alarm or SIGTERM ends the process.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
