@@ -6,7 +6,10 @@ from tfparallel_operator.core.pods import config, ownership
 
 
 def service(layout: layout.Layout) -> decision.Manifest:
-    """Build the one headless Service: names resolve before pods are ready, as servers need it."""
+    """Build the one headless Service: names resolve before pods are ready, as servers need it.
+
+    It is there before the pods, because a scheduler spreads those of a Service over the nodes.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Service",

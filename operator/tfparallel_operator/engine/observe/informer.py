@@ -120,8 +120,10 @@ class Informer(Generic[T]):
             self.put(item)
 
     def put(self, item: Mapping[str, Any]) -> None:
-        """Write the record of an object, unless a newer one is there."""
-        self._put(self.read(item))
+        """Write the record of an object, unless one as new is there, such as our own write's."""
+        old = self._records.get(_key(item))
+        if old is None or old.version < _version(item):
+            self._put(self.read(item))
 
     def _put(self, entry: Entry[T]) -> None:
         key, version, owner, value = entry

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -204,6 +204,19 @@ async def test_an_older_version_does_not_replace_a_newer_one() -> None:
     world.pods.put(objects.pod(version=5, phase="Running"))
     world.pods.put(objects.pod(version=4, phase="Pending"))
     assert [pod.phase for pod in world.pods.of(objects.UID)] == [observation.Phase.RUNNING]
+
+
+async def test_what_the_watch_repeats_of_an_answer_is_not_looked_into_again() -> None:
+    looks: list[int] = []
+
+    def look(item: Mapping[str, Any]) -> observation.Pod | None:
+        looks.append(int(item["metadata"]["resourceVersion"]))
+        return records.pod(item)
+
+    pods = informer.Informer(memory_api.MemoryApi(), resources.PODS, (), look, lambda _: None)
+    for version in (1, 1, 2):
+        pods.put(objects.pod(version=version))
+    assert looks == [1, 2]
 
 
 async def test_silence_is_the_time_since_anything_was_heard_or_tried() -> None:
