@@ -121,18 +121,19 @@ class Informer(Generic[T]):
 
     def put(self, item: Mapping[str, Any]) -> None:
         """Write the record of an object, unless one as new is there, such as our own write's."""
-        old = self._records.get(_key(item))
-        if old is None or old.version < _version(item):
+        if self._is_news(_key(item), _version(item)):
             self._put(self.read(item))
+
+    def _is_news(self, key: tuple[str, str], version: int) -> bool:
+        record = self._records.get(key)
+        return record is None or record.version < version
 
     def _put(self, entry: Entry[T]) -> None:
         key, version, owner, value = entry
-        old = self._records.get(key)
-        if old is not None and old.version >= version:
-            return
         if owner is None or value is None:
             self.drop(key)
             return
+        old = self._records.get(key)
         if old is not None and old.owner.uid != owner.uid:
             self.drop(key)
         self._records[key] = _Record(owner, version, value)
@@ -157,7 +158,8 @@ class Informer(Generic[T]):
     def take(self, entries: Iterable[Entry[T]]) -> None:
         """Write the records of objects that a list holds, unless newer ones are there."""
         for entry in entries:
-            self._put(entry)
+            if self._is_news(*entry[:2]):
+                self._put(entry)
 
     def keep(self, keys: Set[tuple[str, str]], version: int, scope: str | None) -> None:
         """Remove what a list of this version does not hold; what is newer than it stays."""
