@@ -13,6 +13,9 @@ from tfparallel_trainer.contract import exits
 
 pytestmark = [pytest.mark.timeout(1800)]
 
+MANY = 64
+"""Workers that fit no node: with the chief they are enough to share a cluster."""
+
 PRINT = "import os; print(os.environ['TF_CONFIG'])"
 PRINT_AND_RESOLVE = """
 import json, os, socket, time
@@ -46,7 +49,11 @@ def _config(namespace: namespaces.Namespace, pod: str) -> dict[str, dict[str, ob
 
 @pytest.fixture(scope="module")
 def place(module_namespace: namespaces.Namespace) -> namespaces.Namespace:
-    """Where small jobs run at the same time: roles, servers, devices and huge."""
+    """Where small jobs run at the same time: roles, servers, many, devices and huge."""
+    many = {
+        "Chief": jobs.script(PRINT),
+        "Worker": jobs.script(PRINT, replicas=MANY, devices=64),
+    }
     servers = {
         "Chief": jobs.script(PRINT),
         "Worker": jobs.script(PRINT),
@@ -61,6 +68,7 @@ def place(module_namespace: namespaces.Namespace) -> namespaces.Namespace:
     module_namespace.apply(
         jobs.job("roles", runPolicy={"cleanPodPolicy": "None"}, tfReplicaSpecs=roles),
         jobs.job("servers", tfReplicaSpecs=servers),
+        jobs.job("many", tfReplicaSpecs=many),
         jobs.job("devices", tfReplicaSpecs={"Worker": jobs.script(PRINT, devices=3)}),
         jobs.job("huge", tfReplicaSpecs={"Worker": jobs.script(PRINT, devices=64)}),
     )
@@ -79,6 +87,21 @@ def test_every_role_knows_its_task(place: namespaces.Namespace) -> None:
     for role, index in (("chief", 0), ("worker", 1), ("ps", 0)):
         config = _config(place, f"roles-{role}-{index}")
         assert config == {"cluster": cluster, "task": {"type": role, "index": index}}
+
+
+def test_many_replicas_share_a_cluster_that_the_kubelet_fills_in(
+    place: namespaces.Namespace,
+) -> None:
+    job = place.wait_ended("many")
+    assert job["status"]["state"] == "Succeeded", place.describe("many")
+    [container] = place.pods("many")["many-chief-0"]["spec"]["containers"]
+    assert "many-worker-0" not in json.dumps(container)
+    config = _config(place, "many-chief-0")
+    assert config["task"] == {"type": "chief", "index": 0}
+    assert config["cluster"] == {
+        "chief": ["many-chief-0.many:2222"],
+        "worker": [f"many-worker-{index}.many:2222" for index in range(MANY)],
+    }
 
 
 def test_servers_are_stopped_when_the_chief_has_succeeded(place: namespaces.Namespace) -> None:

@@ -11,7 +11,7 @@ SETTLING = datetime.timedelta(seconds=10)
 """How long the exit of a replica that lost a peer waits for the peer's own to be seen."""
 
 SHARE_ABOVE = 64
-"""Replicas beyond which a copy of the cluster in each pod is more than one file for all."""
+"""Replicas beyond which a copy of the cluster in each pod is more than one for all."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class Settings:
     settling: datetime.timedelta = SETTLING
     """How long a decision that ends a job waits for signs that the cluster took a replica."""
     share_above: int | None = SHARE_ABOVE
-    """Replicas of a job beyond which the shipped trainer reads the cluster from a file that all
-    share; None: never."""
+    """Replicas of a job beyond which all share the cluster in its ConfigMap; None: never."""
     listening_since: datetime.datetime | None = None
     """Since when reports of progress are taken: silence before says nothing."""
     gangs: Gangs | None = None

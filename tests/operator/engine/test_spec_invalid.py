@@ -268,7 +268,7 @@ async def test_the_config_map_follows_the_spec(world: small_world.World) -> None
         await world.start_pods()
         await edit(world, tfReplicaSpecs={"Worker": {"maxReplicas": 200}})
         data = world.api._objects[CONFIG]["data"]
-        cluster = json.loads(data[config.CLUSTER_FILE_KEY])
+        cluster = json.loads(data[config.CLUSTER_KEY])
         assert len(cluster["worker"]) == 200
         record = json.loads(data[config.SPEC_KEY])
         assert record["generation"] == 2

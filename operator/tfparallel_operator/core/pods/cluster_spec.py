@@ -11,6 +11,9 @@ from tfparallel_operator.core import layout, replicas
 
 _compact = layout.compact
 
+SHARED_VARIABLE = "TFPARALLEL_CLUSTER"
+"""The variable that the kubelet fills in from the ConfigMap, and then TF_CONFIG with it."""
+
 LONGEST_VARIABLE = 131_071
 """Bytes of an environment variable that Linux starts a program with, its name included."""
 
@@ -21,35 +24,42 @@ _LONGEST_ADDRESS = 150
 def tf_config(
     layout: layout.Layout, replica: replicas.Replica, *, shares_cluster: bool = False
 ) -> str:
-    """Return the TF_CONFIG of a replica as compact JSON, without a cluster that a file has."""
+    """Return the TF_CONFIG of a replica as compact JSON, or what becomes it where it is shared.
+
+    The shipped trainer reads the cluster from a file. For other commands the kubelet fills it in.
+    """
     task = f'"task":{{"type":"{replica.role.task_type}","index":{replica.index}}}'
-    if shares_cluster:
+    if shares_cluster and layout.job.spec.trainer is not None:
         return f"{{{task}}}"
     is_evaluator = replica.role is types.Role.EVALUATOR
     if layout.job.spec.enable_dynamic_worker or is_evaluator:
         cluster = _compact(_cluster_of(layout, replica))
     else:
-        cluster = layout.cluster_json
+        cluster = f"$({SHARED_VARIABLE})" if shares_cluster else layout.cluster_json
     return f'{{"cluster":{cluster},{task}}}'
 
 
 def is_shared(layout: layout.Layout, above: int | None) -> bool:
-    """Whether the replicas share the cluster as a file instead of each having a copy.
+    """Whether the replicas share the cluster in the ConfigMap instead of each having a copy.
 
-    The shipped trainer can read one. Dynamic workers know few peers, and workers that may come and
-    go without bound would need another file each time.
+    Dynamic workers know few peers. Where workers may come and go, the shipped trainer needs a bound
+    to share one that never changes, and other commands expect no worker that is yet to come.
     """
     spec = layout.job.spec
-    if above is None or spec.trainer is None or spec.enable_dynamic_worker:
+    if above is None or spec.enable_dynamic_worker:
         return False
-    return layout.most_workers is not None and layout.most_replicas > above
+    never_changes = layout.most_workers is not None if spec.trainer else not layout.is_elastic
+    return never_changes and layout.most_replicas > above
 
 
 def shared(layout: layout.Layout) -> str:
-    """Return the cluster of all replicas as compact JSON, with every worker that may ever come.
+    """Return the cluster that replicas share as compact JSON.
 
-    Pods say how many of them there are; the evaluator is for itself alone to know.
+    For the shipped trainer it has every worker that may ever come, and the evaluator. The pods say
+    how many workers there are, and the evaluator is for itself alone to know.
     """
+    if layout.job.spec.trainer is None:
+        return layout.cluster_json
     cluster = {role.task_type: layout.addresses(role) for role in layout.counts}
     worker = types.Role.WORKER
     if worker in layout.counts:

@@ -10,10 +10,10 @@ import hashlib
 from tfparallel_operator.api import names, paths, types
 from tfparallel_operator.core import decision, installation, layout, observation
 from tfparallel_operator.core.pods import cluster_spec, containers, ownership
-from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.contract import environment, job_file
 
 JOB_FILE_KEY = "job.json"
-CLUSTER_FILE_KEY = "cluster.json"
+CLUSTER_KEY = "cluster.json"
 CA_FILE_KEY = "ca.crt"
 SPEC_KEY = "spec.json"
 LARGEST_DATA = 1_000_000
@@ -41,7 +41,7 @@ def manifest(layout: layout.Layout, settings: installation.Settings) -> decision
         )
         data[JOB_FILE_KEY] = content.model_dump_json(by_alias=True, exclude_none=True, indent=2)
     if cluster_spec.is_shared(layout, settings.share_above):
-        data[CLUSTER_FILE_KEY] = cluster_spec.shared(layout)
+        data[CLUSTER_KEY] = cluster_spec.shared(layout)
     if settings.progress_ca is not None:
         data[CA_FILE_KEY] = settings.progress_ca
     if sum(map(len, data.values())) > LARGEST_DATA:
@@ -57,7 +57,8 @@ def fingerprint(layout: layout.Layout, settings: installation.Settings) -> str:
     The generation stands for all of the spec, so that no look at a job builds the content.
     """
     ports = layout.host_ports
-    sources = (settings.share_above, settings.progress_ca, ports and ports.first)
+    shares_cluster = cluster_spec.is_shared(layout, settings.share_above)
+    sources = (shares_cluster, settings.progress_ca, ports and ports.first)
     digest = hashlib.sha256(repr(sources).encode()).hexdigest()[:12]
     return f"{layout.job.metadata.generation}-{digest}"
 
@@ -71,10 +72,11 @@ def changes(
     if config_map is None or config_map.fingerprint == fingerprint(layout, settings):
         return ()
     content = manifest(layout, settings)
-    keys = (JOB_FILE_KEY, CLUSTER_FILE_KEY, CA_FILE_KEY, SPEC_KEY)
+    # A cluster that is no longer shared stays: pods that have yet to start may need it.
+    absent = dict.fromkeys((JOB_FILE_KEY, CA_FILE_KEY, SPEC_KEY))
     fields = {
         "metadata": {"annotations": content["metadata"]["annotations"]},
-        "data": {key: content["data"].get(key) for key in keys},
+        "data": {**absent, **content["data"]},
     }
     name = content["metadata"]["name"]
     return (decision.Change(decision.CONFIG_MAP, name, config_map.uid, fields),)
@@ -84,6 +86,20 @@ def mount(container: containers.Container, job: types.TFParallelJob) -> None:
     """Mount the ConfigMap of a job into a container of its pods, in place."""
     volume = containers.config_map(name(job.metadata.name))
     container.mount("tfparallel-job", paths.CONFIG_DIR, volume)
+
+
+def share_cluster(container: containers.Container, layout: layout.Layout) -> None:
+    """Give a container the cluster of the ConfigMap, in place: the shipped trainer as a file, which
+    may be longer than a variable."""
+    config_map = name(layout.job.metadata.name)
+    if layout.job.spec.trainer is None:
+        source = {"configMapKeyRef": {"name": config_map, "key": CLUSTER_KEY}}
+        container.add_env({"name": cluster_spec.SHARED_VARIABLE, "valueFrom": source})
+        return
+    container.set_env(environment.CLUSTER_FILE, f"{paths.CONFIG_DIR}/{CLUSTER_KEY}")
+    if layout.workers is not None:
+        # The file lists every worker there may be, and not how many there are.
+        container.set_env(environment.WORKERS, str(layout.workers))
 
 
 def _record(job: types.TFParallelJob) -> str:

@@ -133,11 +133,7 @@ class PodBuilder:
         if grace is not None:
             container.set_env(environment.GRACE_SECONDS, str(grace))
         if self._shares_cluster:
-            # The file lists every worker there may be, and not how many there are.
-            path = f"{paths.CONFIG_DIR}/{config.CLUSTER_FILE_KEY}"
-            container.set_env(environment.CLUSTER_FILE, path)
-            if self._layout.workers is not None:
-                container.set_env(environment.WORKERS, str(self._layout.workers))
+            config.share_cluster(container, self._layout)
 
 
 def request_devices(resources: dict[str, Any], spec: types.ReplicaSpec) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from testing.operator import builders
-from tfparallel_operator.api import job_status, load, names, types
-from tfparallel_operator.core import installation, layout, replicas
+from tfparallel_operator.api import job_status, load, names, pods, types
+from tfparallel_operator.core import installation, layout, observation, replicas
 from tfparallel_operator.core.pods import cluster_spec, config, pod_builder
 from tfparallel_operator.core.status import conditions
+from tfparallel_operator.local import key_maps, variables
 
 ALLOWED = {"chief", "worker", "ps", "evaluator"}
 
@@ -117,15 +118,21 @@ def is_shared(job: types.TFParallelJob, above: int | None = installation.SHARE_A
     return cluster_spec.is_shared(layout.build(job), above)
 
 
-def test_the_shipped_trainer_shares_a_file_beyond_64_replicas() -> None:
+@pytest.mark.parametrize("trainer", [True, False])
+def test_the_cluster_is_shared_beyond_64_replicas(trainer: bool) -> None:
     for workers, shared in ((64, False), (65, True)):
-        job = builders.a_job(trainer=True, worker=workers)
+        job = builders.a_job(trainer=trainer, worker=workers)
         assert is_shared(job) is shared
         assert not is_shared(job, None)
-    script_job = builders.a_job(worker=65)
-    dynamic = builders.a_job(trainer=True, worker=65, spec={"enableDynamicWorker": True})
-    for job in (script_job, dynamic):
-        assert not is_shared(job)
+    dynamic = {"enableDynamicWorker": True}
+    assert not is_shared(builders.a_job(trainer=trainer, worker=65, spec=dynamic))
+
+
+@pytest.mark.parametrize("bound", ["minReplicas", "maxReplicas"])
+def test_a_command_whose_workers_may_come_and_go_shares_no_cluster(bound: str) -> None:
+    document = builders.manifest(worker=70)
+    document["spec"]["tfReplicaSpecs"]["Worker"][bound] = 70
+    assert not is_shared(load.parse_job(document))
 
 
 def test_the_shared_file_has_every_worker_that_may_come() -> None:
@@ -157,9 +164,40 @@ def test_a_pod_of_a_large_job_has_its_task_alone() -> None:
     assert list(json.loads(cluster)) == ["worker", "evaluator"]
 
 
-def test_stored_bytes_grow_with_the_number_of_replicas_and_not_with_its_square() -> None:
+def test_a_command_finds_the_whole_cluster_in_its_variable() -> None:
+    job = builders.a_job(chief=1, worker=70, ps=2, evaluator=1)
+    plan = layout.build(job)
+    config_map = config.manifest(plan, builders.SETTINGS)
+    objects = {kind: key_maps.of_kind(kind, [config_map]) for kind in key_maps.Kind}
+    sources = variables.Sources(objects, {})
+    for replica in plan.all_replicas:
+        [container] = builders.a_pod(job, replica)["spec"]["containers"]
+        resolved = variables.resolve(pods.Container.model_validate(container), sources)
+        assert resolved["TF_CONFIG"] == cluster_spec.tf_config(plan, replica)
+        is_evaluator = replica.role is types.Role.EVALUATOR
+        assert (len(json.dumps(container)) < 2_000) is not is_evaluator
+
+
+@pytest.mark.parametrize("trainer", [True, False])
+def test_a_pod_that_has_yet_to_start_keeps_its_cluster(trainer: bool) -> None:
+    document = builders.manifest(trainer=trainer, worker=70)
+    before = layout.build(load.parse_job(document))
+    document["metadata"]["generation"] = 2
+    document["spec"]["tfReplicaSpecs"]["Worker"]["minReplicas"] = 1
+    edited = layout.build(load.parse_job(document))
+    assert not cluster_spec.is_shared(edited, installation.SHARE_ABOVE)
+    fingerprint = config.fingerprint(before, builders.SETTINGS)
+    config_map = observation.Config(uid="config", fingerprint=fingerprint)
+    [change] = config.changes(edited, builders.SETTINGS, config_map)
+    assert config.CLUSTER_KEY not in change.fields["data"]
+
+
+@pytest.mark.parametrize("trainer", [True, False])
+def test_stored_bytes_grow_with_the_number_of_replicas_and_not_with_its_square(
+    trainer: bool,
+) -> None:
     def stored(workers: int) -> int:
-        plan = layout.build(builders.a_job(trainer=True, worker=workers))
+        plan = layout.build(builders.a_job(trainer=trainer, worker=workers))
         builder = pod_builder.PodBuilder(plan, builders.SETTINGS, job_status.JobStatus(attempt=1))
         manifests = [config.manifest(plan, builders.SETTINGS)]
         manifests += [builder.build(replica) for replica in plan.all_replicas]
