@@ -76,7 +76,7 @@ compared, and in brackets stand the smallest and the largest value.""",
 - *A client that does nothing else* knows all pods beforehand. It creates each job, its first status
   and its pods with the client of our operator: 1,200 requests for 100 jobs of 10 pods. Our operator
   also watches and decides, and for each job creates a Service, a ConfigMap, a NetworkPolicy and an
-  Event. Its statuses and Events follow the pods. For two seconds, pods of other jobs go first.
+  Event. Its statuses and Events follow the pods. For five seconds, pods of other jobs go first.
 - *Three objects of a job* go before its pods, though they cost a sixth of the time. A pod waits for
   its ConfigMap, and must not be reached before the NetworkPolicy. Without a Service the scheduler
   puts pods of several mesh groups on one node, though others are free.

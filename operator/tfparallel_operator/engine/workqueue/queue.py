@@ -18,7 +18,7 @@ class Key(NamedTuple):
 
 K = TypeVar("K", bound=Hashable)
 
-PATIENCE_SECONDS = 2.0
+PATIENCE_SECONDS = 5.0
 """How long a key that yields lets others go before it."""
 
 

@@ -254,18 +254,20 @@ class Applier:
 
 
 def _waves(manifests: Sequence[decision.Manifest]) -> list[list[decision.Manifest]]:
-    """Order creations: what pods need, then a pod of each role, then the other pods.
+    """Order creations: what pods need, then the pods, and of many pods first one of each role.
 
     A template that is wrong is so found before the other thousand pods exist.
     """
     others = [manifest for manifest in manifests if manifest["kind"] != "Pod"]
+    pods = [manifest for manifest in manifests if manifest["kind"] == "Pod"]
+    if len(pods) <= MAX_WRITES:
+        return [others, pods]
     first: dict[str, decision.Manifest] = {}
-    rest: list[decision.Manifest] = []
-    for manifest in manifests:
-        if manifest["kind"] == "Pod":
-            role = manifest["metadata"]["labels"][names.LABEL_ROLE]
-            if first.setdefault(role, manifest) is not manifest:
-                rest.append(manifest)
+    rest = [
+        pod
+        for pod in pods
+        if first.setdefault(pod["metadata"]["labels"][names.LABEL_ROLE], pod) is not pod
+    ]
     return [others, list(first.values()), rest]
 
 
