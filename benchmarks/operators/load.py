@@ -14,8 +14,6 @@ from testing.operator import harness
 from tfparallel_operator.api_server import client, credentials, errors, resources
 
 LIMIT_SECONDS = 300.0
-_COLLECT_GARBAGE = "/debug/pprof/heap?gc=1&debug=1"
-"""The path at which a Go server searches for garbage before it answers."""
 _CHILDREN = (
     resources.PODS,
     resources.SERVICES,
@@ -40,8 +38,6 @@ class Load:
         self, jobs: Sequence[str], workers: int, creation: Coroutine[Any, Any, None]
     ) -> float:
         """Begin with this; return the seconds until all pods of the jobs exist."""
-        # Whether one of its searches for garbage falls into the time would be chance.
-        await asyncio.to_thread(self.place.cluster.run_kubectl, "get", "--raw", _COLLECT_GARBAGE)
         before = (await self.place.api.list(resources.PODS, self.place.namespace)).version
         missing = {f"{job}-worker-{index}" for job in jobs for index in range(workers)}
         begun = time.perf_counter()
