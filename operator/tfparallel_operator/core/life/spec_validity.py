@@ -28,7 +28,8 @@ def find_problem_of_edit(job: types.TFParallelJob, settings: installation.Settin
 
 def find_excess(layout: layout.Layout, settings: installation.Settings) -> str | None:
     """Say why no pod of a job could start: its TF_CONFIG is too long; None: it fits."""
-    if layout.job.spec.trainer and cluster_spec.is_shared(layout, settings.share_above):
+    reads_file = layout.job.spec.trainer is not None
+    if reads_file and cluster_spec.is_shared(layout, settings.share_above):
         return None
     excess = cluster_spec.excess(layout)
     return _TOO_LONG.format(excess) if excess else None

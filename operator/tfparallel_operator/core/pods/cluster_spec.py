@@ -48,8 +48,9 @@ def is_shared(layout: layout.Layout, above: int | None) -> bool:
     spec = layout.job.spec
     if above is None or spec.enable_dynamic_worker:
         return False
-    never_changes = layout.most_workers is not None if spec.trainer else not layout.is_elastic
-    return never_changes and layout.most_replicas > above
+    if layout.is_elastic and (spec.trainer is None or layout.most_workers is None):
+        return False
+    return layout.most_replicas > above
 
 
 def shared(layout: layout.Layout) -> str:

@@ -91,9 +91,9 @@ def mount(container: containers.Container, job: types.TFParallelJob) -> None:
 def share_cluster(container: containers.Container, layout: layout.Layout) -> None:
     """Give a container the cluster of the ConfigMap, in place: the shipped trainer as a file, which
     may be longer than a variable."""
-    config_map = name(layout.job.metadata.name)
     if layout.job.spec.trainer is None:
-        source = {"configMapKeyRef": {"name": config_map, "key": CLUSTER_KEY}}
+        reference = {"name": name(layout.job.metadata.name), "key": CLUSTER_KEY}
+        source = {"configMapKeyRef": reference}
         container.add_env({"name": cluster_spec.SHARED_VARIABLE, "valueFrom": source})
         return
     container.set_env(environment.CLUSTER_FILE, f"{paths.CONFIG_DIR}/{CLUSTER_KEY}")
