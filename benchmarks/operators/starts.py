@@ -75,15 +75,26 @@ async def _in_turns(
 ) -> dict[tuple[int, int], Taken]:
     """Samples by the number of jobs, and of their workers."""
     taken = {shape: Taken() for shape in shapes}
+
+    async def ours(shape: tuple[int, int]) -> None:
+        taken[shape].ours.append(await sample(contestants.OURS, place, *shape))
+
+    async def theirs(shape: tuple[int, int]) -> None:
+        taken[shape].theirs.append(await sample(contestants.THEIRS, place, *shape))
+
+    async def bare(shape: tuple[int, int]) -> None:
+        taken[shape].floor.append(await floor(place, *shape))
+
+    turns = [ours, theirs, bare]
     for one in (contestants.OURS, contestants.THEIRS):
         await sample(one, place, 1, 2)  # The API server's caches are warm after it.
     for _ in range(repeats):
         for shape in shapes:
-            taken[shape].ours.append(await sample(contestants.OURS, place, *shape))
-            taken[shape].theirs.append(await sample(contestants.THEIRS, place, *shape))
-            taken[shape].floor.append(await floor(place, *shape))
+            for turn in turns:
+                await turn(shape)
             last = taken[shape]
             print(shape, last.ours[-1], last.theirs[-1], last.floor[-1], flush=True)
+        turns.reverse()  # What the one leaves behind in the API server helps the other as often.
     return taken
 
 
