@@ -94,7 +94,7 @@ async def _in_turns(
                 await turn(shape)
             last = taken[shape]
             print(shape, last.ours[-1], last.theirs[-1], last.floor[-1], flush=True)
-        turns.reverse()  # What the one leaves behind in the API server helps the other as often.
+        turns.reverse()  # What one leaves behind in the API server falls to each of them as often.
     return taken
 
 
