@@ -78,11 +78,13 @@ value.""",
   and its pods with the client of our operator: 1,200 requests for 100 jobs of 10 pods. Our operator
   also watches and decides, and for each job creates a Service, a ConfigMap, a NetworkPolicy and an
   Event. Its statuses and Events follow the pods. For five seconds, pods of other jobs go first.
-- *Machines differ*: on faster cores, that client takes 2.2 s. There two runs gave 1.14 and 1.17 for
-  100 jobs of 10 pods. One job of 200 took 0.34 and 0.36 of the time of Kubeflow's.
+- *Machines differ*, and so do their hours: that client took from 2.2 to 3.5 s. Whole runs gave 1.14
+  to 1.24 for 100 jobs of 10 pods. One job of 200 took 0.34 to 0.38 of the time of Kubeflow's.
 - *Three objects of a job* go before its pods, though they cost a sixth of the time. A pod waits for
   its ConfigMap, and must not be reached before the NetworkPolicy. Without a Service the scheduler
   puts pods of several mesh groups on one node, though others are free.
+- *With ConfigMaps after the pods* it would be 1.09, where it was 1.16 in the same series. But a
+  kubelet asks for one that is not there less and less often, so that some pods would start late.
 - *Before each time* that is compared with others' the API server searches for garbage, which takes
   it up to 0.3 s. Whether that falls into the time would otherwise be chance.
 - *One job of 200 pods* takes 0.39 x where both operators run before all other work (`chrt --rr 1`,
@@ -110,6 +112,9 @@ value.""",
   all pods exist. The last two kinds wait, because the cluster has no gang scheduler and no queues.
 - *A block* is one callback of the event loop, by the clock, without the time in which the kernel
   gave the core to other processes. All callbacks are timed, and a thread looks where long ones are.
+- *The longest block* is the least of several runs, because the operator's own blocks are in each of
+  them. A virtual machine stops for 100 ms now and then, which its kernel does not see. Two
+  processes that did nothing but read the clock were stopped nine times in 90 s.
 
 `python -m benchmarks.operators.churn --minutes 60` lets jobs end and begin for an hour, and prints
 the resident memory each minute. It fails when that has grown by more than a twentieth from the

@@ -2,12 +2,12 @@
 
 import asyncio
 import dataclasses
-import json
+import functools
 import os
 import pathlib
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from benchmarks import results
@@ -32,7 +32,7 @@ WAITING = ("gang", "queue")
 
 
 def measure(size: results.Size) -> list[results.Result]:
-    """Run the jobs once, for what is measured would be the same in most runs."""
+    """Run all jobs several times, each time with a fresh operator."""
     with arena.cluster("benchmark-loop", settings.Light()) as cluster:
         contestants.OURS.install(cluster)
         with tempfile.TemporaryDirectory() as name:
@@ -42,26 +42,28 @@ def measure(size: results.Size) -> list[results.Result]:
 
 async def rows(place: contestants.Place, size: results.Size) -> list[results.Result]:
     """Measure on a cluster without nodes."""
-    measured = []
-    for jobs, workers in ((size.jobs, size.replicas), (1, size.large)):
-        report = place.folder / f"{jobs}.json"
-        await starts.sample(contestants.watched(report), place, jobs, workers)
-        what = f"{jobs} jobs of {workers} pods run" if jobs > 1 else f"one of {workers} runs"
-        measured.append(steady.blocks(what, json.loads(report.read_text())))
+    report = place.folder / "report.json"
+    ours = contestants.watched(report)
+    runs: dict[str, Callable[[], Awaitable[object]]] = {
+        f"{size.jobs} jobs of {size.replicas} pods run": functools.partial(
+            starts.sample, ours, place, size.jobs, size.replicas
+        ),
+        f"one of {size.large} runs": functools.partial(starts.sample, ours, place, 1, size.large),
+    }
     for kind in HUGE:
-        report = place.folder / f"{kind}.json"
-        await _begin(kind, report, place, size.huge)
-        what = f"one of {size.huge} begins, {kind}"
-        measured.append(steady.blocks(what, json.loads(report.read_text())))
-    return measured
+        run = functools.partial(_begin, kind, ours, place, size.huge)
+        runs[f"one of {size.huge} begins, {kind}"] = run
+    return [
+        await steady.longest_block(when, run, report, size.repeats) for when, run in runs.items()
+    ]
 
 
-async def _begin(kind: str, report: pathlib.Path, place: contestants.Place, workers: int) -> None:
+async def _begin(
+    kind: str, watched: contestants.Contestant, place: contestants.Place, workers: int
+) -> None:
     """Apply a job of this kind; return when all its pods exist, or why they do not."""
     labels = {names.LABEL_QUEUE: "queue"} if kind == "queue" else {}
-    ours = dataclasses.replace(
-        contestants.watched(report), spec=_spec(kind, workers), labels=labels
-    )
+    ours = dataclasses.replace(watched, spec=_spec(kind, workers), labels=labels)
     async with load.opened(place.cluster, place.namespace) as opened:
         work = load.Load(opened, ours)
         async with contestants.running(ours, place) as running:
