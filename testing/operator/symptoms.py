@@ -389,6 +389,25 @@ def succeeded() -> findings.Facts:
     return facts(seen)
 
 
+class Backend:
+    """The part of a backend that is the same for each test: it has the job that facts are about."""
+
+    def __init__(self, facts: findings.Facts) -> None:
+        self.facts = facts
+
+    async def get_job(self, _: str) -> models.Job:
+        return self.facts.job
+
+    async def list_replicas(self, _: models.Job) -> Sequence[models.Replica]:
+        return self.facts.replicas
+
+    async def list_events(self, _: models.Job) -> Sequence[models.Event]:
+        return self.facts.events
+
+    async def list_claims(self, _: models.Job) -> Sequence[models.Claim]:
+        return self.facts.claims
+
+
 SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "no operator": lambda: unseen([]),
     "operator does not run": lambda: unseen([dataclasses.replace(OPERATOR, ready=0)]),

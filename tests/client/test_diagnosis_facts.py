@@ -15,27 +15,15 @@ from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.core import waits
 
 
-class Place:
-    """A backend that has one job."""
+class Place(symptoms.Backend):
+    """A backend whose replicas have logs."""
 
     def __init__(self, facts: findings.Facts) -> None:
-        self._facts = facts
+        super().__init__(facts)
         self.read: list[str] = []
         self.gone: Sequence[str] = ()
         self.looked = False
         self.lines: Sequence[str] = ()
-
-    async def get_job(self, _: str) -> models.Job:
-        return self._facts.job
-
-    async def list_replicas(self, _: models.Job) -> Sequence[models.Replica]:
-        return self._facts.replicas
-
-    async def list_events(self, _: models.Job) -> Sequence[models.Event]:
-        return self._facts.events
-
-    async def list_claims(self, _: models.Job) -> Sequence[models.Claim]:
-        return self._facts.claims
 
     async def list_operators(self) -> Sequence[models.Operator] | None:
         self.looked = True

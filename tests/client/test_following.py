@@ -14,38 +14,29 @@ from tfparallel.diagnosis import findings
 from tfparallel_operator.core import decision
 
 
-class Place:
+class Place(symptoms.Backend):
     """A backend whose job waits until it is advised, and then succeeds."""
 
     def __init__(self, facts: findings.Facts) -> None:
-        self._facts = facts
+        super().__init__(facts)
         self.advised = asyncio.Event()
         self.looks = 0
 
     async def watch_job(self, _: str) -> AsyncGenerator[models.Job, None]:
-        yield self._facts.job
+        yield self.facts.job
         await self.advised.wait()
         yield symptoms.succeeded().job
 
-    async def get_job(self, _: str) -> models.Job:
+    async def get_job(self, name: str) -> models.Job:
         self.looks += 1
-        return self._facts.job
-
-    async def list_replicas(self, _: models.Job) -> Sequence[models.Replica]:
-        return self._facts.replicas
-
-    async def list_events(self, _: models.Job) -> Sequence[models.Event]:
-        return self._facts.events
-
-    async def list_claims(self, _: models.Job) -> Sequence[models.Claim]:
-        return self._facts.claims
+        return await super().get_job(name)
 
     async def read_logs(self, *_: Any, **__: Any) -> AsyncIterator[str]:
-        for line in self._facts.last_lines:
+        for line in self.facts.last_lines:
             yield line
 
     async def list_operators(self) -> Sequence[models.Operator] | None:
-        return self._facts.operators
+        return self.facts.operators
 
 
 @dataclasses.dataclass

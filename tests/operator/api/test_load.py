@@ -1,24 +1,15 @@
 """What a person may write wrong, and the sentence that says what to change."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from testing.operator import builders
+from testing.operator import builders, spec_changes
 from tfparallel_operator.api import job_status, load, names, types, yaml_documents
 from tfparallel_trainer.contract import progress
 
-Change = Callable[[dict[str, Any]], object]
-
-
-def replicas_of(document: dict[str, Any], role: str) -> dict[str, Any]:
-    spec: dict[str, Any] = document["spec"]["tfReplicaSpecs"][role]
-    return spec
-
-
-BAD: list[tuple[str, Change, str]] = [
+BAD: list[tuple[str, spec_changes.Change, str]] = [
     (
         "other API version",
         lambda d: d.update(apiVersion="kubeflow.org/v1"),
@@ -26,7 +17,7 @@ BAD: list[tuple[str, Change, str]] = [
     ),
     (
         "two chiefs",
-        lambda d: replicas_of(d, "Chief").update(replicas=2),
+        lambda d: spec_changes.roles(d)["Chief"].update(replicas=2),
         "a job has one chief: set Chief.replicas to 1",
     ),
     (
@@ -41,7 +32,7 @@ BAD: list[tuple[str, Change, str]] = [
     ),
     (
         "no replicas",
-        lambda d: replicas_of(d, "Worker").update(replicas=0),
+        lambda d: spec_changes.roles(d)["Worker"].update(replicas=0),
         "spec.tfReplicaSpecs.Worker.replicas: received 0",
     ),
     (
@@ -134,7 +125,9 @@ BAD: list[tuple[str, Change, str]] = [
 @pytest.mark.parametrize(
     ("change", "sentence"), [case[1:] for case in BAD], ids=[c[0] for c in BAD]
 )
-def test_a_wrong_manifest_is_refused_with_a_sentence(change: Change, sentence: str) -> None:
+def test_a_wrong_manifest_is_refused_with_a_sentence(
+    change: spec_changes.Change, sentence: str
+) -> None:
     document = builders.manifest(trainer=True, chief=1, worker=2)
     change(document)
     with pytest.raises(load.SpecError) as refused:
@@ -153,7 +146,7 @@ def test_every_problem_is_named_at_once() -> None:
 
 def test_a_template_needs_the_container_that_trains() -> None:
     document = builders.manifest(worker=1)
-    template = replicas_of(document, "Worker")["template"]
+    template = spec_changes.roles(document)["Worker"]["template"]
     template["spec"]["containers"][0]["name"] = "main"
     with pytest.raises(load.SpecError, match=r"received \['main'\]; name the container"):
         load.parse_job(document)
@@ -204,7 +197,7 @@ def test_a_template_of_wrong_types_is_refused_with_or_without_the_trainer(
 ) -> None:
     for trainer in (True, False):
         document = builders.manifest(trainer=trainer, worker=1)
-        replicas_of(document, "Worker")["template"] = template
+        spec_changes.roles(document)["Worker"]["template"] = template
         with pytest.raises(load.SpecError) as refused:
             load.parse_job(document)
         assert any(sentence in problem for problem in refused.value.problems), refused.value

@@ -4,13 +4,8 @@ from typing import Any
 
 import pytest
 
-from testing.operator import builders
+from testing.operator import builders, spec_changes
 from tfparallel_operator.api import load
-
-
-def replicas_of(document: dict[str, Any], role: str) -> dict[str, Any]:
-    spec: dict[str, Any] = document["spec"]["tfReplicaSpecs"][role]
-    return spec
 
 
 def with_mesh(mesh: dict[str, Any] | None, **roles: int) -> dict[str, Any]:
@@ -24,13 +19,13 @@ def with_mesh(mesh: dict[str, Any] | None, **roles: int) -> dict[str, Any]:
 
 def with_devices(document: dict[str, Any], **devices: int) -> dict[str, Any]:
     for role, count in devices.items():
-        replicas_of(document, builders.ROLES[role])["devices"] = count
+        spec_changes.roles(document)[builders.ROLES[role]]["devices"] = count
     return document
 
 
 def with_template(document: dict[str, Any], role: str, **container: Any) -> dict[str, Any]:
     containers = [{"name": "tensorflow", **container}]
-    replicas_of(document, role)["template"] = {"spec": {"containers": containers}}
+    spec_changes.roles(document)[role]["template"] = {"spec": {"containers": containers}}
     return document
 
 
