@@ -70,7 +70,7 @@ class Variable(base.Model):
     """Name of the variable. Those that the operator sets are refused, such as TF_CONFIG."""
 
     value: Annotated[str, pydantic.Field(max_length=65_536)] | None = None
-    """The value, in which $(NAME) stands for an earlier variable."""
+    """The value, in which $(NAME) stands for another variable of the container."""
 
     value_from: Annotated[VariableSource | None, trainer_rules.VARIABLE_SOURCE] = None
     """Where the value comes from; not with value. `tfparallel run` takes it from the job's file, or

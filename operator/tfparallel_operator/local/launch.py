@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel_operator.api import load, names, paths, pods
 from tfparallel_operator.core import decision
+from tfparallel_operator.core.pods import expansion
 from tfparallel_operator.local import (
     folders,
     key_maps,
@@ -89,7 +90,7 @@ class Launcher:
             name: self.addresses.apply(local.apply(value)) for name, value in declared.items()
         }
         command = [
-            self.addresses.apply(local.apply(text.expand(word, declared)))
+            self.addresses.apply(local.apply(expansion.expand(word, declared)))
             for word in _command(container)
         ]
         factor = self.slowed.get(manifest["metadata"]["name"])

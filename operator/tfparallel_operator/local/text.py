@@ -1,20 +1,7 @@
-"""Texts of a pod made right for this machine: variables filled in, a cluster's names replaced."""
+"""Texts of a pod made right for this machine: a cluster's names replaced."""
 
 import re
 from collections.abc import Mapping
-
-_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
-
-
-def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Fill in `$(NAME)` as Kubernetes does: an unknown name stays as it is, `$$` is one `$`."""
-
-    def replaced(match: re.Match[str]) -> str:
-        if match[0] == "$$":
-            return "$"
-        return variables.get(match[1], match[0])
-
-    return _REFERENCE.sub(replaced, text)
 
 
 class Substitution:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel_operator.api import load, pods, trainer_rules
-from tfparallel_operator.local import key_maps, text
+from tfparallel_operator.core.pods import expansion
+from tfparallel_operator.local import key_maps
 
 _REFERENCES = {
     "configMapKeyRef": key_maps.Kind.CONFIG_MAP,
@@ -41,8 +42,9 @@ def resolve(container: pods.Container, sources: Sources) -> dict[str, str]:
     variables: dict[str, str] = {}
     for entry in container.env_from:
         variables |= _all_keys(entry, sources)
+    variables |= sources.overrides
     for variable in container.env:
-        value: str | None = text.expand(variable.value, variables)
+        value: str | None = expansion.expand(variable.value, variables)
         if variable.name in sources.overrides:
             value = sources.overrides[variable.name]
         elif variable.value_from is not None:

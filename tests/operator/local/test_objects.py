@@ -54,7 +54,7 @@ async def test_values_come_from_the_environment_of_the_run(
 
 @pytest.mark.usefixtures("processes")
 async def test_variables_of_the_run_win_in_every_process(folder: pathlib.Path) -> None:
-    joined = {"name": "JOINED", "value": "$(TOKEN)/$(MODE)"}
+    joined = {"name": "JOINED", "value": "$(TOKEN)/$(MODE)/$(NEW)"}
     env = [TOKEN, {"name": "MODE", "value": "slow"}, joined]
     document = printing("echo $JOINED $MODE $NEW", env=env)
     document["spec"]["tfReplicaSpecs"]["Worker"] = document["spec"]["tfReplicaSpecs"]["Chief"]
@@ -62,8 +62,8 @@ async def test_variables_of_the_run_win_in_every_process(folder: pathlib.Path) -
     environment = {"TOKEN": "mine", "MODE": "fast", "NEW": "1"}
     recorder = jobs.Recorder()
     await run.run(source.read(file, environment=environment), folder / "out", recorder)
-    assert set(recorder.lines) <= {(name, "mine/fast fast 1") for name in ("chief-0", "worker-0")}
-    assert recorder.of("chief-0") == ["mine/fast fast 1"]
+    assert set(recorder.lines) <= {(name, "mine/fast/1 fast 1") for name in ("chief-0", "worker-0")}
+    assert recorder.of("chief-0") == ["mine/fast/1 fast 1"]
 
 
 def test_variables_come_from_options_files_and_the_environment(tmp_path: pathlib.Path) -> None:

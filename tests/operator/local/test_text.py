@@ -6,22 +6,6 @@ from tfparallel_operator.local import text
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        ("$(NAME)", "value"),
-        ("--a=$(NAME)/$(NAME)", "--a=value/value"),
-        ("$(OTHER)", "$(OTHER)"),
-        ("$$(NAME)", "$(NAME)"),
-        ("$NAME ${NAME}", "$NAME ${NAME}"),
-        ("$(NAME", "$(NAME"),
-        ("cost: 5$", "cost: 5$"),
-    ],
-)
-def test_variables_are_filled_in_as_kubernetes_does(template: str, expected: str) -> None:
-    assert text.expand(template, {"NAME": "value"}) == expected
-
-
-@pytest.mark.parametrize(
-    ("template", "expected"),
-    [
         ("/output", "/run/o"),
         ("/output/job", "/run/o/job"),
         ("--dir=/output --other=/output/x", "--dir=/run/o --other=/run/o/x"),

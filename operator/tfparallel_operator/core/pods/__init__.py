@@ -5,6 +5,6 @@
 - `cluster_spec`: TF_CONFIG.
 - `topology`, `host_network`: where pods run and listen.
 - `config`: the ConfigMap; `network`: the Service and the NetworkPolicy; `claims`: the claims.
-- `gpus`, `memory`, `containers`, `progress_report`: parts of a container.
+- `gpus`, `memory`, `containers`, `expansion`, `progress_report`: parts of a container.
 - `ownership`: labels and owner of everything that is created.
 """

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-FAILURE_FILE = "/dev/termination-log"
-"""Where the kubelet looks for what a container says of its end, unless the template says where."""
+_FAILURE_FILE = "/dev/termination-log"
+"""Kubernetes' default."""
 
 
 def config_map(name: str) -> dict[str, Any]:
@@ -24,6 +24,12 @@ class Container:
 
     pod_spec: dict[str, Any]
     spec: dict[str, Any]
+
+    @property
+    def failure_file(self) -> str:
+        """The file that the kubelet reads what the container says of its end from."""
+        path: str = self.spec.get("terminationMessagePath") or _FAILURE_FILE
+        return path
 
     def mount(
         self, name: str, path: str, volume: Mapping[str, Any], *, read_only: bool = True

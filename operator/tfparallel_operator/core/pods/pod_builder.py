@@ -10,6 +10,7 @@ from tfparallel_operator.core.pods import (
     cluster_spec,
     config,
     containers,
+    expansion,
     gpus,
     host_network,
     memory,
@@ -21,6 +22,9 @@ from tfparallel_operator.core.pods import (
 )
 from tfparallel_operator.core.status import replica_records
 from tfparallel_trainer.contract import environment
+
+_TF_CONFIG = {"name": environment.TF_CONFIG, "value": f"$({cluster_spec.SHARED_VARIABLE})"}
+"""The place of TF_CONFIG among the variables of a role; each replica has its own there."""
 
 
 class PodBuilder:
@@ -77,12 +81,12 @@ class PodBuilder:
         if not any(port.get("name") == names.PORT_NAME for port in ports):
             port = {"name": names.PORT_NAME, "containerPort": self._layout.port(replica)}
             ports = [*ports, port]
-        spec = {**shared.spec, "ports": ports, "env": list(shared.spec["env"])}
         tf_config = cluster_spec.tf_config(
             self._layout, replica, shares_cluster=self._shares_cluster
         )
-        containers.Container(shared.pod_spec, spec).set_env(environment.TF_CONFIG, tf_config)
-        return spec
+        variable = {"name": environment.TF_CONFIG, "value": tf_config}
+        env = [variable if shown is _TF_CONFIG else shown for shown in shared.spec["env"]]
+        return {**shared.spec, "ports": ports, "env": env}
 
     def _build_shared(self, role: types.Role, coordinates: bool) -> decision.Manifest:
         """Build what the pods of a role have in common, or what the coordinator alone has."""
@@ -105,12 +109,12 @@ class PodBuilder:
         pod_spec["subdomain"] = self._layout.service_name
         pod_spec["restartPolicy"] = "Never"
         container = _container(pod_spec)
+        self._fill_container(container, spec)
         if job.spec.trainer is not None:
             trainer_container.fill(container, job, job.spec.trainer, settings)
             config.mount(container, job)
             job_file = f"{paths.CONFIG_DIR}/{config.JOB_FILE_KEY}"
             container.set_env(environment.JOB_FILE, job_file)
-        self._fill_container(container, spec)
         gpus.prepare(container)
         if job.spec.host_network:
             host_network.prepare(container)
@@ -119,6 +123,12 @@ class PodBuilder:
             memory.grow(container.spec, job.spec.run_policy.out_of_memory, growths)
         if coordinates and settings.progress_url:
             progress_report.prepare(container, job, settings)
+        variables = container.spec["env"]
+        if not any(variable["name"] == environment.TF_CONFIG for variable in variables):
+            variables.append(_TF_CONFIG)
+        for listed in (*pod_spec["containers"], *(pod_spec.get("initContainers") or ())):
+            if listed.get("env"):
+                listed["env"] = expansion.order(listed["env"])
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
 
     def _fill_container(self, container: containers.Container, spec: types.ReplicaSpec) -> None:
@@ -127,8 +137,7 @@ class PodBuilder:
             request_devices(container.spec.setdefault("resources", {}), spec)
         container.set_env(environment.JOB_UID, self._job.metadata.uid)
         container.set_env(environment.ATTEMPT, str(self._status.attempt))
-        path = container.spec.get("terminationMessagePath", containers.FAILURE_FILE)
-        container.set_env(environment.FAILURE_FILE, path)
+        container.set_env(environment.FAILURE_FILE, container.failure_file)
         grace = container.pod_spec.get("terminationGracePeriodSeconds")
         if grace is not None:
             container.set_env(environment.GRACE_SECONDS, str(grace))

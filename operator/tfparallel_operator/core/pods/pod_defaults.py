@@ -22,15 +22,16 @@ def merge(defaults: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str,
 
 
 def _merge_lists(defaults: Sequence[Any], items: Sequence[Any], *, deep: bool) -> list[Any]:
-    """Return the items of both; of those with one key, the template's."""
-    by_key = {_key(item): item for item in items if _key(item)}
-    kept = [
-        merge(default, by_key[_key(default)]) if _key(default) in by_key else default
-        for default in defaults
-        if deep or _key(default) not in by_key
-    ]
-    merged = {_key(default) for default in defaults} if deep else set()
-    return [*kept, *(item for item in items if not _key(item) or _key(item) not in merged)]
+    """Return the items of both; of those with one key, the template's in the default's place."""
+    by_key: dict[str | None, list[Any]] = {}
+    for item in items:
+        if key := _key(item):
+            by_key.setdefault(key, []).append(item)
+    merged: list[Any] = []
+    for default in defaults:
+        same = by_key.pop(_key(default), [default])
+        merged += [merge(default, item) for item in same] if deep else same
+    return [*merged, *(item for item in items if not _key(item) or _key(item) in by_key)]
 
 
 def _key(item: Any) -> str | None:

@@ -16,7 +16,15 @@ _COMMAND = ("python", "-m", "tfparallel_trainer.source")
 _SOURCE = "tfparallel-source"
 _CHUNKS = "tfparallel-chunks"
 _PACKAGES = "tfparallel-packages"
-_COPIED = ("image", "imagePullPolicy", "securityContext", "env", "envFrom", "volumeMounts")
+_COPIED = (
+    "image",
+    "imagePullPolicy",
+    "securityContext",
+    "env",
+    "envFrom",
+    "volumeMounts",
+    "terminationMessagePath",
+)
 _RESOURCES = ("cpu", "memory", "ephemeral-storage")
 """What an init container asks for like the container that trains; devices it needs none."""
 
@@ -29,9 +37,9 @@ def add(container: containers.Container, source: source_code.Source | None) -> N
     Without a source the code is the image's.
     """
     folder = paths.WORKSPACE_DIR if source is None else paths.SOURCE_DIR
+    container.set_env(environment.SOURCE_DIR, folder)
     if source is not None:
         _add_source(container, source)
-    container.set_env(environment.SOURCE_DIR, folder)
 
 
 def fill(
@@ -80,7 +88,7 @@ def _init_container(container: containers.Container, folder: str) -> containers.
     command = [*_COMMAND, "--source", folder]
     spec = {"name": names.SOURCE_CONTAINER, "command": command, **spec}
     fetching = containers.Container(container.pod_spec, spec)
-    fetching.set_env(environment.FAILURE_FILE, containers.FAILURE_FILE)
+    fetching.set_env(environment.FAILURE_FILE, fetching.failure_file)
     return fetching
 
 

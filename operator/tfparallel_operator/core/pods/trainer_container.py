@@ -28,12 +28,12 @@ def fill(
     if spec["image"] == settings.trainer_image:
         _fit_shipped_image(container, settings)
     container.pod_spec.setdefault("automountServiceAccountToken", False)
+    container.set_env(environment.OUTPUT_DIR, f"{paths.OUTPUT_DIR}/{job.metadata.name}")
     sources.add(container, trainer.source)
     volume: dict[str, Any] = {"emptyDir": {}}
     if trainer.checkpoint is not None and trainer.checkpoint.claim is not None:
         volume = containers.claim(claims.name(job, trainer.checkpoint.claim))
     container.mount("tfparallel-output", paths.OUTPUT_DIR, volume, read_only=False)
-    container.set_env(environment.OUTPUT_DIR, f"{paths.OUTPUT_DIR}/{job.metadata.name}")
 
 
 def _fit_shipped_image(container: containers.Container, settings: installation.Settings) -> None:

@@ -1,0 +1,64 @@
+"""Variables of a container that use each other, as `$(NAME)`. Pure.
+
+The kubelet fills in a name only from the variables before it in the list, and leaves any other as
+it is written. Here the operator, the installation's defaults, `trainer.env` and the template add to
+one list, and none of them can know the place of another's variables.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Fill in `$(NAME)` as Kubernetes does: an unknown name stays as it is, `$$` is one `$`."""
+
+    def replaced(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        return variables.get(match[1], match[0])
+
+    # After the last bracket no reference can end, so no search runs to the end of a text in vain.
+    closed, bracket, rest = text.rpartition(")")
+    return _REFERENCE.sub(replaced, closed + bracket) + rest.replace("$$", "$")
+
+
+def order(variables: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the same variables, each behind those that it uses.
+
+    Those that are in order already stay where they are; of a circle one comes first.
+    """
+    places: dict[Any, int] = {}
+    for place, variable in enumerate(variables):
+        places.setdefault(variable.get("name"), place)
+
+    def used(place: int) -> Iterator[int]:
+        names = _references(variables[place].get("value"))
+        return (places[name] for name in names if name in places)
+
+    ordered: list[Mapping[str, Any]] = []
+    begun: set[int] = set()
+    for place in range(len(variables)):
+        path = [] if place in begun else [(place, used(place))]
+        begun.add(place)
+        while path:
+            current, remaining = path[-1]
+            earlier = next((one for one in remaining if one not in begun), None)
+            if earlier is None:
+                path.pop()
+                ordered.append(variables[current])
+            else:
+                begun.add(earlier)
+                path.append((earlier, used(earlier)))
+    return ordered
+
+
+def _references(value: Any) -> Iterator[str]:
+    """Yield the names that a value uses."""
+    if isinstance(value, str) and "$(" in value:
+        closed, bracket, _ = value.rpartition(")")
+        for match in _REFERENCE.finditer(closed + bracket):
+            if match[0] != "$$":
+                yield match[1]
