@@ -4,7 +4,7 @@ import re
 
 _START_OF_TENSORFLOW = re.compile(
     r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
-    r"|I\d{4} .* port\.cc:\d+\] oneDNN custom operations are on\..*"
+    r"|I\d{4} .* port\.cc:\d+\] oneDNN custom operations are on\."
 )
 """What each process prints at its start whatever TF_CPP_MIN_LOG_LEVEL says: TensorFlow reads that
 later (tensorflow/tensorflow#100442)."""
@@ -12,4 +12,4 @@ later (tensorflow/tensorflow#100442)."""
 
 def is_start_of_tensorflow(text: str) -> bool:
     """Whether a line is one of the two that each process of TensorFlow begins with."""
-    return _START_OF_TENSORFLOW.fullmatch(text) is not None
+    return _START_OF_TENSORFLOW.match(text) is not None

@@ -17,7 +17,7 @@ STDIN = "stdin"
 """What the standard input is called in messages."""
 
 _SUFFIXES = (".yaml", ".yml", ".json")
-_FIELD = re.compile(r"[A-Za-z][\w.]*\w")
+_FIELD = re.compile(r"[A-Za-z]\w+(?:\.\w+)*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

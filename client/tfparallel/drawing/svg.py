@@ -44,11 +44,11 @@ _STYLE: dict[Any, Any] = {
     "text.parse_math": False,
 }
 
-_REMOVED = re.compile(r"\s*<(metadata|defs)>\s*(<style.*?</style>|.*?)\s*</\1>", re.DOTALL)
+_REMOVED = re.compile(r"\s{0,9}<(metadata|defs)>.{0,1000}?</\1>", re.DOTALL)
 """What says who wrote it, and a style that would count for the whole page."""
 
 _NAME = re.compile(r'(\bid="|url\(#|href="#)')
-_ROOT = re.compile(r"<svg\b[^>]*>")
+_ROOT = re.compile(r"<svg\b[^<>]*>")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tfparallel_trainer.contract import outputs
 
-_STEP = re.compile(rf"{outputs.CHECKPOINTS}/step-(?P<step>\d+)[^/]*/")
+_STEP = re.compile(rf"{re.escape(outputs.CHECKPOINTS)}/step-(?P<step>\d{{1,20}})[^/]*/")
 _ALL = (
     outputs.MODEL,
     f"{outputs.SAVED_MODEL}/",

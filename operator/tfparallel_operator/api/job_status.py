@@ -17,6 +17,28 @@ _ConditionType = Annotated[names.Condition | str, _TEXT, _EITHER]
 _State = Annotated[names.State | str, _TEXT, _EITHER]
 
 
+LAST_INDEX = 9_999
+"""Of a replica, in the ranges of a status; more than a job may have."""
+
+
+def _check_indices(text: str) -> str:
+    """Refuse (ValueError) ranges that are not in ascending order, or larger than any job's."""
+    following = 0
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        numbers = (first, last or first)
+        if not all(number.isdecimal() and len(number) <= 4 for number in numbers):
+            raise ValueError(f"write ranges of indices up to {LAST_INDEX}, such as 0-3,7")
+        begin, end = map(int, numbers)
+        if not following <= begin <= end:
+            raise ValueError("write ranges of indices in ascending order, such as 0-3,7")
+        following = end + 1
+    return text
+
+
+_Indices = Annotated[str, pydantic.AfterValidator(_check_indices)]
+
+
 class _Observed(base.Model):
     """An older operator keeps the fields that a newer one has written.
 
@@ -72,13 +94,13 @@ class ReplicaStatus(_Observed):
     succeeded: int = 0
     failed: int = 0
     terminating: int = 0
-    completed: str = ""
+    completed: _Indices = ""
     """Indices of the replicas that ended with success, as ranges: 0-3,7. They stay completed when
     their pods vanish."""
-    seen: str = ""
+    seen: _Indices = ""
     """Indices of the replicas whose pod of this attempt has been seen: one of them that is missing
     was lost."""
-    ignored: str = ""
+    ignored: _Indices = ""
     """Indices of the replicas that were lost and that training goes on without."""
     memory_growths: int = 0
     """How often the memory that the role asks for has grown, after it ran out of it."""

@@ -21,6 +21,9 @@ from tfparallel_operator.api import (
 )
 from tfparallel_trainer.contract import environment, job_file
 
+_MOST_SHOWN = 20
+"""Problems that one sentence names."""
+
 
 class SpecError(ValueError):
     """A manifest cannot be used as given; one sentence for each problem."""
@@ -32,7 +35,9 @@ class SpecError(ValueError):
             problems.Problem((), fault) if isinstance(fault, str) else fault for fault in faults
         )
         """The same with their fields, where these are known."""
-        super().__init__("; ".join(self.problems))
+        shown = "; ".join(self.problems[:_MOST_SHOWN])
+        more = len(self.problems) - _MOST_SHOWN
+        super().__init__(f"{shown}; and {more} more" if more > 0 else shown)
 
 
 class StatusError(SpecError):
@@ -241,8 +246,8 @@ def _unnamed_container(
     """Look into a template, which no rule of the API server can."""
     received = [container.name for container in pod.containers]
     if needs_container and names.CONTAINER not in received:
-        message = f"received {received}; name the container that trains {names.CONTAINER!r}"
-        yield problems.Problem(place, message)
+        remedy = f"name the container that trains {names.CONTAINER!r}"
+        yield problems.Problem(place, f"received {problems.show(received)}; {remedy}")
 
 
 def _shared_mounts(
@@ -297,8 +302,8 @@ def devices_of(spec: types.ReplicaSpec) -> int:
         if container.name == names.CONTAINER:
             parts = {variable.name: variable.value for variable in container.env}
             gpus = container.resources.limits.get(names.GPU_RESOURCE)
-            count = str(gpus or parts.get(environment.CPU_DEVICES, ""))
-            return int(count) if count.isdecimal() else 1
+            count = quantities.parse_count(str(gpus or parts.get(environment.CPU_DEVICES, "")))
+            return 1 if count is None else count
     return 1
 
 

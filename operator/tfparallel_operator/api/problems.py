@@ -15,6 +15,9 @@ UNKNOWN = "extra_forbidden"
 UNKNOWN_FIELD = "unknown field"
 """What the sentence on such a field begins with."""
 
+_LONGEST_VALUE = 200
+"""Characters of a value that a sentence quotes."""
+
 _KEY = "[key]"
 _STATUS = "status"
 
@@ -44,6 +47,14 @@ def path(place: Place) -> str:
     return "".join(parts).removeprefix(".")
 
 
+def show(value: Any) -> str:
+    """Return a value as a sentence quotes it; of a long one the begin and the length."""
+    shown = repr(value)
+    if len(shown) <= _LONGEST_VALUE:
+        return shown
+    return f"{shown[:_LONGEST_VALUE]}… ({len(shown)} characters)"
+
+
 def place_of(fault: Mapping[str, Any]) -> Place:
     """Return the place of a fault that pydantic reports."""
     return tuple(part for part in fault["loc"] if part != _KEY)
@@ -70,7 +81,7 @@ def from_pydantic(
         return Problem(place, message)
     expected = re.findall("'([^']+)'", str(fault.get("ctx", {}).get("expected", "")))
     hint = _did_you_mean(str(received), expected, prefix=": ")
-    return Problem(place, f"received {received!r}; {message[0].lower()}{message[1:]}{hint}")
+    return Problem(place, f"received {show(received)}; {message[0].lower()}{message[1:]}{hint}")
 
 
 def unknown(

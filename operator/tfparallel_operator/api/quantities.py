@@ -13,8 +13,13 @@ _UNITS: dict[str, fractions.Fraction] = {
     **{f"{unit}i": fractions.Fraction(1024 ** (1 + n)) for n, unit in enumerate("KMGTPE")},
     **{unit: fractions.Fraction(1, 1000 ** (1 + n)) for n, unit in enumerate("mun")},
 }
-_QUANTITY = re.compile(r"([-+]?)([0-9]*\.?[0-9]*)([eE][+-]?[0-9]{1,3}|[kKMGTPEmun]?i?)")
+_QUANTITY = re.compile(
+    r"([-+]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]*|)([eE][+-]?[0-9]{1,3}|[kKMGTPEmun]?i?)"
+)
 """A decimal number and a unit or an exponent; without digits, Kubernetes reads most units as 0."""
+
+LONGEST = 64
+"""Characters of a quantity. The API server takes more, of which nobody has use."""
 
 _NEEDS_DIGITS = ("Pi", "Ei")
 _MOST = fractions.Fraction(2**63 - 1)
@@ -22,9 +27,11 @@ _MOST = fractions.Fraction(2**63 - 1)
 
 
 def parse(quantity: str) -> fractions.Fraction | None:
-    """Return the number that a quantity stands for; None when it is none."""
+    """Return the number that a quantity stands for; None when it is none, or too long."""
+    if not 0 < len(quantity) <= LONGEST:
+        return None
     parts = _QUANTITY.fullmatch(quantity)
-    if not quantity or parts is None:
+    if parts is None:
         return None
     sign, digits, unit = parts.groups()
     has_digits = digits not in ("", ".")
@@ -35,6 +42,11 @@ def parse(quantity: str) -> fractions.Fraction | None:
         exact = fractions.Fraction(number) * _UNITS[unit]
         return min(exact, _MOST) if unit.endswith("i") else exact
     return fractions.Fraction(number + unit) if unit[-1:].isdecimal() else None
+
+
+def parse_count(text: str) -> int | None:
+    """Return the number that decimal digits stand for; None when a text is none, or too long."""
+    return int(text) if len(text) <= LONGEST and text.isdecimal() else None
 
 
 def find_problems(place: problems.Place, resources: pods.Resources) -> Iterator[problems.Problem]:
@@ -51,7 +63,7 @@ def find_problems(place: problems.Place, resources: pods.Resources) -> Iterator[
             if number is None or number < 0:
                 yield problems.Problem(
                     (*place, kind, name),
-                    f"received {quantity!r}; write a quantity, such as 4Gi, 2 or 500m",
+                    f"received {problems.show(quantity)}; write a quantity, such as 4Gi, 2 or 500m",
                 )
     for name in requests.keys() & limits.keys():
         request, limit = requests[name], limits[name]

@@ -37,7 +37,7 @@ def mismatches(
         return
     fits, remedy = _CHECKS[kind]
     if not fits(value) and not isinstance(value, Mapping | list):
-        yield problems.Problem(place, f"received {value!r}; {remedy}")
+        yield problems.Problem(place, f"received {problems.show(value)}; {remedy}")
 
 
 def _inner(

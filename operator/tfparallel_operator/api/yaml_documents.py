@@ -28,13 +28,13 @@ Loader.yaml_implicit_resolvers = {
 }
 Loader.add_implicit_resolver(
     f"{_TAG}int",
-    re.compile(r"[-+]?(0b[01_]+|0[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$"),
+    re.compile(r"^[-+]?(0b[01_]+|0[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$"),
     list("-+0123456789"),
 )
 Loader.add_implicit_resolver(
     f"{_TAG}float",
     re.compile(
-        r"([-+]?(\.[0-9]+|[0-9][0-9_]*\.[0-9_]*([eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)"
+        r"^([-+]?(\.[0-9]+|[0-9][0-9_]*\.[0-9_]*([eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)"
         r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
     ),
     list("-+.0123456789"),

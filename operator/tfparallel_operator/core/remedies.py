@@ -12,6 +12,8 @@ from tfparallel_trainer.contract import exits
 
 LONGEST_WORDS = 600
 """Of words that somebody else wrote; longer ones are cut."""
+_SEARCHED_WORDS = 8_192
+"""How far a remedy is looked for; no sentence of Kubernetes is as long."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Remedy:
 def find(words: str) -> str:
     """Return what to do about words of Kubernetes; empty where nothing is known."""
     for remedy in TABLE:
-        match = remedy.pattern.search(words)
+        match = remedy.pattern.search(words, 0, _SEARCHED_WORDS)
         if match is not None:
             return remedy.sentence.format(**match.groupdict())
     return ""
@@ -108,6 +110,8 @@ _HELD_BY_OTHERS = re.compile(r"optimistic rejection|rejection in Unreserve|enoug
 
 _CLAIM = r'persistentvolumeclaim "(?P<name>[^"]+)"'
 _NO_IMAGE = r"(?:ErrImagePull|ImagePullBackOff|Failed to pull)"
+_MORE = ".{0,1000}"
+"""What a sentence may have between two words, a long reference to an image for example."""
 _NAMED = r'"?(?P<name>[\w./:@-]+)"?'
 
 
@@ -127,15 +131,15 @@ _ROWS = {
     rf"{_CLAIM} is Lost": (
         "Delete the claim {name} and create it again: what its volume held is gone."
     ),
-    rf'{_CLAIM}: .*storageclass\S* "(?P<storage_class>[^"]+)" not found': (
+    rf'{_CLAIM}: {_MORE}storageclass\S{{0,40}} "(?P<storage_class>[^"]+)" not found': (
         "Delete the claim {name} and create it with a storageClassName that"
         " `kubectl get storageclass` lists: {storage_class} does not exist."
     ),
-    rf"{_CLAIM}: .*(?i:access ?modes?|MULTI_NODE|multi.?writer)": (
+    rf"{_CLAIM}: {_MORE}(?i:access ?modes?|MULTI_NODE|multi.?writer)": (
         "Delete the claim {name} and create it with accessModes that its storage class offers,"
         " such as ReadWriteOnce, or with another storageClassName."
     ),
-    rf"{_CLAIM}: .*no storage class is set": (
+    rf"{_CLAIM}: {_MORE}no storage class is set": (
         "Create a volume that fits the claim {name}, or create the claim with a"
         " storageClassName that `kubectl get storageclass` lists."
     ),
@@ -273,17 +277,17 @@ _ROWS = {
     # Images.
     r"InvalidImageName": "Correct the image's name in the job: REGISTRY/NAME:TAG.",
     r"ErrImageNeverPull": ("Bring the image to the node, or set imagePullPolicy to IfNotPresent."),
-    rf"{_NO_IMAGE}.*(?:(?i:authoriz)|denied|forbidden)": (
+    rf"{_NO_IMAGE}{_MORE}(?:(?i:authoriz)|denied|forbidden)": (
         "Correct the image's name, or add a registry's Secret to imagePullSecrets of the role."
     ),
-    rf"{_NO_IMAGE}.*(?:x509|certificate)": (
+    rf"{_NO_IMAGE}{_MORE}(?:x509|certificate)": (
         "Have the nodes trust the registry's certificate, or use a registry that they trust."
     ),
-    rf"{_NO_IMAGE}.*(?:toomanyrequests|429 Too Many Requests)": (
+    rf"{_NO_IMAGE}{_MORE}(?:toomanyrequests|429 Too Many Requests)": (
         "Wait until the registry answers again, or add a Secret of it to imagePullSecrets of"
         " the role: it limits how often each user pulls."
     ),
-    rf"{_NO_IMAGE}.*(?:no such host|dial tcp|i/o timeout)": (
+    rf"{_NO_IMAGE}{_MORE}(?:no such host|dial tcp|i/o timeout)": (
         "Let the node reach the image's registry, or use a registry that it can reach."
     ),
     _NO_IMAGE: (

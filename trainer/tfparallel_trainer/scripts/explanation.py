@@ -90,7 +90,7 @@ def explain(call: Call) -> str:
             f"{pointer}"
         )
     line = linecache.getline(call.file, call.line).strip()
-    changed = re.sub(r"([\w.]+)\.fit\(", r"tfparallel_trainer.fit(\1, ", line, count=1)
+    changed = re.sub(r"(?<![\w.])([\w.]+)\.fit\(", r"tfparallel_trainer.fit(\1, ", line, count=1)
     if changed == line:
         changed = "tfparallel_trainer.fit(model, …)"
     return (

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
+_REFERENCE = re.compile(r"\$\$|\$\(([^)]{0,255})\)")
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tfparallel_operator.api import names
+from tfparallel_operator.api import names, quantities
 from tfparallel_operator.core.pods import containers, memory
 
 SHM_DIR = "/dev/shm"  # noqa: S108 (the container's own)
@@ -39,11 +39,11 @@ def gpus(container: dict[str, Any]) -> int:
     """Return how many GPUs, or parts of one, a container has."""
     limits = (container.get("resources") or {}).get("limits") or {}
     counts = [
-        str(count)
+        quantities.parse_count(str(count))
         for name, count in limits.items()
         if name in _RESOURCES or name.startswith(_PARTS_PREFIX)
     ]
-    return sum(int(count) for count in counts if count.isdecimal())
+    return sum(filter(None, counts))
 
 
 def _shared_mebibytes(container: dict[str, Any], count: int) -> int:

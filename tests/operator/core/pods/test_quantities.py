@@ -1,9 +1,12 @@
-"""Memory as Kubernetes lets people write it, and how it grows."""
+"""Quantities as Kubernetes lets people write them, and how memory grows."""
+
+import itertools
+import re
 
 import pytest
 
-from tfparallel_operator.api import policies
-from tfparallel_operator.core.pods import memory
+from tfparallel_operator.api import policies, quantities
+from tfparallel_operator.core.pods import gpus, memory
 
 POLICY = policies.OutOfMemory(max_memory="4096Ti")
 
@@ -28,6 +31,9 @@ POLICY = policies.OutOfMemory(max_memory="4096Ti")
         ("1K", None),
         ("a lot", None),
         ("", None),
+        ("1" * quantities.LONGEST, int("1" * quantities.LONGEST)),
+        ("1" * (quantities.LONGEST + 1), None),
+        ("0." + "1" * 900_000 + "x", None),
     ],
 )
 def test_a_quantity_is_read_as_kubernetes_does(quantity: str, size: int | None) -> None:
@@ -39,3 +45,18 @@ def test_a_quantity_is_read_as_kubernetes_does(quantity: str, size: int | None) 
 )
 def test_memory_grows_however_it_is_written(before: str, after: str) -> None:
     assert memory.grown(before, POLICY, 1) == after
+
+
+def test_the_linear_pattern_takes_what_the_quadratic_one_took() -> None:
+    """On all texts of up to five of the characters that matter."""
+    quadratic = re.compile(r"([-+]?)([0-9]*\.?[0-9]*)([eE][+-]?[0-9]{1,3}|[kKMGTPEmun]?i?)")
+    texts = map("".join, (t for n in range(6) for t in itertools.product("1.e-Ki", repeat=n)))
+    for text in texts:
+        parts = quadratic.fullmatch(text)
+        is_quantity = bool(text) and parts is not None and parts[3] not in ("K", "i")
+        assert (quantities.parse(text) is not None) == is_quantity, text
+
+
+def test_a_count_beyond_what_python_reads_is_none() -> None:
+    limits = {"nvidia.com/gpu": "9" * 5000, "amd.com/gpu": "2"}
+    assert gpus.gpus({"resources": {"limits": limits}}) == 2
