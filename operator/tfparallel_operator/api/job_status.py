@@ -2,12 +2,12 @@
 
 import datetime
 import enum
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 
 from tfparallel_operator.api import names
-from tfparallel_trainer.contract import base, job_file, progress
+from tfparallel_trainer.contract import base, job_file, limits, progress
 
 _TEXT = pydantic.WithJsonSchema({"type": "string", "maxLength": 316})
 """The schema of a word that another version of the operator may add to: any text."""
@@ -37,6 +37,21 @@ def _check_indices(text: str) -> str:
 
 
 _Indices = Annotated[str, pydantic.AfterValidator(_check_indices)]
+
+
+R = TypeVar("R")
+
+
+def _read_or_drop(value: object, read: pydantic.ValidatorFunctionWrapHandler) -> Any:
+    """Read what a pod has reported; what is outside the limits of this version counts as none."""
+    try:
+        return read(value)
+    except pydantic.ValidationError:
+        return None
+
+
+Reported = Annotated[R | None, pydantic.WrapValidator(_read_or_drop)]
+"""A part of the status that a pod decides: no report keeps a job from being decided on."""
 
 
 class _Observed(base.Model):
@@ -139,7 +154,7 @@ class PlacementStatus(progress.Placement, _Observed):
 
     mesh: MeshStatus
     stages: Annotated[
-        tuple[StagePlacementStatus, ...], pydantic.Field(max_length=progress.MAX_STAGES)
+        tuple[StagePlacementStatus, ...], pydantic.Field(max_length=limits.MAX_STAGES)
     ] = ()
 
 
@@ -196,9 +211,9 @@ class JobStatus(_Observed):
     """Labels of the workers' pods, for the scale subresource."""
     replicas: dict[str, ReplicaStatus] = pydantic.Field(default_factory=dict)
     """The replicas by role."""
-    progress: ProgressStatus | None = None
+    progress: Reported[ProgressStatus] = None
     """How far training has come, as the coordinator reports it."""
-    placement: PlacementStatus | None = None
+    placement: Reported[PlacementStatus] = None
     """Where the parts of the model are, with strategy ModelSplit, as the coordinator reports it."""
 
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from tfparallel_operator.api import types
 from tfparallel_operator.core.pods import progress_report
 from tfparallel_operator.local import ports
-from tfparallel_trainer.contract import progress
+from tfparallel_trainer.contract import limits, progress
 
 
 @contextlib.asynccontextmanager
@@ -30,7 +30,7 @@ async def endpoint(
         take(report)
         return web.Response(status=204)
 
-    application = web.Application(client_max_size=progress.MAX_BODY_BYTES)
+    application = web.Application(client_max_size=limits.MAX_BODY_BYTES)
     path = progress_report.path(job.metadata.namespace, job.metadata.name)
     application.router.add_post(path, receive)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testing.operator import builders, spec_changes
+from testing.operator import builders, objects, spec_changes
 from tfparallel_operator.api import job_status, load, names, types, yaml_documents
 from tfparallel_trainer.contract import progress
 
@@ -287,3 +287,18 @@ def test_entries_of_a_wrong_type_are_named(
     with pytest.raises(load.SpecError) as caught:
         load.parse_job(document)
     assert caught.value.problems[0].startswith(f"spec.trainer.{sentence}")
+
+
+@pytest.mark.parametrize(
+    "progress", [{"step": 10**18}, {"step": 1, "metrics": {"\x1b": "1"}}, {"step": "soon"}, 7]
+)
+def test_a_stored_report_outside_of_the_limits_keeps_no_job_from_being_read(
+    progress: object,
+) -> None:
+    job = objects.job()
+    job["status"] = {"attempt": 3, "progress": progress, "placement": progress}
+    status = load.read_job(job).status
+    assert (status.attempt, status.progress, status.placement) == (3, None, None)
+    job["status"]["attempt"] = "many"
+    with pytest.raises(load.StatusError):
+        load.read_job(job)

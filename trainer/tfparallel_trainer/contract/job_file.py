@@ -145,7 +145,8 @@ class PipelineSchedule(enum.StrEnum):
 Degree = Annotated[int, pydantic.Field(ge=-1, le=4095)]
 """Number of ranks along an axis; -1: as many as the devices give."""
 
-LayerName = Annotated[str, pydantic.Field(min_length=1, max_length=253)]
+MAX_LAYER_LETTERS = 253
+LayerName = Annotated[str, pydantic.Field(min_length=1, max_length=MAX_LAYER_LETTERS)]
 
 INFERRED = -1
 """The degree of an axis that follows from the devices and the other axes."""

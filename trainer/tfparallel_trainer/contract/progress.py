@@ -8,10 +8,7 @@ from typing import Annotated
 
 import pydantic
 
-from tfparallel_trainer.contract import base, job_file
-
-MAX_BODY_BYTES = 32_768
-"""A report that is larger is refused."""
+from tfparallel_trainer.contract import base, job_file, limits
 
 MIN_INTERVAL_SECONDS = 5.0
 """Shortest time between two reports of a job, except for the last one."""
@@ -19,26 +16,12 @@ MIN_INTERVAL_SECONDS = 5.0
 MAX_INPUT_WAIT = 0.1
 """The share of the time that a coordinator may wait for its input before it counts as slow."""
 
-MAX_STAGES = 32
-"""Of a longer pipeline a report names the first ones."""
-
-MAX_STAGE_DEVICES = 4
-"""Of more devices that a stage has a report names the first ones."""
-
-MAX_DEVICE_LETTERS = 64
-MAX_LAYERS_LETTERS = 80
-MAX_REASONS = 6
-MAX_REASON_LETTERS = 320
-
 _BYTE_UNITS = tuple(
     (1024**power, f"{prefix}iB") for power, prefix in ((4, "T"), (3, "G"), (2, "M"), (1, "K"))
 )
 
 Metrics = Annotated[
-    dict[
-        Annotated[str, pydantic.Field(max_length=64)], Annotated[str, pydantic.Field(max_length=32)]
-    ],
-    pydantic.Field(max_length=64),
+    dict[limits.Name, limits.NumberText], pydantic.Field(max_length=limits.MAX_METRICS)
 ]
 """Names of metrics and their values, written by `format_number`."""
 
@@ -46,59 +29,56 @@ Metrics = Annotated[
 class Progress(base.Model):
     """How far training has come."""
 
-    step: Annotated[int, pydantic.Field(ge=0)]
+    step: limits.Count
     """Optimizer steps made."""
 
-    total_steps: Annotated[int, pydantic.Field(ge=1)] | None = None
+    total_steps: Annotated[limits.Count, pydantic.Field(ge=1)] | None = None
     """Optimizer steps to make in all, where that is known."""
 
-    epoch: Annotated[int, pydantic.Field(ge=0)] = 0
+    epoch: limits.Count = 0
     """Epochs completed."""
 
     percent: Annotated[int, pydantic.Field(ge=0, le=100)] | None = None
     """Share of the steps that are made."""
 
-    examples_per_second: Annotated[str, pydantic.Field(max_length=32)] | None = None
+    examples_per_second: limits.NumberText | None = None
     """Training examples a second over all replicas, since the report before."""
 
-    input_wait: Annotated[str, pydantic.Field(max_length=32)] | None = None
+    input_wait: limits.NumberText | None = None
     """Share of its time that the coordinator waits for its input, lately: 0.35."""
 
     metrics: Metrics = pydantic.Field(default_factory=dict)
     """The latest loss and metrics; those of the evaluation begin with val_."""
 
-    eta: Annotated[str, pydantic.Field(max_length=32)] | None = None
+    eta: limits.NumberText | None = None
     """Time to go, such as 1h2m or 45s."""
 
 
 class StagePlacement(base.Model):
     """One stage of a model that is split: where it runs, and what it holds."""
 
-    stage: Annotated[int, pydantic.Field(ge=0)]
+    stage: limits.Parts
     """Its number, from 0."""
 
-    devices: Annotated[
-        tuple[Annotated[str, pydantic.Field(max_length=MAX_DEVICE_LETTERS)], ...],
-        pydantic.Field(max_length=MAX_STAGE_DEVICES),
-    ]
+    devices: Annotated[tuple[limits.Name, ...], pydantic.Field(max_length=limits.MAX_STAGE_DEVICES)]
     """The first of its devices, each as replica and device: worker-1/GPU:0."""
 
-    device_count: Annotated[int, pydantic.Field(ge=1)]
+    device_count: Annotated[limits.Parts, pydantic.Field(ge=1)]
     """How many devices it has."""
 
-    layers: Annotated[str, pydantic.Field(max_length=MAX_LAYERS_LETTERS)]
+    layers: limits.LayersText
     """Its first and its last layer."""
 
-    layer_count: Annotated[int, pydantic.Field(ge=0)]
+    layer_count: limits.Parts
     """How many layers it has."""
 
-    parameter_bytes: Annotated[int, pydantic.Field(ge=0)]
+    parameter_bytes: limits.Count
     """Bytes of weights on each of its devices; where they differ, the most."""
 
-    busy_seconds: Annotated[str, pydantic.Field(max_length=32)] | None = None
+    busy_seconds: limits.SecondsText | None = None
     """Seconds of a step in which it computes, lately; the rest it waits."""
 
-    planned_seconds: Annotated[str, pydantic.Field(max_length=32)] | None = None
+    planned_seconds: limits.SecondsText | None = None
     """The planner's estimate of it, for one core of a processor: compare its share of all stages.
     Absent where mesh.cuts says where stages begin."""
 
@@ -109,15 +89,21 @@ class Placement(base.Model):
     mesh: job_file.Mesh
     """The mesh in force: as given, or as the planner chose it, with every axis a number."""
 
-    stages: Annotated[tuple[StagePlacement, ...], pydantic.Field(max_length=MAX_STAGES)] = ()
+    stages: Annotated[tuple[StagePlacement, ...], pydantic.Field(max_length=limits.MAX_STAGES)] = ()
     """The stages in the order of the pipeline; one when the layers are not divided."""
 
     reasons: Annotated[
-        tuple[Annotated[str, pydantic.Field(max_length=MAX_REASON_LETTERS)], ...],
-        pydantic.Field(max_length=MAX_REASONS),
+        tuple[limits.ReasonText, ...], pydantic.Field(max_length=limits.MAX_REASONS)
     ] = ()
     """Why the planner divides the model so, and what the next best would cost, by its estimate.
     Empty where mesh.cuts says where stages begin."""
+
+    @pydantic.field_validator("mesh")
+    @classmethod
+    def _printable_cuts(cls, mesh: job_file.Mesh) -> job_file.Mesh:
+        for name in mesh.cuts:
+            limits.check_printable(name)
+        return mesh
 
 
 class Report(Progress):

@@ -14,7 +14,7 @@ from tfparallel_operator.engine.reports import tokens
 from tfparallel_operator.engine.telemetry import metrics
 from tfparallel_operator.engine.workqueue import queue
 from tfparallel_operator.engine.write import publisher
-from tfparallel_trainer.contract import progress
+from tfparallel_trainer.contract import limits, progress
 
 BODY_SECONDS = 10.0
 """How long a report may take to arrive."""
@@ -40,7 +40,7 @@ class Endpoint:
 
     def application(self) -> web.Application:
         """Build the application with the one route."""
-        app = web.Application(client_max_size=progress.MAX_BODY_BYTES)
+        app = web.Application(client_max_size=limits.MAX_BODY_BYTES)
         app.add_routes([web.post(progress_report.path("{namespace}", "{name}"), self._handle)])
         return app
 
@@ -53,7 +53,7 @@ class Endpoint:
         try:
             await self._accept(request)
         except web.HTTPRequestEntityTooLarge:
-            limit = progress.MAX_BODY_BYTES
+            limit = limits.MAX_BODY_BYTES
             return _refuse(413, f"the report is larger than {limit} bytes: send fewer metrics")
         except _Refusal as refusal:
             return _refuse(refusal.status, str(refusal))

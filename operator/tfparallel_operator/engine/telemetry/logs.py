@@ -10,12 +10,20 @@ import datetime
 import enum
 import json
 import logging
+import pathlib
 import secrets
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
+
+from tfparallel_operator.api_server import errors
+from tfparallel_trainer.contract import plain_text
 
 FIELDS = ("namespace", "job", "attempt", "reconcile")
 """What a line may be about, where it is known."""
+
+BRIEF_BYTES = 300
+"""Most bytes of an error that is logged in one line."""
 
 _NOTHING: Mapping[str, object] = {}
 _current: contextvars.ContextVar[Mapping[str, object]] = contextvars.ContextVar(
@@ -38,6 +46,19 @@ def about(**fields: object) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def brief(error: BaseException) -> str:
+    """Return an error in one line: what an API server said, else its kind and where it came from.
+
+    What others have sent may be quoted in it.
+    """
+    text = plain_text.shorten(str(error), BRIEF_BYTES)
+    if isinstance(error, errors.ApiError):
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({pathlib.Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {text}{place}"
 
 
 def new_reconcile() -> str:

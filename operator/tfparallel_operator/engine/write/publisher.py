@@ -18,6 +18,12 @@ _LOG = logging.getLogger(__name__)
 WRITERS = 2
 """Reports that are written at the same time, over all jobs: training is not slowed by them."""
 
+_PASSING = (errors.Unavailable, errors.Refused)
+"""Errors that may pass by themselves. Others would come again with the same report."""
+
+_FIRST_CLEANING = 64
+"""Jobs whose reports are kept before those that are gone are looked for the first time."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
@@ -27,6 +33,21 @@ class Report:
     uid: str
     progress: progress.Report
     arrived_at: datetime.datetime
+
+
+@dataclasses.dataclass(slots=True)
+class _Mailbox:
+    """What is known of the reports of one job."""
+
+    key: queue.Key
+    latest: Report | None = None
+    """What waits to be written."""
+    is_resting: bool = False
+    """Whether the pause after the last write goes on."""
+    ended_attempt: int | None = None
+    """The attempt whose last report was written within the pause: one of each attempt may be."""
+    has_failed: bool = False
+    """Whether the last write failed, which is logged once until one succeeds."""
 
 
 class Publisher:
@@ -42,15 +63,16 @@ class Publisher:
         self._api = api
         self._jobs = known
         self._interval = interval
-        self._latest: dict[str, Report] = {}
-        self._resting: set[str] = set()
+        self._mailboxes: dict[str, _Mailbox] = {}
+        self._cleaned_at = _FIRST_CLEANING
         self._queue: queue.Queue[str] = queue.Queue()
         self._timers: timers.Timers[str] = timers.Timers(self._due, clock)
 
     def submit(self, report: Report) -> None:
         """Have a report written: now if the job's last one is long ago or training has ended."""
-        self._latest[report.uid] = report
-        if report.uid not in self._resting or _last(report.progress):
+        mailbox = self._mailboxes.get(report.uid) or self._open(report)
+        mailbox.latest = report
+        if not mailbox.is_resting or self._may_not_wait(mailbox, report):
             self._queue.add(report.uid)
 
     async def run(self) -> None:
@@ -59,43 +81,85 @@ class Publisher:
             for _ in range(WRITERS):
                 group.create_task(self._write_all())
 
+    def _open(self, report: Report) -> _Mailbox:
+        """Begin to keep the reports of a job; now and then forget those of jobs that are gone."""
+        if len(self._mailboxes) >= self._cleaned_at:
+            self._mailboxes = {
+                uid: each
+                for uid, each in self._mailboxes.items()
+                if self._find_job(each.key, uid) is not None
+            }
+            self._cleaned_at = max(_FIRST_CLEANING, 2 * len(self._mailboxes))
+        mailbox = self._mailboxes[report.uid] = _Mailbox(report.key)
+        return mailbox
+
+    def _may_not_wait(self, mailbox: _Mailbox, report: Report) -> bool:
+        """Whether it is the last report of an attempt, and the first that says so."""
+        body = self._find_job(report.key, report.uid)
+        if body is None or not _last(report.progress):
+            return False
+        attempt = int((body.get("status") or {}).get("attempt", 0))
+        is_first, mailbox.ended_attempt = attempt != mailbox.ended_attempt, attempt
+        return is_first
+
+    def _find_job(self, key: queue.Key, uid: str) -> jobs.Body | None:
+        """Return the job; None when it is gone, or another one has its name."""
+        body = self._jobs.get(key)
+        return body if body is not None and body["metadata"]["uid"] == uid else None
+
+    def _rest(self, uid: str, mailbox: _Mailbox) -> None:
+        mailbox.is_resting = True
+        self._timers.after(uid, self._interval)
+
     def _due(self, uid: str) -> None:
-        self._resting.discard(uid)
-        if uid in self._latest:
-            self._queue.add(uid)
+        mailbox = self._mailboxes.get(uid)
+        if mailbox is not None:
+            mailbox.is_resting = False
+            if mailbox.latest is not None:
+                self._queue.add(uid)
 
     async def _write_all(self) -> None:
         while True:
             uid = await self._queue.get()
             try:
-                report = self._latest.pop(uid, None)
-                if report is not None:
-                    self._resting.add(uid)
-                    self._timers.after(uid, self._interval)
-                    await self._write(report)
+                mailbox = self._mailboxes.get(uid)
+                if mailbox is not None and mailbox.latest is not None:
+                    report, mailbox.latest = mailbox.latest, None
+                    self._rest(uid, mailbox)
+                    await self._deliver(mailbox, report)
             finally:
                 self._queue.done(uid)
 
-    async def _write(self, report: Report) -> None:
-        body = self._jobs.get(report.key)
-        if body is None or body["metadata"]["uid"] != report.uid:
-            return  # The job is gone, or another one has its name.
-        if _overtaken(report, body):
-            return
-        path = resources.JOBS.path(report.key.namespace, report.key.name, "status")
+    async def _deliver(self, mailbox: _Mailbox, report: Report) -> None:
+        """Write a report, keep it for later, or drop it: whatever it is, other reports go on."""
         try:
-            self._jobs.answered(
-                await self._api.apply(path, manifest(report), names.PROGRESS_FIELD_MANAGER)
-            )
+            await self._write(report)
         except (errors.NotFound, errors.Conflict):
             return  # The job is gone, or another one has its name by now.
-        except errors.ApiError as error:
-            self._latest.setdefault(report.uid, report)
+        except _PASSING as error:
+            mailbox.latest = mailbox.latest or report
             # The pause may be over already: the answer took longer.
-            self._resting.add(report.uid)
-            self._timers.after(report.uid, self._interval)
-            with logs.about(namespace=report.key.namespace, job=report.key.name):
-                _LOG.warning("progress not written: %s; again in %.0f s", error, self._interval)
+            self._rest(report.uid, mailbox)
+            self._log_once(mailbox, f"again in {self._interval:.0f} s", error)
+        except Exception as error:
+            self._log_once(mailbox, "the report is dropped", error)
+        else:
+            mailbox.has_failed = False
+
+    async def _write(self, report: Report) -> None:
+        body = self._find_job(report.key, report.uid)
+        if body is None or _overtaken(report, body):
+            return
+        path = resources.JOBS.path(report.key.namespace, report.key.name, "status")
+        self._jobs.answered(
+            await self._api.apply(path, manifest(report), names.PROGRESS_FIELD_MANAGER)
+        )
+
+    def _log_once(self, mailbox: _Mailbox, consequence: str, error: Exception) -> None:
+        if not mailbox.has_failed:
+            with logs.about(namespace=mailbox.key.namespace, job=mailbox.key.name):
+                _LOG.warning("progress not written: %s; %s", logs.brief(error), consequence)
+        mailbox.has_failed = True
 
 
 def manifest(report: Report) -> client.Object:

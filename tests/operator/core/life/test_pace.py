@@ -84,7 +84,7 @@ def test_words_that_are_no_numbers_slow_nothing() -> None:
             parameter_bytes=1,
             busy_seconds=words,
         )
-        for stage, words in enumerate(("much", "inf", "0.2"))
+        for stage, words in enumerate((None, "0", "0.2"))
     )
     placement = progress.Placement(mesh={"stage": 3}, stages=stages)
     for words in ("NaN", "much", ""):

@@ -2,27 +2,23 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import datetime
 import functools
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
 
-from testing import clock, waiting
-from testing.operator import harness, memory_api, objects, progress_site, small_engine
+from testing import waiting
+from testing.operator import harness, objects, progress_site
 from tfparallel_operator.api import names
-from tfparallel_operator.api_server import errors, resources
+from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import config
-from tfparallel_operator.engine.observe import jobs
 from tfparallel_operator.engine.reports import tls
-from tfparallel_operator.engine.workqueue import queue
 from tfparallel_operator.engine.write import publisher
 from tfparallel_operator.local import ports
-from tfparallel_trainer.contract import progress
 
 PLACEMENT = {
     "mesh": {
@@ -130,12 +126,21 @@ async def test_everyone_else_is_refused_with_a_reason(place: harness.Place) -> N
             (right, None, "nobody", 404, "there is no job 'nobody'"),
             (right, {"step": -1}, "digits", 422, "step: received -1"),
             (right, {"step": 1, "loss": 2}, "digits", 422, "loss: received 2"),
+            (right, {"step": 10**30}, "digits", 422, "step: received 1000000"),
+            (right, {"step": 2**63}, "digits", 422, "step: received 9223372036854775808"),
+            (right, {"step": 1, "eta": "\x1b[2J"}, "digits", 422, r"control character \x1b"),
             (right, {"step": 1, "pad": "x" * 40_000}, "digits", 413, "larger than 32768 bytes"),
         ]
         for token, report, job, status, reason in cases:
             code, sentence = await site.send(token, report, job)
             assert (code, reason in sentence) == (status, True), sentence
         assert "progress" not in await place.status()
+        assert await site.send(right) == (202, "")
+        await place.until_status("a right one is written after all", _has_progress)
+
+
+def _has_progress(status: harness.Body) -> bool:
+    return "progress" in status
 
 
 async def test_a_pod_of_an_earlier_attempt_is_no_longer_heard(place: harness.Place) -> None:
@@ -197,122 +202,3 @@ def test_a_new_authority_is_trusted_beside_the_old_one_until_that_ends() -> None
     third = tls.renew(second, "operator.svc", NOW + datetime.timedelta(days=6000))
     assert third.authorities.count("BEGIN CERTIFICATE") == 2
     assert not third.authorities.endswith(first.authorities)
-
-
-class Slow(memory_api.MemoryApi):
-    """Counts what is applied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[int] = []
-        self.failures = 0
-
-    async def apply(self, path: str, manifest: Mapping[str, Any], manager: str) -> dict[str, Any]:
-        if self.failures:
-            self.failures -= 1
-            raise errors.Unavailable("busy")
-        assert manager == names.PROGRESS_FIELD_MANAGER
-        self.steps.append(manifest["status"]["progress"]["step"])
-        return await super().apply(path, manifest, manager)
-
-
-INTERVAL = 10.0
-
-
-@dataclasses.dataclass
-class Desk:
-    """A publisher on an API server in memory, in virtual time."""
-
-    api: Slow
-    writer: publisher.Publisher
-    known: jobs.Jobs
-    time: clock.Clock
-    uid: str
-
-    def report(self, step: int, uid: str | None = None) -> None:
-        received = progress.Report(step=step, total_steps=100)
-        key = queue.Key("default", "digits")
-        self.writer.submit(publisher.Report(key, uid or self.uid, received, NOW))
-
-    async def rest(self) -> None:
-        """Let everything happen that can without more time."""
-        await waiting.idle()
-
-    async def pass_time(self, seconds: float) -> None:
-        self.time.advance(seconds)
-        small_engine.fire_due(self.writer._timers)
-        await self.rest()
-
-
-@contextlib.asynccontextmanager
-async def _desk() -> AsyncIterator[Desk]:
-    api, known, time = Slow(), jobs.Jobs(queue.Queue()), clock.Clock()
-    body = await api.create(resources.JOBS, "default", objects.job())
-    known.watched("ADDED", body)
-    writer = publisher.Publisher(api, known, time.utc, INTERVAL)
-    task = asyncio.create_task(writer.run())
-    yield Desk(api, writer, known, time, body["metadata"]["uid"])
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_the_latest_report_is_written_when_the_interval_is_over() -> None:
-    async with _desk() as desk:
-        for step in (1, 2, 3):
-            desk.report(step)
-            await desk.rest()
-        await desk.pass_time(INTERVAL - 1)
-        assert desk.api.steps == [1]
-        await desk.pass_time(1)
-        assert desk.api.steps == [1, 3]
-        await desk.pass_time(INTERVAL)
-        desk.report(4)
-        await desk.rest()
-        assert desk.api.steps == [1, 3, 4]
-
-
-async def test_the_report_of_the_last_step_does_not_wait() -> None:
-    async with _desk() as desk:
-        desk.report(99)
-        await desk.rest()
-        desk.report(100)
-        await desk.rest()
-        assert desk.api.steps == [99, 100]
-
-
-async def test_a_report_that_could_not_be_written_is_written_later() -> None:
-    async with _desk() as desk:
-        desk.api.failures = 1
-        desk.report(5)
-        await desk.rest()
-        assert desk.api.steps == []
-        await desk.pass_time(INTERVAL)
-        assert desk.api.steps == [5]
-
-
-async def test_a_report_that_another_operator_has_overtaken_is_dropped() -> None:
-    async with _desk() as desk:
-        desk.report(1)
-        await desk.rest()
-        desk.report(2)
-        later = {"step": 9, "lastUpdateTime": (NOW + datetime.timedelta(seconds=1)).isoformat()}
-        path = resources.JOBS.path("default", "digits", "status")
-        other = {"metadata": {}, "status": {"progress": later}}
-        body = await memory_api.MemoryApi.apply(desk.api, path, other, "tfparallel-progress")
-        desk.known.watched("MODIFIED", body)
-        await desk.pass_time(INTERVAL)
-        await desk.pass_time(INTERVAL)
-        assert desk.api.steps == [1]
-        desk.report(10)
-        await desk.rest()
-        assert desk.api.steps == [1, 10]
-
-
-async def test_a_report_of_a_deleted_or_recreated_job_is_dropped() -> None:
-    async with _desk() as desk:
-        desk.report(5, uid="an earlier job's")
-        await desk.pass_time(INTERVAL)
-        desk.known.forget(queue.Key("default", "digits"), desk.uid)
-        desk.report(6)
-        await desk.pass_time(INTERVAL)
-        assert desk.api.steps == []

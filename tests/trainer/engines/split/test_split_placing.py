@@ -4,7 +4,7 @@ import pytest
 
 from testing.trainer import split_graphs
 from tfparallel_trainer.comms import shape, tasks
-from tfparallel_trainer.contract import job_file, progress
+from tfparallel_trainer.contract import job_file, limits, progress
 from tfparallel_trainer.engines.split import placing
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
@@ -70,12 +70,12 @@ def test_the_largest_report_is_taken(count: int) -> None:
     degrees = job_file.Mesh(data=10, stage=count, microbatches=4096)
     bytes_and_seconds = [2**62] * count, [1.23456e-300] * count
     placement = placing.describe(degrees, where, model_stages, *bytes_and_seconds)
-    assert len(placement.stages) == min(count, progress.MAX_STAGES)
-    assert len(placement.stages[0].layers) == progress.MAX_LAYERS_LETTERS
+    assert len(placement.stages) == min(count, limits.MAX_STAGES)
+    assert len(placement.stages[0].layers) == limits.MAX_LAYERS_LETTERS
     report = progress.Report(
-        step=2**62,
-        total_steps=2**62,
-        epoch=2**62,
+        step=limits.MAX_COUNT,
+        total_steps=limits.MAX_COUNT,
+        epoch=limits.MAX_COUNT,
         metrics={f"{'m' * 62}{number}": "9" * 32 for number in range(10, 74)},
         examples_per_second="9" * 32,
         eta="9" * 32,
@@ -83,4 +83,15 @@ def test_the_largest_report_is_taken(count: int) -> None:
     )
     body = report.model_dump_json(by_alias=True, exclude_none=True)
     assert progress.Report.model_validate_json(body) == report
-    assert len(body.encode()) <= progress.MAX_BODY_BYTES
+    assert len(body.encode()) <= limits.MAX_BODY_BYTES
+
+
+def test_odd_names_of_layers_are_shown_so_that_the_report_is_taken() -> None:
+    model_stages = cutting.cut(chain("a\x1b[2J", "b" * 80, "\x00" * 253), [2])
+    degrees = job_file.Mesh(stage=2, cuts=("\x00" * 253,))
+    where = place(shape.Mesh(stage=2), 2)
+    placement = placing.describe(degrees, where, model_stages, [7, 2**80])
+    assert placement.stages[0].layers == rf"a\x1b[2J to {'b' * 37}…"
+    assert placement.stages[1].parameter_bytes == limits.MAX_COUNT
+    report = progress.Report(step=1, placement=placement)
+    assert progress.Report.model_validate_json(report.model_dump_json()) == report

@@ -1,5 +1,6 @@
 """What is told of speed and of the time to go."""
 
+import math
 import pathlib
 import statistics
 import time
@@ -8,7 +9,7 @@ from collections.abc import Generator
 import pytest
 
 from testing import clock
-from tfparallel_trainer.contract import job_file
+from tfparallel_trainer.contract import job_file, limits
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import batching, feed
 from tfparallel_trainer.runtime.reporting import console, progress, records, reports
@@ -98,6 +99,34 @@ def test_a_report_costs_next_to_nothing(
     with capsys.disabled():
         print(f" a report takes {1e3 * statistics.median(costs):.2f} ms ", end="")
     assert statistics.median(costs) < 0.01 * reports.INTERVAL_SECONDS
+
+
+def test_a_report_never_holds_what_the_contract_refuses(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = Kept()
+    written = records.Records(tmp_path, folders.Folder(tmp_path))
+    reporter = reports.Reporter(console.Console("test"), written, kept, chief=True)
+    values = {
+        "\x1b[2Jloss": math.nan,
+        "\x00" * 300: -math.inf,
+        "größe\n": 1e300,
+        **{f"m{number}": 0.0 for number in range(100)},
+    }
+    for step, total in ((1, 2), (2, 10**30), (2**62, 10**30)):
+        reporter.stepped(step, 20, math.nan)
+        reporter.train(values, step, total, 10**20)
+        reporter.evaluation(values, step, total, 10**20)
+    written.close()
+    for report in kept.reports:
+        assert protocol.Report.model_validate_json(report.model_dump_json()) == report
+    assert list(kept.reports[0].metrics.items())[:3] == [
+        (r"\x1b[2Jloss", "NaN"),
+        (r"\x00" * 16, "-Infinity"),
+        (r"größe\x0a", "1e+300"),
+    ]
+    last = kept.reports[-1]
+    assert (last.step, last.total_steps, last.percent) == (limits.MAX_COUNT, None, None)
 
 
 def test_a_report_places_the_parts_of_a_split_model() -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from tfparallel_trainer.comms import shape, tasks
-from tfparallel_trainer.contract import job_file, plan, progress
+from tfparallel_trainer.contract import job_file, limits, plain_text, plan, progress
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
 
@@ -47,32 +47,37 @@ def describe(
         planned = [expected.microbatches * one for one in of_microbatch]
     stages = [place.mesh.coordinates(rank)[shape.Axis.STAGE] for rank in range(place.mesh.size)]
     placements = []
-    for stage in model_stages[: progress.MAX_STAGES]:
+    for stage in model_stages[: limits.MAX_STAGES]:
         ranks = [rank for rank, index in enumerate(stages) if index == stage.index]
         calls = (node for node in stage.nodes if node.kind is graph.Kind.LAYER)
         names = list(dict.fromkeys(node.name.partition("#")[0] for node in calls))
-        shown = ranks[: progress.MAX_STAGE_DEVICES]
+        shown = ranks[: limits.MAX_STAGE_DEVICES]
         placements.append(
             progress.StagePlacement(
                 stage=stage.index,
-                devices=tuple(place.device(rank)[: progress.MAX_DEVICE_LETTERS] for rank in shown),
+                devices=tuple(
+                    limits.printable(place.device(rank), limits.MAX_NAME_LETTERS) for rank in shown
+                ),
                 device_count=len(ranks),
                 layers=_ends(names),
                 layer_count=len(names),
-                parameter_bytes=parameter_bytes[stage.index],
+                parameter_bytes=min(parameter_bytes[stage.index], limits.MAX_COUNT),
                 busy_seconds=_number(busy_seconds, stage.index),
                 planned_seconds=_number(planned, stage.index),
             )
         )
+    cuts = tuple(limits.printable(name, job_file.MAX_LAYER_LETTERS) for name in mesh.cuts)
     return progress.Placement(
-        mesh=mesh, stages=tuple(placements), reasons=() if expected is None else reasons(expected)
+        mesh=mesh.model_copy(update={"cuts": cuts}),
+        stages=tuple(placements),
+        reasons=() if expected is None else reasons(expected),
     )
 
 
 def reasons(plan: plan.Plan) -> tuple[str, ...]:
     """Why a plan was chosen, as far as a report has room."""
-    shown = plan.reasons[: progress.MAX_REASONS]
-    return tuple(one[: progress.MAX_REASON_LETTERS] for one in shown)
+    shown = plan.reasons[: limits.MAX_REASONS]
+    return tuple(limits.printable(one, limits.MAX_REASON_LETTERS) for one in shown)
 
 
 def _number(seconds: Sequence[float] | None, stage: int) -> str | None:
@@ -83,6 +88,7 @@ def _ends(names: Sequence[str]) -> str:
     """The first and the last name, each cut to fit."""
     if not names:
         return ""
-    letters = (progress.MAX_LAYERS_LETTERS - len(_TO)) // 2
-    ends = [name if len(name) <= letters else f"{name[: letters - 1]}…" for name in names]
-    return ends[0] if len(ends) == 1 else f"{ends[0]}{_TO}{ends[-1]}"
+    letters = (limits.MAX_LAYERS_LETTERS - len(_TO)) // 2
+    shown = [plain_text.escape(name) for name in (names[0], names[-1])]
+    ends = [name if len(name) <= letters else f"{name[: letters - 1]}…" for name in shown]
+    return ends[0] if len(names) == 1 else _TO.join(ends)

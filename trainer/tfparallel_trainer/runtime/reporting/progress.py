@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 
-from tfparallel_trainer.contract import progress
+from tfparallel_trainer.contract import limits, progress
 from tfparallel_trainer.runtime import settings
 
 END_SECONDS = 2.0
@@ -114,9 +114,18 @@ def _post(target: settings.ProgressTarget, report: progress.Report, limit: float
         context = ssl.create_default_context(cafile=authorities)
     elif not target.url.startswith("http:"):
         raise ValueError(f"the address {target.url} is neither http nor https")
-    body = report.model_dump_json(by_alias=True, exclude_none=True).encode()
-    request = urllib.request.Request(target.url, body, headers, method="POST")  # noqa: S310
+    request = urllib.request.Request(target.url, _body(report), headers, method="POST")  # noqa: S310
     with contextlib.closing(
         urllib.request.urlopen(request, timeout=limit, context=context)  # noqa: S310
     ) as response:
         response.read(1024)
+
+
+def _body(report: progress.Report) -> bytes:
+    """Write a report; one that is too long goes without its placement, then without metrics."""
+    shorter = report.model_copy(update={"placement": None})
+    for each in (report, shorter, shorter.model_copy(update={"metrics": {}})):
+        body = each.model_dump_json(by_alias=True, exclude_none=True).encode()
+        if len(body) <= limits.MAX_BODY_BYTES:
+            break
+    return body

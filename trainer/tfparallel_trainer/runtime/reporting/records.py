@@ -58,7 +58,8 @@ class Records:
             self._writers[kind] = tf.summary.create_file_writer(str(self._folder / kind))
         with self._writers[kind].as_default(), tf.device("CPU:0"):
             for name, value in values.items():
-                tf.summary.scalar(name, value, step=step)
+                # As a float64: a Python float beyond a float32 is an error, not infinite.
+                tf.summary.scalar(name, tf.constant(value, tf.float64), step=step)
 
     def flush(self) -> None:
         """Let readers see everything that is written, copies too; a StorageError if that fails."""

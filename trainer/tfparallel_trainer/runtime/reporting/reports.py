@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tfparallel_trainer.contract import outputs, progress
+from tfparallel_trainer.contract import limits, outputs, progress
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.runtime.reporting import console, records
 from tfparallel_trainer.runtime.reporting import progress as pushing
@@ -170,20 +170,23 @@ class Reporter:
     def _progress(
         self, step: int, total: int | None, epoch: int, waited: feed.Span | None = None
     ) -> progress.Report:
+        """Build a report within the limits, which would refuse it otherwise."""
+        if total is not None and total > limits.MAX_COUNT:
+            total = None  # Nobody waits for its end.
         left = None
         if total is not None and self._timed_steps > 0:
             pace = (time.monotonic() - self._timed_from) / self._timed_steps
             left = pace * max(total - step, 0)
         return progress.Report(
-            step=step,
+            step=min(step, limits.MAX_COUNT),
             total_steps=total,
-            epoch=epoch,
+            epoch=min(epoch, limits.MAX_COUNT),
             percent=None if total is None else min(100, 100 * step // total),
             examples_per_second=self._rate and progress.format_number(self._rate),
             input_wait=f"{waited.share:.2f}" if waited is not None and waited.steps else None,
             metrics={
-                name[:64]: progress.format_number(value)
-                for name, value in list(self.metrics.items())[:64]
+                limits.printable(name, limits.MAX_NAME_LETTERS): progress.format_number(value)
+                for name, value in [*self.metrics.items()][: limits.MAX_METRICS]
             },
             eta=None if left is None else progress.format_duration(left),
             placement=self.placement(),
