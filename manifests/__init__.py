@@ -1,8 +1,8 @@
 """Kustomize's manifests, and the program that generates files from others: `make manifests`.
 
 `resource` writes what follows from the types; `chart_values`, `alerts` and `dashboard` what chart,
-kustomize and docs share; `command_reference`, `sections` and `schematics` pages and their pictures;
-`version` the version wherever it is repeated.
+kustomize and docs share; `command_reference`, `sections` (with `limits`) and `schematics` pages and
+their pictures; `version` the version wherever it is repeated.
 """
 
 

@@ -1,10 +1,11 @@
-"""Generated sections of pages that people write: reasons, the effects of edits, and the figures of
-docs/benchmarks/compare.md that no run measures."""
+"""Generated sections of pages that people write: reasons, limits, the effects of edits, and the
+figures of docs/benchmarks/compare.md that no run measures."""
 
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from manifests import limits
 from testing import pages, paths
 from testing.operator import edit_effects
 from tfparallel.compare import command, complexity, plan, report
@@ -14,6 +15,7 @@ from tfparallel_operator.local import source
 from tfparallel_trainer.contract import exits
 
 REASONS_FILE = paths.PAGES / "reference/reasons.md"
+LIMITS_FILE = paths.PAGES / "reference/limits.md"
 LIFE_FILE = paths.PAGES / "explanation/life.md"
 COMPARE_FILE = paths.PAGES / "benchmarks/compare.md"
 COMPARED = ("digits", "mnist")
@@ -30,6 +32,7 @@ def files() -> dict[Path, str]:
     comparison = COMPARE_FILE.read_text(encoding="utf-8")
     return {
         REASONS_FILE: _filled(REASONS_FILE, reason_tables),
+        LIMITS_FILE: _filled(LIMITS_FILE, {"reports": limits.reports()}),
         LIFE_FILE: _filled(LIFE_FILE, {"edits": edit_effects.table()}),
         COMPARE_FILE: _filled(
             COMPARE_FILE,
