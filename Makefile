@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROJECTS := operator/pyproject.toml trainer/pyproject.toml client/pyproject.toml
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-RUN := $(BIN)/python -m testing.run
+# After Ctrl-C, which the runner has reported, make ends by the same signal and adds no line.
+RUN = @trap : INT; $(BIN)/python -m testing.run $(1) || { code=$$?; [ $$code -eq 130 ] || exit $$code; kill -INT $$PPID; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-process test-cluster test-e2e test-long test-changed test-times \
+.PHONY: help setup demo test test-all test-unit test-process test-cluster test-e2e test-long test-changed test-times \
 	test-durations truth models compare captures split-costs benchmarks lint format manifests verify docs lock chart \
 	release-artifacts images cluster-up cluster-down clean
 
@@ -21,26 +22,29 @@ demo: $(VENV)/.demo ## Train the main example here: no cluster, no GPU
 	$(BIN)/tfparallel run examples/digits/job.yaml
 
 ##@ Test
-test: $(VENV)/.dev ## Run what CI runs: all but the long tier (real pods need root)
-	$(RUN)
+test: $(VENV)/.dev ## Run the essential tests: minutes, without Go, root or a cluster
+	$(call RUN,--part essential)
+
+test-all: $(VENV)/.dev ## Run all tests but the long tier, as CI does (Go is fetched; real pods need root)
+	$(call RUN,)
 
 test-unit: $(VENV)/.dev ## Run the tests that start nothing: seconds
-	$(RUN) --tier unit
+	$(call RUN,--tier unit)
 
 test-process: $(VENV)/.dev ## Run the tests that use TensorFlow or start processes
-	$(RUN) --tier process
+	$(call RUN,--tier process)
 
 test-cluster: $(VENV)/.dev ## Run the tests against a real API server
-	$(RUN) --tier cluster
+	$(call RUN,--tier cluster)
 
 test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
-	$(RUN) --tier e2e
+	$(call RUN,--tier e2e)
 
 test-long: $(VENV)/.dev ## Run all tiers, print the branches that ran, write docs/benchmarks/long-tier.md (root)
-	$(RUN) --tier unit,process,cluster,e2e,long --branches
+	$(call RUN,--tier unit,process,cluster,e2e,long --branches)
 
 test-changed: $(VENV)/.dev ## Run the tests that what changed since main selects: minutes
-	$(RUN) --changed
+	$(call RUN,--changed)
 
 test-times: $(VENV)/.dev ## Print the files that cost most in the last run
 	$(BIN)/python -m testing.run.durations

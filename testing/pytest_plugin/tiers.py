@@ -1,7 +1,8 @@
 """The tier of a test follows from its fixtures and from what its module imports.
 
 `--tier unit,process` selects. Without it, everything but the long tier runs, and of the long tier
-what the command line names by file.
+what the command line names by file. `--part essential` selects what `make test` runs, and
+`--part remaining` what it leaves to `make test-all`.
 """
 
 import enum
@@ -12,7 +13,7 @@ from collections.abc import Collection
 import pytest
 
 from testing import paths
-from testing.pytest_plugin import changed, graph
+from testing.pytest_plugin import changed, essential, graph
 from testing.trainer import logical_devices
 
 
@@ -29,6 +30,13 @@ class Tier(enum.IntEnum):
     def title(self) -> str:
         """The name on the command line."""
         return self.name.lower()
+
+
+class Part(enum.StrEnum):
+    """A share of the tests of several tiers."""
+
+    ESSENTIAL = "essential"
+    REMAINING = "remaining"
 
 
 FIXTURES = {
@@ -74,6 +82,7 @@ def processes() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tfparallel")
     group.addoption("--tier", help=f"the tiers to run: {','.join(tier.title for tier in Tier)}")
+    group.addoption("--part", choices=[*Part], help="a share of the tests of these tiers")
     group.addoption(
         "--without-serial", action="store_true", help="leave out the tests marked `serial`"
     )
@@ -130,6 +139,17 @@ def item_tier(item: pytest.Item) -> Tier:
     return item.stash[TIER]
 
 
+def part_of(file: str, tier: Tier, fixtures: Collection[str]) -> Part:
+    """The share that a test belongs to; the object store of `s3` is built with Go."""
+    is_chosen = tier is Tier.PROCESS and file in essential.FILES and "s3" not in fixtures
+    return Part.ESSENTIAL if tier is Tier.UNIT or is_chosen else Part.REMAINING
+
+
+def _item_part(item: pytest.Item) -> Part:
+    file = item.path.relative_to(item.config.rootpath).as_posix()
+    return part_of(file, item_tier(item), fixture_names(item))
+
+
 def fixture_names(item: pytest.Item) -> set[str]:
     """The fixtures of a test, and those that its parameters name."""
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
@@ -143,9 +163,17 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) 
         return None
     if selected_tiers(config) == ONLY_UNIT and graph.reaches_tensorflow(collection_path):
         return True
+    if config.getoption("part") == Part.ESSENTIAL and _is_left_out(collection_path, config):
+        return True
     if config.getoption("changed") and not _changes(config).select_file(collection_path):
         return True
     return None
+
+
+def _is_left_out(file: pathlib.Path, config: pytest.Config) -> bool:
+    """Whether none of a file's tests is essential, because all use TensorFlow."""
+    is_chosen = file.relative_to(config.rootpath).as_posix() in essential.FILES
+    return not is_chosen and graph.reaches_tensorflow(file)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -184,6 +212,9 @@ def _is_selected(config: pytest.Config, item: pytest.Item) -> bool:
         if tier not in DEFAULT and not _is_named(config, item):
             return False
     elif tier not in tiers:
+        return False
+    part = config.getoption("part")
+    if part is not None and _item_part(item) != part:
         return False
     if config.getoption("changed"):
         starts = bool(fixture_names(item) & FIXTURES.keys())

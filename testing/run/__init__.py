@@ -4,6 +4,7 @@ __main__       the command line
 parts          runs pytest, and reads what it reports
 verdict        counts, flaky tests, the exit code
 preconditions  what a tier needs of this machine
+processes      ends what Ctrl-C leaves running
 long_page      writes docs/benchmarks/long-tier.md
 durations      `make test-times`, `make test-durations`
 """

@@ -1,7 +1,10 @@
-"""Run tests: `python -m testing.run [--tier unit,process] [--changed] [--branches]`.
+"""Run tests: `python -m testing.run [--tier unit,process] [--part …] [--changed] [--branches]`.
 
 The unit tier comes first and ends the run when it fails; then the other tiers in two workers; then,
 alone, the tests that judge by the wall clock. At most three failed tests run once more.
+
+`--part essential` runs the unit tier and a few files of the tier process, `--part remaining` the
+rest of the tiers.
 """
 
 import argparse
@@ -11,21 +14,40 @@ import pathlib
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from testing import branches, footprints, paths
 from testing.pytest_plugin import changed, order, tiers, times
-from testing.pytest_plugin.tiers import Tier
-from testing.run import long_page, parts, preconditions, verdict
+from testing.pytest_plugin.tiers import Part, Tier
+from testing.run import long_page, parts, preconditions, processes, verdict
 
 REPORTS = paths.ROOT / times.FOLDER
+
+TIERS = {
+    None: tiers.DEFAULT,
+    Part.ESSENTIAL: frozenset({Tier.UNIT, Tier.PROCESS}),
+    Part.REMAINING: tiers.DEFAULT - {Tier.UNIT},
+}
+"""What runs if the command line names no tiers, by the part that it names."""
+
+LEFT_OUT = (
+    "Left to `make test-all`: the rest of the tier process, the tier cluster (a real API server,"
+    " which needs Go), and the tier e2e (real pods, which need root)."
+)
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
 
 
 class Runner:
     """Runs the parts in order."""
 
-    def __init__(self, options: list[str], root: pathlib.Path = paths.ROOT) -> None:
-        self._options = options
+    def __init__(
+        self, options: list[str], root: pathlib.Path = paths.ROOT, part: Part | None = None
+    ) -> None:
+        self._options = options if part is None else [*options, f"--part={part}"]
         self._root = root
+        self._part = part
         self._serial: list[str] = []
         self._retries = 0
         self.verdict = verdict.Verdict()
@@ -37,13 +59,14 @@ class Runner:
             self._retry()
             if self.verdict.failed or self.verdict.broken:
                 return
-        self.verdict.obstacles = preconditions.obstacles(selected - {Tier.UNIT})
+        self.verdict.obstacles = preconditions.obstacles(selected - {Tier.UNIT}, self._part)
         missing = {obstacle.tier for obstacle in self.verdict.obstacles}
         for obstacle in self.verdict.obstacles:
             print(obstacle, flush=True)
         possible = selected - {Tier.UNIT} - missing
         if possible:
-            self._run_tiers("parallel", sorted(possible))
+            name = "essential" if self._part is Part.ESSENTIAL else "parallel"
+            self._run_tiers(name, sorted(possible))
         if Tier.LONG in possible:
             self._run_random()
         if self._serial:
@@ -74,34 +97,53 @@ class Runner:
 
 def main() -> int:
     """Run what the command line selects, and print what came of it."""
+    return run_until_interrupted(_run)
+
+
+def run_until_interrupted(run: Callable[[], int]) -> int:
+    """Return the exit code of a run; after Ctrl-C, end all that it started, and print one line."""
+    processes.adopt_orphans()
+    try:
+        return run()
+    except KeyboardInterrupt:
+        processes.end_descendants()
+        print("\nInterrupted: the tests have ended, and nothing that they started is running.")
+        return INTERRUPTED
+
+
+def _run() -> int:
     parser = argparse.ArgumentParser(prog="testing.run", description=__doc__)
-    parser.add_argument("--tier", type=tiers.parse, default=tiers.DEFAULT)
+    parser.add_argument("--tier", type=tiers.parse)
+    parser.add_argument("--part", type=Part, choices=[*Part])
     parser.add_argument("--changed", action="store_true")
     parser.add_argument("--branches", action="store_true", help="measure them, and print them")
     arguments = parser.parse_args()
-    selected = arguments.tier
+    selected = TIERS[arguments.part] if arguments.tier is None else arguments.tier
     if arguments.changed and not _changes_select_pods():
         selected -= {Tier.E2E}
-    for file in REPORTS.glob("*.json"):
-        file.unlink()
+    if arguments.part is not Part.REMAINING:  # Its run completes that of the essential part.
+        for file in REPORTS.glob("*.json"):
+            file.unlink()
     if arguments.branches:
         branches.clear()
         os.environ.update(branches.variables())
     began = time.monotonic()
-    runner = Runner(["--changed"] if arguments.changed else [])
+    runner = Runner(["--changed"] if arguments.changed else [], part=arguments.part)
     runner.run(selected)
     minutes = (time.monotonic() - began) / 60
     result, commit = runner.verdict, _commit()
     verdict.record_flaky(REPORTS / "flaky.txt", result.flaky, commit)
-    if Tier.LONG in arguments.tier and not arguments.changed:
+    if Tier.LONG in selected and not arguments.changed:
         today = datetime.datetime.now(datetime.UTC).date()
         failed = len(result.failed) + len(result.broken)
         long_page.write(long_page.Result(today, commit, result.passed, failed, minutes))
     if arguments.branches:
         branches.main()
-        if Tier.LONG in arguments.tier and not arguments.changed:
+        if Tier.LONG in selected and not arguments.changed:
             footprints.write(commit.removesuffix("-dirty"))
-    print(f"\nThe tests took {minutes:.1f} min.", *result.lines(), sep="\n", flush=True)
+    left_out = [LEFT_OUT] if arguments.part is Part.ESSENTIAL else []
+    lines = [f"\nThe tests took {minutes:.1f} min.", *left_out, *result.lines()]
+    print(*lines, sep="\n", flush=True)
     return result.code
 
 

@@ -17,7 +17,7 @@ ROWS = 20
 
 def last_reports() -> list[times.Report]:
     """The reports of the runner's last run, without tests that ran once more."""
-    names = ("unit", "parallel", "serial", "long", "random")
+    names = ("unit", "essential", "parallel", "serial", "long", "random")
     files = (paths.ROOT / times.FOLDER / f"{name}.json" for name in names)
     return [times.read(file) for file in files if file.exists()]
 

@@ -6,13 +6,18 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Sequence
+from typing import IO
 
 from testing.pytest_plugin import times
 from testing.pytest_plugin.tiers import Tier
 
 WORKERS = ("--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder")
 """Many tests wait for a cluster, and leave a core to those that train."""
+
+ERRORS_SECONDS = 1.0
+"""How long the rest of stderr is awaited, which a process that outlives the tests may hold open."""
 
 OK, FAILED, NO_TESTS = 0, 1, 5
 """Exit codes of pytest."""
@@ -41,19 +46,33 @@ def select(tiers: Iterable[Tier]) -> str:
 
 def run(name: str, arguments: Sequence[str], root: pathlib.Path) -> Part:
     """Run pytest in a repository; its reports are called `name`."""
-    command = [sys.executable, "-m", "pytest", f"--report={name}", *arguments]
+    silent = ["-p", "testing.pytest_plugin.interruption"]
+    command = [sys.executable, "-m", "pytest", f"--report={name}", *silent, *arguments]
     file = root / times.FOLDER / f"{name}.json"
     file.unlink(missing_ok=True)
     variables = {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
-    with subprocess.Popen(command, cwd=root, env=variables) as process:
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            # pytest has got the signal too, and ends the clusters that it started.
-            with contextlib.suppress(KeyboardInterrupt):
-                process.wait()
-            raise
+    process = subprocess.Popen(command, cwd=root, env=variables, stderr=subprocess.PIPE)
+    interrupted = threading.Event()
+    reader = threading.Thread(target=_pass_on, args=(process.stderr, interrupted), daemon=True)
+    reader.start()
+    try:
+        code = process.wait()
+        reader.join(ERRORS_SECONDS)
+    except KeyboardInterrupt:
+        interrupted.set()
+        # pytest has got the signal too, and ends the clusters that it started.
+        with contextlib.suppress(KeyboardInterrupt):
+            process.wait()
+        raise
     return Part(code, times.read(file) if file.exists() else times.Report({}, [], []))
+
+
+def _pass_on(errors: IO[bytes], interrupted: threading.Event) -> None:
+    """Pass on what the tests write to stderr, but no traceback of Ctrl-C."""
+    with errors:
+        while content := os.read(errors.fileno(), 65_536):
+            if not interrupted.is_set():
+                os.write(sys.stderr.fileno(), content)
 
 
 def run_alone(number: int, test: str, root: pathlib.Path) -> Part:

@@ -26,7 +26,7 @@ from testing.cluster import (
     settings,
 )
 from testing.image_cache import build
-from testing.pytest_plugin.tiers import Tier
+from testing.pytest_plugin.tiers import Part, Tier
 
 GIB = 2**30
 FREE_GIB = {Tier.UNIT: 0.2, Tier.PROCESS: 2, Tier.CLUSTER: 2, Tier.E2E: 6, Tier.LONG: 6}
@@ -46,14 +46,16 @@ class Obstacle:
         return f"The tier {self.tier.title} cannot run: {self.reason}"
 
 
-def obstacles(tiers: Iterable[Tier]) -> list[Obstacle]:
-    """What keeps tiers from running, at most one reason for each."""
-    return [obstacle for tier in sorted(tiers) if (obstacle := _obstacle(tier)) is not None]
+def obstacles(tiers: Iterable[Tier], part: Part | None = None) -> list[Obstacle]:
+    """What keeps tiers, or a part of them, from running: at most one reason for each tier."""
+    candidates = (_find_obstacle(tier, part) for tier in sorted(tiers))
+    return [obstacle for obstacle in candidates if obstacle is not None]
 
 
-def _obstacle(tier: Tier) -> Obstacle | None:
+def _find_obstacle(tier: Tier, part: Part | None) -> Obstacle | None:
+    store = () if part is Part.ESSENTIAL else (lacks_object_store,)
     checks: dict[Tier, tuple[Callable[[], str | None], ...]] = {
-        Tier.PROCESS: (lacks_loopback, lacks_object_store),
+        Tier.PROCESS: (lacks_loopback, *store),
         Tier.CLUSTER: (lacks_loopback, lacks_cluster_programs),
         Tier.E2E: (lacks_container_rights, lacks_cluster_programs, lacks_node_and_images),
         Tier.LONG: (lacks_cluster_programs, lacks_long_programs),

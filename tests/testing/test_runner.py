@@ -6,13 +6,14 @@ import json
 import multiprocessing
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
 
 import pytest
 
-from testing import paths
+from testing import paths, waiting
 from testing.cluster import binaries
 from testing.pytest_plugin import times
 from testing.pytest_plugin.tiers import Tier
@@ -187,6 +188,57 @@ def test_other(processes):
     assert spent["test_ends"] >= 0.4
     assert spent["test_lives"] >= 0.4
     assert spent["test_other"] < 0.4
+
+
+INTERRUPTED_RUN = """
+import pathlib, sys
+from testing.pytest_plugin.tiers import Tier
+from testing.run import __main__ as command
+from testing.run import preconditions
+
+preconditions.lacks_object_store = lambda: None
+
+def run():
+    command.Runner([], pathlib.Path(sys.argv[1])).run(frozenset({Tier.PROCESS}))
+    return 0
+
+sys.exit(command.run_until_interrupted(run))
+"""
+HANGS = """
+import pathlib, subprocess, sys, time
+
+def test_hangs(processes):
+    sleeper = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"]
+    child = subprocess.Popen(sleeper, start_new_session=True, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    partial = pathlib.Path(__file__).with_name("partial")
+    partial.write_text(str(child.pid))
+    partial.rename(partial.with_name("pid"))
+    time.sleep(600)
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_ctrl_c_ends_in_one_line_and_leaves_nothing_running(project: pathlib.Path) -> None:
+    write(project, "test_process.py", HANGS)
+    command_line = [sys.executable, "-c", INTERRUPTED_RUN, str(project)]
+    run = subprocess.Popen(
+        command_line,
+        cwd=paths.ROOT,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    file = project / "pid"
+    waiting.until(file.exists, "the test has started its process")
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == command.INTERRUPTED, output
+    assert output.splitlines()[-1].startswith("Interrupted: "), output
+    assert "Traceback" not in output, output
+    assert "KeyboardInterrupt" not in output, output
+    assert not pathlib.Path("/proc", file.read_text(encoding="utf-8")).exists()
 
 
 @pytest.mark.parametrize(

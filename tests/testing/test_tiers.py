@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from testing import footprints, paths
-from testing.pytest_plugin import changed, graph, guard, order, tiers
-from testing.pytest_plugin.tiers import Tier
+from testing.pytest_plugin import changed, essential, graph, guard, order, tiers
+from testing.pytest_plugin.tiers import Part, Tier
 
 TESTS = paths.ROOT / "tests"
 CORE = "operator/tfparallel_operator/core/pods/pod_builder.py"
@@ -29,6 +29,21 @@ def test_an_unknown_tier_is_named() -> None:
     assert tiers.parse("unit, e2e") == {Tier.UNIT, Tier.E2E}
     with pytest.raises(pytest.UsageError, match="slow is none of unit, process, cluster"):
         tiers.parse("unit,slow")
+
+
+def test_essential_are_unit_tests_and_process_tests_of_a_few_files_without_go() -> None:
+    chosen, other = essential.FILES[0], "tests/client/test_plan.py"
+    assert tiers.part_of(other, Tier.UNIT, []) is Part.ESSENTIAL
+    assert tiers.part_of(chosen, Tier.PROCESS, ["runs"]) is Part.ESSENTIAL
+    assert tiers.part_of(chosen, Tier.PROCESS, ["s3"]) is Part.REMAINING
+    assert tiers.part_of(chosen, Tier.CLUSTER, ["light_cluster"]) is Part.REMAINING
+    assert tiers.part_of(other, Tier.PROCESS, ["runs"]) is Part.REMAINING
+
+
+def test_essential_files_exist_and_take_minutes() -> None:
+    """`make test` promises ten minutes on two cores, of which installing takes two."""
+    assert not [file for file in essential.FILES if not (paths.ROOT / file).is_file()]
+    assert sum(order.durations()[file] for file in essential.FILES) <= 500
 
 
 def test_tensorflow_is_reached_by_imports_at_module_level_alone(tmp_path: pathlib.Path) -> None:
