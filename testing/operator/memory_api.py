@@ -78,9 +78,11 @@ class MemoryApi(client.Client):
         selector: str = "",
         place: str = "",
         fields: str = "",
+        *,
+        metadata_only: bool = False,
     ) -> client.Listing:
         items = [
-            _copied(item)
+            _shown(item, metadata_only)
             for path, item in self._objects.items()
             if _matches(path, item, resource, namespace, selector) and _has_fields(item, fields)
         ]
@@ -96,6 +98,8 @@ class MemoryApi(client.Client):
         version: str,
         selector: str = "",
         fields: str = "",
+        *,
+        metadata_only: bool = False,
     ) -> AsyncIterator[client.WatchEvent]:
         assert not fields, "the operator watches by labels alone"
         seen = int(version)
@@ -107,7 +111,7 @@ class MemoryApi(client.Client):
                 seen, changed, kind, item = self._history[place]
                 place += 1
                 if changed == resource and _is_chosen(item, namespace, selector):
-                    yield client.WatchEvent(kind, _copied(item))
+                    yield client.WatchEvent(kind, _shown(item, metadata_only))
             await self._changed.wait()
 
     async def create(
@@ -132,7 +136,7 @@ class MemoryApi(client.Client):
             self.created.append((metadata["name"], *attempts))
         self._objects[path] = item
         self._record(resource, "ADDED", item, f"create {path}")
-        return _copied({"metadata": metadata} if metadata_only else item)
+        return _shown(item, metadata_only)
 
     async def delete(
         self,
@@ -268,6 +272,10 @@ def _is_chosen(item: client.Object, namespace: str | None, selector: str) -> boo
     return namespace in (None, metadata["namespace"]) and (
         not selector or metadata.get("labels", {}).get(key) == value
     )
+
+
+def _shown(item: client.Object, metadata_only: bool) -> client.Object:
+    return _copied({"metadata": item["metadata"]} if metadata_only else item)
 
 
 def _copied(item: T) -> T:

@@ -44,6 +44,7 @@ LARGE_BODY_BYTES = 2**20
 
 JSON = "application/json"
 METADATA_JSON = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+METADATA_LIST_JSON = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
@@ -157,13 +158,22 @@ class Client:
         namespace: str | None,
         selector: str = "",
         fields: str = "",
+        *,
+        metadata_only: bool = False,
     ) -> AsyncIterator[Listing]:
-        """Read the same page by page: ten thousand objects need not be there at once."""
-        page = await self.page(resource, namespace, selector, fields=fields)
-        yield page
-        while page.rest:
-            page = await self.page(resource, namespace, selector, page.rest, fields)
+        """Read the same page by page: ten thousand objects need not be there at once.
+
+        With `metadata_only` an item holds its metadata alone, however large the object is.
+        """
+        place = ""
+        while True:
+            page = await self.page(
+                resource, namespace, selector, place, fields, metadata_only=metadata_only
+            )
             yield page
+            place = page.rest
+            if not place:
+                return
 
     async def page(
         self,
@@ -172,14 +182,18 @@ class Client:
         selector: str = "",
         place: str = "",
         fields: str = "",
+        *,
+        metadata_only: bool = False,
     ) -> Listing:
         """Read the page that begins at a place, which the page before it names."""
         query = {"limit": str(PAGE), **_selectors(selector, fields)}
         query |= {"continue": place} if place else {}
-        answer = await self._request("list", resource.path(namespace), query)
+        accept = METADATA_LIST_JSON if metadata_only else JSON
+        answer = await self._request("list", resource.path(namespace), query, accept=accept)
         metadata = answer["metadata"]
         rest = metadata.get("continue", "")
-        return Listing(tuple(answer["items"]), metadata["resourceVersion"], rest)
+        # A list of metadata alone that has no items says null.
+        return Listing(tuple(answer["items"] or ()), metadata["resourceVersion"], rest)
 
     async def watch(
         self,
@@ -188,6 +202,8 @@ class Client:
         version: str,
         selector: str = "",
         fields: str = "",
+        *,
+        metadata_only: bool = False,
     ) -> AsyncIterator[WatchEvent]:
         """Follow what happens after a resource version; ends when the API server ends it.
 
@@ -206,9 +222,12 @@ class Client:
             sock_connect=credentials.CONNECT_TIMEOUT_SECONDS, sock_read=self._watch_silence
         )
         url = self._access.server + resource.path(namespace)
+        headers = {"Accept": METADATA_JSON if metadata_only else JSON}
         answered = False
         try:
-            async with self._http.get(url, params=query, timeout=timeout) as response:
+            async with self._http.get(
+                url, params=query, headers=headers, timeout=timeout
+            ) as response:
                 answered = True
                 self._count("watch", resource.plural, response.status)
                 await _raise_for_status(response)

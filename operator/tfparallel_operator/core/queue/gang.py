@@ -47,6 +47,12 @@ def scheduler(
     return None if job.spec.run_policy.scheduling_policy is None else gangs.scheduler
 
 
+def is_name(name: str, job_name: str) -> bool:
+    """Whether a PodGroup has the name of a job's group, or of that of one of its attempts."""
+    beginning, _, attempt = name.rpartition("-")
+    return name == job_name or (beginning == job_name and attempt.isdecimal())
+
+
 def problem(layout: layout.Layout, gangs: installation.Gangs | None) -> str | None:
     """Say why a job's gang cannot be what it asks for, and what to do; None when it can."""
     job = layout.job

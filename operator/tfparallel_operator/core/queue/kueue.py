@@ -11,7 +11,7 @@ from tfparallel_operator.core.status import conditions
 
 def find(context: context.DecisionContext) -> observation.Workload | None:
     """Return the Workload of the job, if there is one."""
-    name = workload.name(context.job)
+    name = workload.name(context.job.metadata.name)
     return next((one for one in context.children.workloads if one.name == name), None)
 
 

@@ -38,9 +38,9 @@ _CONTAINERS = ("initContainers", "containers")
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
 
-def name(job: types.TFParallelJob) -> str:
-    """Return the name of a job's Workload, with its kind as Kueue's own have it."""
-    return f"{names.SINGULAR}-{job.metadata.name}"
+def name(job_name: str) -> str:
+    """Return the name of the Workload of the job of a name, with its kind as Kueue's have it."""
+    return f"{names.SINGULAR}-{job_name}"
 
 
 def holds(workload: observation.Workload, kind: str) -> bool:
@@ -91,7 +91,7 @@ def waiting_reason(workload: observation.Workload) -> str:
 def manifest(layout: layout.Layout, settings: installation.Settings) -> decision.Manifest:
     """Build the Workload of a job; the number of its priority is filled in when it is created."""
     job = layout.job
-    metadata = ownership.metadata(job, name(job))
+    metadata = ownership.metadata(job, name(job.metadata.name))
     metadata["labels"] = {**metadata["labels"], names.LABEL_JOB_UID: job.metadata.uid}
     metadata["annotations"] = {
         names.ANNOTATION_RESOURCES: f"{_resources(layout)}-{_place(layout)}-{_FORM}"

@@ -1,19 +1,31 @@
-"""What is known of the children of all jobs: an informer for each kind."""
+"""What is known of the children of all jobs: an informer for each kind.
+
+A child is of its job's namespace, names its job and the job's uid as its controller, and has the
+name that the operator gives. Whatever else names a job, such as an object that a person of another
+namespace has made, counts for nothing.
+"""
 
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import observation
+from tfparallel_operator.core.pods import config
+from tfparallel_operator.core.queue import gang, workload
 from tfparallel_operator.engine.observe import informer, records
+
+T = TypeVar("T")
+
+IsName = Callable[[str, str], bool]
+"""Whether an object's name is one that the operator gives for a job's name."""
 
 
 class Children:
-    """Pods, PodGroups, Workloads, and the mere existence of the rest, by their job's uid."""
+    """Pods, PodGroups, Workloads, and the mere existence of the rest, by their job."""
 
     def __init__(
         self,
@@ -25,36 +37,45 @@ class Children:
         self.pods = informer.Informer(
             api, resources.PODS, namespaces, functools.partial(_pod, clock), changed
         )
-        self._services, self._policies = (
-            informer.Informer(api, resource, namespaces, _exists, changed)
-            for resource in (resources.SERVICES, resources.NETWORK_POLICIES)
+        # Of these, others may make large ones with the same label.
+        follow_metadata = functools.partial(
+            informer.Informer, api, namespaces=namespaces, changed=changed, metadata_only=True
         )
-        self._configs = informer.Informer(
-            api, resources.CONFIG_MAPS, namespaces, records.config, changed
+        self._services = follow_metadata(resources.SERVICES, slim=_named(_is_service, _exists))
+        self._policies = follow_metadata(
+            resources.NETWORK_POLICIES, slim=_named(_is_config, _exists)
+        )
+        self._configs = follow_metadata(
+            resources.CONFIG_MAPS, slim=_named(_is_config, records.config)
         )
         self._groups = tuple(
             informer.Informer(api, resource, namespaces, _group(resource), changed, optional=True)
             for resource in resources.POD_GROUPS
         )
         self._workloads = informer.Informer(
-            api, resources.WORKLOADS, namespaces, records.workload, changed, optional=True
+            api,
+            resources.WORKLOADS,
+            namespaces,
+            _named(_is_workload, records.workload),
+            changed,
+            optional=True,
         )
         informers: tuple[informer.Informer[Any], ...]
         informers = (self.pods, self._services, self._configs, self._policies)
         informers = (*informers, *self._groups, self._workloads)
         self._by_resource = {each.resource: each for each in informers}
 
-    def of(self, uid: str) -> observation.Children:
+    def of(self, job: records.Owner) -> observation.Children:
         """Return everything that a job owns, as last seen."""
-        configs = self._configs.of(uid)
+        configs = self._configs.of(job)
         return observation.Children(
-            pods=self.pods.of(uid),
-            has_service=bool(self._services.of(uid)),
+            pods=self.pods.of(job),
+            has_service=bool(self._services.of(job)),
             has_config=bool(configs),
             config=next(iter(configs), None),
-            has_policy=bool(self._policies.of(uid)),
-            groups=tuple(group for each in self._groups for group in each.of(uid)),
-            workloads=self._workloads.of(uid),
+            has_policy=bool(self._policies.of(job)),
+            groups=tuple(group for each in self._groups for group in each.of(job)),
+            workloads=self._workloads.of(job),
         )
 
     def served(self, resource: resources.Resource) -> resources.Resource:
@@ -106,8 +127,10 @@ class Children:
 
 def _pod(clock: wall_clock.Clock, item: Mapping[str, Any]) -> observation.Pod | None:
     """A node's clock may be ahead: nothing has ended later than it was seen."""
-    pod = records.pod(item)
-    if pod is None or pod.exit is None or pod.exit.finished_at is None:
+    pod, job = records.pod(item), records.owner(item)
+    if pod is None or job is None or pod.name != pod.replica.pod_name(job.name):
+        return None
+    if pod.exit is None or pod.exit.finished_at is None:
         return pod
     now = clock()
     if pod.exit.finished_at <= now:
@@ -116,7 +139,29 @@ def _pod(clock: wall_clock.Clock, item: Mapping[str, Any]) -> observation.Pod | 
 
 
 def _group(resource: resources.Resource) -> informer.Slim[observation.Group]:
-    return functools.partial(records.group, resource.api_version)
+    return _named(gang.is_name, functools.partial(records.group, resource.api_version))
+
+
+def _named(is_name: IsName, slim: informer.Slim[T]) -> informer.Slim[T]:
+    """Leave out what has another name than the operator gives."""
+
+    def slim_named(item: Mapping[str, Any]) -> T | None:
+        job = records.owner(item)
+        return slim(item) if job and is_name(item["metadata"]["name"], job.name) else None
+
+    return slim_named
+
+
+def _is_service(name: str, job_name: str) -> bool:
+    return name == job_name
+
+
+def _is_config(name: str, job_name: str) -> bool:
+    return name == config.name(job_name)
+
+
+def _is_workload(name: str, job_name: str) -> bool:
+    return name == workload.name(job_name)
 
 
 def _exists(item: Mapping[str, Any]) -> bool | None:

@@ -54,7 +54,8 @@ class NotServed(Exception):  # noqa: N818 (an answer)
 class Informer(Generic[T]):
     """Records of one resource's objects that belong to jobs.
 
-    One that is `optional` need not be installed: nothing is there until it is.
+    One that is `optional` need not be installed: nothing is there until it is. With `metadata_only`
+    nothing but metadata is read, so that the size of objects does not matter.
     """
 
     def __init__(
@@ -66,15 +67,18 @@ class Informer(Generic[T]):
         changed: Changed,
         *,
         optional: bool = False,
+        metadata_only: bool = False,
     ) -> None:
         self.resource = resource
         self.served = resource
         """The resource in the version that the API server serves."""
         self.optional = optional
+        self.metadata_only = metadata_only
         self._slim = slim
         self._changed = changed
         self._records: dict[tuple[str, str], _Record[T]] = {}
-        self._by_owner: dict[str, dict[tuple[str, str], T]] = {}
+        # The API server stores any uid in an owner reference, also that of another namespace's job.
+        self._by_owner: dict[records.Owner, dict[tuple[str, str], T]] = {}
         scopes: tuple[str | None, ...] = namespaces or (None,)
         self._streams = {scope: Stream(api, resource, scope, self) for scope in scopes}
 
@@ -108,9 +112,9 @@ class Informer(Generic[T]):
         """Return the seconds since the quietest stream last heard or tried anything."""
         return max(now - stream.active_at for stream in self._streams.values())
 
-    def of(self, uid: str) -> tuple[T, ...]:
-        """Return the values that belong to the job with this uid."""
-        return tuple(self._by_owner.get(uid, {}).values())
+    def of(self, owner: records.Owner) -> tuple[T, ...]:
+        """Return the values that belong to a job: of its namespace, its name and its uid."""
+        return tuple(self._by_owner.get(owner, {}).values())
 
     def learn(self, item: Mapping[str, Any]) -> None:
         """Take in the answer to a write, unless the watch has come past it already."""
@@ -134,10 +138,10 @@ class Informer(Generic[T]):
             self.drop(key)
             return
         old = self._records.get(key)
-        if old is not None and old.owner.uid != owner.uid:
+        if old is not None and old.owner != owner:
             self.drop(key)
         self._records[key] = _Record(owner, version, value)
-        self._by_owner.setdefault(owner.uid, {})[key] = value
+        self._by_owner.setdefault(owner, {})[key] = value
         self._changed(owner)
 
     def drop(self, key: tuple[str, str]) -> None:
@@ -145,10 +149,10 @@ class Informer(Generic[T]):
         record = self._records.pop(key, None)
         if record is None:
             return
-        siblings = self._by_owner[record.owner.uid]
+        siblings = self._by_owner[record.owner]
         del siblings[key]
         if not siblings:
-            del self._by_owner[record.owner.uid]
+            del self._by_owner[record.owner]
         self._changed(record.owner)
 
     def read(self, item: Mapping[str, Any]) -> Entry[T]:
@@ -220,7 +224,10 @@ class Stream:
         version = 0
         try:
             served = self._informer.served = await self._api.served(self._resource)
-            async for page in self._api.pages(served, self._scope, SELECTOR):
+            pages = self._api.pages(
+                served, self._scope, SELECTOR, metadata_only=self._informer.metadata_only
+            )
+            async for page in pages:
                 entries += map(self._informer.read, page.items)
                 version = int(page.version)
         except (errors.NotFound, errors.Refused) as error:
@@ -251,7 +258,13 @@ class Stream:
         if not self.version:
             await self.list()
         served = self._informer.served
-        watch = self._api.watch(served, self._scope, str(self.version), SELECTOR)
+        watch = self._api.watch(
+            served,
+            self._scope,
+            str(self.version),
+            SELECTOR,
+            metadata_only=self._informer.metadata_only,
+        )
         async for event in watch:
             self.active_at = time.monotonic()
             self._failures = 0

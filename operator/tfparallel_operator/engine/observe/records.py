@@ -28,6 +28,12 @@ class Owner:
     uid: str
 
 
+def as_owner(job: Raw) -> Owner:
+    """Return a job as the owner of its children."""
+    metadata = job["metadata"]
+    return Owner(metadata["namespace"], metadata["name"], metadata["uid"])
+
+
 def owner(item: Raw) -> Owner | None:
     """Return the job that controls an object; None when no job does."""
     metadata = item["metadata"]

@@ -9,7 +9,7 @@ from aiohttp import web
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import errors
 from tfparallel_operator.core.pods import progress_report
-from tfparallel_operator.engine.observe import children, jobs
+from tfparallel_operator.engine.observe import children, jobs, records
 from tfparallel_operator.engine.reports import tokens
 from tfparallel_operator.engine.telemetry import metrics
 from tfparallel_operator.engine.workqueue import queue
@@ -95,7 +95,7 @@ class Endpoint:
         pod_uid = await self.reviews.pod_uid(token, audience, source)
         if pod_uid is None:
             raise _Refusal(401, _INVALID)
-        pods = self.job_children.of(uid).pods
+        pods = self.job_children.of(records.as_owner(body)).pods
         pod = next((pod for pod in pods if pod.uid == pod_uid), None)
         if pod is None:
             raise _Refusal(403, f"the token's pod does not belong to job {name!r}")

@@ -15,7 +15,7 @@ from tfparallel_operator.api import load, names, types
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decide, decision, layout, observation
 from tfparallel_operator.core.life import spec_validity
-from tfparallel_operator.engine.observe import flavors, host_ports, jobs, specs, waits
+from tfparallel_operator.engine.observe import flavors, host_ports, jobs, records, specs, waits
 from tfparallel_operator.engine.telemetry import logs, metrics
 from tfparallel_operator.engine.workqueue import queue, timers
 from tfparallel_operator.engine.write import apply, context, recorder
@@ -87,7 +87,7 @@ class Reconciler:
 
     async def _carry_out(self, body: jobs.Body) -> apply.Outcome:
         key = jobs.key_of(body)
-        children = self._children.of(body["metadata"]["uid"])
+        children = self._children.of(records.as_owner(body))
         # What is seen of the Workload stays the same for this look: its flavors are known for it.
         workloads = children.workloads
         admission = {"workloads": workloads, "flavors": await self._flavors.of(workloads)}
@@ -127,7 +127,7 @@ class Reconciler:
         admission: Mapping[str, Any],
         words: Mapping[str, str],
     ) -> decision.Decision:
-        port, uid = None, body["metadata"]["uid"]
+        port, owner = None, records.as_owner(body)
         job: types.TFParallelJob | observation.InvalidJob
         try:
             job = self._specs.newest(body)
@@ -138,20 +138,20 @@ class Reconciler:
         except load.StatusError:
             raise
         except load.SpecError as error:
-            has_pods = bool(self._children.of(uid).pods)
+            has_pods = bool(self._children.of(owner).pods)
             job = await self._specs.invalid(body, error, has_pods=has_pods)
         create_from = self._create_from.get(jobs.key_of(body))
         may_create = create_from is None or self._clock() >= create_from
 
         def observe() -> Callable[[], decision.Decision]:
-            children = self._children.of(uid)
+            children = self._children.of(owner)
             pods = waits.explain(children.pods, words)
             seen = {**admission, "pods": pods, "host_port": port, "may_create": may_create}
             children = dataclasses.replace(children, **seen)
             now, settings = self._clock().replace(microsecond=0), self._engine.settings
             return functools.partial(decide.decide, job, children, now, settings, refusal)
 
-        decided = await self._compute(observe, _size(job, self._children.of(uid)))
+        decided = await self._compute(observe, _size(job, self._children.of(owner)))
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.
             self._timers.set(jobs.key_of(body), decided.wake_at)

@@ -15,6 +15,7 @@ from tfparallel_operator.engine.observe import informer, jobs, records, sweeper
 from tfparallel_operator.engine.workqueue import queue
 
 KEY = queue.Key("default", "digits")
+JOB = records.Owner("default", "digits", objects.UID)
 
 
 class World:
@@ -40,8 +41,9 @@ class World:
         manifest["metadata"]["namespace"] = namespace
         return await self.api.create(resources.PODS, namespace, manifest)
 
-    def names(self, uid: str = objects.UID) -> list[str]:
-        return sorted(pod.name for pod in self.pods.of(uid))
+    def names(self, uid: str = objects.UID, namespace: str = "default") -> list[str]:
+        job = records.Owner(namespace, "digits", uid)
+        return sorted(pod.name for pod in self.pods.of(job))
 
 
 async def test_objects_present_and_new_are_matched_by_the_jobs_uid() -> None:
@@ -113,13 +115,13 @@ async def test_what_a_list_has_reported_is_not_reported_again_by_the_watch() -> 
         second = await world.add("a")
         await world.add("b")
         # The watch has not told of any of it yet.
-        assert [pod.uid for pod in world.pods.of(objects.UID)] == [first["metadata"]["uid"]]
+        assert [pod.uid for pod in world.pods.of(JOB)] == [first["metadata"]["uid"]]
         await world.pods.refresh()
         assert world.names() == ["a", "b"]
         world.reported.clear()
         await waiting.idle()
         assert world.reported == []
-        assert second["metadata"]["uid"] in [pod.uid for pod in world.pods.of(objects.UID)]
+        assert second["metadata"]["uid"] in [pod.uid for pod in world.pods.of(JOB)]
         world.api.remove(resources.PODS.path("default", "a"))
         await waiting.idle()
         assert world.names() == ["b"]
@@ -181,9 +183,11 @@ async def test_only_the_watched_namespaces_are_followed() -> None:
     for namespace in ("one", "two", "three"):
         await world.add(f"pod-{namespace}", namespace)
     async with world.running():
-        assert world.names() == ["pod-one", "pod-two"]
+        found = {each: world.names(namespace=each) for each in ("one", "two", "three")}
+        assert found == {"one": ["pod-one"], "two": ["pod-two"], "three": []}
         world.pods.keep(set(), world.api.version, "one")
-        assert world.names() == ["pod-two"]
+        assert world.names(namespace="one") == []
+        assert world.names(namespace="two") == ["pod-two"]
 
 
 async def test_a_pod_that_changes_hands_leaves_its_former_job() -> None:
@@ -203,7 +207,7 @@ async def test_an_older_version_does_not_replace_a_newer_one() -> None:
     world = World()
     world.pods.put(objects.pod(version=5, phase="Running"))
     world.pods.put(objects.pod(version=4, phase="Pending"))
-    assert [pod.phase for pod in world.pods.of(objects.UID)] == [observation.Phase.RUNNING]
+    assert [pod.phase for pod in world.pods.of(JOB)] == [observation.Phase.RUNNING]
 
 
 async def test_what_the_watch_repeats_of_an_answer_is_not_looked_into_again() -> None:

@@ -1,0 +1,111 @@
+"""Which objects belong to a job: those of its namespace, its uid, and the names that we give."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from testing.operator import memory_api, objects
+from tfparallel_operator.api_server import client, resources
+from tfparallel_operator.core import observation
+from tfparallel_operator.engine.observe import children, records
+
+JOB = records.Owner("default", "digits", objects.UID)
+
+NAMED = (
+    (resources.PODS, "digits-worker-0"),
+    (resources.SERVICES, "digits"),
+    (resources.CONFIG_MAPS, "digits-tfparallel"),
+    (resources.NETWORK_POLICIES, "digits-tfparallel"),
+    (resources.POD_GROUPS[0], "digits"),
+    (resources.POD_GROUPS[0], "digits-2"),
+    (resources.WORKLOADS, "tfparalleljob-digits"),
+)
+IDS = [f"{resource.plural}-{name}" for resource, name in NAMED]
+
+
+def _manifest(child: str, **owner: str) -> dict[str, Any]:
+    metadata = objects.pod(child)["metadata"]
+    metadata = {**metadata, "ownerReferences": [objects.owner(**owner)]}
+    del metadata["namespace"]
+    return {"metadata": metadata}
+
+
+@contextlib.asynccontextmanager
+async def _followed(api: client.Client) -> AsyncIterator[children.Children]:
+    followed = children.Children(api, (), lambda _: None)
+    task = asyncio.create_task(followed.run())
+    await followed.wait_synced()
+    yield followed
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("resource", "name"), NAMED, ids=IDS)
+async def test_a_child_is_of_the_jobs_namespace_uid_and_a_fixed_name(
+    resource: resources.Resource, name: str
+) -> None:
+    api = memory_api.MemoryApi()
+    await api.create(resource, "default", _manifest(name))
+    async with _followed(api) as followed:
+        assert followed.of(JOB) != observation.Children()
+
+
+@pytest.mark.parametrize(("resource", "name"), NAMED, ids=IDS)
+@pytest.mark.parametrize(
+    ("namespace", "suffix", "owner"),
+    [
+        ("another", "", {}),
+        ("default", "x", {}),
+        ("default", "-0-0", {}),
+        ("default", "", {"uid": "another"}),
+        ("default", "", {"name": "another"}),
+    ],
+    ids=["namespace", "name", "longer-name", "uid", "name-of-job"],
+)
+async def test_whatever_else_has_the_jobs_uid_is_not_its_child(
+    resource: resources.Resource, name: str, namespace: str, suffix: str, owner: dict[str, str]
+) -> None:
+    api = memory_api.MemoryApi()
+    await api.create(resource, namespace, _manifest(f"{name}{suffix}", **owner))
+    async with _followed(api) as followed:
+        assert followed.of(JOB) == observation.Children()
+
+
+async def test_a_pod_that_is_labelled_as_another_replica_is_not_read() -> None:
+    api = memory_api.MemoryApi()
+    manifest = _manifest("digits-worker-0")
+    manifest["metadata"]["labels"] = objects.labels("chief")
+    await api.create(resources.PODS, "default", manifest)
+    async with _followed(api) as followed:
+        assert followed.of(JOB) == observation.Children()
+
+
+class FormsOfLists(memory_api.MemoryApi):
+    """Notes which resources are read as metadata alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.brief: dict[str, set[bool]] = {}
+
+    async def page(self, resource: resources.Resource, *place: Any, **named: Any) -> client.Listing:
+        self.brief.setdefault(resource.plural, set()).add(named["metadata_only"])
+        return await super().page(resource, *place, **named)
+
+    async def watch(
+        self, resource: resources.Resource, *place: Any, **named: Any
+    ) -> AsyncIterator[client.WatchEvent]:
+        self.brief.setdefault(resource.plural, set()).add(named["metadata_only"])
+        async for event in super().watch(resource, *place, **named):
+            yield event
+
+
+async def test_objects_that_may_be_large_and_only_have_to_exist_are_read_as_metadata() -> None:
+    api = FormsOfLists()
+    async with _followed(api):
+        await asyncio.sleep(0)
+    assert {plural: forms for plural, forms in api.brief.items() if forms != {False}} == {
+        plural: {True} for plural in ("services", "configmaps", "networkpolicies")
+    }
