@@ -9,7 +9,7 @@ from typing import Any
 
 from tfparallel import errors
 from tfparallel.cluster import answers, backend, objects
-from tfparallel_operator.api import names, schema
+from tfparallel_operator.api import accelerators, names, schema
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.api_server import resources
 
@@ -172,9 +172,7 @@ async def _storage_class(cluster: backend.ClusterBackend) -> tuple[Result, str]:
 
 async def _gpus(cluster: backend.ClusterBackend) -> tuple[Result, str]:
     nodes = (await cluster.api.list(resources.NODES, None)).items
-    counts = [
-        int(node["status"].get("allocatable", {}).get(names.GPU_RESOURCE, 0)) for node in nodes
-    ]
+    counts = [accelerators.count(node["status"].get("allocatable", {})) for node in nodes]
     with_gpus = sum(map(bool, counts))
     return Result.OK, f"{sum(counts)} on {with_gpus} of {len(nodes)} nodes"
 

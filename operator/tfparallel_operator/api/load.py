@@ -7,6 +7,7 @@ from typing import Any
 import pydantic
 
 from tfparallel_operator.api import (
+    accelerators,
     job_status,
     metadata,
     names,
@@ -301,7 +302,7 @@ def devices_of(spec: types.ReplicaSpec) -> int:
     for container in parse_template(spec.template or {}).spec.containers:
         if container.name == names.CONTAINER:
             parts = {variable.name: variable.value for variable in container.env}
-            gpus = container.resources.limits.get(names.GPU_RESOURCE)
+            gpus = accelerators.count_gpus(container.resources.limits)
             count = quantities.parse_count(str(gpus or parts.get(environment.CPU_DEVICES, "")))
             return 1 if count is None else count
     return 1

@@ -6,7 +6,7 @@ import pathlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfparallel_operator.api import load, names, paths, pods
+from tfparallel_operator.api import accelerators, load, names, paths, pods
 from tfparallel_operator.core import decision
 from tfparallel_operator.core.pods import expansion
 from tfparallel_operator.local import (
@@ -153,8 +153,8 @@ class Launcher:
         result = {**_DEFAULTS, **dict.fromkeys(_THREAD_LIMITS, threads), **result}
         result[environment.PROGRESS_SECONDS] = _REPORT_SECONDS
         result[environment.GRACE_SECONDS] = str(GRACE_SECONDS)
-        devices = container.resources.limits.get(names.GPU_RESOURCE)
-        if devices is not None and environment.CPU_DEVICES not in values:
+        devices = accelerators.count_gpus(container.resources.limits)
+        if devices and environment.CPU_DEVICES not in values:
             result[environment.CPU_DEVICES] = str(devices)
         return result
 

@@ -217,6 +217,8 @@ def test_servers_belong_to_one_strategy(strategy: str) -> None:
         ([{"name": "proxy", "resources": {"limits": {names.GPU_RESOURCE: 7}}}], 1),
         ([{"name": "proxy"}, {"name": "tensorflow"}], 1),
         ([{"name": "tensorflow", "resources": {"limits": {names.GPU_RESOURCE: 2}}}], 2),
+        ([{"name": "tensorflow", "resources": {"limits": {"amd.com/gpu": "4"}}}], 4),
+        ([{"name": "tensorflow", "resources": {"limits": {"nvidia.com/mig-1g.5gb": 2}}}], 1),
     ],
 )
 def test_devices_are_those_of_the_container_that_trains(

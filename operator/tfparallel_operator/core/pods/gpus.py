@@ -1,8 +1,8 @@
-"""What containers with GPUs need: shared memory, and settings of NCCL."""
+"""What containers with accelerators need: shared memory, and settings of NCCL."""
 
 from typing import Any
 
-from tfparallel_operator.api import names, quantities
+from tfparallel_operator.api import accelerators
 from tfparallel_operator.core.pods import containers, memory
 
 SHM_DIR = "/dev/shm"  # noqa: S108 (the container's own)
@@ -10,20 +10,24 @@ SHM_VOLUME = "tfparallel-shm"
 SHM_MEBIBYTES_PER_GPU = 1024
 """NCCL takes some 10 MiB for each pair of GPUs and channel; container runtimes give 64 MiB."""
 
-_RESOURCES = (names.GPU_RESOURCE, "amd.com/gpu")
-_PARTS_PREFIX = "nvidia.com/mig-"
+_GPUS_OF_CLAIMS = 8
+"""A claim of dynamic resource allocation does not say how many devices it stands for: the most of
+a usual node. The size of /dev/shm is a limit, which takes no memory."""
+
 _MEBIBYTE = 1024**2
 
 SETTINGS = {
     "NCCL_DEBUG": "WARN",  # else it fails without a word of why
     "TF_GPU_THREAD_MODE": "gpu_private",  # input pipelines do not hold kernel launches up
 }
-"""Variables of every container with GPUs."""
+"""Variables of every container with accelerators.
+
+RCCL of AMD reads NCCL's, and what is no GPU has no reader of either."""
 
 
 def prepare(container: containers.Container) -> None:
-    """Give a container with GPUs shared memory and settings, in place, where it has none."""
-    count = gpus(container.spec)
+    """Give a container with accelerators what it lacks of shared memory and settings, in place."""
+    count = _count(container.spec)
     if not count:
         return
     mounts = container.spec.get("volumeMounts") or ()
@@ -35,20 +39,16 @@ def prepare(container: containers.Container) -> None:
         container.set_env(name, value)
 
 
-def gpus(container: dict[str, Any]) -> int:
-    """Return how many GPUs, or parts of one, a container has."""
-    limits = (container.get("resources") or {}).get("limits") or {}
-    counts = [
-        quantities.parse_count(str(count))
-        for name, count in limits.items()
-        if name in _RESOURCES or name.startswith(_PARTS_PREFIX)
-    ]
-    return sum(filter(None, counts))
+def _count(container: dict[str, Any]) -> int:
+    """Return how many accelerators, or parts of one, a container may have."""
+    resources = container.get("resources") or {}
+    named = accelerators.count(resources.get("limits") or {})
+    return named or (_GPUS_OF_CLAIMS if resources.get("claims") else 0)
 
 
 def _shared_mebibytes(container: dict[str, Any], count: int) -> int:
     """Return the size of /dev/shm: what is written there counts as the container's memory."""
     size = count * SHM_MEBIBYTES_PER_GPU
-    limits = container["resources"]["limits"]
+    limits = container["resources"].get("limits") or {}
     limit = memory.parse(str(limits.get("memory", "")))
     return size if limit is None else max(1, min(size, limit // 2 // _MEBIBYTE))

@@ -252,7 +252,19 @@ def test_gpus_get_shared_memory_and_settings() -> None:
         ({"nvidia.com/gpu": "2", "memory": "64Gi"}, "2048Mi"),
         ({"nvidia.com/mig-1g.5gb": 1}, "1024Mi"),
         ({"amd.com/gpu": 2}, "2048Mi"),
+        ({"nvidia.com/gpu.shared": "2e0"}, "2048Mi"),
+        ({"nvidia.com/mig-1g.5gb.shared": 1}, "1024Mi"),
+        ({"habana.ai/gaudi": 8}, "8192Mi"),
+        ({"gpu.intel.com/i915": 1}, "1024Mi"),
+        ({"gpu.intel.com/xe": 1, "gpu.intel.com/millicores": 500}, "1024Mi"),
+        ({"example.com/gpu": 1}, "1024Mi"),
+        ({"deviceclass.resource.kubernetes.io/gpu.nvidia.com": 2}, "2048Mi"),
+        ({"nvidia.com/gpu": "9" * 60}, "1048576Mi"),
         ({"cpu": 2}, None),
+        ({"nvidia.com/gpu": 0}, None),
+        ({"nvidia.com/gpumem": 3000}, None),
+        ({"gpu.intel.com/i915_monitoring": 1}, None),
+        ({"gpu": 1}, None),
     ],
 )
 def test_shared_memory_follows_the_gpus_and_leaves_half_of_the_memory(
@@ -263,6 +275,31 @@ def test_shared_memory_follows_the_gpus_and_leaves_half_of_the_memory(
     container["resources"] = {"limits": limits}
     volumes = a_pod(load.parse_job(document))["spec"].get("volumes", [])
     assert [one["emptyDir"]["sizeLimit"] for one in volumes] == ([] if size is None else [size])
+
+
+@pytest.mark.parametrize(
+    ("resources", "size"),
+    [
+        ({"claims": [{"name": "gpu"}]}, "8192Mi"),
+        ({"claims": [{"name": "gpu", "request": "two"}], "limits": {"memory": "6Gi"}}, "3072Mi"),
+        ({"claims": [{"name": "network"}], "limits": {"nvidia.com/gpu": 1}}, "1024Mi"),
+    ],
+)
+def test_claims_of_devices_get_shared_memory_and_settings(
+    resources: dict[str, Any], size: str
+) -> None:
+    document = builders.manifest(worker=2)
+    [container] = containers_of(document)
+    container["resources"] = resources
+    names_of_claims = [claim["name"] for claim in resources["claims"]]
+    template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]
+    template["spec"]["resourceClaims"] = [
+        {"name": name, "resourceClaimTemplateName": name} for name in names_of_claims
+    ]
+    pod = a_pod(load.parse_job(document))
+    [volume] = pod["spec"]["volumes"]
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": size}
+    assert environment(pod)["NCCL_DEBUG"] == "WARN"
 
 
 def test_what_a_template_says_of_shared_memory_and_nccl_stays() -> None:

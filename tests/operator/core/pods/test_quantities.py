@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tfparallel_operator.api import policies, quantities
-from tfparallel_operator.core.pods import gpus, memory
+from tfparallel_operator.api import accelerators, policies, quantities
+from tfparallel_operator.core.pods import memory
 
 POLICY = policies.OutOfMemory(max_memory="4096Ti")
 
@@ -59,4 +59,4 @@ def test_the_linear_pattern_takes_what_the_quadratic_one_took() -> None:
 
 def test_a_count_beyond_what_python_reads_is_none() -> None:
     limits = {"nvidia.com/gpu": "9" * 5000, "amd.com/gpu": "2"}
-    assert gpus.gpus({"resources": {"limits": limits}}) == 2
+    assert accelerators.count(limits) == 2
