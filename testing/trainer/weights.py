@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tfparallel_trainer.checkpoint import files, store
+from tfparallel_trainer.checkpoint import entries, files
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.storage import directory
 from tfparallel_trainer.storage import folder as folders
@@ -32,7 +32,7 @@ def checkpoint(output: pathlib.Path, step: int | None = None) -> dict[str, Any]:
     """Read and verify the variables of a checkpoint, the newest by default."""
     folder = folders.Folder(output / outputs.CHECKPOINTS)
     return of_directory(
-        store.checkpoints(folder)[-1] if step is None else folder.child(store.name(step))
+        entries.checkpoints(folder)[-1] if step is None else folder.child(entries.name(step))
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 from testing import buckets
 from testing.trainer import checkpoints
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, owner, shard, store
+from tfparallel_trainer.checkpoint import entries, files, owner, shard, store
 from tfparallel_trainer.storage import address, bucket, connection, directory, fetch
 
 
@@ -26,7 +26,7 @@ def opened(
 
 
 def names(s3: buckets.Bucket) -> list[str]:
-    return [path.name for path in store.checkpoints(s3.checkpoints)]
+    return [path.name for path in entries.checkpoints(s3.checkpoints)]
 
 
 def test_the_newest_checkpoints_are_kept_and_listed(s3: buckets.Bucket) -> None:
@@ -67,13 +67,52 @@ def test_a_damaged_checkpoint_is_passed_over(s3: buckets.Bucket, name: str, dama
 
 def test_parts_without_an_index_are_no_checkpoint_and_are_removed(s3: buckets.Bucket) -> None:
     root = s3.checkpoints
-    draft = root.draft(store.name(5), "000001-99")
+    draft = root.draft(entries.name(5), "000001-0123456789abcdef-1")
     files.write_part(draft, 0, checkpoints.state(5))
     saved = opened(s3)
     assert saved.restore(checkpoints.state(0)) is None
     saved.save(checkpoints.state(6), checkpoints.at(6))
     assert not draft.objects()
     assert root.drafts() == []
+
+
+def test_what_is_saved_below_a_damaged_checkpoint_stays(s3: buckets.Bucket) -> None:
+    saved = opened(s3, keep=1)
+    saved.save(checkpoints.state(1000), checkpoints.at(1000))
+    damaged = s3.checkpoints.child(names(s3)[-1])
+    content = damaged.read("part-00000.bin")
+    damaged.write("part-00000.bin", content[:-3])
+    for number, step in enumerate((100, 200), 2):
+        saved = opened(s3, number, keep=1)
+        saved.restore(checkpoints.state(0))
+        saved.save(checkpoints.state(step), checkpoints.at(step))
+        assert [name[:15] for name in names(s3)] == [entries.name(step)]
+    (hidden,) = s3.checkpoints.quarantined()
+    assert hidden == damaged
+    assert hidden.read("part-00000.bin") == content[:-3]
+    assert opened(s3, 4).restore(checkpoints.state(0)) == checkpoints.at(200)
+
+
+def test_a_kept_checkpoint_that_is_damaged_later_does_not_count(s3: buckets.Bucket) -> None:
+    saved = opened(s3)
+    for step in (10, 20):
+        saved.save(checkpoints.state(step), checkpoints.at(step))
+    damaged = s3.checkpoints.child(names(s3)[-1])
+    content = damaged.read("part-00000.bin")
+    damaged.write("part-00000.bin", bytes([content[0] ^ 1]) + content[1:])
+    saved.save(checkpoints.state(30), checkpoints.at(30))
+    assert [name[:15] for name in names(s3)] == [entries.name(10), entries.name(30)]
+
+
+def test_what_a_person_keeps_next_to_checkpoints_stays(s3: buckets.Bucket) -> None:
+    for key in ("step-0000009999-my-backup/index.json", "notes/todo.txt", "step-copies/a.bin"):
+        s3.checkpoints.write(key, b"mine")
+    saved = opened(s3, keep=1)
+    for step in (1, 2, 3):
+        saved.save(checkpoints.state(step), checkpoints.at(step))
+    kept = {meta["path"].split("/checkpoints/")[1] for meta in s3.checkpoints.objects()}
+    assert {"step-0000009999-my-backup/index.json", "notes/todo.txt", "step-copies/a.bin"} < kept
+    assert [name[:15] for name in names(s3)] == [entries.name(3)]
 
 
 def test_an_older_attempt_writes_nothing_more(s3: buckets.Bucket) -> None:

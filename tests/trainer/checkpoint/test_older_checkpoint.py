@@ -9,7 +9,7 @@ import shutil
 
 from testing.trainer import runs as trainings
 from testing.trainer import weights
-from tfparallel_trainer.checkpoint import store
+from tfparallel_trainer.checkpoint import entries
 from tfparallel_trainer.contract import exits, outputs
 from tfparallel_trainer.storage import folder as folders
 
@@ -20,7 +20,7 @@ BEGUN, STEPS = 4, 6
 
 def resume(runs: trainings.Runs, version: pathlib.Path) -> trainings.Run:
     """Run a second attempt at the job on the checkpoint that a version saved first."""
-    name = store.name(BEGUN)
+    name = entries.name(BEGUN)
     shutil.copytree(version / name, runs.folder / "output" / outputs.CHECKPOINTS / name)
     checkpoint = {"claim": "c", "everySteps": STEPS}
     return runs.end(
@@ -32,7 +32,7 @@ def test_training_goes_on_from_an_older_versions_checkpoint(runs: trainings.Runs
     run = resume(runs, FORMAT_2)
     assert run.codes == [exits.Exit.DONE] * 2, run.ended
     assert f"step {BEGUN}" in run.chief.output
-    expected = weights.of_files(FORMAT_2 / store.name(STEPS))
+    expected = weights.of_files(FORMAT_2 / entries.name(STEPS))
     assert set(run.checkpoint()) == set(expected)
     assert run.difference(weights.of_model(expected)) < weights.TOLERANCE
 
@@ -42,5 +42,5 @@ def test_a_checkpoint_of_another_format_is_refused_and_stays(runs: trainings.Run
     assert run.chief.code == exits.Exit.BAD_CONFIGURATION, run.ended
     assert "has format 1, and this version of the trainer reads format 2" in run.chief.errors
     assert "give trainer.checkpoint another claim or uri" in run.chief.errors
-    kept = store.checkpoints(folders.Folder(run.output / outputs.CHECKPOINTS))
-    assert [checkpoint.name for checkpoint in kept] == [store.name(BEGUN)]
+    kept = entries.checkpoints(folders.Folder(run.output / outputs.CHECKPOINTS))
+    assert [checkpoint.name for checkpoint in kept] == [entries.name(BEGUN)]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from testing.trainer import checkpoints
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, owner, shard, store
+from tfparallel_trainer.checkpoint import entries, files, owner, shard, store
 from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.storage import folder as folders
 
@@ -193,6 +193,21 @@ def test_damage_that_one_process_sees_is_passed_over_by_all(tmp_path: pathlib.Pa
     assert any("worker-0 cannot read its part" in sentence for sentence in again.said)
 
 
+def test_a_part_that_is_damaged_later_keeps_an_older_checkpoint(tmp_path: pathlib.Path) -> None:
+    for step in (1, 2, 3):
+        assert save(tmp_path, step) == [None, None]
+    for step in (2, 3):
+        data = tmp_path / entries.name(step) / "part-00001.bin"
+        data.write_bytes(data.read_bytes()[:-1] + b"?")
+    for step in (4, 5):
+        assert save(tmp_path, step) == [None, None]
+    kept = entries.checkpoints(folders.Folder(tmp_path))
+    assert [entries.step_of(one) for one in kept] == [1, 4, 5]
+    assert save(tmp_path, 6) == [None, None]
+    kept = entries.checkpoints(folders.Folder(tmp_path))
+    assert [entries.step_of(one) for one in kept] == [4, 5, 6]
+
+
 def test_a_process_that_cannot_write_leaves_the_one_before_and_is_named(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -203,7 +218,7 @@ def test_a_process_that_cannot_write_leaves_the_one_before_and_is_named(
         if me == 1:  # a folder where its file should be
             taken = owner.find(folders.Folder(tmp_path))
             assert taken is not None
-            draft = tmp_path / f".writing-{writer.attempt:06}-{taken.process}-1-{store.name(2)}"
+            draft = tmp_path / f".writing-{writer.attempt:06}-{taken.process}-1-{entries.name(2)}"
             (draft / "part-00001.bin").mkdir(parents=True)
         writer.save(given_states[me], at(2))
 
@@ -222,7 +237,7 @@ def test_a_slow_process_is_waited_for(tmp_path: pathlib.Path) -> None:
     def work(me: int, writer: store.Store) -> bool:
         if me == 1:
             time.sleep(0.5)
-            assert not store.checkpoints(folders.Folder(tmp_path))
+            assert not entries.checkpoints(folders.Folder(tmp_path))
         writer.save(given_states[me], at(1))
         return (tmp_path / "step-0000000001" / "index.json").is_file()
 
@@ -245,7 +260,7 @@ def test_parts_that_do_not_make_up_the_whole_are_no_checkpoint(tmp_path: pathlib
         with pytest.raises(errors.StorageError, match=said):
             checkpoints.opened(tmp_path).save(state, at(1))
     checkpoints.opened(tmp_path).save(given_state, at(1))
-    assert [path.name for path in store.checkpoints(folders.Folder(tmp_path))] == [
+    assert [path.name for path in entries.checkpoints(folders.Folder(tmp_path))] == [
         "step-0000000001"
     ]
 

@@ -12,18 +12,18 @@ import pytest
 from testing import buckets
 from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
-from tfparallel_trainer.checkpoint import store
+from tfparallel_trainer.checkpoint import entries
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.runtime import preflight, settings
 
 
 def newest(s3: buckets.Bucket) -> dict[str, Any]:
-    return weights.of_directory(store.checkpoints(s3.checkpoints)[-1])
+    return weights.of_directory(entries.checkpoints(s3.checkpoints)[-1])
 
 
 def steps(s3: buckets.Bucket) -> list[int]:
-    return [store.step_of(one) for one in store.checkpoints(s3.checkpoints)]
+    return [entries.step_of(one) for one in entries.checkpoints(s3.checkpoints)]
 
 
 def test_killed_it_resumes_and_ends_with_the_bits_of_an_unbroken_run(
@@ -98,7 +98,7 @@ def test_each_process_writes_its_part_of_a_divided_model(
     }
     mesh = {"tensor": 2}
     runs.finish(**job, folder="two", strategy="ModelSplit", mesh=mesh, processes=2, steps=4)
-    checkpoint = store.checkpoints(s3.checkpoints)[-1]
+    checkpoint = entries.checkpoints(s3.checkpoints)[-1]
     assert len(list((s3.results / "checkpoints" / checkpoint.name).glob("*.bin"))) == 2
     assert keras.models.load_model(s3.results / outputs.MODEL).count_params() > 0
     resumed = runs.finish(**job, folder="one", strategy="Mirrored", steps=5, attempt=2)

@@ -3,11 +3,14 @@
 `part-00000.bin` holds the pieces of variables that the first process has, one after the other.
 `part-00000.json` says where each lies in its variable, and has the CRC-32 of each block of its
 rows. A part's index is written when all of its data is stored and has been read back. When all
-parts together hold every element of every variable once, `directory.publish` writes `index.json`
-and makes the directory an entry: whole, unless the storage damages it, which the sums show.
+parts together hold every element of every variable once, `directory.publish` writes `index.json`,
+whose last line is the CRC-32 of its others, and makes the directory an entry: whole, unless the
+storage damages it, which the sums show.
 """
 
+import errno
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,10 +20,15 @@ import pydantic
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import shard
+from tfparallel_trainer.checkpoint import entries, shard
 from tfparallel_trainer.storage import directory
 
 FORMAT = 2
+_WITHOUT_SUM = (1, 2)
+"""Formats of which versions exist whose index has no sum."""
+_SUMMED = re.compile(rb'(?s)(?P<content>\{.+),\n "crc32": (?P<sum>\d{1,10})\n\}')
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+"""What the storage says of a file that is not there; any other error may pass."""
 _OTHER_FORMAT = (
     "{} has format {}, and this version of the trainer reads format {}. Train on with the image "
     "that wrote it, or give trainer.checkpoint another claim or uri to begin from step 0."
@@ -58,7 +66,7 @@ class Entry(pydantic.BaseModel, frozen=True):
     pieces: tuple[Piece, ...]
 
 
-class Position(pydantic.BaseModel, frozen=True):
+class Position(pydantic.BaseModel, frozen=True, extra="forbid"):
     """How far training had come."""
 
     step: int
@@ -71,7 +79,7 @@ class Position(pydantic.BaseModel, frozen=True):
     """What the chief's observer remembers (see `observer.Observer.memory`)."""
 
 
-class Index(pydantic.BaseModel, frozen=True):
+class Index(pydantic.BaseModel, frozen=True, extra="forbid"):
     """What a checkpoint holds: the content of `index.json` and that of all parts."""
 
     format: int = FORMAT
@@ -92,29 +100,35 @@ class DamagedError(Exception):
     """A checkpoint is not whole; the text says what is wrong."""
 
 
-def write_part(folder: directory.Directory, number: int, state: shard.State) -> None:
-    """Write what a process's ranks write, or raise OSError; read it back, or raise DamagedError."""
+class UnreadableError(DamagedError):
+    """The storage does not give a file of a checkpoint, which may pass."""
+
+
+def write_part(folder: directory.Directory, number: int, state: shard.State) -> int:
+    """Write what a process's ranks write, or raise OSError; read it back, or raise DamagedError.
+
+    Returns the sum of its index.
+    """
     written: dict[str, list[Piece]] = {}
-    entries: dict[str, Entry] = {}
+    arrays: dict[str, Entry] = {}
     end = 0
-    with folder.writer(_data(number)) as data:
+    with folder.writer(data_file(number)) as data:
         for key, one in state.each():
             if not one.writes:
                 continue
             piece, end = _write(data, one, number, end)
             written.setdefault(key, []).append(piece)
-            entries[key] = Entry(
+            arrays[key] = Entry(
                 shape=one.whole.shape,
                 dtype=tf.as_dtype(one.variable.dtype).name,
                 label=one.whole.label,
                 pieces=tuple(written[key]),
             )
-    for key, entry in entries.items():
-        for piece in entry.pieces:
-            for _ in _blocks(folder, key, entry, piece, piece.box):
-                pass
+    verify(folder, arrays, number)
+    content = _Part(arrays=arrays).model_dump_json().encode()
     with folder.writer(_list(number)) as listing:
-        listing.write(_Part(arrays=entries).model_dump_json().encode())
+        listing.write(content)
+    return zlib.crc32(content)
 
 
 def complete(
@@ -130,11 +144,11 @@ def complete(
     """
     sums = tuple(zlib.crc32(_content(folder, number, parts)) for number in range(parts))
     index = Index(attempt=attempt, position=at, parts=sums)
-    entries = _gather(folder, index)
+    arrays = _gather(folder, index)
     for key, whole in wholes.items():
-        if key not in entries:
+        if key not in arrays:
             raise DamagedError(f"no part of {folder} holds {key} ({whole.label})")
-        entry = entries[key]
+        entry = arrays[key]
         if entry.shape != whole.shape:
             raise DamagedError(f"{key} ({entry.label}) was written as one of shape {entry.shape}")
         try:
@@ -143,7 +157,8 @@ def complete(
             raise DamagedError(f"{key} ({entry.label}): {error}") from error
         if missing:
             raise DamagedError(f"{missing} elements of {key} ({entry.label}) are in no part")
-    return index.model_dump_json(indent=1).encode()
+    content = index.model_dump_json(indent=1).encode().removesuffix(b"\n}")
+    return content + b',\n "crc32": %d\n}' % zlib.crc32(content)
 
 
 def read_index(folder: directory.Directory) -> Index:
@@ -153,15 +168,25 @@ def read_index(folder: directory.Directory) -> Index:
         DamagedError: there is no index that can be read, or a part is missing.
         BadConfigurationError: another version of the trainer wrote it, in a format of its own.
     """
+    path = f"{folder}/{directory.INDEX}"
     try:
-        content = json.loads(folder.read(directory.INDEX))
-        written = content.get("format") if isinstance(content, dict) else None
-        if isinstance(written, int) and written != FORMAT:
-            raise errors.BadConfigurationError(_OTHER_FORMAT.format(folder, written, FORMAT))
-        index = Index.model_validate(content)
-    except (OSError, ValueError) as error:
-        raise DamagedError(f"{folder}/{directory.INDEX} cannot be read: {error}") from error
+        index = _parse_index(folder, folder.read(directory.INDEX))
+    except OSError as error:
+        raise _unread(path, error) from error
+    except ValueError as error:
+        raise DamagedError(f"{path} cannot be read: {error}") from error
+    if entries.step_of(folder) != index.position.step:
+        raise DamagedError(f"{path} has step {index.position.step}, which is not that of its name")
     return index.model_copy(update={"arrays": _gather(folder, index)})
+
+
+def verify(folder: directory.Directory, arrays: Mapping[str, Entry], part: int) -> None:
+    """Read all data of a part, or raise DamagedError."""
+    for key, entry in arrays.items():
+        for piece in entry.pieces:
+            if piece.part == part:
+                for _ in _blocks(folder, key, entry, piece, piece.box):
+                    pass
 
 
 def read(folder: directory.Directory, index: Index) -> Iterator[tuple[str, Any]]:
@@ -213,16 +238,16 @@ def _blocks(
 ) -> Iterator[tuple[shard.Box, Any]]:
     """Give the box of a piece, which it lies in."""
     dtype = np.dtype(tf.as_dtype(entry.dtype).as_numpy_dtype)
-    path = f"{folder}/{_data(piece.part)}"
+    path = f"{folder}/{data_file(piece.part)}"
     offset = piece.offset
     for block, checksum in zip(piece.box.blocks(piece.rows), piece.crc32s, strict=True):
         size = block.size * dtype.itemsize
         common = block.overlap(box)
         if common is not None:
             try:
-                content = folder.read_range(_data(piece.part), offset, size)
+                content = folder.read_range(data_file(piece.part), offset, size)
             except OSError as error:
-                raise DamagedError(f"{path} cannot be read: {error}") from error
+                raise _unread(path, error) from error
             if len(content) != size or zlib.crc32(content) != checksum:
                 raise DamagedError(f"{path} is damaged at {key} ({entry.label})")
             array: Any = np.frombuffer(content, dtype).reshape(block.shape)
@@ -232,7 +257,7 @@ def _blocks(
 
 def _gather(folder: directory.Directory, index: Index) -> dict[str, Entry]:
     """Bring together what all parts hold, which must be those that belong to the index."""
-    entries: dict[str, Entry] = {}
+    arrays: dict[str, Entry] = {}
     for number, checksum in enumerate(index.parts):
         content = _content(folder, number, len(index.parts))
         if zlib.crc32(content) != checksum:
@@ -242,23 +267,48 @@ def _gather(folder: directory.Directory, index: Index) -> dict[str, Entry]:
         except ValueError as error:
             raise DamagedError(f"{folder}/{_list(number)} cannot be read: {error}") from error
         for key, entry in part.arrays.items():
-            known = entries.get(key, entry.model_copy(update={"pieces": ()}))
+            known = arrays.get(key, entry.model_copy(update={"pieces": ()}))
             if (known.shape, known.dtype) != (entry.shape, entry.dtype):
                 raise DamagedError(f"the parts of {folder} differ in {key} ({entry.label})")
-            entries[key] = known.model_copy(update={"pieces": known.pieces + entry.pieces})
-    return entries
+            arrays[key] = known.model_copy(update={"pieces": known.pieces + entry.pieces})
+    return arrays
 
 
 def _content(folder: directory.Directory, number: int, parts: int) -> bytes:
     try:
-        if not folder.has(_data(number)):
-            raise FileNotFoundError(f"{folder}/{_data(number)} is not there")
+        if not folder.has(data_file(number)):
+            path = f"{folder}/{data_file(number)}"
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
         return folder.read(_list(number))
     except OSError as error:
-        raise DamagedError(f"part {number + 1} of {parts} is missing: {error}") from error
+        raise _unread(f"part {number + 1} of {parts}", error) from error
 
 
-def _data(number: int) -> str:
+def _parse_index(folder: directory.Directory, content: bytes) -> Index:
+    """Check the sum of an index and its format; a ValueError, or what `read_index` raises."""
+    match = _SUMMED.fullmatch(content)
+    if match is not None:
+        if zlib.crc32(match["content"]) != int(match["sum"]):
+            raise ValueError("it differs from its sum")
+        content = match["content"] + b"\n}"
+    values = json.loads(content)
+    written = values.get("format") if isinstance(values, dict) else None
+    if isinstance(written, int) and written != FORMAT:
+        if match is None and written not in _WITHOUT_SUM:
+            raise ValueError(f"it has format {written} and no sum")
+        raise errors.BadConfigurationError(_OTHER_FORMAT.format(folder, written, FORMAT))
+    return Index.model_validate(values)
+
+
+def _unread(what: str, error: OSError) -> DamagedError:
+    """Tell a file that is not there from a storage that does not give it."""
+    if error.errno in _MISSING:
+        return DamagedError(f"{what} is missing: {error}")
+    return UnreadableError(f"{what} cannot be read: {error}")
+
+
+def data_file(number: int) -> str:
+    """Return the name of the file with the data of a part."""
     return f"part-{number:05}.bin"
 
 

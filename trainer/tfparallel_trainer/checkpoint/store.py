@@ -5,18 +5,17 @@ checkpoint its name when all parts are there. A process alone is the chief of no
 """
 
 import contextlib
-import re
-import zlib
+import errno
 from collections.abc import Callable, Mapping
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.checkpoint import files, keys, owner, shard
+from tfparallel_trainer.checkpoint import entries, files, keys, owner, retention, shard
 from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.runtime.lifecycle import faults
 from tfparallel_trainer.storage import directory
 
-_STEP = re.compile(r"step-(\d{10})(-.+)?")
 _SHARED_BITS = 60
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Store:
@@ -45,6 +44,7 @@ class Store:
         self._say = say
         self._peers = together or agreement.Peers()
         self._saves = 0
+        self._retention = retention.Retention(folder, keep, self._peers, say)
         if self._peers.is_chief:
             self._owner = self._take(job, attempt)
         if not self._peers.alone:
@@ -67,9 +67,10 @@ class Store:
             return
         self._saves += 1  # no save writes where an earlier one of this step may have left files
         writer = f"{self.attempt:06}-{self._owner.process}-{self._saves}"
-        draft = self._folder.draft(name(at.step), writer)
+        draft = self._folder.draft(entries.name(at.step), writer)
         self._together(at, lambda: self._write_part(draft, state))
         self._together(at, lambda: self._finish(draft, at, state))
+        self._retention.apply(at.step)
 
     def _together(self, at: files.Position, work: Callable[[], None]) -> None:
         """Do a part of saving on each process; it is done when it has succeeded on all."""
@@ -82,8 +83,11 @@ class Store:
         if isinstance(error, errors.TrainerError):
             raise error
         if failed is not None and self._peers.is_chief:
-            with contextlib.suppress(OSError):
-                self._remove_drafts()  # they may be what fills the disk
+            with contextlib.suppress(OSError):  # they may be what fills the disk
+                self._remove_drafts()
+                if isinstance(error, OSError) and error.errno in _FULL:
+                    for damaged in self._folder.quarantined():
+                        self._folder.remove(damaged)
         if error is not None:
             raise errors.StorageError(
                 f"The checkpoint of step {at.step} cannot be written ({error}). "
@@ -98,21 +102,22 @@ class Store:
 
     def _last_good(self) -> str:
         try:
-            kept = checkpoints(self._folder)
+            kept = entries.checkpoints(self._folder)
         except OSError:
             return f"{self._folder} does not say which one is the last good one"
         if not kept:
             return "There is none before"
-        return f"{name(step_of(kept[-1]))} is the last good one"
+        return f"{entries.name(entries.step_of(kept[-1]))} is the last good one"
 
     def _write_part(self, draft: directory.Directory, state: shard.State) -> None:
         owner.check(self._folder, self._owner)
         if self._peers.is_chief:
             self._remove_drafts(but=draft)
-        files.write_part(draft, self._peers.me, state)
+        checksum = files.write_part(draft, self._peers.me, state)
+        self._retention.remember(draft, checksum)
 
     def _finish(self, draft: directory.Directory, at: files.Position, state: shard.State) -> None:
-        """Make what all have written a checkpoint, and remove old ones then."""
+        """Make what all have written a checkpoint."""
         if not self._peers.is_chief:
             return
         index = files.complete(draft, self._peers.count, self.attempt, at, state.wholes)
@@ -120,52 +125,58 @@ class Store:
         if self._has_intact(at.step):
             self._folder.remove(draft)
             return
-        for damaged in of_step(self._folder, at.step):
-            self._folder.remove(damaged)
-        self._folder.publish(draft, name(at.step), index)
-        kept = sorted({step_of(folder) for folder in checkpoints(self._folder)})[-self._keep :]
-        for folder in checkpoints(self._folder):
-            if step_of(folder) not in kept:
-                self._folder.remove(folder)
+        for damaged in entries.of_step(self._folder, at.step):
+            self._folder.quarantine(damaged)
+        self._folder.publish(draft, entries.name(at.step), index)
 
     def restore(self, state: shard.State) -> files.Position | None:
         """Assign the newest whole checkpoint to the variables; None when there is none.
 
-        It may have been saved under any mesh. Of its data only what these ranks hold is read.
+        It may have been saved under any mesh. Of its data only what these ranks hold is read. Newer
+        ones that are damaged are quarantined.
 
         Raises:
             BadConfigurationError: it is one of another model.
-            StorageError: it changed while it was read.
+            StorageError: it changed while it was read, or the storage does not give any.
         """
-        steps = [step_of(folder) for folder in checkpoints(self._folder)]
+        steps = [entries.step_of(folder) for folder in entries.checkpoints(self._folder)]
+        passed: list[tuple[directory.Directory, retention.Health]] = []
         while True:
             (step, *_) = self._peers.gather(steps.pop() if steps else -1)
             if step < 0:
-                return None
+                break
             steps = [one for one in steps if one < step]
-            folder = self._same(step)
-            index = None if folder is None else self._verified(folder, state)
-            if folder is None or index is None:
+            folder = self._retention.same(step)
+            if folder is None:
                 continue
-            try:
-                for key, one in state.each():
-                    parts = files.blocks(folder, index, key, one.box)
-                    shard.assign(one.variable, ((at.within(one.box), block) for at, block in parts))
-            except files.DamagedError as error:
-                raise errors.StorageError(
-                    f"{folder} was whole and is now damaged: {error}"
-                ) from error
+            index, health = self._verified(folder, state)
+            if index is None:
+                passed.append((folder, health))
+                continue
+            self._assign(folder, index, state)
+            self._retention.quarantine(folder for folder, _ in passed)
             return index.position
+        if any(health is retention.Health.UNREADABLE for _, health in passed):
+            raise errors.StorageError(
+                f"No checkpoint in {self._folder} can be read for now. See the storage, or remove "
+                "them to begin from step 0."
+            ).on_every_process()
+        self._retention.quarantine(folder for folder, _ in passed)
+        return None
 
-    def _same(self, step: int) -> directory.Directory | None:
-        """The newest checkpoint of a step; None: processes see different ones, or none."""
-        checkpoints = of_step(self._folder, step)
-        names = self._peers.gather(zlib.crc32(checkpoints[-1].name.encode()) if checkpoints else -1)
-        return checkpoints[-1] if checkpoints and len(set(names)) == 1 else None
+    def _assign(self, folder: directory.Directory, index: files.Index, state: shard.State) -> None:
+        try:
+            for key, one in state.each():
+                parts = files.blocks(folder, index, key, one.box)
+                shard.assign(one.variable, ((at.within(one.box), block) for at, block in parts))
+        except files.DamagedError as error:
+            raise errors.StorageError(f"{folder} was whole and is now damaged: {error}") from error
 
-    def _verified(self, folder: directory.Directory, state: shard.State) -> files.Index | None:
-        """Read the index and, not to keep, the data; None if damaged for any of the processes."""
-        index, refused = None, None
+    def _verified(
+        self, folder: directory.Directory, state: shard.State
+    ) -> tuple[files.Index | None, retention.Health]:
+        """Read the index and, not to keep, the data; no index if any of the processes cannot."""
+        index, refused, health = None, None, retention.Health.WHOLE
         try:
             index = files.read_index(folder)
             check(folder, index, state.wholes)
@@ -173,16 +184,20 @@ class Store:
                 for _ in files.blocks(folder, index, key, one.box):
                     pass
         except files.DamagedError as error:
-            index = None
+            is_lasting = not isinstance(error, files.UnreadableError)
+            health = retention.Health.DAMAGED if is_lasting else retention.Health.UNREADABLE
             self._say(f"skipping a checkpoint: {error}")
         except errors.BadConfigurationError as error:
             refused = error  # all compare the same, so none waits here
-        failed = self._peers.failed(index is not None)
+            health = retention.Health.UNREADABLE
+        answers = self._peers.gather(health)
         if refused is not None:
             raise refused
-        if failed is not None and index is not None:
-            self._say(f"skipping a checkpoint: {failed} cannot read its part of {folder}")
-        return index if failed is None else None
+        worst = max(answers)
+        if worst and not health:
+            name = self._peers.names[answers.index(worst)]
+            self._say(f"skipping a checkpoint: {name} cannot read its part of {folder}")
+        return None if worst else index, retention.Health(worst)
 
     def _take(self, job: str, attempt: int | None) -> owner.Owner:
         try:
@@ -217,41 +232,14 @@ class Store:
     def _has_intact(self, step: int) -> bool:
         """Whether a checkpoint of a step can be read; False where the storage does not say."""
         with contextlib.suppress(OSError):
-            for folder in of_step(self._folder, step):
-                with contextlib.suppress(files.DamagedError):
-                    for _ in files.read(folder, files.read_index(folder)):
-                        pass
-                    return True
+            return any(map(self._retention.is_whole, entries.of_step(self._folder, step)))
         return False
 
     def _remove_drafts(self, but: directory.Directory | None = None) -> None:
         """Remove what writers left that were cut off; who still writes one has been replaced."""
-        for draft in self._folder.drafts():
+        for draft in entries.drafts(self._folder):
             if draft != but:
                 self._folder.remove(draft)
-
-
-def checkpoints(folder: directory.Directory) -> list[directory.Directory]:
-    """The checkpoints in a directory, the oldest first."""
-    return [entry for entry in folder.entries() if _STEP.fullmatch(entry.name)]
-
-
-def of_step(folder: directory.Directory, step: int) -> list[directory.Directory]:
-    """The checkpoints of a step; in a bucket, each writer's is one of its own."""
-    return [entry for entry in checkpoints(folder) if step_of(entry) == step]
-
-
-def name(step: int) -> str:
-    """The name of the checkpoint of a step."""
-    return f"step-{step:010}"
-
-
-def step_of(checkpoint: directory.Directory) -> int:
-    """The step that a checkpoint was saved after."""
-    match = _STEP.fullmatch(checkpoint.name)
-    if match is None:
-        raise ValueError(f"{checkpoint} is no checkpoint")
-    return int(match[1])
 
 
 def check(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.checkpoint import files, keys, shard, store
+from tfparallel_trainer.checkpoint import entries, files, keys, shard, store
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import batching, source
@@ -85,10 +85,10 @@ class Evaluator:
     def _new(self) -> list[directory.Directory]:
         """Checkpoints that are newer than the last one, the oldest first."""
         try:
-            checkpoints = store.checkpoints(self._folder)
+            checkpoints = entries.checkpoints(self._folder)
         except OSError:  # training has not begun, or the disk does not answer for a moment
             return []
-        return [folder for folder in checkpoints if store.step_of(folder) > self.evaluated]
+        return [folder for folder in checkpoints if entries.step_of(folder) > self.evaluated]
 
     def _load(self, folder: directory.Directory) -> files.Position | None:
         """Give the model a checkpoint's weights; None when it is not whole, or gone."""

@@ -7,7 +7,7 @@ No two processes ever write the same object of an entry.
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import obstore
@@ -17,6 +17,7 @@ from tfparallel_trainer.storage import address, connection, directory
 if TYPE_CHECKING:
     from obstore import store
 
+_QUARANTINED_INDEX = "damaged-index.json"
 _CHUNK_BYTES = 16 << 20
 """Of a request; a store takes 10,000 of them for an object, so 160 GB."""
 _REQUESTS = 4
@@ -84,11 +85,11 @@ class Bucket:
 
     def entries(self) -> Sequence[Self]:
         """The prefixes here that have an index."""
-        return [self.child(name) for name, whole in self._folders().items() if whole]
+        return self._prefixes(lambda names: directory.INDEX in names)
 
     def drafts(self) -> Sequence[Self]:
         """The prefixes here without an index."""
-        return [self.child(name) for name, whole in self._folders().items() if not whole]
+        return self._prefixes(lambda names: not {directory.INDEX, _QUARANTINED_INDEX} & names)
 
     def draft(self, name: str, writer: str) -> Self:
         """The prefix that the entry has, too."""
@@ -107,6 +108,25 @@ class Bucket:
             paths = [meta["path"] for meta in entry.objects()]
             if paths:
                 obstore.delete(self._store, paths)
+
+    def quarantine(self, entry: Self) -> None:
+        """Give the index another name."""
+        content = b""
+        with contextlib.suppress(FileNotFoundError):
+            content = entry.read(directory.INDEX)
+        entry.write(_QUARANTINED_INDEX, content)
+        with contextlib.suppress(FileNotFoundError), entry._object(directory.INDEX) as key:
+            obstore.delete(self._store, key)
+
+    def quarantined(self) -> Sequence[Self]:
+        """The prefixes whose index has another name."""
+        return self._prefixes(
+            lambda names: _QUARANTINED_INDEX in names and directory.INDEX not in names
+        )
+
+    def fingerprint(self, name: str) -> str | None:
+        """The path and the tag of an object."""
+        return f"{self.place}/{name} {self._tag(name)}"
 
     def version(self) -> str | None:
         """The tag of this entry's index."""
@@ -134,12 +154,15 @@ class Bucket:
         with connection.explained(place):
             yield place.prefix
 
-    def _folders(self) -> dict[str, bool]:
-        """The prefixes one level below, and whether each has an index."""
+    def _prefixes(self, has: Callable[[set[str]], bool]) -> Sequence[Self]:
+        """The prefixes one level below that are chosen by the names of the objects in them."""
         start = len(self.place.prefix) + 1 if self.place.prefix else 0
-        parts = [meta["path"][start:].split("/") for meta in self.objects()]
-        whole = {part[0] for part in parts if part[1:] == [directory.INDEX]}
-        return {part[0]: part[0] in whole for part in parts if len(part) > 1}
+        names: dict[str, set[str]] = {}
+        for meta in self.objects():
+            prefix, _, name = meta["path"][start:].partition("/")
+            if name:
+                names.setdefault(prefix, set()).add(name)
+        return [self.child(prefix) for prefix, below in names.items() if has(below)]
 
     def _tag(self, name: str) -> str | None:
         with contextlib.suppress(FileNotFoundError), self._object(name) as key:

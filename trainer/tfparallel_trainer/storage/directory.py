@@ -75,7 +75,16 @@ class Directory(Protocol):
         """Write the index of a draft whose files are complete, and turn it into an entry."""
 
     def remove(self, entry: Self) -> None:
-        """Remove an entry or a draft, its index first; what cannot be removed stays a draft."""
+        """Remove an entry or a draft; of an entry, what cannot be removed is a draft at once."""
+
+    def quarantine(self, entry: Self) -> None:
+        """Let a damaged entry be none any more, without removing its files."""
+
+    def quarantined(self) -> Sequence[Self]:
+        """What `quarantine` has left, in the order of the entries' names."""
+
+    def fingerprint(self, name: str) -> str | None:
+        """Changes when a file is written; None where a change could not be told yet."""
 
     def version(self) -> str | None:
         """Changes when this entry is replaced by another of its name; None: it is gone."""

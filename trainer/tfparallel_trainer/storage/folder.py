@@ -4,13 +4,18 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import secrets
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Self
 
 from tfparallel_trainer.storage import directory
 
 _DRAFT = ".writing-"
+_QUARANTINED = ".damaged-"
+_TICK_NS = 100_000_000
+"""File systems may give the same time to all writes within some milliseconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,10 +43,10 @@ class Folder:
     def write(self, name: str, content: bytes) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         draft = self.path / f".{name}.{os.getpid()}"
-        with _durable(draft) as file:
+        with durable(draft) as file:
             file.write(content)
         draft.replace(self.path / name)
-        _keep_names(self.path)
+        sync_names(self.path)
 
     def snapshot(self, name: str) -> directory.Snapshot:
         try:
@@ -62,9 +67,9 @@ class Folder:
     @contextlib.contextmanager
     def writer(self, name: str) -> Iterator[IO[bytes]]:
         self.path.mkdir(parents=True, exist_ok=True)
-        with _durable(self.path / name) as file:
+        with durable(self.path / name) as file:
             yield file
-        _keep_names(self.path)
+        sync_names(self.path)
 
     def entries(self) -> Sequence[Self]:
         """All folders here but drafts."""
@@ -80,15 +85,41 @@ class Folder:
 
     def publish(self, draft: Self, name: str, index: bytes) -> None:
         """Write the index into a draft and rename it."""
-        with _durable(draft.path / directory.INDEX) as file:
+        with durable(draft.path / directory.INDEX) as file:
             file.write(index)
-        _keep_names(draft.path)
+        sync_names(draft.path)
         draft.path.rename(self.path / name)
-        _keep_names(self.path)
+        sync_names(self.path)
 
     def remove(self, entry: Self) -> None:
-        """Remove a folder as far as that is possible."""
-        shutil.rmtree(entry.path, ignore_errors=True)
+        """Give a folder a draft's name, and remove it as far as that is possible."""
+        path = entry.path
+        if not path.name.startswith("."):
+            path = self.path / f"{_DRAFT}removed-{secrets.token_hex(8)}-{path.name}"
+            try:
+                entry.path.rename(path)
+                sync_names(self.path)
+            except OSError:
+                return  # an entry stays whole
+        shutil.rmtree(path, ignore_errors=True)
+
+    def quarantine(self, entry: Self) -> None:
+        """Hide a folder by its name; it replaces one that an earlier save of its name left."""
+        hidden = self.path / f"{_QUARANTINED}{entry.name}"
+        shutil.rmtree(hidden, ignore_errors=True)
+        entry.path.rename(hidden)
+        sync_names(self.path)
+
+    def quarantined(self) -> Sequence[Self]:
+        """The folders that `quarantine` has hidden."""
+        return [self.child(name) for name in self._names() if name.startswith(_QUARANTINED)]
+
+    def fingerprint(self, name: str) -> str | None:
+        """Size, inode and times of a file, if a write from now on changes its times."""
+        status = (self.path / name).stat()
+        if time.time_ns() - status.st_mtime_ns < _TICK_NS:
+            return None
+        return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
     def version(self) -> str | None:
         """The time of the last change in this folder."""
@@ -102,7 +133,7 @@ class Folder:
 
 
 @contextlib.contextmanager
-def _durable(path: pathlib.Path) -> Iterator[IO[bytes]]:
+def durable(path: pathlib.Path) -> Iterator[IO[bytes]]:
     """Open a file whose content is on the disk when the body ends."""
     with path.open("wb") as file:
         yield file
@@ -110,7 +141,7 @@ def _durable(path: pathlib.Path) -> Iterator[IO[bytes]]:
         os.fsync(file.fileno())
 
 
-def _keep_names(folder: pathlib.Path) -> None:
+def sync_names(folder: pathlib.Path) -> None:
     """Let the names in a folder outlast a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

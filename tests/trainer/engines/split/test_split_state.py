@@ -6,7 +6,7 @@ import pytest
 from testing import repeats
 from testing.trainer import reference, weights
 from testing.trainer import runs as trainings
-from tfparallel_trainer.checkpoint import store
+from tfparallel_trainer.checkpoint import entries
 from tfparallel_trainer.contract import outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # within Keras
@@ -60,7 +60,7 @@ def test_a_run_goes_on_under_other_meshes_and_strategies(name: str, runs: traini
         )
         if number > 1:
             assert f"resuming after step {EACH * (number - 1)} " in run.ended[0].output
-        parts = list((run.output / outputs.CHECKPOINTS / store.name(EACH * number)).glob("*.bin"))
+        parts = list((run.output / outputs.CHECKPOINTS / entries.name(EACH * number)).glob("*.bin"))
         assert len(parts) == (processes if strategy == "ModelSplit" else 1)
     steps = EACH * len(chain)
     with reference.floatx():

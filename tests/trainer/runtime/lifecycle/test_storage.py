@@ -19,7 +19,7 @@ from testing import disks, waiting
 from testing.trainer import checkpoints, launch, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.checkpoint import export, store
+from tfparallel_trainer.checkpoint import entries, export
 from tfparallel_trainer.contract import exits
 from tfparallel_trainer.runtime.lifecycle import failures
 from tfparallel_trainer.storage import folder as folders
@@ -280,12 +280,12 @@ def test_a_disk_that_becomes_read_only_is_reported_and_leaves_a_good_checkpoint(
             group.wait_for_output(0, "] step ")
             # The kernel refuses while a file is being written.
             waiting.until(
-                lambda: store.checkpoints(folders.Folder(folder)) and not remount(folder, "ro"),
+                lambda: entries.checkpoints(folders.Folder(folder)) and not remount(folder, "ro"),
                 "a moment in which nothing is written",
                 poll=0.01,
             )
             (ended,) = group.wait(90)
-        kept = store.checkpoints(folders.Folder(folder))
+        kept = entries.checkpoints(folders.Folder(folder))
         assert ended.code == exits.Exit.STORAGE_FAILED, ended
         assert "cannot be written ([Errno 30] Read-only file system" in ended.errors
         assert f"{kept[-1].name} is the last good one" in ended.errors
@@ -299,7 +299,7 @@ def test_a_disk_that_becomes_read_only_is_reported_and_leaves_a_good_checkpoint(
 
         assert remount(folder, "rw") == 0
         with begin(tmp_path, checkpoint=checkpoint) as group:
-            group.wait_for_output(0, f"resuming after step {store.step_of(kept[-1])} from")
+            group.wait_for_output(0, f"resuming after step {entries.step_of(kept[-1])} from")
 
 
 def test_a_disk_that_others_fill_is_reported_when_a_record_is_written(

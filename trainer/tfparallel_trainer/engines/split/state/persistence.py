@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 import h5py
 
 from tfparallel_trainer import user
-from tfparallel_trainer.checkpoint import archive, files, initial_weights, shard, slots, store
+from tfparallel_trainer.checkpoint import (
+    archive,
+    entries,
+    files,
+    initial_weights,
+    shard,
+    slots,
+    store,
+)
 from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split.engine import rank_model
@@ -64,11 +72,11 @@ class Persistence:
 
     def export(self, at: files.Position) -> None:
         """Leave the trained model, where training has ended; raises as `export.storing` does."""
-        saved = [] if self.saved is None else store.of_step(self._settings.checkpoints, at.step)
+        saved = [] if self.saved is None else entries.of_step(self._settings.checkpoints, at.step)
         if not saved:
             part_store = self._unsaved or self._store(self._exporting, 1)
             part_store.save(self.state, at)
-            saved = store.of_step(self._exporting, at.step)
+            saved = entries.of_step(self._exporting, at.step)
         if self._peers.is_chief:
             self._write(saved[-1])
             self._settings.results.remove(self._exporting)
