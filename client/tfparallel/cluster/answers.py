@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tfparallel import errors
 from tfparallel.cluster import access
 from tfparallel_operator.api import load, names, problems
+from tfparallel_operator.api_server import credentials
 from tfparallel_operator.api_server import errors as api_errors
 
 INSTALL = (
@@ -20,6 +21,9 @@ _MISSING_RIGHT = re.compile(
 )
 _ANONYMOUS = 'User "system:anonymous"'
 """Who sends no credentials, such as after a login plugin failed."""
+
+_OTHER_NAME = ("Hostname mismatch", "IP address mismatch")
+"""What OpenSSL says of a certificate that does not name the server."""
 
 _MISSING_NAMESPACE = re.compile(r'namespaces "(?P<name>[^"]+)" not found')
 _UNKNOWN_FIELD = re.compile(r'unknown field "(?P<field>[^"]+)"')
@@ -50,13 +54,8 @@ def sentence(error: api_errors.ApiError, context: access.Context) -> str:
     """Return what the answer means, and what to do."""
     where = f"context {context.name!r}" if context.name else "this cluster"
     match error.status, error:
-        case 0, _ if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return (
-                f"{error}. The certificate of {where} is not trusted: correct"
-                " certificate-authority-data of its cluster in the kubeconfig"
-            )
         case 0, _:
-            return f"{error}. See that the cluster of {where} runs: kubectl cluster-info"
+            return f"{error}. {_remedy(str(error), context.access, where)}"
         case (401, _) | (403, _) if error.status == 401 or _ANONYMOUS in str(error):
             return (
                 f"the API server does not accept your credentials for {where} ({error.status}):"
@@ -85,6 +84,20 @@ def sentence(error: api_errors.ApiError, context: access.Context) -> str:
             return f"the API server of {where} is busy: {error}. Try again in a moment"
         case _:
             return f"the API server of {where} refused: {error}"
+
+
+def _remedy(message: str, server: credentials.Access, where: str) -> str:
+    """Return what to do if no answer came."""
+    field = "of its cluster in the kubeconfig"
+    if any(words in message for words in _OTHER_NAME):
+        return f"Set tls-server-name {field} of {where} to a name in the server's certificate"
+    if "CERTIFICATE_VERIFY_FAILED" in message:
+        return (
+            f"The certificate of {where} is not trusted: correct certificate-authority-data {field}"
+        )
+    if server.proxy is not None:
+        return f"The way to {where} leads through the proxy {server.proxy}: see that it is right"
+    return f"See that the cluster of {where} runs: kubectl cluster-info"
 
 
 def lacks_right(error: api_errors.ApiError) -> bool:

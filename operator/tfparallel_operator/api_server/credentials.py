@@ -13,9 +13,13 @@ from typing import Any
 
 import aiohttp
 
+from tfparallel_operator.api_server import proxies
+
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LIFETIME_SECONDS = 60.0
 """How long a token that was read is used: the kubelet replaces its file long before it expires."""
+
+PROXY_FIELD = "proxy-url of its cluster in the kubeconfig"
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 READ_TIMEOUT_SECONDS = 30.0
@@ -86,6 +90,9 @@ class Access:
     tls: ssl.SSLContext | bool
     """Trusted certificates, and the client's own where it has one."""
     token: Token
+    proxy: proxies.Proxy | None = None
+    server_name: str | None = None
+    """Whom the certificate has to name; None: the host of the address."""
 
     def session(self) -> aiohttp.ClientSession:
         """Open a session whose requests carry the token of the moment."""
@@ -95,6 +102,11 @@ class Access:
         ) -> aiohttp.ClientResponse:
             sent = await self.token.header()
             request.headers.update(sent)
+            request.server_hostname = self.server_name
+            if self.proxy is not None:
+                request.update_proxy(self.proxy.address, None, self.proxy.login)
+                if not request.is_ssl():  # The proxy reads the request itself.
+                    request.headers.update(self.proxy.login)
             response = await handler(request)
             if response.status != 401:
                 return response
@@ -140,17 +152,20 @@ def from_kubeconfig(path: str, context: str | None = None) -> Access:
     """
     try:
         config = importlib.import_module("kubernetes.config")
+        package = importlib.import_module("kubernetes.client")
     except ImportError as error:
         raise CredentialsError(
             "the package kubernetes reads kubeconfigs, and is not installed: pip install kubernetes"
         ) from error
 
     def load() -> Any:
+        loaded = package.Configuration()
+        loaded.proxy = None  # Of the environment, by rules that are not those of kubectl.
         try:
-            client = config.new_client_from_config(config_file=path, context=context)
+            config.load_kube_config(path, context, client_configuration=loaded)
         except (config.ConfigException, OSError, ValueError) as error:
             raise CredentialsError(f"kubeconfig {path!r} cannot be used: {error}") from error
-        return client.configuration
+        return loaded
 
     configuration = load()
 
@@ -165,8 +180,14 @@ def from_kubeconfig(path: str, context: str | None = None) -> Access:
         value = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         return None if value is None else str(value).removeprefix("Bearer ")
 
-    token = Token(read, log_in=log_in)
-    return Access(str(configuration.host).rstrip("/"), _tls(configuration), token)
+    server = str(configuration.host).rstrip("/")
+    return Access(
+        server,
+        _tls(configuration),
+        Token(read, log_in=log_in),
+        _proxy(server, configuration.proxy),
+        configuration.tls_server_name or None,
+    )
 
 
 def own_namespace(folder: pathlib.Path = SERVICE_ACCOUNT) -> str:
@@ -186,7 +207,22 @@ def _from_service_account(folder: pathlib.Path) -> Access:
         )
     tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     shown = f"[{host}]" if ":" in host else host
-    return Access(f"https://{shown}:{port}", tls, Token(lambda: token.read_text().strip()))
+    server = f"https://{shown}:{port}"
+    return Access(server, tls, Token(lambda: token.read_text().strip()), _proxy(server))
+
+
+def _proxy(server: str, configured: str | None = None) -> proxies.Proxy | None:
+    """Return the proxy that a kubeconfig names, or else the environment.
+
+    Raises:
+        CredentialsError: it cannot be used.
+    """
+    try:
+        if configured:
+            return proxies.parse(configured, PROXY_FIELD)
+        return proxies.from_environment(server, os.environ)
+    except proxies.ProxyError as error:
+        raise CredentialsError(str(error)) from error
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:

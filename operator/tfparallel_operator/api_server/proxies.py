@@ -1,0 +1,130 @@
+"""Which proxy leads to an API server: by the rules of client-go, which kubectl follows."""
+
+import base64
+import dataclasses
+import ipaddress
+from collections.abc import Mapping
+
+import yarl
+
+_SCHEMES = ("http", "https")
+_VARIABLES = {"https": ("HTTPS_PROXY", "https_proxy"), "http": ("HTTP_PROXY", "http_proxy")}
+_EXCEPTIONS = ("NO_PROXY", "no_proxy")
+
+
+class ProxyError(ValueError):
+    """The address of a proxy cannot be used; says whose it is and what to write."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy and who named it."""
+
+    address: yarl.URL
+    """Without a login, so that no message shows one."""
+    login: Mapping[str, str]
+    """The header that carries it; empty without one."""
+    origin: str
+    """The field or the variable."""
+
+    def __str__(self) -> str:
+        """Return the address and who named it."""
+        return f"{self.address} ({self.origin})"
+
+
+def parse(text: str, origin: str) -> Proxy:
+    """Return the proxy of an address; without a scheme it is an HTTP proxy.
+
+    Raises:
+        ProxyError: it is no address, or not of an HTTP proxy.
+    """
+    try:
+        url = yarl.URL(text if "://" in text else f"http://{text}")
+        has_place = bool(url.host) and url.port is not None
+    except ValueError:  # The text may hold a password, so it is not shown.
+        url, has_place = yarl.URL(), False
+    if url.scheme not in _SCHEMES or not has_place:
+        shown = f"the proxy {url.with_user(None)}" if url.host else "no proxy"
+        raise ProxyError(
+            f"{origin} names {shown}: write http://HOST:PORT or https://HOST:PORT."
+            " SOCKS is not supported"
+        )
+    return Proxy(url.with_user(None), _login(url), origin)
+
+
+def _login(url: yarl.URL) -> dict[str, str]:
+    if not url.user:
+        return {}
+    encoded = base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
+    return {"Proxy-Authorization": f"Basic {encoded}"}
+
+
+def from_environment(server: str, environment: Mapping[str, str]) -> Proxy | None:
+    """Return the proxy that the environment names for a server; None: it is reached directly.
+
+    Loopback is never reached through a proxy.
+
+    Raises:
+        ProxyError: the variable has no address of a proxy.
+    """
+    url = yarl.URL(server)
+    variables = _VARIABLES.get(url.scheme, ())
+    found = next(((name, environment[name]) for name in variables if environment.get(name)), None)
+    if found is None or _is_excepted(url, environment):
+        return None
+    name, text = found
+    return parse(text, name)
+
+
+def _is_excepted(url: yarl.URL, environment: Mapping[str, str]) -> bool:
+    host, address = (url.host or "").lower(), _address(url.host or "")
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return True
+    listed = next((environment[name] for name in _EXCEPTIONS if environment.get(name)), "")
+    items = (item.strip().lower() for item in listed.split(","))
+    return any(_covers(item, host, address, url.port) for item in items if item)
+
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def _covers(item: str, host: str, address: _Address | None, port: int | None) -> bool:
+    """Return whether an item of NO_PROXY covers a host: by name, domain, address or network."""
+    if item == "*":
+        return True
+    if "/" in item:
+        return address is not None and _is_in(address, item)
+    name, only = _split(item)
+    if only and only != str(port):
+        return False
+    if address is not None:
+        return _address(name) == address
+    domain = name[1:] if name.startswith("*.") else name
+    if domain.startswith("."):
+        return host.endswith(domain)
+    return bool(domain) and (host == domain or host.endswith(f".{domain}"))
+
+
+def _split(item: str) -> tuple[str, str]:
+    """Return a host and the port after it, which may be missing."""
+    if item.startswith("["):
+        host, _, rest = item[1:].partition("]")
+        return host, rest.removeprefix(":")
+    if item.count(":") != 1:  # A bare IPv6 address has more.
+        return item, ""
+    host, _, port = item.partition(":")
+    return host, port
+
+
+def _is_in(address: _Address, network: str) -> bool:
+    try:
+        return address in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def _address(text: str) -> _Address | None:
+    try:
+        return ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
