@@ -43,6 +43,7 @@ def files() -> dict[Path, str]:
         rest = {key: part for key, part in node.items() if key != "description"}
         node.clear()
         node.update({"description": value.description, **rest})
+    _require(document, yaml.safe_load(text))
     head = f"<!-- {manifests.header('values.yaml')} -->\n\n"
     table = _table(document, values)
     return {
@@ -50,6 +51,28 @@ def files() -> dict[Path, str]:
         README_FILE: f"{head}{_introduction()}\n{table}",
         PAGE_FILE: f"{head}{_PAGE}\n{table}",
     }
+
+
+def _require(node: Any, values: dict[str, Any]) -> bool:
+    """Have the schema demand values whose absence does not mean their default.
+
+    With `--reuse-values`, Helm gives no value that the chart of the last release did not have.
+    An absent value means an empty one, which is what most have by default.
+
+    Returns:
+        Whether a value below is demanded.
+    """
+    node.pop("required", None)
+    if required := sorted(name for name in values if _is_required(node, name, values[name])):
+        node["required"] = required
+    return bool(required)
+
+
+def _is_required(parent: Any, name: str, default: Any) -> bool:
+    node = parent["properties"][name]
+    if "description" not in node:
+        return _require(node, default)
+    return bool(default) and not isinstance(default, dict | list)
 
 
 def _values(
@@ -92,7 +115,9 @@ $ helm install {name} charts/{name} \\
 $ helm test {name} --namespace tfparallel-system
 ```
 
-`helm test` trains a small job and waits for its end; add `--logs` to see what it prints.
+`helm test` trains a small job and waits for its end; add `--logs` to see what it prints. If the
+cluster has the resource definition already, of another release or by kubectl, add
+`--take-ownership`, or leave it to them with `--set crds.install=false`.
 
 To pull both images from your registry, add
 `--set global.imageRegistry=registry.example/team`
@@ -127,7 +152,7 @@ def _type(document: Any, node: Any) -> str:
     if "enum" in node:
         return " or ".join(f"`{choice}`" if choice else "empty" for choice in node["enum"])
     if node["type"] == "array":
-        return f"list of {node['items']['type']}s"
+        return "list of " + _type(document, node["items"]).replace(" or ", "s or ") + "s"
     if node["type"] == "integer" and "maximum" in node:
         return f"{node['minimum']} to {node['maximum']}"
     return " or ".join(node["type"]) if isinstance(node["type"], list) else str(node["type"])

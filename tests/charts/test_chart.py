@@ -14,6 +14,8 @@ from tfparallel_operator import main as operator
 pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
 
 DIGEST = "sha256:" + "a" * 64
+MONITORING = ("metrics.serviceMonitor", "metrics.prometheusRule", "metrics.dashboard")
+OUTER_NAME = f"tfparallel-operator.{rendering.NAMESPACE}"
 
 
 def test_lint_has_nothing_to_say(helm: rendering.Command) -> None:
@@ -82,6 +84,13 @@ def test_secrets_pull_the_images(chart: rendering.Render) -> None:
     assert pod["imagePullSecrets"] == [{"name": "both"}, {"name": "first"}]
     secrets = rendering.environment(objects)["TFPARALLEL_TRAINER_PULL_SECRETS"]
     assert secrets == "both,second"
+    # A parent chart may share them with charts that take names.
+    names = chart(
+        "global.imagePullSecrets={both}",
+        "imagePullSecrets={first}",
+        "trainer.imagePullSecrets={second}",
+    )
+    assert names == objects
 
 
 def test_crd_is_kept_by_default_and_can_be_left_out(chart: rendering.Render) -> None:
@@ -102,32 +111,32 @@ def test_all_namespaces_are_watched_by_default(chart: rendering.Render) -> None:
     objects = chart()
     assert rendering.environment(objects)["TFPARALLEL_WATCH_NAMESPACES"] == ""
     bindings = {m["metadata"]["name"] for m in objects.of_kind("ClusterRoleBinding")}
-    assert bindings == {"tfparallel-operator-cluster", "tfparallel-operator-jobs"}
+    assert bindings == {f"{OUTER_NAME}.cluster", f"{OUTER_NAME}.jobs"}
 
 
 def test_rights_on_jobs_are_granted_in_watched_namespaces_alone(chart: rendering.Render) -> None:
     objects = chart("watchNamespaces={team-a,team-b}")
     assert rendering.environment(objects)["TFPARALLEL_WATCH_NAMESPACES"] == "team-a,team-b"
     cluster_wide = [m["metadata"]["name"] for m in objects.of_kind("ClusterRoleBinding")]
-    assert cluster_wide == ["tfparallel-operator-cluster"]
+    assert cluster_wide == [f"{OUTER_NAME}.cluster"]
     bound = {
         m["metadata"]["namespace"]: m["roleRef"]["name"]
         for m in objects.of_kind("RoleBinding")
-        if m["metadata"]["name"] == "tfparallel-operator-jobs"
+        if m["metadata"]["name"] == f"{OUTER_NAME}.jobs"
     }
-    assert bound == dict.fromkeys(("team-a", "team-b"), "tfparallel-operator-jobs")
+    assert bound == dict.fromkeys(("team-a", "team-b"), f"{OUTER_NAME}.jobs")
 
 
 def test_without_cluster_rights_there_are_only_roles(chart: rendering.Render) -> None:
     few = ("rbac.clusterRights=false", "watchNamespaces={team-a,team-b}")
     objects = chart(*few)
     assert objects.of_kind("ClusterRole", "ClusterRoleBinding") == []
-    jobs = [m for m in objects.of_kind("Role") if m["metadata"]["name"].endswith("-jobs")]
+    jobs = [m for m in objects.of_kind("Role") if m["metadata"]["name"].endswith(".jobs")]
     assert [role["metadata"]["namespace"] for role in jobs] == ["team-a", "team-b"]
     [cluster_wide] = [
         role
         for role in chart().of_kind("ClusterRole")
-        if role["metadata"]["name"].endswith("-jobs")
+        if role["metadata"]["name"].endswith(".jobs")
     ]
     assert all(role["rules"] == cluster_wide["rules"] for role in jobs)
     bound = [m["roleRef"]["kind"] for m in objects.of_kind("RoleBinding")]
@@ -228,12 +237,30 @@ def test_progress_host_is_the_service(chart: rendering.Render) -> None:
     assert service["spec"]["selector"].items() <= pods.items()
 
 
-def test_two_releases_share_no_cluster_wide_name(chart: rendering.Render) -> None:
-    kinds = ("ClusterRole", "ClusterRoleBinding")
-    blue = {m["metadata"]["name"] for m in chart(release="blue").of_kind(*kinds)}
-    green = {m["metadata"]["name"] for m in chart(release="green").of_kind(*kinds)}
-    assert blue
-    assert not blue & green
+def _places(objects: rendering.Objects) -> set[tuple[str, str, str]]:
+    """What tells the objects of a cluster apart, but for the resource definition."""
+    return {key for key in objects.normalised() if key[0] != "CustomResourceDefinition"}
+
+
+def test_two_releases_share_no_object(chart: rendering.Render) -> None:
+    assert not _places(chart(release="blue")) & _places(chart(release="green"))
+
+
+@pytest.mark.parametrize("few", ["rbac.clusterRights=true", "rbac.clusterRights=false"])
+def test_one_release_name_in_two_namespaces_shares_no_object(
+    chart: rendering.Render, few: str
+) -> None:
+    """Even where both watch one namespace, and one has the objects of monitoring."""
+    shared = ("watchNamespaces={shared}", few, *(f"{name}.enabled=true" for name in MONITORING))
+    outside = (f"{name}.namespace=monitoring" for name in MONITORING)
+    values = (*shared, *outside)
+    blue = chart(*values, "namespaceOverride=blue")
+    green = chart(*values, "namespaceOverride=green")
+    assert len(_places(blue)) > 10
+    assert not _places(blue) & _places(green)
+    # No pair of a release and a namespace makes the name of another pair.
+    dashed = _places(chart("namespaceOverride=b-c", "fullnameOverride=a"))
+    assert not dashed & _places(chart("namespaceOverride=c", "fullnameOverride=a-b"))
 
 
 def test_an_existing_service_account_is_used_and_none_created(chart: rendering.Render) -> None:

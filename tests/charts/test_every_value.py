@@ -1,8 +1,9 @@
-"""Each value of the chart changes what is rendered."""
+"""Each value of the chart changes what is rendered, and none has to be there."""
 
 import functools
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -51,6 +52,8 @@ SAMPLES = {
 ALONE: dict[str, dict[str, Any]] = {
     "extraVolumeMounts": {"extraVolumes": [{"name": "x"}]},
     "metrics.enabled": {"metrics": {}, "networkPolicy": {}},
+    "networkPolicy": {"metrics": {}},
+    "networkPolicy.metricsFrom": {"metrics": {}},
     "rbac.clusterRights": {"watchNamespaces": ["team-a"]},
     "serviceAccount.create": {"serviceAccount": {"name": "mine"}},
 }
@@ -112,3 +115,31 @@ def test_every_value_has_an_effect(
     default, changed = helm(*command), helm(*command, f"--values={files[1]}")
     assert default.returncode == changed.returncode == 0, default.stderr + changed.stderr
     assert default.stdout != changed.stdout
+
+
+def everything(node: dict[str, Any], above: Path = ()) -> Iterator[Path]:
+    """The paths of all values, of groups of them, and of parts of them."""
+    for name, inner in node.items():
+        yield (*above, name)
+        if isinstance(inner, dict):
+            yield from everything(inner, (*above, name))
+
+
+@pytest.mark.parametrize("path", everything(VALUES), ids=".".join)
+def test_without_a_value_the_chart_renders_or_its_schema_names_it(
+    helm: rendering.Command, path: Path, tmp_path: pathlib.Path
+) -> None:
+    """As Helm leaves out those that the chart of the last release did not have."""
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({**EVERYTHING, **ALONE.get(".".join(path), {})}))
+    missing: Any = None
+    for key in reversed(path):
+        missing = {key: missing}
+    removal = tmp_path / "removal.yaml"
+    removal.write_text(yaml.safe_dump(missing))
+    files = (f"--values={file}", f"--values={removal}")
+    done = helm("template", "x", str(paths.CHART), *files)
+    if done.returncode == 0:
+        assert rendering.Objects.parse(done.stdout).of_kind("Deployment")
+    else:
+        assert f"missing property '{path[-1]}'" in done.stderr

@@ -135,6 +135,58 @@ def test_crd_is_established_with_its_columns(cluster: handle.Cluster) -> None:
     assert "NonStructuralSchema" not in {c["type"] for c in definition["status"]["conditions"]}
 
 
+def _may_ask_whose_tokens(cluster: handle.Cluster, *namespaces: str) -> list[bool]:
+    """Whether the operators of these namespaces have the right that belongs to no namespace."""
+    asked = []
+    for namespace in namespaces:
+        review = _review("create", "tokenreviews.authentication.k8s.io", "")
+        review["spec"]["user"] = f"system:serviceaccount:{namespace}:{RELEASE}"
+        flags = ("--filename=-", "--output=jsonpath={.status.allowed}")
+        answer = cluster.run_kubectl("create", *flags, input=json.dumps(review))
+        asked.append(answer == "true")
+    return asked
+
+
+def test_installations_of_one_name_live_next_to_each_other(cluster: handle.Cluster) -> None:
+    """One by Helm, and one by `helm template | kubectl apply`, as GitOps does it."""
+
+    def values(namespace: str) -> tuple[str, ...]:
+        settings = ("--set", f"watchNamespaces={{{namespace}}}", "--set", "crds.install=false")
+        return (RELEASE, str(paths.CHART), "--namespace", namespace, *settings)
+
+    everyone = (rendering.NAMESPACE, "team-b", "team-c")
+    for namespace in everyone[1:]:
+        cluster.run_kubectl("create", "namespace", namespace)
+    cluster.run_helm("install", *values("team-b"))
+    text = cluster.run_helm("template", *values("team-c"), "--skip-tests")
+    cluster.run_kubectl("apply", "--filename=-", input=text)
+    assert _may_ask_whose_tokens(cluster, *everyone) == [True, True, True]
+    cluster.run_kubectl("delete", "--filename=-", input=text)
+    cluster.run_helm("uninstall", RELEASE, "--namespace=team-b")
+    assert _may_ask_whose_tokens(cluster, *everyone) == [True, False, False]
+
+
+def test_a_definition_of_another_release_is_taken_over_as_the_page_says(
+    cluster: handle.Cluster,
+) -> None:
+    page = paths.PAGES / "operate/install.md"
+    [command] = pages.find_commands(page, "helm upgrade --install")
+    chart = str(paths.CHART.relative_to(paths.ROOT))
+    words = [str(paths.CHART) if word == chart else word for word in command.line.split()[1:]]
+    assert words.pop() == "--take-ownership"
+    where = words.index("--namespace") + 1
+    words[where] = "team-d"
+    words.append("--set=rbac.create=false,rbac.aggregate=false")
+    with pytest.raises(Exception, match=r"cannot be imported into the current release"):
+        cluster.run_helm(*words)
+    cluster.run_helm(*words, "--take-ownership")
+    owner = r"--output=jsonpath={.metadata.annotations.meta\.helm\.sh/release-namespace}"
+    definition = ("get", "crd/tfparalleljobs.tfparallel.dev", owner)
+    assert cluster.run_kubectl(*definition) == "team-d"
+    cluster.run_helm("uninstall", RELEASE, "--namespace=team-d")
+    assert cluster.run_kubectl(*definition) == "team-d"  # It is kept, with all jobs.
+
+
 @pytest.mark.parametrize("overlay", ["default", "high-availability", "namespaced"])
 def test_kustomization_passes_strict_validation(cluster: handle.Cluster, overlay: str) -> None:
     folder = str(paths.ROOT / "manifests/overlays" / overlay)

@@ -1,6 +1,7 @@
 """Values that are wrong, misplaced or contradict each other; the chart's schema and versions."""
 
 import json
+import pathlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -170,18 +171,67 @@ def test_global_takes_what_has_a_meaning(helm: rendering.Command) -> None:
     assert "global.imageRegistri has no meaning here" in sentence
 
 
-def test_as_a_part_of_another_chart_it_leaves_the_globals_of_others_alone(
-    helm: rendering.Command, tmp_path: Any
-) -> None:
-    (tmp_path / "charts").mkdir()
-    (tmp_path / "charts" / paths.CHART.name).symlink_to(paths.CHART)
+def umbrella(folder: pathlib.Path, condition: str = "") -> str:
+    """A chart that has this one as a part, perhaps with a condition."""
+    (folder / "charts").mkdir()
+    (folder / "charts" / paths.CHART.name).symlink_to(paths.CHART)
+    part = {"name": paths.CHART.name, "version": targets.version()}
+    dependencies = [{**part, "condition": condition}] if condition else []
     about = {"apiVersion": "v2", "name": "platform", "version": "1.0.0"}
-    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(about))
+    (folder / "Chart.yaml").write_text(yaml.safe_dump({**about, "dependencies": dependencies}))
+    return str(folder)
+
+
+def test_as_a_part_of_another_chart_it_leaves_the_globals_of_others_alone(
+    helm: rendering.Command, tmp_path: pathlib.Path
+) -> None:
     values = "global.storageClass=fast,global.imageRegistry=registry.example"
-    done = helm("template", "x", str(tmp_path), "--set", values)
+    done = helm("template", "x", umbrella(tmp_path), "--set", values)
     assert done.returncode == 0, done.stderr
     image = rendering.container(rendering.Objects.parse(done.stdout))["image"]
     assert image == f"registry.example/{targets.OPERATOR.reference}"
+
+
+def test_the_condition_of_a_parent_chart_switches_it_on_and_off(
+    helm: rendering.Command, tmp_path: pathlib.Path
+) -> None:
+    chart = umbrella(tmp_path, "tfparallel-operator.enabled")
+    counts = []
+    for enabled in ("true", "false"):
+        done = helm("template", "x", chart, f"--set=tfparallel-operator.enabled={enabled}")
+        assert done.returncode == 0, done.stderr
+        counts.append(len(rendering.Objects.parse(done.stdout).of_kind("Deployment")))
+    assert counts == [1, 0]
+    assert "enabled is false, which only a parent chart reads" in refusal(helm, ["enabled=false"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "commonLabels",
+        "global.imagePullSecrets",
+        "image.registry",
+        "jobs",
+        "livenessProbe",
+        "metrics.dashboard.labels",
+        "podDisruptionBudget.minAvailable",
+        "podSecurityContext",
+        "test.resources",
+        "watchNamespaces",
+    ],
+)
+def test_a_missing_value_means_an_empty_one(helm: rendering.Command, name: str) -> None:
+    done = helm("template", "x", str(paths.CHART), f"--set={name}=null,replicas=2")
+    assert done.returncode == 0, done.stderr
+    assert rendering.Objects.parse(done.stdout).of_kind("Deployment")
+
+
+@pytest.mark.parametrize("name", ["image.repository", "metrics.enabled", "rbac.clusterRights"])
+def test_a_missing_value_that_is_not_empty_by_default_is_named(
+    helm: rendering.Command, name: str
+) -> None:
+    group, _, missing = name.rpartition(".")
+    assert f"at '/{group}': missing property '{missing}'" in refusal(helm, [f"{name}=null"])
 
 
 def test_every_value_has_a_description_and_no_other_is_taken() -> None:

@@ -12,6 +12,20 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Name of an object outside the operator's namespace, which the same release name in another namespace
+must not have. No name of a release or namespace has a dot, so no two pairs make one name. */}}
+{{- define "tfparallel.outerName" -}}
+{{- printf "%s.%s" (include "tfparallel.fullname" .) (include "tfparallel.namespace" .) -}}
+{{- end -}}
+
+{{/* Name of an object in a namespace that may be another than the operator's: call with the root and
+the namespace. */}}
+{{- define "tfparallel.nameIn" -}}
+{{- $root := first . -}}
+{{- $elsewhere := not (has (last .) (list "" (include "tfparallel.namespace" $root))) -}}
+{{- include (ternary "tfparallel.outerName" "tfparallel.fullname" $elsewhere) $root -}}
+{{- end -}}
+
 {{- define "tfparallel.selector" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -43,13 +57,26 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* An image by digest or tag: call with a dict of image and root. */}}
 {{- define "tfparallel.image" -}}
-{{- $registry := default .image.registry .root.Values.global.imageRegistry | trimSuffix "/" -}}
+{{- $registry := coalesce (.root.Values.global).imageRegistry .image.registry | default "" | trimSuffix "/" -}}
 {{- $name := ternary (printf "%s/%s" $registry .image.repository) .image.repository (ne $registry "") -}}
 {{- if .image.digest -}}
 {{- printf "%s@%s" $name .image.digest -}}
 {{- else -}}
 {{- printf "%s:%s" $name (default .root.Chart.AppVersion .image.tag) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* A value as text; empty if it is missing. */}}
+{{- define "tfparallel.text" -}}
+{{- if not (kindIs "invalid" .) }}{{ toString . }}{{ end -}}
+{{- end -}}
+
+{{/* The items of pull secrets as Kubernetes takes them: call with the root and a list. A parent chart
+may share names alone. */}}
+{{- define "tfparallel.pullSecrets" -}}
+{{- range concat (default list ((first .).Values.global).imagePullSecrets) (default list (last .)) }}
+{{ list (kindIs "string" . | ternary (dict "name" .) .) | toYaml }}
+{{- end }}
 {{- end -}}
 
 {{- define "tfparallel.namespace" -}}
@@ -65,7 +92,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* Where the job of `helm test` runs: a namespace that the operator watches. */}}
 {{- define "tfparallel.testNamespace" -}}
-{{- default (default (include "tfparallel.namespace" .) (first .Values.watchNamespaces)) .Values.test.namespace -}}
+{{- default (default (include "tfparallel.namespace" .) (first (default list .Values.watchNamespaces))) .Values.test.namespace -}}
 {{- end -}}
 
 {{/* What makes an object a hook of `helm test`: call with the root and the weight, by which hooks are

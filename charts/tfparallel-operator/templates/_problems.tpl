@@ -11,6 +11,10 @@
   "volumeMounts" "extraVolumeMounts"
   "volumes" "extraVolumes"
 -}}
+{{- /* Where the condition of a parent chart works, nothing is rendered. */}}
+{{- if eq (toString .Values.enabled) "false" }}
+  {{- fail "enabled is false, which only a parent chart reads: give its dependency on this chart the condition tfparallel-operator.enabled, or do not install this chart" }}
+{{- end }}
 {{- range $name, $here := $renamed }}
   {{- if hasKey $.Values $name }}
     {{- fail (printf "the value %s has another name in this chart: write %s" $name $here) }}
@@ -18,7 +22,7 @@
 {{- end }}
 {{- /* In a parent chart, `global` has values of other charts too. */}}
 {{- if .Chart.IsRoot }}
-  {{- range $name := keys (omit .Values.global "imageRegistry" "imagePullSecrets") | sortAlpha }}
+  {{- range $name := keys (omit (default dict .Values.global) "imageRegistry" "imagePullSecrets") | sortAlpha }}
     {{- fail (printf "global.%s has no meaning here: global takes imageRegistry and imagePullSecrets" $name) }}
   {{- end }}
 {{- end }}
@@ -33,7 +37,7 @@
     {{- fail (printf "%s.repository is %s, which has a tag or a digest: write that to %s.tag or %s.digest" $name $image.repository $name $name) }}
   {{- end }}
 {{- end }}
-{{- with .Values.jobs.podDefaults.spec }}
+{{- with ((.Values.jobs).podDefaults).spec }}
   {{- range concat (default list .containers) (default list .initContainers) }}
     {{- if hasKey . "resources" }}
       {{- fail (printf "jobs.podDefaults has resources for the container %s, and queues read those of jobs alone: write them into the jobs" .name) }}
@@ -49,12 +53,12 @@
 {{- if eq (int .Values.ports.progress) (int .Values.ports.health) }}
   {{- fail (printf "ports.progress and ports.health are both %v: choose two ports" .Values.ports.health) }}
 {{- end }}
-{{- if gt (default 1 .Values.livenessProbe.successThreshold | int) 1 }}
+{{- if gt (default 1 (.Values.livenessProbe).successThreshold | int) 1 }}
   {{- fail (printf "livenessProbe.successThreshold is %v: Kubernetes takes 1 alone" .Values.livenessProbe.successThreshold) }}
 {{- end }}
 {{- if not .Values.metrics.enabled }}
   {{- range list "serviceMonitor" "prometheusRule" "dashboard" }}
-    {{- if (get $.Values.metrics .).enabled }}
+    {{- if (get $.Values.metrics . | default dict).enabled }}
       {{- fail (printf "metrics.%s.enabled is true and metrics.enabled is false: set both, or neither" .) }}
     {{- end }}
   {{- end }}
@@ -64,22 +68,22 @@
     {{- fail (printf "metrics.serviceMonitor.scrapeTimeout is %s and metrics.serviceMonitor.interval is %s: Prometheus wants a timeout that is not longer" .scrapeTimeout .interval) }}
   {{- end }}
 {{- end }}
-{{- if and (not .Values.networkPolicy.metricsFrom) .Values.networkPolicy.enabled .Values.metrics.serviceMonitor.enabled }}
+{{- if and (not (.Values.networkPolicy).metricsFrom) (.Values.networkPolicy).enabled (.Values.metrics.serviceMonitor).enabled }}
   {{- fail "metrics.serviceMonitor.enabled is true and networkPolicy.metricsFrom is empty: name there the pods of Prometheus" }}
 {{- end }}
-{{- if and .Values.networkPolicy.metricsFrom (not .Values.metrics.enabled) }}
+{{- if and (.Values.networkPolicy).metricsFrom (not .Values.metrics.enabled) }}
   {{- fail "networkPolicy.metricsFrom lets somebody read the metrics and metrics.enabled is false: clear the one, or set the other" }}
 {{- end }}
 {{- with .Values.podDisruptionBudget }}
-  {{- if and (ne (toString .maxUnavailable) "") (ne (toString .minAvailable) "") }}
+  {{- if and (ne (include "tfparallel.text" .maxUnavailable) "") (ne (include "tfparallel.text" .minAvailable) "") }}
     {{- fail "podDisruptionBudget.maxUnavailable and podDisruptionBudget.minAvailable are both set: clear one" }}
   {{- end }}
   {{- if and .enabled (gt (int $.Values.replicas) 1) }}
-    {{- $all := or (eq (toString .minAvailable) "100%") (and (not (hasSuffix "%" (toString .minAvailable))) (ge (int .minAvailable) (int $.Values.replicas))) }}
+    {{- $all := or (eq (include "tfparallel.text" .minAvailable) "100%") (and (not (hasSuffix "%" (include "tfparallel.text" .minAvailable))) (ge (int .minAvailable) (int $.Values.replicas))) }}
     {{- if $all }}
       {{- fail (printf "podDisruptionBudget.minAvailable is %v and replicas is %v: no node of an operator could be drained; lower the one, or raise the other" .minAvailable $.Values.replicas) }}
     {{- end }}
-    {{- if has (toString .maxUnavailable) (list "0" "0%") }}
+    {{- if has (include "tfparallel.text" .maxUnavailable) (list "0" "0%") }}
       {{- fail (printf "podDisruptionBudget.maxUnavailable is %v: no node of an operator could be drained; raise it, or set podDisruptionBudget.enabled to false" .maxUnavailable) }}
     {{- end }}
   {{- end }}
@@ -99,20 +103,21 @@
 {{/* Labels that an object would have twice. */}}
 {{- define "tfparallel.checkLabels" -}}
 {{- $chart := include "tfparallel.chartLabels" . | fromYaml }}
-{{- $all := merge dict $chart .Values.commonLabels }}
+{{- $common := default dict .Values.commonLabels }}
+{{- $all := merge dict $chart $common }}
 {{- $added := dict
   "podLabels" .Values.podLabels
-  "metrics.serviceMonitor.labels" .Values.metrics.serviceMonitor.labels
-  "metrics.prometheusRule.labels" .Values.metrics.prometheusRule.labels
-  "metrics.dashboard.labels" .Values.metrics.dashboard.labels
+  "metrics.serviceMonitor.labels" (.Values.metrics.serviceMonitor).labels
+  "metrics.prometheusRule.labels" (.Values.metrics.prometheusRule).labels
+  "metrics.dashboard.labels" (.Values.metrics.dashboard).labels
 -}}
-{{- range $key := keys .Values.commonLabels | sortAlpha }}
+{{- range $key := keys $common | sortAlpha }}
   {{- if hasKey $chart $key }}
     {{- fail (printf "commonLabels has %s, which the chart sets: remove it" $key) }}
   {{- end }}
 {{- end }}
 {{- range $value, $labels := $added }}
-  {{- range $key := keys $labels | sortAlpha }}
+  {{- range $key := keys (default dict $labels) | sortAlpha }}
     {{- if hasKey $all $key }}
       {{- fail (printf "%s has %s, which %s" $value $key (ternary "the chart sets: remove it" "commonLabels has, too: remove one" (hasKey $chart $key))) }}
     {{- end }}
