@@ -69,11 +69,10 @@ def from_environment(server: str, environment: Mapping[str, str]) -> Proxy | Non
     """
     url = yarl.URL(server)
     variables = _VARIABLES.get(url.scheme, ())
-    found = next(((name, environment[name]) for name in variables if environment.get(name)), None)
-    if found is None or _is_excepted(url, environment):
+    variable = next((name for name in variables if environment.get(name)), None)
+    if variable is None or _is_excepted(url, environment):
         return None
-    name, text = found
-    return parse(text, name)
+    return parse(environment[variable], variable)
 
 
 def _is_excepted(url: yarl.URL, environment: Mapping[str, str]) -> bool:
@@ -94,8 +93,8 @@ def _covers(item: str, host: str, address: _Address | None, port: int | None) ->
         return True
     if "/" in item:
         return address is not None and _is_in(address, item)
-    name, only = _split(item)
-    if only and only != str(port):
+    name, excepted_port = _split(item)
+    if excepted_port and excepted_port != str(port):
         return False
     if address is not None:
         return _address(name) == address
