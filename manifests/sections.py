@@ -1,11 +1,11 @@
-"""Generated sections of pages that people write: reasons, limits, the effects of edits, and the
-figures of docs/benchmarks/compare.md that no run measures."""
+"""Generated sections of pages that people write: reasons, limits, ends of pods, effects of edits,
+and the figures of docs/benchmarks/compare.md that no run measures."""
 
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from manifests import limits
+from manifests import ends, limits
 from testing import pages, paths
 from testing.operator import edit_effects
 from tfparallel.compare import command, complexity, plan, report
@@ -14,6 +14,7 @@ from tfparallel_operator.core import remedies
 from tfparallel_operator.local import source
 from tfparallel_trainer.contract import exits
 
+ENDS_FILE = paths.PAGES / "reference/ends.md"
 REASONS_FILE = paths.PAGES / "reference/reasons.md"
 LIMITS_FILE = paths.PAGES / "reference/limits.md"
 LIFE_FILE = paths.PAGES / "explanation/life.md"
@@ -33,6 +34,7 @@ def files() -> dict[Path, str]:
     return {
         REASONS_FILE: _filled(REASONS_FILE, reason_tables),
         LIMITS_FILE: _filled(LIMITS_FILE, {"reports": limits.reports()}),
+        ENDS_FILE: _filled(ENDS_FILE, {"ends": ends.table()}),
         LIFE_FILE: _filled(LIFE_FILE, {"edits": edit_effects.table()}),
         COMPARE_FILE: _filled(
             COMPARE_FILE,
@@ -65,6 +67,8 @@ def _exit_codes() -> str:
     for code in sorted({*exits.Exit, *remedies.BY_EXIT_CODE}):
         ours = exits.Exit(code) if code in {*exits.Exit} else None
         again = "by `restartPolicy`" if ours is None else "yes" if ours.retryable else "no"
+        if code in exits.ASKED_TO_END:
+            again = "yes"
         name = f"`{ours.name}`" if ours else ""
         remedy = remedies.BY_EXIT_CODE.get(code, "")
         number = f'<a id="exit-{code}"></a>{int(code)}'

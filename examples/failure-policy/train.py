@@ -8,7 +8,7 @@ from sklearn import datasets
 
 import tfparallel_trainer
 
-NO_LICENCE = 42
+NO_LICENCE = 4
 FIRST_RUN = os.environ["TFPARALLEL_ATTEMPT"] == "1"
 
 digits = datasets.load_digits()

@@ -10,8 +10,7 @@ from typing import Any
 from testing import pages
 from testing.operator import builders, edits
 from tfparallel_operator.api import job_status, load, names
-from tfparallel_operator.core import installation, observation
-from tfparallel_operator.core.life import failure
+from tfparallel_operator.core import ends, installation, observation
 from tfparallel_operator.core.status import conditions
 
 _SETTINGS = dataclasses.replace(builders.SETTINGS, gangs=installation.Gangs())
@@ -89,7 +88,7 @@ class Trial:
         if name in self.world.pods and not self.world.pods[name].phase.ended:
             self.world.exit(name, code)
             if code == 137:
-                killed = dataclasses.replace(builders.an_exit(code), reason=failure.OOM_KILLED)
+                killed = dataclasses.replace(builders.an_exit(code), reason=ends.OOM_KILLED)
                 self.world.update(name, exit=killed)
         self.settle()
 

@@ -108,6 +108,17 @@ class Place:
         path = resources.PODS.path(self.namespace, pod, "status")
         await self.api.patch(path, {"status": status})
 
+    async def write_status(self, pod: str, status: Body) -> None:
+        """Write a whole status of a pod, and of its containers what the API server asks for."""
+        filled = {"ready": False, "restartCount": 0, "image": "x", "imageID": "x"}
+        statuses = {
+            key: [{**filled, **container} for container in status[key]]
+            for key in ("containerStatuses", "initContainerStatuses")
+            if key in status
+        }
+        path = resources.PODS.path(self.namespace, pod, "status")
+        await self.api.patch(path, {"status": {**status, **statuses}})
+
     async def run_all(self) -> None:
         """Start every pod that waits."""
         for name, pod in (await self.pods()).items():

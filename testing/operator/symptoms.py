@@ -251,7 +251,8 @@ def restarting() -> findings.Facts:
 def restart_that_waits() -> findings.Facts:
     """Its node was drained, and there is no other."""
     seen = running()
-    seen.update("digits-worker-0", disrupted=True)
+    drained = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    seen.update("digits-worker-0", disrupted=True, **drained)
     seen.exit("digits-worker-0", 143)
     seen.settle()
     seen.update("digits-worker-0", waiting=NO_GPUS)

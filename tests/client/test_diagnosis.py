@@ -12,6 +12,7 @@ from tfparallel import models
 from tfparallel.cli import why
 from tfparallel.diagnosis import findings, rules
 from tfparallel_operator.core import remedies
+from tfparallel_operator.core.life import failure
 from tfparallel_trainer.contract import exits
 
 KINDS = {
@@ -121,10 +122,11 @@ def test_the_words_of_the_failed_replica_are_evidence() -> None:
 @pytest.mark.parametrize("code", [code for code in exits.Exit if code])
 def test_every_exit_code_of_the_trainer_has_a_remedy(code: exits.Exit) -> None:
     seen = symptoms.running(run_policy={"backoffLimit": 0})
-    seen.exit("digits-chief-0", code, "the trainer's own sentence")
-    for _ in range(3):
-        seen.settle()
-        seen.advance(60)
+    for _ in range(1 + failure.PATIENCE if code in exits.ASKED_TO_END else 1):
+        seen.exit("digits-chief-0", code, "the trainer's own sentence")
+        for _ in range(3):
+            seen.settle()
+            seen.advance(60)
     diagnosis = rules.diagnose(symptoms.facts(seen))
     assert diagnosis.kind is findings.Kind.FAILED
     assert diagnosis.remedy.startswith(remedies.BY_EXIT_CODE[code])

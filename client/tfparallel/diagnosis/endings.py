@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core.life import failure
+from tfparallel_operator.core import ends
+from tfparallel_trainer.contract import exits
 
-_KILLED = 137
-"""The exit code of SIGKILL: the kubelet may not learn in time that memory was the cause."""
+_KILLED = ("", "Error", exits.describe(137))
+"""Reasons of SIGKILL from nobody known: the kubelet may learn too late that memory was short."""
 
 
 def list_exits(facts: findings.Facts) -> Iterator[findings.Evidence]:
@@ -17,15 +18,20 @@ def list_exits(facts: findings.Facts) -> Iterator[findings.Evidence]:
         if last is not None:
             ago = "" if last.time is None else f" {facts.age(last.time)} ago"
             memory = _describe_memory(last, _find_limit(role, counts, facts))
-            text = f"{last.replica} exited with {last.code} ({last.reason}){ago}{memory}"
+            how = (
+                f"exited with {last.code} ({last.reason})"
+                if last.code >= 0
+                else f"ended: {last.reason}"
+            )
+            text = f"{last.replica} {how}{ago}{memory}"
             yield findings.Evidence(findings.Source.EXIT, text)
 
 
 def _describe_memory(last: job_status.LastExit, limit: str | None) -> str:
     """Return the limit of a replica that may have run out of memory."""
-    if limit and (last.reason == failure.OOM_KILLED or last.code == _KILLED):
+    if limit and (last.reason == ends.OOM_KILLED or (last.code == 137 and last.reason in _KILLED)):
         return f", with limits.memory {limit}"
-    if limit == "" and last.reason == failure.OOM_KILLED:
+    if limit == "" and last.reason == ends.OOM_KILLED:
         return ", without limits.memory: its node ran out of memory"
     return ""
 

@@ -195,6 +195,8 @@ class JobStatus(_Observed):
     restart_causes: dict[str, int] = pydantic.Field(default_factory=dict)
     """Restarts by cause: Disruption, Infrastructure, OutOfMemory, RetryableExit, PermanentExit,
     Stall, PendingTooLong."""
+    restarts_since_progress: int = 0
+    """Restarts since training last made progress: the more, the longer the next one waits."""
     last_cause: str = ""
     """The cause of the restart that the attempt began with; empty when it began otherwise."""
     start_time: datetime.datetime | None = None

@@ -36,6 +36,8 @@ class Exit:
     finished_at: datetime.datetime | None
     of_source: bool = False
     """Whether it is the exit of the init container that fetches the source."""
+    restarted: bool = False
+    """Whether the kubelet has started the container again since, by a restartPolicy of its own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +59,11 @@ class Pod:
     node: str = ""
     """Where it runs."""
     disrupted: bool = False
-    """Whether the cluster took it: DisruptionTarget, or evicted."""
+    """Whether the cluster takes it: its condition DisruptionTarget is true."""
+    reason: str = ""
+    """Of its status, such as Evicted; else of DisruptionTarget, such as PreemptionByScheduler."""
+    message: str = ""
+    """The sentence that goes with the reason."""
     exit: Exit | None = None
     lingers: bool = False
     """Whether the pod has ended but a sidecar still runs and holds the pod's resources."""

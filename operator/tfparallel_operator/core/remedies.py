@@ -55,7 +55,7 @@ def is_held_by_others(words: str) -> bool:
 
 def split(message: str) -> tuple[str, str]:
     """Return what stands before the remedy in a condition's message, and the remedy."""
-    for remedy in (find(message), *BY_EXIT_CODE.values()):
+    for remedy in (find(message), *BY_EXIT_CODE.values(), *BY_END.values()):
         if remedy and message.endswith(f". {remedy}"):
             return message.removesuffix(f" {remedy}"), remedy
     return message, ""
@@ -323,7 +323,9 @@ _ROWS = {
         "Look at the node's network plugin: `kubectl describe pod` shows what it reports."
     ),
     # Ends that no program chose.
-    r"low on resource: (?P<name>[\w-]+)": (
+    r"low on resource: pids": "Start fewer processes and threads, or use nodes that permit more.",
+    r"low on resource: inodes": "Write fewer files to the node's disk, or write to a volume.",
+    r"low on resource: (?P<name>memory|ephemeral-storage)": (
         "Set resources.requests.{name} of the role to what it uses, so that a node has room."
     ),
     r"\bPreempt(?:ed|ing)\b": (
@@ -343,6 +345,7 @@ _ROWS = {
 TABLE = tuple(Remedy(re.compile(words), sentence) for words, sentence in _ROWS.items())
 
 BY_EXIT_CODE: Mapping[int, str] = {
+    exits.TENSORFLOW_RESTART: "Nothing to do: the program resumes from its checkpoint.",
     exits.Exit.USER_ERROR: "Correct the module that the log's traceback names, and try it with"
     " `tfparallel run`.",
     exits.Exit.NON_FINITE: "Lower the learning rate or clip gradients, or set"
@@ -368,3 +371,34 @@ BY_EXIT_CODE: Mapping[int, str] = {
     " version.",
 }
 """By exit code: the trainer's contract, then those of shells and signals."""
+
+_RESTARTED_NODE = "See whether the node restarted: `kubectl describe node` shows its Events."
+
+BY_END: Mapping[str, str] = {
+    "pod-disk-limit": "Raise resources.limits.ephemeral-storage of the role's containers, or write"
+    " to a volume.",
+    "container-disk-limit": "Raise resources.limits.ephemeral-storage of the container that the"
+    " message names, or let it write to a volume.",
+    "empty-dir-limit": "Raise sizeLimit of the volume that the message names, or write less to it."
+    " For tfparallel-shm, mount a volume of your own at /dev/shm.",
+    "pod-deadline": "Remove activeDeadlineSeconds from the template of the role, or raise it."
+    " runPolicy.activeDeadlineSeconds bounds the whole job.",
+    "rejected-pressure": "Free disk and memory on the node, or keep pods off it with"
+    " `kubectl cordon NODE`.",
+    "rejected-resources": "Wait for other pods of the node to end, or add nodes.",
+    "rejected-devices": "See that the device plugin of the node runs: `kubectl describe node` lists"
+    " what the node offers.",
+    "rejected-topology": "Ask for fewer CPUs and devices in one pod, or relax the node's topology"
+    " policy.",
+    "rejected-feature": "Remove from the template what the message names, or choose nodes that"
+    " permit it.",
+    "rejected-volumes": "Use fewer volumes, or add nodes.",
+    "preemption": "Raise the priority of the job, or wait for the jobs that displaced it.",
+    "taint": "See why the node was tainted: `kubectl describe node`.",
+    "device-taint": "See why the device was tainted: `kubectl get resourceslices`.",
+    "container-unknown": _RESTARTED_NODE,
+    "runtime-unknown": _RESTARTED_NODE,
+    "restarted-in-place": "Remove restartPolicyRules from the template: the operator restarts"
+    " replicas.",
+}
+"""By the way in which a pod ended: keys are names of `ends.TABLE`."""

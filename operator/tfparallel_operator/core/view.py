@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 from tfparallel_operator.api import job_status
-from tfparallel_operator.core import layout, observation, replicas
+from tfparallel_operator.core import ends, layout, observation, replicas
 from tfparallel_operator.core.status import replica_records
 
 _UP = (observation.Phase.RUNNING, observation.Phase.SUCCEEDED)
@@ -80,7 +80,7 @@ def build(
     for pod in pods:
         is_member = pod.replica.index < layout.counts.get(pod.replica.role, 0)
         if is_member and _is_current(pod, status):
-            current[pod.replica] = pod
+            current[pod.replica] = _without_false_success(layout, pod)
         else:
             stale.append(pod)
     carried = {role: replica_records.read(status, role) for role in layout.counts}
@@ -91,6 +91,17 @@ def build(
     succeeded = observation.Phase.SUCCEEDED
     completed |= {replica for replica, pod in current.items() if pod.phase is succeeded}
     return View(layout, current, tuple(stale), completed, ignored, seen)
+
+
+def _without_false_success(layout: layout.Layout, pod: observation.Pod) -> observation.Pod:
+    """Return a pod as failed if it was ended, and its program obeyed and exited with 0.
+
+    Only the shipped trainer says with 0 that training is complete: asked to end, it exits with 76.
+    """
+    succeeded = pod.phase is observation.Phase.SUCCEEDED
+    if not succeeded or layout.job.spec.trainer is not None or not ends.find(pod).of_pod:
+        return pod
+    return dataclasses.replace(pod, phase=observation.Phase.FAILED)
 
 
 def _is_current(pod: observation.Pod, status: job_status.JobStatus) -> bool:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from testing.operator import builders, edits, queues, troubled_world
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import installation, layout, observation
-from tfparallel_operator.core.life import failure, restarts
+from tfparallel_operator.core import ends, installation, layout, observation
+from tfparallel_operator.core.life import restarts
 from tfparallel_operator.core.status import conditions, replica_records
 
 SETTINGS = dataclasses.replace(builders.SETTINGS, queues=True, gangs=installation.Gangs())
@@ -134,7 +134,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
             self._place(pod.attempt)
             self.world.exit(pod.name, code)
             if code == 137 and data.draw(st.booleans()):
-                killed = dataclasses.replace(builders.an_exit(code), reason=failure.OOM_KILLED)
+                killed = dataclasses.replace(builders.an_exit(code), reason=ends.OOM_KILLED)
                 self.world.update(pod.name, exit=killed)
 
     @stateful.precondition(lambda self: self.world.pods)

@@ -29,7 +29,9 @@ def test_every_exit_code_has_a_meaning_and_lies_clear_of_shells_and_signals() ->
         assert code.meaning
         assert code == 0 or 64 <= code <= 113
     assert exits.describe(137) == "ended by signal 9"
-    assert exits.describe(1) == "the command failed"
+    assert exits.describe(192) == "ended by signal 64"
+    for code in (1, 128, 193, 255):
+        assert exits.describe(code) == "the command failed"
 
 
 @pytest.mark.parametrize(

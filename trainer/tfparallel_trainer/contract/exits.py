@@ -42,12 +42,24 @@ class Exit(enum.IntEnum):
     STALLED = 79, "a step, or what comes before or after the steps, did not end in time", True
 
 
+TENSORFLOW_RESTART = 42
+"""TensorFlow's PreemptionCheckpointHandler exits with it after saving a checkpoint."""
+
+ASKED_TO_END = (TENSORFLOW_RESTART, Exit.PREEMPTED)
+"""Codes of a process that has ended because somebody asked it to."""
+
+_SIGNALS = range(1, 65)
+"""Numbers of Linux' signals."""
+
+
 def describe(code: int) -> str:
     """Say what an exit code means under this contract, or under the shell's for the others."""
     try:
         return Exit(code).meaning
     except ValueError:
         pass
-    if code > 128:
+    if code == TENSORFLOW_RESTART:
+        return "TensorFlow asks to be started again, after saving a checkpoint"
+    if code - 128 in _SIGNALS:
         return f"ended by signal {code - 128}"
     return "the command failed"

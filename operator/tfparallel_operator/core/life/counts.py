@@ -76,17 +76,17 @@ def _waiting(pods: Sequence[observation.Pod]) -> str:
 
 
 def _last_exit(pods: Sequence[observation.Pod]) -> job_status.LastExit | None:
-    exits_seen = [
-        (pod.exit.finished_at or _UNKNOWN_TIME, pod.name, pod.exit)
+    ended = [
+        (pod.exit.finished_at or _UNKNOWN_TIME, pod.name, pod, pod.exit)
         for pod in pods
         if pod.phase is observation.Phase.FAILED and pod.exit is not None
     ]
-    if not exits_seen:
+    if not ended:
         return None
-    _, name, last = max(exits_seen, key=lambda seen: seen[:2])
+    _, name, pod, last = max(ended, key=lambda seen: seen[:2])
     return job_status.LastExit(
         replica=name,
         code=last.code,
-        reason=last.reason or exits.describe(last.code),
+        reason=pod.reason or last.reason or exits.describe(last.code),
         time=last.finished_at,
     )

@@ -5,7 +5,15 @@ import datetime
 import re
 
 from tfparallel_operator.api import names, policies, types
-from tfparallel_operator.core import installation, layout, observation, remedies, replicas, view
+from tfparallel_operator.core import (
+    ends,
+    installation,
+    layout,
+    observation,
+    remedies,
+    replicas,
+    view,
+)
 from tfparallel_trainer.contract import exits
 
 _FIRST_SIGNAL_CODE = 128
@@ -15,22 +23,9 @@ _FINAL = frozenset(code for code in exits.Exit if not code.retryable)
 `fit`. Codes outside the contract, such as those of signals, may be retried."""
 _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
-OOM_KILLED = "OOMKilled"
-"""The kubelet's reason when the kernel ended a container that ran out of memory."""
 
-_TURNED_AWAY = frozenset(
-    {
-        "UnexpectedAdmissionError",
-        "NodeAffinity",
-        "NodeName",
-        "NodePorts",
-        "TaintToleration",
-        "TopologyAffinityError",
-        "PodAdmissionError",
-    }
-)
-"""Reasons of a pod that its node did not take in; so are those that begin with OutOf."""
-
+PATIENCE = 5
+"""Restarts without progress that a program may ask for, before each counts as a failure."""
 
 _DESCRIPTION = re.compile(r"(?P<pod>\S+) exited with code (?P<code>\d+) ")
 
@@ -52,32 +47,69 @@ class Loss:
     """What became of it, when it has no exit."""
     of_waiting_gang: bool = False
     """Whether it was lost before any pod of its gang had a place."""
+    pod: observation.Pod | None = None
+    """Its pod, if that has ended."""
+
+    @property
+    def end(self) -> ends.End:
+        """How its pod ended; as by itself where there is none."""
+        return ends.EXITED if self.pod is None else ends.find(self.pod)
+
+    @property
+    def code(self) -> int:
+        """The exit code that decides; -1 where none does."""
+        return _decisive_code(self.end, self.exit)
 
     def describe(self, job_name: str) -> str:
         """Say which replica was lost, and how, with what it said itself of its end."""
         name = self.replica.pod_name(job_name)
+        if self.end.words and self.pod is not None:
+            sentence = f"{name} {self.end.words}{quote(self.pod)}"
+            if self.end.deleting and self.exit is not None and self.exit.code >= 0:
+                sentence = f"{sentence}, and {_describe_exit(self.exit)}"
+            return sentence
         if self.exit is not None and self.exit.of_source:
             name = f"{name}: init container {names.SOURCE_CONTAINER}"
         if self.exit is None:
             return f"{name} {self.fate}"
         if self.exit.code < 0:
             return f"{name} ended: {self.exit.reason} {self.exit.message}".rstrip()
-        meaning = exits.describe(self.exit.code)
-        reason = f", {self.exit.reason}" if self.exit.reason not in ("", "Error") else ""
-        sentence = f"{name} exited with code {self.exit.code} ({meaning}{reason})"
-        message = remedies.shorten(self.exit.message).rstrip(".")
-        return f"{sentence}: {message}" if message else sentence
+        return f"{name} {_describe_exit(self.exit)}"
 
     @property
     def remedy(self) -> str:
         """What to do about it, where that is known and the replica did not say so itself."""
+        if self.end.name in remedies.BY_END:
+            return remedies.BY_END[self.end.name]
+        if self.end.words and self.pod is not None:
+            return remedies.find(quote(self.pod))
         if self.exit is None:
             return remedies.find(self.fate)
         return remedies.find_for_exit(self.exit.code, self.exit.reason, self.exit.message)
 
 
-def losses(view: view.View) -> tuple[Loss, ...]:
+def quote(pod: observation.Pod) -> str:
+    """Return what was said of a pod's end, to stand behind the operator's own words."""
+    reason, message = ends.words(pod)
+    if not reason and pod.exit is not None and not ends.find(pod).of_pod:
+        reason, message = pod.exit.reason, pod.exit.message
+    sentence = remedies.shorten(message).rstrip(".")
+    return "".join((f" ({reason})" if reason else "", f": {sentence}" if sentence else ""))
+
+
+def _describe_exit(ended: observation.Exit) -> str:
+    reason = f", {ended.reason}" if ended.reason not in ("", "Error") else ""
+    sentence = f"exited with code {ended.code} ({exits.describe(ended.code)}{reason})"
+    if ended.restarted:
+        sentence = f"{sentence}, and its kubelet restarted it in place"
+    message = remedies.shorten(ended.message).rstrip(".")
+    return f"{sentence}: {message}" if message else sentence
+
+
+def losses(view: view.View, restarts: int = 1) -> tuple[Loss, ...]:
     """List the losses of an attempt, the root cause first.
+
+    `restarts` is how many there are since training made progress, the next one included.
 
     When one replica is lost its peers end too, so only the first loss counts. One of training
     comes before the evaluator's, a disruption before a failure, an exit before the exits of peers
@@ -85,9 +117,10 @@ def losses(view: view.View) -> tuple[Loss, ...]:
     loss by itself; it is the root of the losses of a gang whose other members have ended.
     """
     losses = [
-        Loss(pod.replica, cause(view.layout, pod), pod.exit)
+        Loss(pod.replica, cause(view.layout, pod, restarts), pod.exit, pod=pod)
         for pod in view.current.values()
-        if pod.phase is observation.Phase.FAILED and pod.replica not in view.ignored
+        if pod.phase is observation.Phase.FAILED
+        and pod.replica not in view.ignored | view.completed
     ]
     waits = view.is_waiting_gang
     losses += [
@@ -96,9 +129,16 @@ def losses(view: view.View) -> tuple[Loss, ...]:
     ]
     if view.layout.is_gang and any(_trains(loss.replica) for loss in losses):
         losses += [
-            Loss(pod.replica, policies.Cause.DISRUPTION, None, "is being deleted or evicted")
+            Loss(
+                pod.replica,
+                policies.Cause.DISRUPTION,
+                None,
+                f"is being deleted or evicted{quote(pod)}",
+            )
             for pod in view.current.values()
-            if _trains(pod.replica) and not pod.phase.ended and (pod.deleting or pod.disrupted)
+            if _trains(pod.replica)
+            and not pod.phase.ended
+            and ends.find(pod).cause is policies.Cause.DISRUPTION
         ]
     return tuple(sorted(losses, key=_root_first))
 
@@ -138,22 +178,19 @@ def settles_at(
     return None if waits is None else loss.exit.finished_at + waits
 
 
-def cause(layout: layout.Layout, pod: observation.Pod) -> policies.Cause:
+def cause(layout: layout.Layout, pod: observation.Pod, restarts: int = 1) -> policies.Cause:
     """Say why a pod that ended without success did."""
-    if pod.disrupted or pod.deleting:
-        return policies.Cause.DISRUPTION
-    code, reason = (-1, "") if pod.exit is None else (pod.exit.code, pod.exit.reason)
-    if code < 0 and (reason in _TURNED_AWAY or reason.startswith("OutOf")):
-        return policies.Cause.INFRASTRUCTURE
-    if code == exits.Exit.STORAGE_FAILED and pod.exit is not None and pod.exit.of_source:
-        return policies.Cause.INFRASTRUCTURE
-    if reason == OOM_KILLED or code == exits.Exit.OUT_OF_MEMORY:
-        return policies.Cause.OUT_OF_MEMORY
-    if code == exits.Exit.STALLED:
-        return policies.Cause.STALL
-    if permits_restart(layout, pod.replica.role, code):
+    end = ends.find(pod)
+    if end.cause is not None and not (end.asks and restarts > PATIENCE):
+        return end.cause
+    if permits_restart(layout, pod.replica.role, _decisive_code(end, pod.exit)):
         return policies.Cause.RETRYABLE_EXIT
     return policies.Cause.PERMANENT_EXIT
+
+
+def _decisive_code(end: ends.End, ended: observation.Exit | None) -> int:
+    """Return the exit code that decides; the program of a pod that was ended has chosen none."""
+    return -1 if ended is None or end.of_pod else ended.code
 
 
 def permits_restart(layout: layout.Layout, role: types.Role, code: int) -> bool:

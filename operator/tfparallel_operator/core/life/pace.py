@@ -1,4 +1,4 @@
-"""What makes training slow, in words that change only with the cause: `why` has them too."""
+"""How training gets on, and what makes it slow, in words that change only with the cause."""
 
 import dataclasses
 import datetime
@@ -11,6 +11,9 @@ from tfparallel_trainer.contract import progress
 
 SILENCE = datetime.timedelta(seconds=60)
 """Twelve times as long as the coordinator pauses between two reports."""
+
+LONG_RUN = datetime.timedelta(minutes=10)
+"""Of an attempt: it counts as progress."""
 
 _STRAGGLES = 1.5
 """Times the work of the median stage that makes a stage a straggler."""
@@ -73,6 +76,22 @@ def find_report_time(status: job_status.JobStatus) -> datetime.datetime | None:
     if reported_at is None or (began is not None and reported_at <= began):
         return None
     return reported_at
+
+
+def count_restarts(status: job_status.JobStatus, now: datetime.datetime) -> int:
+    """Return how many restarts there are since training made progress, the next one included.
+
+    A loss while the attempt waits for its beginning leads to no further one.
+    """
+    if has_run_long(status, now) or find_report_time(status) is not None:
+        return 1
+    has_begun = status.attempt_time is None or status.attempt_time <= now
+    return max(1, status.restarts_since_progress + has_begun)
+
+
+def has_run_long(status: job_status.JobStatus, now: datetime.datetime) -> bool:
+    """Whether the attempt has run for so long that it counts as progress."""
+    return status.attempt_time is not None and now - status.attempt_time >= LONG_RUN
 
 
 def parse_number(text: str | None) -> float | None:

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 
 from tfparallel_operator.api import job_status, names, policies, types
-from tfparallel_operator.core import layout
+from tfparallel_operator.core import ends, layout
 from tfparallel_operator.core.life import failure
 from tfparallel_operator.core.status import replica_records
 
@@ -124,13 +124,14 @@ def _restarts(layout: layout.Layout, loss: failure.Loss) -> bool:
         case policies.Cause.OUT_OF_MEMORY if grows(layout.job, loss):
             return True
         case _:
-            return failure.permits_restart(layout, loss.replica.role, loss.exit.code)
+            return failure.permits_restart(layout, loss.replica.role, loss.code)
 
 
 def grows(job: types.TFParallelJob, loss: failure.Loss) -> bool:
     """Whether the lost replica's role gets more memory."""
-    killed = loss.exit is not None and loss.exit.reason == failure.OOM_KILLED
-    return killed and job.spec.run_policy.out_of_memory is not None
+    ended = loss.exit
+    killed = ended is not None and ended.reason == ends.OOM_KILLED and not ended.of_source
+    return killed and loss.code >= 0 and job.spec.run_policy.out_of_memory is not None
 
 
 def scope(layout: layout.Layout, loss: failure.Loss) -> Scope:

@@ -11,6 +11,7 @@ from tfparallel_operator.core.life import (
     deadlines,
     ending,
     failure,
+    pace,
     policy,
     restarts,
 )
@@ -34,7 +35,7 @@ def answer_losses(context: context.DecisionContext) -> decision.Decision | Cours
     status, view = context.status, context.view
     status = restarts.reclassify_as_disruption(status, view)
     deadline = deadlines.active(context.job, status)
-    losses = failure.losses(view)
+    losses = failure.losses(view, pace.count_restarts(status, context.now))
     overdue, next_overdue = deadlines.overdue(context, status)
     events: list[decision.Event] = []
     for loss in losses or filter(None, (overdue,)):
@@ -74,11 +75,13 @@ def _restart(
 ) -> decision.Decision:
     """Write a restart ahead, and delete what has to run again."""
     pause = restarts.pause(context, status, loss)
+    since_progress = pace.count_restarts(status, context.now)
     reason, message = action.reason, action.message
     if pause:
         message = f"{message}, after {pause.total_seconds():.0f} s"
     message = remedies.append(message, action.remedy)
     status = counts.count(status, context.view_of(status))
+    status = status.model_copy(update={"restarts_since_progress": since_progress})
     status = restarts.restart(context.layout, status, loss, losses, context.now + pause)
     view = context.view_of(status)
     status = counts.count(status, view)

@@ -4,14 +4,11 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 from tfparallel_operator.api import job_status, policies, types
-from tfparallel_operator.core import context, layout, replicas, view
-from tfparallel_operator.core.life import failure, policy
+from tfparallel_operator.core import context, ends, layout, replicas, view
+from tfparallel_operator.core.life import failure, pace, policy
 from tfparallel_operator.core.status import replica_records
 
 LONGEST_PAUSE = datetime.timedelta(minutes=5)
-
-LONG_RUN = datetime.timedelta(minutes=10)
-"""An attempt that ran for so long has got on: the restart after it does not pause."""
 
 _BOUNDED = frozenset(cause.value for cause in policies.Cause if cause.bounded)
 
@@ -68,17 +65,20 @@ def pause(
 ) -> datetime.timedelta:
     """Return how long to wait before a restart: twice as long each time, up to a bound.
 
-    A disruption, and the first failure, are answered at once; so is one after a long run.
+    Whatever took a replica, restarts without progress in between count; so do all failures, but
+    after a long run. A loss during a pause waits for its end, with the others.
     """
-    began = status.attempt_time or context.now
+    begins_at = pauses_until(status, context.now)
+    if begins_at is not None:
+        return begins_at - context.now
+    earlier = pace.count_restarts(status, context.now) - 1
     if loss.cause is policies.Cause.INFRASTRUCTURE:
-        earlier = status.restart_causes.get(loss.cause.value, 0)
-    else:
-        earlier = policy.counted(context.layout, status, loss) - 1
-    is_disruption = loss.cause is policies.Cause.DISRUPTION
-    if is_disruption or earlier < 0 or context.now - began >= LONG_RUN:
+        earlier += 1
+    elif loss.cause.bounded and not pace.has_run_long(status, context.now):
+        earlier = max(earlier, policy.counted(context.layout, status, loss))
+    if not earlier:
         return datetime.timedelta()
-    return min(LONGEST_PAUSE, context.settings.first_pause * (1 << min(earlier, 20)))
+    return min(LONGEST_PAUSE, context.settings.first_pause * (1 << min(earlier - 1, 20)))
 
 
 def pauses_until(status: job_status.JobStatus, now: datetime.datetime) -> datetime.datetime | None:
@@ -94,7 +94,7 @@ def reclassify_as_disruption(status: job_status.JobStatus, view: view.View) -> j
     the attempt's old pods turns out to have been taken. The evaluator is nobody's peer.
     """
     taken = any(
-        pod.disrupted
+        ends.is_taken(pod)
         and pod.attempt == status.attempt - 1
         and pod.replica.role is not types.Role.EVALUATOR
         for pod in view.stale

@@ -67,8 +67,13 @@ def _begin(
     if _started_otherwise(context):
         status = restarts.next_attempt(status, context.now)
     status = restarts.next_attempt(status, context.now)
-    times = {"start_time": context.now, "completion_time": None, "last_cause": ""}
-    status = status.model_copy(update=times)
+    fresh = {
+        "start_time": context.now,
+        "completion_time": None,
+        "last_cause": "",
+        "restarts_since_progress": 0,
+    }
+    status = status.model_copy(update=fresh)
     message = f"attempt {status.attempt} with {len(context.layout.all_replicas)} replicas"
     return dataclasses.replace(context, status=status), (decision.normal(reason, message),)
 

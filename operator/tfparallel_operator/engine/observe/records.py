@@ -2,11 +2,11 @@
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import observation, remedies, replicas, waits
+from tfparallel_operator.core import ends, observation, remedies, replicas, waits
 
 Raw = Mapping[str, Any]
 
@@ -14,9 +14,6 @@ _ROLES = {role.label: role for role in types.Role}
 
 _DISRUPTION = "DisruptionTarget"
 """Condition of a pod that the cluster is about to take, or has taken."""
-
-_TAKEN = frozenset({"Evicted", "NodeLost", "Shutdown", "Terminated", "Preempting", "NodeShutdown"})
-"""Reasons of a pod's status that say that the cluster ended it, not the program in it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,20 +74,25 @@ def pod(item: Raw) -> observation.Pod | None:
         return None
     index, attempt, replica_attempt = map(int, numbers)
     container = _container(status)
+    state: Raw = container.get("state") or {}
     ended = _exit(status, container)
+    target = _disruption(status)
+    said: Raw = status if status.get("reason") else target
     return observation.Pod(
         name=metadata["name"],
         uid=metadata["uid"],
         replica=replicas.Replica(role, index),
         attempt=attempt,
         replica_attempt=replica_attempt,
-        phase=_phase(status, container, ended),
+        phase=_phase(status, state, ended),
         deleting=deleting(item),
         delete_by=_time(metadata.get("deletionTimestamp")),
         node=(item.get("spec") or {}).get("nodeName", ""),
-        disrupted=_disrupted(status),
+        disrupted=bool(target),
+        reason=said.get("reason", ""),
+        message=said.get("message", ""),
         exit=ended,
-        lingers=ended is not None and _others_run(status),
+        lingers=ended is not None and _runs(status),
         waiting="" if ended else _waiting(status),
     )
 
@@ -123,30 +125,28 @@ def config(item: Raw) -> observation.Config | None:
 
 
 def _container(status: Raw) -> Raw:
-    """Return the state of the container tensorflow, empty before the kubelet has written it."""
-    for container in status.get("containerStatuses") or ():
-        if container.get("name") == names.CONTAINER:
-            state: Raw = container.get("state") or {}
-            return state
-    return {}
+    """Return the status of the container tensorflow, empty before the kubelet has written it."""
+    statuses: Sequence[Raw] = status.get("containerStatuses") or ()
+    return next((one for one in statuses if one.get("name") == names.CONTAINER), {})
 
 
-def _others_run(status: Raw) -> bool:
-    """Whether a sidecar runs; the phase does not say, for it ends some time after the last one."""
+def _runs(status: Raw) -> bool:
+    """Whether a container runs; the phase does not say, for it ends some time after the last."""
     return any(
-        container.get("name") != names.CONTAINER and "running" in (container.get("state") or {})
+        "running" in (container.get("state") or {})
         for container in status.get("containerStatuses") or ()
     )
 
 
 def _exit(status: Raw, container: Raw) -> observation.Exit | None:
-    ended = container.get("terminated")
+    ended = _first_end(container)
     if ended is not None:
         return observation.Exit(
             code=int(ended["exitCode"]),
             reason=ended.get("reason", ""),
             message=ended.get("message", ""),
             finished_at=_time(ended.get("finishedAt")),
+            restarted="terminated" not in (container.get("state") or {}),
         )
     if status.get("phase") == observation.Phase.FAILED:
         # Evicted before it ran, or its node is gone: no container can tell how it ended.
@@ -154,6 +154,23 @@ def _exit(status: Raw, container: Raw) -> observation.Exit | None:
         taken = observation.Exit(code=-1, reason=reason, message=message, finished_at=None)
         return taken if reason else _exit_before_training(status) or taken
     return None
+
+
+def _first_end(container: Raw) -> Raw | None:
+    """Return how a container has ended; None while it has not.
+
+    A container that the kubelet has started again in place has ended, too: only the operator
+    restarts a replica, and counts it.
+    """
+    for key in ("state", "lastState"):
+        ended: Raw | None = (container.get(key) or {}).get("terminated")
+        if ended is not None:
+            return ended
+    return _IN_PLACE if container.get("restartCount") else None
+
+
+_IN_PLACE = {"exitCode": -1, "reason": ends.RESTARTING_ALL}
+"""How a container ended whose end is gone from its pod's status."""
 
 
 def _exit_before_training(status: Raw) -> observation.Exit | None:
@@ -179,25 +196,25 @@ def _exit_before_training(status: Raw) -> observation.Exit | None:
     return None
 
 
-def _phase(status: Raw, container: Raw, ended: observation.Exit | None) -> observation.Phase:
+def _phase(status: Raw, state: Raw, ended: observation.Exit | None) -> observation.Phase:
     if ended is not None:
         succeeded = ended.code == 0
         return observation.Phase.SUCCEEDED if succeeded else observation.Phase.FAILED
     phase = status.get("phase")
     if phase == observation.Phase.SUCCEEDED:
         return observation.Phase.SUCCEEDED
-    if container.get("running") is not None or (
-        phase == observation.Phase.RUNNING and not container
-    ):
+    if state.get("running") is not None or (phase == observation.Phase.RUNNING and not state):
         return observation.Phase.RUNNING
     return observation.Phase.PENDING
 
 
-def _disrupted(status: Raw) -> bool:
-    return status.get("reason") in _TAKEN or any(
-        condition.get("type") == _DISRUPTION and condition.get("status") == "True"
-        for condition in status.get("conditions") or ()
-    )
+def _disruption(status: Raw) -> Raw:
+    """Return the condition DisruptionTarget, empty unless it is true."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == _DISRUPTION and condition.get("status") == "True":
+            disruption: Raw = condition
+            return disruption
+    return {}
 
 
 def workload(item: Raw) -> observation.Workload:

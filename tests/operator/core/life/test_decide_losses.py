@@ -41,7 +41,7 @@ def test_the_counts_of_failures_outlast_the_pods() -> None:
 
 
 def test_a_pod_that_is_deleted_terminates_until_it_has_ended() -> None:
-    world = builders.a_world(chief=1, worker=2)
+    world = builders.a_world(trainer=True, chief=1, worker=2)
     world.run()
     world.settle()
     world.update("job-worker-0", deleting=True)

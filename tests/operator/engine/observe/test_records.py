@@ -93,15 +93,16 @@ def test_an_exit_carries_code_reason_message_and_time() -> None:
     assert not pod.disrupted
 
 
-def test_an_evicted_pod_was_taken_by_the_cluster() -> None:
+def test_an_evicted_pod_keeps_the_words_of_its_node() -> None:
     pod = _seen(phase="Failed", reason="Evicted", message="low on memory")
     assert pod.exit == observation.Exit(-1, "Evicted", "low on memory", None)
-    assert pod.disrupted
+    assert (pod.reason, pod.message) == ("Evicted", "low on memory")
 
 
 def test_a_disruption_target_is_seen_while_the_pod_still_runs() -> None:
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
-    assert _seen(phase="Running", conditions=[condition]).disrupted
+    pod = _seen(phase="Running", conditions=[{**condition, "message": "preempting"}])
+    assert (pod.disrupted, pod.reason, pod.message) == (True, condition["reason"], "preempting")
     assert not _seen(phase="Running", conditions=[{**condition, "status": "False"}]).disrupted
 
 

@@ -194,6 +194,7 @@ async def _all_events() -> set[tuple[str, str]]:
         await world.vanish("digits-worker-1")
         await world.start_pods()
         await world.end("digits-worker-0", 1)
+        await world.engine.settle(seconds=10)
         await world.start_pods()
         await world.end("digits-worker-0", 1)
     seen += world.events()
@@ -256,8 +257,9 @@ async def test_each_restart_of_a_replica_alone_is_reported() -> None:
     world = small_world.World()
     async with world.running(objects.job(tfReplicaSpecs=SERVERS)):
         await world.start_pods()
-        for _ in range(3):
+        for pause in (0, 10, 20):
             await world.vanish("digits-worker-1")
+            await world.engine.settle(seconds=pause)
             await world.start_pods()
         assert world.status["attempt"] == 1
         assert world.events().count(("Warning", "ReplicaLost")) == 3

@@ -1,0 +1,61 @@
+"""The table of docs/reference/ends.md: how a pod can end."""
+
+from collections.abc import Iterable
+
+from testing import pages
+from testing.operator import ends as examples
+from tfparallel_operator.api import policies
+from tfparallel_operator.core import ends, remedies
+from tfparallel_operator.core.life import failure
+from tfparallel_operator.engine.observe import records
+
+
+def table() -> str:
+    """Return a row for each way, in the order in which they are tried."""
+    rows = []
+    for end in ends.TABLE:
+        paid = end.cause is None or end.cause.bounded
+        first = end.cause is policies.Cause.INFRASTRUCTURE
+        rows.append(
+            (
+                f'<a id="{end.name}"></a>{end.meaning}',
+                _signs(end),
+                "by `restartPolicy`" if end.cause is None else f"`{end.cause}`",
+                "`restarts.failure`" if paid else "`restarts.disruption`",
+                "from the first" if first else "from the second",
+                remedies.BY_END.get(end.name) or _remedy_of_words(end),
+                end.source,
+            )
+        )
+    head = ("what happened", "what Kubernetes writes", "cause", "counter", "pause", "what to do")
+    return pages.table((*head, "source"), rows)
+
+
+def _signs(end: ends.End) -> str:
+    """Say what of a pod's status a row looks at."""
+    signs = [f"reason {_either(end.reasons)}"] if end.reasons else []
+    if end.begins:
+        signs.append(f"message {_either(f'{begin.rstrip()} …' for begin in end.begins)}")
+    if end.disrupted is not None:
+        signs.append("`DisruptionTarget`" if end.disrupted else "no `DisruptionTarget`")
+    if end.deleting:
+        signs.append("`deletionTimestamp`")
+    if end.container_reasons:
+        signs.append(f"container: reason {_either(end.container_reasons)}")
+    if end.codes:
+        signs.append(f"exit code {_either(str(int(code)) for code in end.codes)}")
+    if end.of_source:
+        signs.append("of the init container `tfparallel-source`")
+    return ", ".join(signs) or "any other exit code"
+
+
+def _either(words: Iterable[str]) -> str:
+    return " or ".join(f"`{word}`" for word in words)
+
+
+def _remedy_of_words(end: ends.End) -> str:
+    """Return the remedy that follows from the words of an example, or from the exit code."""
+    pod = records.pod(examples.pod(end.name, examples.EXAMPLES[end.name][0]))
+    if pod is None or end is ends.EXITED:
+        return "See [exit codes](reasons.md#exit-codes)." if end is ends.EXITED else ""
+    return failure.Loss(pod.replica, policies.Cause.STALL, pod.exit, pod=pod).remedy

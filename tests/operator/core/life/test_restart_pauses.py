@@ -1,0 +1,168 @@
+"""Restarts that come quickly one after another: whatever the cause, they wait for longer."""
+
+import datetime
+from typing import Any
+
+import pytest
+
+from testing.operator import builders
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import observation
+from tfparallel_operator.core.life import failure, pace
+from tfparallel_operator.core.status import conditions
+from tfparallel_trainer.contract import exits
+
+
+def running(**job: Any) -> builders.World:
+    world = builders.a_world(**job)
+    world.run()
+    world.settle()
+    return world
+
+
+def report(world: builders.World) -> None:
+    world.advance(2)
+    latest = job_status.ProgressStatus(step=3, last_update_time=world.now)
+    world.job = world.job.model_copy(
+        update={"status": world.status.model_copy(update={"progress": latest})}
+    )
+    world.settle()
+
+
+def delete(world: builders.World) -> None:
+    del world.pods["job-worker-0"]
+
+
+def preempt(world: builders.World) -> None:
+    world.update("job-worker-0", disrupted=True, reason="PreemptionByScheduler")
+    world.exit("job-worker-0", 143)
+
+
+def evict(world: builders.World) -> None:
+    low = "The node was low on resource: memory. "
+    world.update("job-worker-0", disrupted=True, reason="Evicted", message=low)
+    world.exit("job-worker-0", 137)
+
+
+def reboot(world: builders.World) -> None:
+    lost = observation.Exit(137, "ContainerStatusUnknown", "", world.now)
+    world.update("job-worker-0", phase=observation.Phase.FAILED, exit=lost)
+
+
+def ask(world: builders.World) -> None:
+    world.exit("job-worker-0", exits.TENSORFLOW_RESTART)
+
+
+def lose(world: builders.World, how: Any = delete) -> float:
+    """Lose the worker, and return how many seconds its next attempt waited."""
+    how(world)
+    before = world.now
+    world.settle()
+    world.run()
+    world.settle()
+    return (world.now - before).total_seconds()
+
+
+@pytest.mark.parametrize("how", [delete, preempt, evict, reboot])
+def test_disruptions_that_come_at_once_wait_for_longer_each_time(how: Any) -> None:
+    world = running(worker=1, run_policy={"backoffLimit": 0})
+    assert [lose(world, how) for _ in range(8)] == [0, 10, 20, 40, 80, 160, 300, 300]
+    assert world.status.restarts.failure == 0
+
+
+@pytest.mark.parametrize("how", [delete, preempt, evict, reboot, ask])
+def test_the_first_disruption_after_progress_does_not_wait(how: Any) -> None:
+    world = running(worker=1, run_policy={"backoffLimit": 0})
+    for _ in range(3):
+        lose(world, how)
+    report(world)
+    assert [lose(world, how) for _ in range(3)] == [0, 10, 20]
+
+
+def test_ten_minutes_of_an_attempt_are_progress() -> None:
+    world = running(worker=1)
+    for _ in range(4):
+        lose(world)
+    world.now += pace.LONG_RUN
+    assert [lose(world) for _ in range(2)] == [0, 10]
+
+
+def test_a_job_that_is_resumed_begins_its_pauses_from_zero() -> None:
+    world = running(worker=1)
+    for _ in range(4):
+        lose(world)
+    world.edit(suspend=True)
+    world.settle()
+    world.edit(suspend=False)
+    world.settle()
+    assert lose(world) == 0
+
+
+def test_failures_that_turn_out_to_be_disruptions_wait_as_well() -> None:
+    world = running(chief=1, worker=1, run_policy={"backoffLimit": 2})
+    pauses = []
+    for _ in range(5):
+        before = world.now
+        world.exit("job-chief-0", 1)
+        world.step()
+        world.update("job-worker-0", disrupted=True, reason="PreemptionByScheduler")
+        world.step()
+        world.settle()
+        pauses.append((world.now - before).total_seconds())
+        world.run()
+        world.settle()
+    assert pauses == [0, 10, 20, 40, 80]
+    assert (world.status.restarts.failure, world.status.restarts.disruption) == (0, 5)
+
+
+def test_a_replica_that_is_lost_during_a_pause_does_not_prolong_it() -> None:
+    world = running(chief=1, ps=1, worker=3)
+    for _ in range(3):
+        lose(world)
+    del world.pods["job-worker-0"]
+    world.step()
+    begins_at = world.status.attempt_time
+    assert begins_at == world.now + datetime.timedelta(seconds=40)
+    world.advance(30)
+    del world.pods["job-worker-1"]
+    world.step()
+    assert world.status.attempt_time == begins_at
+    world.settle()
+    assert world.now == begins_at
+    assert {"job-worker-0", "job-worker-1"} <= {*world.pods}
+
+
+def test_a_program_may_ask_to_run_again_as_often_as_it_makes_progress() -> None:
+    world = running(worker=1, run_policy={"backoffLimit": 0})
+    for times in range(1, 21):
+        report(world)
+        assert lose(world, ask) == 0
+        assert world.status.restart_causes == {"Disruption": times}
+    assert world.status.state is names.State.RUNNING
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+@pytest.mark.parametrize("code", exits.ASKED_TO_END)
+def test_a_program_that_only_asks_to_run_again_fails_in_the_end(code: int, limit: int) -> None:
+    world = running(worker=1, run_policy={"backoffLimit": limit})
+    runs = 0
+    while not conditions.finished(world.status):
+        runs += 1
+        lose(world, lambda world: world.exit("job-worker-0", code))
+        assert runs < 20
+    assert runs == failure.PATIENCE + limit + 1
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+
+
+def test_a_maintenance_notice_says_so() -> None:
+    world = running(chief=1, worker=1, run_policy={"backoffLimit": 0})
+    world.exit("job-worker-0", exits.TENSORFLOW_RESTART)
+    world.exit("job-chief-0", exits.Exit.PEER_LOST)
+    world.step()
+    restarting = conditions.find_true(world.status, names.Condition.RESTARTING)
+    assert restarting is not None
+    assert restarting.message == (
+        "job-worker-0 exited with code 42 (TensorFlow asks to be started again, after saving a"
+        " checkpoint); all replicas run again (a disruption). Nothing to do: the program resumes"
+        " from its checkpoint."
+    )

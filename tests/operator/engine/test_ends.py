@@ -1,0 +1,108 @@
+"""Ends of pods on a real API server: the test writes the statuses that the kubelet writes."""
+
+import datetime
+from typing import Any
+
+import pytest
+
+from testing.operator import ends as examples
+from testing.operator import harness, objects
+from tfparallel_operator.core import ends
+
+POD = "digits-chief-0"
+
+
+async def _start(place: harness.Place, attempt: int = 1) -> None:
+    await place.until_pods(POD, attempt=attempt)
+    await place.kubelet(POD, "Running", running={})
+    await place.until_state("Running")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pod-disk-limit",
+        "rejected-pressure",
+        "rejected-shutdown",
+        "node-pressure",
+        "node-shutdown",
+        "preemption",
+        "container-unknown",
+        "runtime-unknown",
+        "exit-asked",
+        "restarted-in-place",
+    ],
+)
+async def test_the_end_of_a_pod_is_counted_and_told(place: harness.Place, name: str) -> None:
+    [end] = [end for end in ends.TABLE if end.name == name]
+    status = examples.EXAMPLES[name][0]
+    async with place.operator():
+        await place.create_job(objects.job(workers=0))
+        await _start(place)
+        await place.write_status(POD, status)
+        after = await place.until_status("a second attempt", lambda job: job.get("attempt") == 2)
+        bounded = end.cause is None
+        assert after["restarts"] == {"failure": int(bounded), "disruption": int(not bounded)}
+        message = (await place.condition("Restarting"))["message"]
+        assert message.startswith(f"{POD} {end.words}")
+        assert status.get("message", "").strip().rstrip(".") in message
+        assert ("after 10 s" in message) == name.startswith("rejected")
+
+
+async def test_a_pod_that_passes_its_own_limit_each_time_fails_the_job(
+    place: harness.Place,
+) -> None:
+    [status] = examples.EXAMPLES["pod-disk-limit"]
+    async with place.operator():
+        await place.create_job(objects.job(workers=0, runPolicy={"backoffLimit": 1}))
+        for attempt in (1, 2):
+            await _start(place, attempt)
+            await place.write_status(POD, status)
+        await place.until_state("Failed")
+        failed = await place.condition("Failed")
+        assert failed["reason"] == "BackoffLimitExceeded"
+        assert "Pod ephemeral local storage usage exceeds the total limit" in failed["message"]
+        assert "ephemeral-storage of the role's containers" in failed["message"]
+
+
+async def test_a_pod_that_is_deleted_each_time_waits_for_longer(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job(objects.job(workers=0))
+        for attempt in (1, 2):
+            await _start(place, attempt)
+            place.kubectl("delete", "pod", POD, "--grace-period=0", "--force")
+        after = await place.until_status("a third attempt", lambda job: job.get("attempt") == 3)
+        assert after["restartsSinceProgress"] == 2
+        restarted = await place.condition("Restarting")
+        assert "after 10 s" in restarted["message"]
+        begins_at, restarted_at = map(
+            _time, (after["attemptTime"], restarted["lastTransitionTime"])
+        )
+        assert begins_at - restarted_at == datetime.timedelta(seconds=10)
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        examples.EXAMPLES["node-pressure"][1],
+        examples.EXAMPLES["node-shutdown"][1],
+        examples.EXAMPLES["preemption"][1],
+    ],
+    ids=["pressure", "shutdown", "preemption"],
+)
+async def test_a_chief_that_was_ended_and_exits_with_0_has_not_finished(
+    place: harness.Place, taken: dict[str, Any]
+) -> None:
+    async with place.operator():
+        await place.create_job(objects.job(workers=0))
+        await _start(place)
+        await place.write_status(POD, taken)
+        after = await place.until_status("a second attempt", lambda job: job.get("attempt") == 2)
+        assert after["restarts"] == {"failure": 0, "disruption": 1}
+        await _start(place, 2)
+        await place.end(POD, 0)
+        await place.until_state("Succeeded")
+
+
+def _time(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text)
