@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -68,6 +69,8 @@ class Launcher:
     """By the names of pods: how many times slower they run."""
     overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Variables of every process, which win over those of the job."""
+    key: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
+    """What the processes of the run prove to each other that they know."""
 
     def translate(self, manifest: decision.Manifest, config_maps: key_maps.KeyMaps) -> Translation:
         """Return what to start for a pod.
@@ -152,6 +155,7 @@ class Launcher:
         threads = str(max(1, _cores() // self.replicas))
         result = {**_DEFAULTS, **dict.fromkeys(_THREAD_LIMITS, threads), **result}
         result[environment.PROGRESS_SECONDS] = _REPORT_SECONDS
+        result[environment.JOB_KEY] = self.key
         result[environment.GRACE_SECONDS] = str(GRACE_SECONDS)
         devices = accelerators.count_gpus(container.resources.limits)
         if devices and environment.CPU_DEVICES not in values:

@@ -6,6 +6,7 @@ next one and the chief still do; a frozen peer or a lost node is left to the hea
 """
 
 import contextlib
+import ipaddress
 import signal
 import socket
 import threading
@@ -73,12 +74,19 @@ def limited(seconds: int = _JOIN_SECONDS) -> Iterator[None]:
 
 
 def listen(task: tasks.Task) -> socket.socket:
-    """Listen at this process's port; the kernel takes connections without our accepting them."""
-    _, _, port = task.address.rpartition(":")
-    both = socket.has_dualstack_ipv6()
+    """Listen at this process's port; the kernel takes connections without our accepting them.
+
+    A process whose address is on loopback listens there alone. Any other listens at all interfaces,
+    because only the network may know the address that it has for its peers.
+    """
     try:
+        host, port = endpoint(task)
+        if (loopback := _loopback(host)) is not None:
+            family = socket.AF_INET6 if loopback.version == 6 else socket.AF_INET
+            return socket.create_server((str(loopback), port), family=family, backlog=4096)
+        both = socket.has_dualstack_ipv6()
         return socket.create_server(
-            ("", int(port)),
+            ("", port),
             family=socket.AF_INET6 if both else socket.AF_INET,
             backlog=4096,
             dualstack_ipv6=both,
@@ -96,6 +104,7 @@ class Listener:
     def __init__(self, task: tasks.Task, name: str, take: Callable[[socket.socket], None]) -> None:
         self._task = task
         self._take = take
+        self._has_left = False
         self._listening = threading.Thread(target=self._accept, name=name, daemon=True)
 
     def __enter__(self) -> Self:
@@ -104,6 +113,7 @@ class Listener:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._has_left = True
         with contextlib.suppress(OSError):  # wakes the thread; the port is free when it has ended
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -113,8 +123,11 @@ class Listener:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:  # closed
-                return
+            except OSError:
+                if self._has_left:
+                    return
+                time.sleep(_PAUSE_SECONDS)  # too many open files, until some are closed
+                continue
             self._take(connection)
 
 
@@ -136,6 +149,17 @@ def endpoint(peer: tasks.Task) -> tuple[str, int]:
     """Host and port of a process; a ValueError if its address has no port."""
     host, _, port = peer.address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def _loopback(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address on loopback that a host stands for; None where it is another."""
+    if host == "localhost":
+        return ipaddress.IPv4Address("127.0.0.1")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:  # a name
+        return None
+    return address if address.is_loopback else None
 
 
 def unreachable(peer: tasks.Task) -> str:

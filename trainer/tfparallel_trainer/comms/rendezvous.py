@@ -2,10 +2,12 @@
 
 TensorFlow waits for a missing peer forever, silently, and holds Python's lock: no thread and no
 signal handler runs. So the processes meet first: each listens at its address, and every two get
-connected. A connection lasts as long as its processes, so its end shows that a peer has ended: to
-this process while it waits, to a small second program (`sentinel`) while TensorFlow starts.
+connected, by a greeting that no stranger can give. A connection lasts as long as its processes, so
+its end shows that a peer has ended: to this process while it waits, to a small second program
+(`sentinel`) while TensorFlow starts.
 """
 
+import collections
 import contextlib
 import os
 import socket
@@ -18,25 +20,32 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.comms import cluster, sentinel, tasks
+from tfparallel_trainer.comms import cluster, greeting, sentinel, tasks
 from tfparallel_trainer.contract import environment
 
 _PROBE_SECONDS = 2.0
 _ANSWER_SECONDS = 10.0
-_LONGEST = 256
+
+_MOST_GREETED = 256
+"""Connections that are greeted at once: of more, the one that has taken the longest is closed.
+
+A peer answers at once, and tries again where it is taken for a stranger."""
 
 
 def meet(
-    processes: tasks.Cluster, timeout_seconds: float, say: Callable[[str], None]
+    processes: tasks.Cluster,
+    timeout_seconds: float,
+    say: Callable[[str], None],
+    env: Mapping[str, str] = os.environ,
 ) -> "Rendezvous":
-    """Return when this process is connected with every peer.
+    """Return when this process is connected with every peer, by the key in its environment.
 
     Raises:
         StartTimeoutError: peers are missing at the limit; names them.
         PeerLostError: a peer was there and has ended.
         BadConfigurationError: this process's own port is taken.
     """
-    connections = Rendezvous(processes)
+    connections = Rendezvous(processes, env)
     if not processes.alone:
         try:
             with connections:
@@ -70,9 +79,12 @@ def resolver(processes: tasks.Cluster, addresses: Mapping[str, Sequence[str]]) -
 class Rendezvous(cluster.Listener):
     """Connections with peers; keep it until TensorFlow has started in all of them."""
 
-    def __init__(self, processes: tasks.Cluster) -> None:
+    def __init__(self, processes: tasks.Cluster, env: Mapping[str, str] = os.environ) -> None:
         super().__init__(processes.task, "rendezvous", self._meet)
         self._processes = processes
+        self._names = frozenset(peer.name for peer in processes.peers)
+        self._key = greeting.derive_key(env)
+        self._greeted: collections.deque[socket.socket] = collections.deque()
         self._sockets: dict[str, list[socket.socket]] = {}
         self._closed = False
         self._changing = threading.Lock()
@@ -103,11 +115,12 @@ class Rendezvous(cluster.Listener):
         except (OSError, ValueError) as error:
             return cluster.reason(error)
         try:
-            if connection.recv(_LONGEST) == _greeting(peer.name):
-                connection.sendall(self._processes.task.name.encode())
-                self._hold(peer.name, connection)
-                return ""
-            reason = "what answers there is no process that waits for this one"
+            own_name = self._processes.task.name
+            greeting.introduce(connection, own_name, peer.name, self._key, _PROBE_SECONDS)
+            self._hold(peer.name, connection)
+            return ""
+        except greeting.GreetingError:
+            reason = "what answers there is no process of this attempt of the job"
         except OSError as error:
             reason = cluster.reason(error)
         connection.close()
@@ -151,19 +164,25 @@ class Rendezvous(cluster.Listener):
                 self._sockets.setdefault(name, []).append(connection)
 
     def _meet(self, connection: socket.socket) -> None:
+        with self._changing:
+            self._greeted.append(connection)
+            if len(self._greeted) > _MOST_GREETED:
+                with contextlib.suppress(OSError):  # it has ended
+                    self._greeted[0].shutdown(socket.SHUT_RDWR)
+                self._greeted.rotate(-1)
         threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
 
     def _greet(self, connection: socket.socket) -> None:
-        """This side speaks first, so that nothing is ever said to a server of TensorFlow's."""
-        name = ""
-        with contextlib.suppress(OSError):
-            connection.settimeout(_ANSWER_SECONDS)
-            connection.sendall(_greeting(self._processes.task.name))
-            name = connection.recv(_LONGEST).decode(errors="replace")
-        if name in {peer.name for peer in self._processes.peers}:
-            self._hold(name, connection)
-        else:  # somebody looked whether the port is open
+        own_name = self._processes.task.name
+        try:
+            name = greeting.receive(connection, own_name, self._names, self._key, _ANSWER_SECONDS)
+        except (greeting.GreetingError, OSError):  # a stranger, or a look whether the port is open
             connection.close()
+        else:
+            self._hold(name, connection)
+        finally:
+            with self._changing:
+                self._greeted.remove(connection)
 
 
 def _keep_server(extended: Any) -> None:
@@ -176,12 +195,8 @@ def _keep_server(extended: Any) -> None:
     type(extended)._enable_check_health = False  # the coordination service notices lost peers
 
 
-def _greeting(name: str) -> bytes:
-    return f"tfparallel {name}".encode()
-
-
 def _ended(connection: socket.socket) -> bool:
-    """Whether the other side is gone; it never says more than its name."""
+    """Whether the other side is gone; it says nothing after its greeting."""
     connection.setblocking(False)
     try:
         return connection.recv(1) == b""

@@ -25,6 +25,9 @@ ATTEMPT = "TFPARALLEL_ATTEMPT"
 JOB_UID = "TFPARALLEL_JOB_UID"
 """Uid of the job: tells a job apart from an earlier one of the same name."""
 
+JOB_KEY = "TFPARALLEL_JOB_KEY"
+"""What the processes of a job prove to each other that they know; absent: the job's uid."""
+
 PROGRESS_URL = "TFPARALLEL_PROGRESS_URL"
 """Where the coordinator POSTs its progress; absent: it does not."""
 
