@@ -178,6 +178,10 @@ class World:
             self.events += outcome.events
         return bool(actions) or outcome.delete_job
 
+    def begin(self) -> None:
+        """Write the first status of a job of which nothing can be created."""
+        self.carry_out(dataclasses.replace(self.decide(), starts=False, creations=()))
+
     def settle(self) -> None:
         """Decide until nothing is left to do; deleted pods vanish at once."""
         for _ in range(20):

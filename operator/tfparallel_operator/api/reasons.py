@@ -37,7 +37,8 @@ CONDITIONS: Mapping[names.Condition, str] = {
     names.Condition.RESTARTING: "The operator restarts replicas, and not all of them run yet.",
     names.Condition.TRAINING_STALLED: "Training reported progress, then made none for"
     " `runPolicy.stallDeadlineSeconds`.",
-    names.Condition.CREATION_REFUSED: "The API server refuses pods. The operator tries again.",
+    names.Condition.CREATION_REFUSED: "The job cannot get pods. The message says why, and"
+    " who has to act. The operator tries again.",
     names.Condition.SUCCEEDED: "The job succeeded.",
     names.Condition.FAILED: "The job failed and does not run again.",
 }
@@ -97,9 +98,19 @@ REASONS: Mapping[names.Reason, Explanation] = {
     names.Reason.TOO_MANY_REQUESTS: _warning(
         "The API server is busy, and said when to try again.", "Wait."
     ),
+    names.Reason.SERVER_UNAVAILABLE: _warning(
+        "The API server fails or does not answer when it is to create an object of the job, often"
+        " because a webhook does not answer it. The message is the server's.",
+        "Have an administrator repair what the message names: the operator tries again by itself.",
+    ),
     names.Reason.ADMISSION_DENIED: _warning(
         "A webhook, a policy, or a missing service account refuses pods. The message is theirs.",
         "Change what the message names.",
+    ),
+    names.Reason.DEFAULTS_CONFLICT: _warning(
+        "What the cluster adds to a pod, such as defaults of a LimitRange, makes it invalid. The"
+        " message is the API server's.",
+        "Set `resources` of the role, or have the LimitRange or webhook corrected.",
     ),
     names.Reason.HOST_PORTS_TAKEN: _warning(
         "Other jobs with `hostNetwork` use the ports that this job needs.",
@@ -148,7 +159,8 @@ REASONS: Mapping[names.Reason, Explanation] = {
     ),
     names.Reason.SPEC_CORRECTED: Explanation("The operator can use the manifest again."),
     names.Reason.INVALID_TEMPLATE: _warning(
-        "The API server refused a pod of the template for good. The message is its own.",
+        "The API server refused a pod of the template. The message is its own. The job fails,"
+        " unless the API server accepted pods of the role before.",
         "Correct the field of the template that the message names.",
     ),
     names.Reason.NAME_CONFLICT: _warning(

@@ -187,9 +187,14 @@ class InvalidJob:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """A create that the API server refused."""
+    """What keeps a job from objects that it needs."""
 
     reason: names.Reason
     message: str
+    """Why: the API server's sentence, or what holds a name."""
     final: bool = True
-    """Whether the job cannot run as it is; else the create is tried again later."""
+    """Whether the spec is at fault; else the create is tried again later."""
+    objects: tuple[str, ...] = ()
+    """Those objects, as kubectl names them: `pod/digits-chief-0`. Empty: the sentence has them."""
+    role: str = ""
+    """The lower-case role of a pod."""

@@ -215,6 +215,26 @@ _ROWS = {
         " the template."
     ),
     # Quotas, rights and admission.
+    r'failed calling webhook "(?P<name>[^"]+)".*x509': (
+        "Have an administrator renew the certificate of webhook {name}, or correct caBundle in its"
+        " configuration."
+    ),
+    r'failed calling webhook "(?P<name>[^"]+)"': (
+        "Have an administrator repair webhook {name}, or delete its configuration: `kubectl get"
+        " mutatingwebhookconfigurations,validatingwebhookconfigurations` lists them."
+    ),
+    r"what the cluster adds .* makes the pod invalid": (
+        "Set resources of the role, or have the LimitRange or webhook corrected:"
+        " `kubectl describe limitrange` shows defaults."
+    ),
+    r"(?:maximum|minimum) \S+ usage per (?:Container|Pod)": (
+        "Change resources of the role, or have the LimitRange changed: `kubectl describe"
+        " limitrange` shows its bounds."
+    ),
+    r"unable to validate against any security context constraint": (
+        "Clear securityContext by jobs.podDefaults of the chart, or grant the service account an"
+        " SCC: `oc adm policy add-scc-to-user nonroot-v2 -z NAME`."
+    ),
     r"exceeded quota: (?P<name>[\w.-]+)": (
         "Ask for less, delete jobs that have ended, or have the quota raised:"
         " `kubectl describe quota {name}` shows its use."

@@ -155,7 +155,8 @@ def test_a_job_may_be_created_suspended() -> None:
 
 
 def test_a_refused_template_is_a_condition_until_the_spec_changes() -> None:
-    world = builders.a_world(worker=1)
+    world = builders.World(builders.a_job(worker=1))
+    world.begin()
     refusal = observation.Refusal(names.Reason.INVALID_TEMPLATE, "spec.containers: Required")
     world.step(refusal=refusal)
     world.settle()
@@ -164,6 +165,30 @@ def test_a_refused_template_is_a_condition_until_the_spec_changes() -> None:
     world.settle()
     assert builders.state_of(world) is names.State.PENDING
     assert world.status.attempt == 2
+
+
+def test_a_template_that_was_accepted_before_is_tried_again() -> None:
+    world = builders.a_world(chief=1, worker=1)
+    world.run()
+    world.settle()
+    world.exit("job-worker-0", 75)
+    world.settle()
+    words = "spec.containers[0].resources: Invalid value"
+    refusal = observation.Refusal(names.Reason.INVALID_TEMPLATE, words, role="worker")
+    world.step(refusal=refusal)
+    assert builders.truth(world, names.Condition.FAILED) is None
+    assert builders.truth(world, names.Condition.CREATION_REFUSED) == ("True", "InvalidTemplate")
+
+
+def test_a_template_is_final_though_pods_of_another_role_were_accepted() -> None:
+    world = builders.World(builders.a_job(chief=1, worker=1))
+    world.step(writes=4)
+    assert list(world.pods) == ["job-chief-0"]
+    world.step(writes=1)
+    assert world.status.replicas["Chief"].seen == "0"
+    refusal = observation.Refusal(names.Reason.INVALID_TEMPLATE, "no image", role="worker")
+    world.step(refusal=refusal)
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "InvalidTemplate")
 
 
 def rejected(message: str, generation: int, status: job_status.JobStatus) -> decision.Decision:

@@ -11,6 +11,28 @@ from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import exits
 
 WORDS = {
+    "dead webhook": (
+        'Internal error occurred: failed calling webhook "pods.example.com": failed to call'
+        ' webhook: Post "https://127.0.0.1:9/mutate": connect: connection refused',
+        "repair webhook pods.example.com, or delete its configuration",
+    ),
+    "expired certificate of a webhook": (
+        'Internal error occurred: failed calling webhook "pods.example.com": failed to call'
+        ' webhook: Post "https://hooks/mutate": tls: failed to verify certificate: x509:'
+        " certificate has expired or is not yet valid",
+        "renew the certificate of webhook pods.example.com",
+    ),
+    "bounds of a LimitRange": (
+        'pods "digits-chief-0" is forbidden: maximum memory usage per Container is 512Mi, but limit'
+        " is 1Gi",
+        "have the LimitRange changed",
+    ),
+    "security context constraints": (
+        'pods "digits-chief-0" is forbidden: unable to validate against any security context'
+        ' constraint: [provider "restricted-v2": .spec.containers[0].runAsUser: Invalid value:'
+        " 65532: must be in the ranges: [1000680000, 1000689999]]",
+        "jobs.podDefaults of the chart, or grant the service account an SCC",
+    ),
     "gpus": (
         "Unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu. no new claims to"
         " deallocate, preemption: 0/4 nodes are available: 4 No preemption victims found for"

@@ -2,9 +2,10 @@
 
 import datetime
 
-from tfparallel_operator.api import job_status, policies, types
-from tfparallel_operator.core import context, observation, replicas, view, waits
+from tfparallel_operator.api import job_status, names, policies, types
+from tfparallel_operator.core import context, observation, remedies, replicas, view, waits
 from tfparallel_operator.core.life import completion, failure, pace
+from tfparallel_operator.core.status import conditions
 
 
 def earliest(*times: datetime.datetime | None) -> datetime.datetime | None:
@@ -43,7 +44,12 @@ def _find_pending(view: view.View, status: job_status.JobStatus) -> failure.Loss
     waiting = _list_waiting(view)
     pods = [view.current[replica] for replica in waiting if replica in view.current]
     pod = min(pods, key=lambda pod: waits.weigh(pod.waiting, pod.node), default=None)
-    first, why = (pod.replica, f": {pod.waiting}") if pod and pod.waiting else (waiting[0], "")
+    refused = conditions.find_true(status, names.Condition.CREATION_REFUSED)
+    first, why = waiting[0], ""
+    if refused is not None:
+        why = f": {remedies.split(refused.message)[0]}"
+    elif pod and pod.waiting:
+        first, why = pod.replica, f": {pod.waiting}"
     seconds = view.layout.job.spec.run_policy.pending_deadline_seconds
     sentence = f"does not run {seconds} s after it should (runPolicy.pendingDeadlineSeconds){why}"
     cause, of_gang = policies.Cause.PENDING_TOO_LONG, view.is_waiting_gang

@@ -6,6 +6,7 @@ import datetime
 import functools
 import gc
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from tfparallel_operator.api import load, names, types
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decide, decision, layout, observation
 from tfparallel_operator.core.life import spec_validity
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine.observe import flavors, host_ports, jobs, records, specs, waits
 from tfparallel_operator.engine.telemetry import logs, metrics
 from tfparallel_operator.engine.workqueue import queue, timers
@@ -26,7 +28,7 @@ CONFLICT_SECONDS = 0.05
 """When to look again at a job that changed under a decision: at once, but not in a tight loop."""
 
 UNANSWERED_SECONDS = 30.0
-"""Longest pause after a write without an answer, which says nothing about the job.
+"""Longest pause after a write that the API server failed at, which says nothing about the job.
 
 Where many answers are lost, each look at a large job loses some.
 """
@@ -34,8 +36,19 @@ Where many answers are lost, each look at a large job loses some.
 LARGE_JOB = 200
 """Replicas or pods above which a job is decided in a thread: five thousand take half a second."""
 
+_MAY_PASS = names.Reason.SERVER_UNAVAILABLE
+"""What one failure of the API server is no news of: it is said if the next try fails, too."""
+
 BLOCKED_SECONDS = 2.0
 """When to look again at a name that is still taken; its deletion is watched besides."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Pause:
+    """Until when nothing is created for a job, and for which generation of its spec."""
+
+    until: datetime.datetime
+    generation: int
 
 
 class Reconciler:
@@ -54,7 +67,7 @@ class Reconciler:
         self._host_ports = host_ports.HostPorts(engine.jobs)
         self._waits = waits.Waits(engine.api, engine.timers, engine.clock)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
-        self._create_from: dict[queue.Key, datetime.datetime] = {}
+        self._pauses: dict[queue.Key, _Pause] = {}
         self._specs = specs.Specs(engine.api)
         self._large = asyncio.Lock()
 
@@ -96,25 +109,40 @@ class Reconciler:
         outcome = await self._apply(body, decided)
         if outcome.started or (outcome == apply.DONE and decided.creations):
             self._forget(key)
-        if outcome.refusal is None:
+        refusal = outcome.refusal
+        if refusal is None:
             return outcome
-        if not outcome.refusal.final:
-            self._postpone(key, outcome)
         newest = self._jobs.get(key) or body
-        decided = await self._decide(newest, outcome.refusal, admission, words)
-        answer = await self._apply(newest, decided)
-        return answer if outcome.refusal.final else outcome
+        decided = await self._decide(newest, refusal, admission, words)
+        if conditions.finished(decided.status):
+            return await self._apply(newest, decided)
+        is_persistent = key in self._pauses or refusal.reason is not _MAY_PASS
+        self._postpone(newest, refusal, outcome.retry_after)
+        if is_persistent:
+            await self._apply(newest, decided)
+        return outcome
 
-    def _postpone(self, key: queue.Key, outcome: apply.Outcome) -> None:
+    def _postpone(
+        self, body: jobs.Body, refusal: observation.Refusal, retry_after: float | None
+    ) -> None:
         """Leave the job's creations alone for a while; the rest of its life goes on."""
-        pause = max(self._refusals.failed(key), outcome.retry_after or 0.0)
+        key = jobs.key_of(body)
+        longest = UNANSWERED_SECONDS if refusal.reason is _MAY_PASS else math.inf
+        pause = max(self._refusals.failed(key, longest), retry_after or 0.0)
         until = self._clock() + datetime.timedelta(seconds=pause)
-        self._create_from[key] = until
+        self._pauses[key] = _Pause(until, body["metadata"]["generation"])
         self._timers.set(key, until)
+
+    def _find_pause(self, body: jobs.Body) -> datetime.datetime | None:
+        """Return until when nothing is created for a job; a spec that was edited is tried now."""
+        pause = self._pauses.get(jobs.key_of(body))
+        is_over = pause is None or self._clock() >= pause.until
+        is_edited = pause is not None and pause.generation != body["metadata"]["generation"]
+        return None if pause is None or is_over or is_edited else pause.until
 
     def _forget(self, key: queue.Key) -> None:
         self._refusals.succeeded(key)
-        self._create_from.pop(key, None)
+        self._pauses.pop(key, None)
 
     async def _apply(self, body: jobs.Body, decided: decision.Decision) -> apply.Outcome:
         with logs.about(attempt=decided.status.attempt):
@@ -140,13 +168,13 @@ class Reconciler:
         except load.SpecError as error:
             has_pods = bool(self._children.of(owner).pods)
             job = await self._specs.invalid(body, error, has_pods=has_pods)
-        create_from = self._create_from.get(jobs.key_of(body))
-        may_create = create_from is None or self._clock() >= create_from
+        paused_until = self._find_pause(body)
 
         def observe() -> Callable[[], decision.Decision]:
             children = self._children.of(owner)
             pods = waits.explain(children.pods, words)
-            seen = {**admission, "pods": pods, "host_port": port, "may_create": may_create}
+            seen = {**admission, "pods": pods, "host_port": port}
+            seen["may_create"] = paused_until is None
             children = dataclasses.replace(children, **seen)
             now, settings = self._clock().replace(microsecond=0), self._engine.settings
             return functools.partial(decide.decide, job, children, now, settings, refusal)
@@ -155,8 +183,8 @@ class Reconciler:
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.
             self._timers.set(jobs.key_of(body), decided.wake_at)
-        if create_from is not None and not may_create:
-            self._timers.set(jobs.key_of(body), create_from)
+        if paused_until is not None:
+            self._timers.set(jobs.key_of(body), paused_until)
             return dataclasses.replace(decided, creations=())
         return decided
 

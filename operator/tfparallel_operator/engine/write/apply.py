@@ -20,8 +20,6 @@ T = TypeVar("T")
 MAX_WRITES = 16
 """Writes for one job at the same time."""
 
-_TOO_MANY = 429
-
 _MAY_STILL_WRITE = (
     ". If the node has lost its network alone, the command may still run and write files: make it"
     " compare TFPARALLEL_ATTEMPT"
@@ -80,7 +78,11 @@ class Applier:
         """
         if decided.starts:
             self._check_newest(body)
-            outcome = await self._create(decided.creations)
+            try:
+                outcome = await self._create(decided.creations)
+            except errors.ApiError:
+                await self._write_status(body, decided)  # Its deadlines count from now on.
+                raise
             if outcome == DONE:
                 return STARTED
         written = await self._write_status(body, decided)
@@ -191,7 +193,7 @@ class Applier:
         except errors.Invalid as error:
             if resource == resources.WORKLOADS:  # Its labels may be corrected, unlike a spec.
                 return Outcome(refusals.refused(str(error)), error.retry_after)
-            return Outcome(refusals.invalid(manifest, str(error)))
+            return Outcome(refusals.invalid(manifest, error), error.retry_after)
         except errors.NotFound as error:
             if resource not in (*resources.POD_GROUPS, resources.WORKLOADS):
                 raise
@@ -199,10 +201,7 @@ class Applier:
         except errors.Refused as error:
             return Outcome(refusals.refused(str(error)), error.retry_after)
         except errors.Unavailable as error:
-            if error.status != _TOO_MANY:
-                raise
-            refusal = observation.Refusal(names.Reason.TOO_MANY_REQUESTS, str(error), final=False)
-            return Outcome(refusal, error.retry_after)
+            return Outcome(refusals.unavailable(manifest, error), error.retry_after)
         if is_brief:
             created = {**manifest, "metadata": created["metadata"]}
         return self._learn(resource, created)

@@ -1,17 +1,57 @@
 """Sentences for creates that the API server refuses."""
 
-from tfparallel_operator.api import names
+import re
+from typing import Any
+
+from tfparallel_operator.api import names, pods, quantities
+from tfparallel_operator.api_server import errors
 from tfparallel_operator.core import decision, observation
 from tfparallel_trainer.contract import documentation
 
+_TOO_MANY = 429
 
-def invalid(manifest: decision.Manifest, sentence: str) -> observation.Refusal:
-    """Say that the API server can never take an object."""
+
+_STEP = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
+"""One step of a field's path: an index or key in brackets, or a name."""
+
+
+def invalid(manifest: decision.Manifest, error: errors.Invalid) -> observation.Refusal:
+    """Say that the API server cannot take an object, and whether the spec is at fault."""
+    sentence = str(error)
     if manifest["kind"] != "Pod":
         return observation.Refusal(names.Reason.INVALID_SPEC, sentence)
     role = manifest["metadata"]["labels"][names.LABEL_ROLE]
+    if error.causes and all(_is_of_cluster(manifest, cause.field) for cause in error.causes):
+        adds = "what the cluster adds, such as defaults of a LimitRange, makes the pod invalid"
+        reason, objects = names.Reason.DEFAULTS_CONFLICT, (_name(manifest),)
+        return observation.Refusal(
+            reason, f"{adds}: {sentence}", final=False, objects=objects, role=role
+        )
     message = f"the API server refused the pod of the template of role {role}: {sentence}"
-    return observation.Refusal(names.Reason.INVALID_TEMPLATE, message)
+    return observation.Refusal(names.Reason.INVALID_TEMPLATE, message, role=role)
+
+
+def _is_of_cluster(manifest: decision.Manifest, field: str) -> bool:
+    """Whether a field that the API server refuses is right, or no item, in what it was sent.
+
+    The API server compares requests with limits, which a LimitRange may have added. Webhooks add
+    containers and volumes.
+    """
+    value: Any = manifest
+    for index, name in _STEP.findall(field):
+        if isinstance(value, list) and index.isdecimal():
+            if int(index) >= len(value):
+                return True
+            value = value[int(index)]
+        elif isinstance(value, dict) and name == "resources":
+            resources = pods.Resources.model_validate(value.get("resources") or {})
+            compares = field.endswith(".resources.requests")  # Its keys have fields of their own.
+            return compares and not any(quantities.find_problems((), resources))
+        elif isinstance(value, dict) and (index or name) in value:
+            value = value[index or name]
+        else:
+            return False
+    return False
 
 
 def not_installed(manifest: decision.Manifest) -> observation.Refusal:
@@ -40,6 +80,19 @@ def refused(sentence: str) -> observation.Refusal:
     elif "no PriorityClass with name" in sentence:
         reason = names.Reason.PRIORITY_CLASS_NOT_FOUND
     return observation.Refusal(reason, sentence, final=False)
+
+
+def unavailable(manifest: decision.Manifest, error: errors.Unavailable) -> observation.Refusal:
+    """Say that the API server, or a webhook that it asks, fails at a create."""
+    reason = names.Reason.SERVER_UNAVAILABLE
+    if error.status == _TOO_MANY:
+        reason = names.Reason.TOO_MANY_REQUESTS
+    return observation.Refusal(reason, str(error), final=False, objects=(_name(manifest),))
+
+
+def _name(manifest: decision.Manifest) -> str:
+    """Return an object as kubectl names it."""
+    return f"{manifest['kind'].lower()}/{manifest['metadata']['name']}"
 
 
 def foreign_claim(manifest: decision.Manifest) -> observation.Refusal:

@@ -280,6 +280,35 @@ def test_a_refusal_for_now_is_reported_once_and_the_job_goes_on() -> None:
     assert "quota" not in running_.message
 
 
+def test_another_refusal_for_the_same_reason_is_news() -> None:
+    world = builders.World(builders.a_job(worker=2))
+    world.step(writes=1)
+    for words in ("policy a denied request", "policy b denied request"):
+        refusal = observation.Refusal(names.Reason.ADMISSION_DENIED, words, final=False)
+        world.step(refusal=refusal)
+        condition = conditions.find(world.status, names.Condition.CREATION_REFUSED)
+        assert condition is not None
+        assert words in condition.message
+        assert words in world.events[-1].message
+
+
+def test_a_pending_deadline_says_what_keeps_pods_from_being_created() -> None:
+    policy = {"pendingDeadlineSeconds": 60}
+    world = builders.World(builders.a_job(worker=1, run_policy=policy))
+    world.begin()
+    words = 'Internal error occurred: failed calling webhook "pods.example.com": no answer'
+    failing = observation.Refusal(
+        names.Reason.SERVER_UNAVAILABLE, words, final=False, objects=("pod/job-worker-0",)
+    )
+    world.step(refusal=failing)
+    world.advance(60)
+    world.step(writes=1)
+    failed = conditions.find(world.status, names.Condition.FAILED)
+    assert failed is not None
+    assert failed.reason == names.Reason.PENDING_DEADLINE_EXCEEDED
+    assert words in failed.message
+
+
 def test_while_pods_are_refused_the_running_condition_says_why() -> None:
     world = builders.World(builders.a_job(worker=1))
     world.step(writes=1)

@@ -1,7 +1,7 @@
 """Events: which are written, of which type, and that repeats are not."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from testing.operator import memory_api, objects, scenarios, small_world
@@ -20,9 +20,14 @@ class RefusingApi(memory_api.MemoryApi):
     """Refuses pods in words that are different each time."""
 
     def __init__(
-        self, kind: type[errors.ApiError], words: str = "exceeded quota", status: int = 0
+        self,
+        kind: type[errors.ApiError],
+        words: str = "exceeded quota",
+        status: int = 0,
+        fields: Sequence[str] = (),
     ) -> None:
         super().__init__()
+        self._fields = fields
         self._refuse: type[errors.ApiError] | None = kind
         self._words, self._status = words, status
         self.refused = itertools.count()
@@ -37,7 +42,8 @@ class RefusingApi(memory_api.MemoryApi):
         if resource == resources.PODS and self._refuse is not None:
             name, used = manifest["metadata"]["name"], next(self.refused)
             message = f"pods {name!r} is forbidden: {self._words}: used: pods={used}"
-            raise self._refuse(message, status=self._status)
+            causes = tuple(errors.Cause(field, self._words) for field in self._fields)
+            raise self._refuse(message, status=self._status, causes=causes)
         return await super().create(resource, namespace, manifest, **more)
 
 
@@ -68,6 +74,8 @@ REFUSALS = (
     RefusingApi(errors.Refused, "no PriorityClass with name big was found"),
     RefusingApi(errors.Refused, "violates PodSecurity"),
     RefusingApi(errors.Unavailable, "too many requests", 429),
+    RefusingApi(errors.Unavailable, "failed calling webhook", 500),
+    RefusingApi(errors.Invalid, "above limit", 422, ["spec.containers[0].resources.requests"]),
 )
 
 
@@ -99,7 +107,7 @@ async def _all_refusals() -> list[tuple[str, str]]:
     for api in REFUSALS:
         world = small_world.World(api)
         async with world.running(objects.job()):
-            pass
+            await world.engine.settle(seconds=2)
         seen += world.events()
 
     world = small_world.World(WithoutGangsApi())

@@ -1,0 +1,181 @@
+"""What keeps pods from being created, on a real API server: said on the job, and tried again."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from testing import waiting
+from testing.operator import harness, objects
+from tfparallel_operator.api_server import resources
+
+LIMITS = resources.Resource("v1", "limitranges")
+WEBHOOKS = resources.Resource("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations")
+
+
+@contextlib.asynccontextmanager
+async def dead_webhook(place: harness.Place) -> AsyncIterator[None]:
+    """Have the API server ask about pods of the namespace where nobody listens."""
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods"],
+    }
+    webhook = {
+        "name": "pods.example.com",
+        "clientConfig": {"url": "https://127.0.0.1:9/mutate"},
+        "rules": [rule],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place.namespace}},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "failurePolicy": "Fail",
+    }
+    manifest = {"metadata": {"name": place.namespace}, "webhooks": [webhook]}
+    created = await place.api.create(WEBHOOKS, None, manifest)
+    try:
+        await _until_failing(place)
+        yield
+    finally:
+        path = WEBHOOKS.path(name=created["metadata"]["name"])
+        with contextlib.suppress(Exception):
+            await place.api.get(path)
+            place.kubectl("delete", "mutatingwebhookconfiguration", place.namespace)
+
+
+async def _until_failing(place: harness.Place) -> None:
+    """Wait until the webhook is in force."""
+    probe = {"metadata": {"name": "probe"}, **objects.template()}
+
+    async def fails() -> bool:
+        try:
+            await place.api.check(resources.PODS, place.namespace, probe)
+        except Exception as error:
+            return "failed calling webhook" in str(error)
+        return False
+
+    await waiting.until_async(fails, "the webhook is in force")
+
+
+async def test_a_webhook_that_does_not_answer_is_said_and_tried_again(
+    place: harness.Place,
+) -> None:
+    async with dead_webhook(place), place.operator():
+        await place.create_job(objects.job(workers=0))
+        refused = await place.until_refused("ServerUnavailable")
+        assert 'failed calling webhook "pods.example.com"' in refused["message"]
+        assert "pod/digits-chief-0" in refused["message"]
+        status = await place.status()
+        assert (status["attempt"], status["state"]) == (1, "Pending")
+        assert status["startTime"]
+        place.kubectl("delete", "mutatingwebhookconfiguration", place.namespace)
+        await place.until_pods("digits-chief-0")
+        await place.until_let_through()
+
+
+async def test_deadlines_count_while_a_webhook_does_not_answer(place: harness.Place) -> None:
+    async with dead_webhook(place), place.operator():
+        for name, policy in (
+            ("pends", "pendingDeadlineSeconds"),
+            ("runs", "activeDeadlineSeconds"),
+        ):
+            job = objects.job(name, workers=0, runPolicy={policy: 5})
+            await place.create_job(job)
+        await place.until_state("Failed", "pends")
+        failed = await place.condition("Failed", "pends")
+        assert failed["reason"] == "PendingDeadlineExceeded"
+        assert "failed calling webhook" in failed["message"]
+        await place.until_state("Failed", "runs")
+        failed = await place.condition("Failed", "runs")
+        assert failed["reason"] == "DeadlineExceeded"
+        assert await place.pods() == {}
+
+
+async def test_a_restart_says_that_a_webhook_does_not_answer(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job(objects.job(workers=0))
+        await place.until_pods("digits-chief-0")
+        await place.run_all()
+        await place.until_state("Running")
+        async with dead_webhook(place):
+            place.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
+            refused = await place.until_refused("ServerUnavailable")
+            assert "failed calling webhook" in refused["message"]
+            assert (await place.status())["state"] == "Restarting"
+        await place.until_pods("digits-chief-0", attempt=2)
+        await place.until_let_through()
+
+
+def _asks(memory: str) -> dict[str, Any]:
+    """Return a job of one pod that requests memory, and has no limit."""
+    job = objects.job(workers=0)
+    template = objects.template()
+    template["spec"]["containers"][0]["resources"] = {"requests": {"memory": memory}}
+    job["spec"]["tfReplicaSpecs"]["Chief"]["template"] = template
+    return job
+
+
+async def _limit(place: harness.Place, memory: str) -> None:
+    """Have pods without a limit get this one."""
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "defaults", "namespace": place.namespace},
+        "spec": {"limits": [{"type": "Container", "default": {"memory": memory}}]},
+    }
+    place.kubectl("apply", "-f", "-", body=manifest)
+    probe = {"metadata": {"name": "probe"}, **objects.template()}
+
+    async def holds() -> bool:
+        pod = await place.api.check(resources.PODS, place.namespace, probe)
+        [container] = pod["spec"]["containers"]
+        return bool(container["resources"].get("limits", {}).get("memory") == memory)
+
+    await waiting.until_async(holds, f"the default limit is {memory}")
+
+
+async def test_a_default_of_a_limit_range_is_waited_for(place: harness.Place) -> None:
+    await _limit(place, "512Mi")
+    async with place.operator():
+        await place.create_job(_asks("768Mi"))
+        refused = await place.until_refused("DefaultsConflict")
+        assert "LimitRange" in refused["message"]
+        assert "memory limit of 512Mi" in refused["message"]
+        assert (await place.status())["state"] == "Pending"
+        await _limit(place, "1Gi")
+        await place.until_pods("digits-chief-0")
+        await place.until_let_through()
+
+
+async def test_a_limit_range_does_not_end_a_job_that_trains(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job(_asks("768Mi"))
+        await place.until_pods("digits-chief-0")
+        await place.run_all()
+        await place.until_state("Running")
+        await _limit(place, "512Mi")
+        place.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
+        await place.until_refused("DefaultsConflict")
+        assert (await place.status())["state"] == "Restarting"
+        await _limit(place, "1Gi")
+        await place.until_pods("digits-chief-0", attempt=2)
+        await place.until_let_through()
+
+
+async def test_requests_above_its_own_limits_end_a_job(place: harness.Place) -> None:
+    job = _asks("768Mi")
+    [container] = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"]
+    container["resources"]["limits"] = {"memory": "512Mi"}
+    async with place.operator():
+        await place.create_job(job)
+        await place.until_state("Failed")
+        assert (await place.condition("Failed"))["reason"] in ("InvalidSpec", "InvalidTemplate")
+
+
+async def test_an_edit_of_the_spec_is_tried_at_once(place: harness.Place) -> None:
+    await _limit(place, "512Mi")
+    async with place.operator():
+        await place.create_job(_asks("768Mi"))
+        await place.until_refused("DefaultsConflict")
+        roles = _asks("256Mi")["spec"]["tfReplicaSpecs"]
+        place.change({"tfReplicaSpecs": roles})
+        await place.until_pods("digits-chief-0")
