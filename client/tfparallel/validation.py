@@ -144,7 +144,7 @@ def check(job: Job) -> list[str]:
 
 
 def find_warnings(job: Job) -> list[str]:
-    """Return a sentence with file and line for each field that no cluster can use.
+    """Return a sentence with file and line for each field that no cluster uses.
 
     Raises:
         SpecError: the job is not valid.

@@ -100,6 +100,10 @@ CASES: list[tuple[TFJobDifference, jobs.Change]] = [
         lambda d: jobs.pod(d).update(nodeSelector={"training.kubeflow.org/job-role": "master"}),
     ),
     (TFJobDifference.POD_RESTART_POLICY, lambda d: jobs.pod(d).update(restartPolicy="Never")),
+    (
+        TFJobDifference.CONTAINER_RESTART_POLICY,
+        lambda d: jobs.pod(d)["containers"][0].update(restartPolicy="OnFailure"),
+    ),
     (TFJobDifference.DEADLINE, lambda d: jobs.policy(d).update(activeDeadlineSeconds=60)),
     (
         TFJobDifference.SCHEDULING_POLICY,

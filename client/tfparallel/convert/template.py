@@ -7,6 +7,7 @@ from typing import Any
 from tfparallel.convert import conversion
 from tfparallel.convert.tfjob_differences import TFJobDifference
 from tfparallel_operator.api import names, types
+from tfparallel_operator.core.pods import restart_policies
 from tfparallel_trainer.contract import environment
 
 OLD_PREFIX = "training.kubeflow.org/"
@@ -46,6 +47,9 @@ def convert(
         recorder.note(field_of_pod, TFJobDifference.HOSTNAME)
     if "restartPolicy" in spec:
         recorder.note(f"{field_of_pod}.restartPolicy", TFJobDifference.POD_RESTART_POLICY)
+    for kind, number, key in restart_policies.find(spec):
+        place = f"{field_of_pod}.{kind}[{number}].{key}"
+        recorder.note(place, TFJobDifference.CONTAINER_RESTART_POLICY)
     if sets_tf_config and "containers" in spec:
         spec["containers"] = [_without_tf_config(entry) for entry in _items(spec, "containers")]
         if spec["containers"] != template["spec"]["containers"]:

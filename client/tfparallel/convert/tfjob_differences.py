@@ -171,6 +171,13 @@ class TFJobDifference(conversion.Difference):
         "overwritten by `Never`: the operator restarts replicas",
         "leaves it: it counts for nothing",
     )
+    CONTAINER_RESTART_POLICY = conversion.Row(
+        conversion.Severity.BEHAVIOR,
+        "`restartPolicy`, `restartPolicyRules` of a container",
+        "the kubelet restarts the container in place",
+        "removed, but for `Always` of a sidecar: the operator restarts replicas",
+        "leaves it: it counts for nothing",
+    )
     LABELS = conversion.Row(
         conversion.Severity.BREAKING,
         "labels of pods",

@@ -126,6 +126,7 @@ class Reason(enum.StrEnum):
     REPLICAS_PENDING = "ReplicasPending"
     REPLICA_FAILED = "ReplicaFailed"
     REPLICA_LOST = "ReplicaLost"
+    RESTART_POLICY_IGNORED = "RestartPolicyIgnored"
     SOURCE_FAILED = "SourceFailed"
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
     FAILURE_POLICY = "FailurePolicy"

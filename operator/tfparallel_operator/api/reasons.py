@@ -63,6 +63,11 @@ REASONS: Mapping[names.Reason, Explanation] = {
         "A pod was deleted, evicted, or lost with its node. The operator runs it again.",
         "If it repeats, look at the nodes: `kubectl describe pod` names the cause.",
     ),
+    names.Reason.RESTART_POLICY_IGNORED: _warning(
+        "A container of a template has a `restartPolicy` or `restartPolicyRules` of its own. The"
+        " operator removes it.",
+        "Remove the field. For a sidecar, use an init container with `restartPolicy: Always`.",
+    ),
     names.Reason.SOURCE_FAILED: _warning(
         "The init container could not fetch the job's code or packages.",
         "Correct `trainer.source` or the requirements that the message names.",

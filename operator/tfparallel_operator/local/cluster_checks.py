@@ -1,9 +1,10 @@
-"""What a run on this machine does not need, and a cluster does."""
+"""What a cluster makes of a job that a run on this machine does not show."""
 
 import re
 from collections.abc import Iterator
 
 from tfparallel_operator.api import load, names, pods, problems, types
+from tfparallel_operator.core.pods import restart_policies
 
 _DOMAIN = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
 _PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
@@ -16,17 +17,22 @@ _IMAGE = re.compile(
 
 
 def find_warnings(job: types.TFParallelJob) -> list[problems.Problem]:
-    """Return each field with which a job runs here and in no cluster."""
+    """Return each field that no cluster takes, or that counts for nothing in one."""
     has_trainer = job.spec.trainer is not None
-    return [
-        warning
-        for role, spec in job.spec.tf_replica_specs.items()
-        for warning in _of_pod(
-            ("spec", "tfReplicaSpecs", role.value, "template", "spec"),
-            load.parse_template(spec.template or {}).spec,
-            has_trainer=has_trainer,
+    warnings: list[problems.Problem] = []
+    for role, spec in job.spec.tf_replica_specs.items():
+        place = ("spec", "tfReplicaSpecs", role.value, "template", "spec")
+        pod = load.parse_template(spec.template or {}).spec
+        warnings += _of_pod(place, pod, has_trainer=has_trainer)
+        warnings += (
+            problems.Problem(
+                (*place, *field),
+                "counts for nothing: only the operator restarts replicas. Remove it, or for a"
+                " sidecar use an init container with restartPolicy Always",
+            )
+            for field in restart_policies.find(spec.pod_spec)
         )
-    ]
+    return warnings
 
 
 def _of_pod(

@@ -7,6 +7,8 @@ import pytest
 
 from testing.operator import ends as examples
 from testing.operator import harness, objects
+from tfparallel_operator.api import names
+from tfparallel_operator.api_server import resources
 from tfparallel_operator.core import ends
 
 POD = "digits-chief-0"
@@ -101,6 +103,41 @@ async def test_a_chief_that_was_ended_and_exits_with_0_has_not_finished(
         assert after["restarts"] == {"failure": 0, "disruption": 1}
         await _start(place, 2)
         await place.end(POD, 0)
+        await place.until_state("Succeeded")
+
+
+async def test_the_kubelet_restarts_no_container_in_place(place: harness.Place) -> None:
+    rules = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [3]}}]
+    own = {"image": "trainer:test", "restartPolicy": "OnFailure", "restartPolicyRules": rules}
+    job = objects.job(workers=0)
+    job["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(
+        containers=[{"name": names.CONTAINER, **own}, {"name": "logs", **own}],
+        initContainers=[
+            {"name": "fetch", **own},
+            {"name": "proxy", "image": "x", "restartPolicy": "Always"},
+        ],
+    )
+    async with place.operator():
+        await place.create_job(job)
+        pod = (await place.until_pods(POD))[POD]["spec"]
+        assert pod["restartPolicy"] == "Never"
+        containers = {one["name"]: one for one in (*pod["containers"], *pod["initContainers"])}
+        assert containers.pop("proxy")["restartPolicy"] == "Always"
+        for container in containers.values():
+            assert not {"restartPolicy", "restartPolicyRules"} & {*container}
+        await _start(place)
+        events = await place.api.list(resources.EVENTS, place.namespace)
+        assert "RestartPolicyIgnored" in {event["reason"] for event in events.items}
+
+
+async def test_a_container_that_was_restarted_in_place_has_ended(place: harness.Place) -> None:
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    again = {"name": names.CONTAINER, "state": {"running": {}}, "lastState": ended}
+    async with place.operator():
+        await place.create_job(objects.job(workers=0))
+        await _start(place)
+        status = {"phase": "Running", "containerStatuses": [{**again, "restartCount": 1}]}
+        await place.write_status(POD, status)
         await place.until_state("Succeeded")
 
 

@@ -14,7 +14,13 @@ from tfparallel_operator.core.life import (
     restarts,
     scaling,
 )
-from tfparallel_operator.core.pods import claims, config, network, pod_builder
+from tfparallel_operator.core.pods import (
+    claims,
+    config,
+    network,
+    pod_builder,
+    restart_policies,
+)
 from tfparallel_operator.core.queue import gang, kueue
 from tfparallel_operator.core.status import conditions
 
@@ -75,7 +81,24 @@ def _begin(
     }
     status = status.model_copy(update=fresh)
     message = f"attempt {status.attempt} with {len(context.layout.all_replicas)} replicas"
-    return dataclasses.replace(context, status=status), (decision.normal(reason, message),)
+    events = [decision.normal(reason, message)]
+    if not context.status.attempt and (ignored := _restarts_in_place(context)):
+        words = f"{ignored}: only the operator restarts replicas"
+        events.append(decision.warning(names.Reason.RESTART_POLICY_IGNORED, words))
+    return dataclasses.replace(context, status=status), tuple(events)
+
+
+def _restarts_in_place(context: context.DecisionContext) -> str:
+    """Say which fields of templates ask for restarts in place; empty: none does."""
+    fields = [
+        f"{role.value}.template.spec.{kind}[{number}].{field}"
+        for role, spec in context.layout.specs.items()
+        for kind, number, field in restart_policies.find(spec.pod_spec)
+    ]
+    if not fields:
+        return ""
+    others = f" and {len(fields) - 1} more fields count" if fields[1:] else " counts"
+    return f"tfReplicaSpecs.{fields[0]}{others} for nothing"
 
 
 def _fail_at_deadline(context: context.DecisionContext) -> decision.Decision | None:

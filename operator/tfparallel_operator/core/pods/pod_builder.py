@@ -17,6 +17,7 @@ from tfparallel_operator.core.pods import (
     ownership,
     pod_defaults,
     progress_report,
+    restart_policies,
     topology,
     trainer_container,
 )
@@ -107,7 +108,7 @@ class PodBuilder:
         }
         pod_spec = template["spec"]
         pod_spec["subdomain"] = self._layout.service_name
-        pod_spec["restartPolicy"] = "Never"
+        restart_policies.remove(pod_spec)
         container = _container(pod_spec)
         self._fill_container(container, spec)
         if job.spec.trainer is not None:

@@ -93,6 +93,19 @@ def test_an_exit_carries_code_reason_message_and_time() -> None:
     assert not pod.disrupted
 
 
+@pytest.mark.parametrize(("code", "phase"), [(0, PHASE.SUCCEEDED), (1, PHASE.FAILED)])
+@pytest.mark.parametrize("now", [{"running": {}}, {"waiting": {"reason": "CrashLoopBackOff"}}])
+def test_a_container_that_the_kubelet_started_again_has_ended(
+    now: dict[str, Any], code: int, phase: observation.Phase
+) -> None:
+    ended = {"terminated": {"exitCode": code, "reason": "Error"}}
+    container = {"name": names.CONTAINER, "state": now, "lastState": ended, "restartCount": 1}
+    pod = _seen(phase="Running", containerStatuses=[container])
+    assert pod.phase is phase
+    assert pod.exit == observation.Exit(code, "Error", "", None, restarted=True)
+    assert pod.lingers == ("running" in now)
+
+
 def test_an_evicted_pod_keeps_the_words_of_its_node() -> None:
     pod = _seen(phase="Failed", reason="Evicted", message="low on memory")
     assert pod.exit == observation.Exit(-1, "Evicted", "low on memory", None)

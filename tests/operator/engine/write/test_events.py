@@ -214,6 +214,13 @@ async def _all_events() -> set[tuple[str, str]]:
     seen += world.events()
 
     world = small_world.World()
+    in_place = {"name": names.CONTAINER, "image": "trainer:test", "restartPolicy": "Always"}
+    chief = {"Chief": {"template": objects.template(containers=[in_place])}}
+    async with world.running(objects.job(tfReplicaSpecs=chief)):
+        await world.start_pods()
+    seen += world.events()
+
+    world = small_world.World()
     workers = {"Worker": {"replicas": 2, "template": objects.template()}}
     async with world.running(objects.job(tfReplicaSpecs=workers)):
         await world.start_pods()
