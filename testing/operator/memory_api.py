@@ -80,6 +80,7 @@ class MemoryApi(client.Client):
         fields: str = "",
         *,
         metadata_only: bool = False,
+        limit: int = 0,
     ) -> client.Listing:
         items = [
             _shown(item, metadata_only)
@@ -87,7 +88,7 @@ class MemoryApi(client.Client):
             if _matches(path, item, resource, namespace, selector) and _has_fields(item, fields)
         ]
         start = int(place or 0)
-        end = start + self.page_size
+        end = start + (limit or self.page_size)
         rest = str(end) if end < len(items) else ""
         return client.Listing(tuple(items[start:end]), str(self.version), rest)
 

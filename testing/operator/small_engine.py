@@ -62,7 +62,7 @@ class SmallEngine:
             tasks = [group.create_task(self.children.run())]
             await self.children.wait_synced()
             listing = await self._api.list(resources.JOBS, None)
-            self.jobs.listed(listing.items)
+            self.jobs.listed(listing.items, int(listing.version))
             tasks.append(group.create_task(self._follow(listing.version)))
             tasks += [group.create_task(self.workers.run()) for _ in range(2)]
             yield self

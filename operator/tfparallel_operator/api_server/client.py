@@ -184,9 +184,10 @@ class Client:
         fields: str = "",
         *,
         metadata_only: bool = False,
+        limit: int = PAGE,
     ) -> Listing:
         """Read the page that begins at a place, which the page before it names."""
-        query = {"limit": str(PAGE), **_selectors(selector, fields)}
+        query = {"limit": str(limit), **_selectors(selector, fields)}
         query |= {"continue": place} if place else {}
         accept = METADATA_LIST_JSON if metadata_only else JSON
         answer = await self._request("list", resource.path(namespace), query, accept=accept)
@@ -194,6 +195,15 @@ class Client:
         rest = metadata.get("continue", "")
         # A list of metadata alone that has no items says null.
         return Listing(tuple(answer["items"] or ()), metadata["resourceVersion"], rest)
+
+    async def current_version(self, resource: resources.Resource, namespace: str | None) -> int:
+        """Return the resource version that the API server has come to.
+
+        A list that asks for none is never answered from behind. It comes from etcd's majority, or
+        from a cache once that has come to etcd's revision.
+        """
+        page = await self.page(resource, namespace, metadata_only=True, limit=1)
+        return int(page.version)
 
     async def watch(
         self,

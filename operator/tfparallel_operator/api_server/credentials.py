@@ -94,8 +94,8 @@ class Access:
     server_name: str | None = None
     """Whom the certificate has to name; None: the host of the address."""
 
-    def session(self) -> aiohttp.ClientSession:
-        """Open a session whose requests carry the token of the moment."""
+    def session(self, *middlewares: aiohttp.ClientMiddlewareType) -> aiohttp.ClientSession:
+        """Open a session whose requests pass middlewares and carry the token of the moment."""
 
         async def authenticate(
             request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
@@ -123,7 +123,7 @@ class Access:
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=CONNECT_TIMEOUT_SECONDS, sock_read=READ_TIMEOUT_SECONDS
             ),
-            middlewares=(authenticate,),
+            middlewares=(*middlewares, authenticate),
         )
 
 

@@ -51,7 +51,7 @@ async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
     if "session" in memo:  # The last one was refused; kopf itself does not pause.
         await asyncio.sleep(LOGIN_PAUSE_SECONDS)
     access: credentials.Access = memo.engine.api.access
-    memo.session = access.session()
+    memo.session = access.session(memo.engine.history.resume)
     return kopf.AiohttpSession(server=access.server, aiohttp_session=memo.session)
 
 

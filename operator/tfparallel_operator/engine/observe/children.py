@@ -33,14 +33,14 @@ class Children:
         namespaces: tuple[str, ...],
         changed: informer.Changed,
         clock: wall_clock.Clock = wall_clock.utc_now,
+        rewound: informer.Rewound = lambda: None,
     ) -> None:
-        self.pods = informer.Informer(
-            api, resources.PODS, namespaces, functools.partial(_pod, clock), changed
+        follow = functools.partial(
+            informer.Informer, api, namespaces=namespaces, changed=changed, rewound=rewound
         )
+        self.pods = follow(resources.PODS, slim=functools.partial(_pod, clock))
         # Of these, others may make large ones with the same label.
-        follow_metadata = functools.partial(
-            informer.Informer, api, namespaces=namespaces, changed=changed, metadata_only=True
-        )
+        follow_metadata = functools.partial(follow, metadata_only=True)
         self._services = follow_metadata(resources.SERVICES, slim=_named(_is_service, _exists))
         self._policies = follow_metadata(
             resources.NETWORK_POLICIES, slim=_named(_is_config, _exists)
@@ -49,16 +49,11 @@ class Children:
             resources.CONFIG_MAPS, slim=_named(_is_config, records.config)
         )
         self._groups = tuple(
-            informer.Informer(api, resource, namespaces, _group(resource), changed, optional=True)
+            follow(resource, slim=_group(resource), optional=True)
             for resource in resources.POD_GROUPS
         )
-        self._workloads = informer.Informer(
-            api,
-            resources.WORKLOADS,
-            namespaces,
-            _named(_is_workload, records.workload),
-            changed,
-            optional=True,
+        self._workloads = follow(
+            resources.WORKLOADS, slim=_named(_is_workload, records.workload), optional=True
         )
         informers: tuple[informer.Informer[Any], ...]
         informers = (self.pods, self._services, self._configs, self._policies)

@@ -3,6 +3,10 @@
 A record is written by the watch, or at once from the answer to a write of ours; resource versions
 say which is newer. Objects that vanished while a watch was cut are removed after the next list,
 which a framework's watch would never report.
+
+A list is right up to its version. If that is lower than a version that was known before, etcd was
+restored from an older copy: nothing known counts any longer, and the list replaces it. A watch that
+goes on from a version of the lost future would be silent, so where the API server is comes first.
 """
 
 import asyncio
@@ -35,6 +39,8 @@ Slim = Callable[[Mapping[str, Any]], T | None]
 Changed = Callable[[records.Owner], None]
 """Told of the owner of whatever has changed."""
 
+Rewound = Callable[[], None]
+"""Told that the API server's history has gone back."""
 
 Entry = tuple[tuple[str, str], int, records.Owner | None, T | None]
 """What is known of an object: its key, version, owner and value."""
@@ -66,6 +72,7 @@ class Informer(Generic[T]):
         slim: Slim[T],
         changed: Changed,
         *,
+        rewound: Rewound = lambda: None,
         optional: bool = False,
         metadata_only: bool = False,
     ) -> None:
@@ -80,7 +87,7 @@ class Informer(Generic[T]):
         # The API server stores any uid in an owner reference, also that of another namespace's job.
         self._by_owner: dict[records.Owner, dict[tuple[str, str], T]] = {}
         scopes: tuple[str | None, ...] = namespaces or (None,)
-        self._streams = {scope: Stream(api, resource, scope, self) for scope in scopes}
+        self._streams = {scope: Stream(api, resource, scope, self, rewound) for scope in scopes}
 
     async def run(self) -> None:
         """Follow the resource forever."""
@@ -121,6 +128,7 @@ class Informer(Generic[T]):
         scope = item["metadata"]["namespace"]
         stream = self._streams.get(scope) or self._streams.get(None)
         if stream is not None and _version(item) > stream.version:
+            stream.newest = max(stream.newest, _version(item))
             self.put(item)
 
     def put(self, item: Mapping[str, Any]) -> None:
@@ -131,6 +139,11 @@ class Informer(Generic[T]):
     def _is_news(self, key: tuple[str, str], version: int) -> bool:
         record = self._records.get(key)
         return record is None or record.version < version
+
+    def _is_of_lost_history(self, key: tuple[str, str], version: int, listed: int) -> bool:
+        """Whether a list is newer than a record, and has an older object in its place."""
+        record = self._records.get(key)
+        return record is not None and version < record.version <= listed
 
     def _put(self, entry: Entry[T]) -> None:
         key, version, owner, value = entry
@@ -159,11 +172,24 @@ class Informer(Generic[T]):
         """Return what is known of an object."""
         return _key(item), _version(item), records.owner(item), self._slim(item)
 
-    def take(self, entries: Iterable[Entry[T]]) -> None:
-        """Write the records of objects that a list holds, unless newer ones are there."""
+    def take(self, entries: Iterable[Entry[T]], version: int) -> bool:
+        """Write the records of objects that a list of this version holds, unless newer are there.
+
+        Return whether some were of a history that the API server no longer has.
+        """
+        was_rewound = False
         for entry in entries:
-            if self._is_news(*entry[:2]):
+            is_lost = self._is_of_lost_history(*entry[:2], version)
+            was_rewound |= is_lost
+            if is_lost or self._is_news(*entry[:2]):
                 self._put(entry)
+        return was_rewound
+
+    def replace(self, entries: Sequence[Entry[T]], scope: str | None) -> None:
+        """Forget what is known, and write the records of objects that a list holds."""
+        self.keep({key for key, *_ in entries}, sys.maxsize, scope)
+        for entry in entries:
+            self._put(entry)
 
     def keep(self, keys: Set[tuple[str, str]], version: int, scope: str | None) -> None:
         """Remove what a list of this version does not hold; what is newer than it stays."""
@@ -182,15 +208,23 @@ class Stream:
         resource: resources.Resource,
         scope: str | None,
         informer: Informer[Any],
+        rewound: Rewound,
     ) -> None:
         self._api = api
         self._resource = resource
         self._scope = scope
         self._informer = informer
+        self._rewound = rewound
         self._failures = 0
+        self._is_cut = False
+        """Whether the API server was not there: it may have come back with an older etcd."""
+        self._listing = asyncio.Lock()
+        self._watching: asyncio.Timeout | None = None
         self.listed = asyncio.Event()
         self.version = 0
         """The resource version that the stream has come to; 0: it must list."""
+        self.newest = 0
+        """The highest resource version that the API server has told of."""
         self.active_at = time.monotonic()
 
     async def run(self) -> None:
@@ -211,17 +245,27 @@ class Stream:
             except errors.ApiError as error:
                 if self._informer.optional and isinstance(error, errors.NotFound):
                     self.version = 0
+                self._is_cut |= not error.status
                 await self._pause(error)
 
-    async def list(self) -> None:
+    async def list(self, *, is_rewound: bool = False) -> None:
         """Read everything, also while a watch runs, which then continues after the list.
+
+        Args:
+            is_rewound: whether it is known that the API server's history has gone back.
 
         Raises:
             NotServed: the resource is optional, and not there.
             errors.ApiError: the list cannot be read.
         """
+        async with self._listing:
+            await self._list(is_rewound=is_rewound)
+        self._is_cut = False
+        self.listed.set()
+
+    async def _list(self, *, is_rewound: bool) -> None:
         entries: list[Entry[Any]] = []
-        version = 0
+        version, known = 0, self.newest
         try:
             served = self._informer.served = await self._api.served(self._resource)
             pages = self._api.pages(
@@ -237,26 +281,59 @@ class Stream:
             self._informer.keep(set(), sys.maxsize, self._scope)
             self.listed.set()
             raise NotServed from error
-        await self._take(entries, version)
-        self.listed.set()
+        if is_rewound or version < known:
+            self._rewind(entries, version)
+        else:
+            await self._take(entries, version)
+
+    def _rewind(self, entries: Sequence[Entry[Any]], version: int) -> None:
+        """Start again from a list that is older than what was known."""
+        _LOG.warning(
+            "%s: the API server went back from version %d to %d: etcd was restored from an older"
+            " copy; what it holds now counts",
+            self._resource.plural,
+            self.newest,
+            version,
+        )
+        self._informer.replace(entries, self._scope)
+        self.version = self.newest = version
+        if self._watching is not None:  # It waits for a version that is yet to come.
+            self._watching.reschedule(asyncio.get_running_loop().time())
+        self._rewound()
 
     async def _take(self, entries: Sequence[Entry[Any]], version: int) -> None:
         """Take in a list, with pauses; stop once the watch has come past it.
 
         The watch reports deletions, too, which the list would undo.
         """
+        was_rewound = False
         for start in range(0, len(entries), client.PAGE):
             if version < self.version:
-                return
-            self._informer.take(entries[start : start + client.PAGE])
+                break
+            was_rewound |= self._informer.take(entries[start : start + client.PAGE], version)
             await asyncio.sleep(0)
         if version >= self.version:
             self._informer.keep({key for key, *_ in entries}, version, self._scope)
             self.version = version
+            self.newest = max(self.newest, version)
+        if was_rewound:
+            self._rewound()
 
     async def _follow(self) -> None:
-        if not self.version:
+        if not self.version or self._is_cut:
             await self.list()
+        elif await self._api.current_version(self._informer.served, self._scope) < self.version:
+            await self.list(is_rewound=True)
+        try:
+            async with asyncio.timeout(None) as self._watching:
+                await self._watch()
+        except TimeoutError:
+            return  # A list says where to go on.
+        finally:
+            self._watching = None
+
+    async def _watch(self) -> None:
+        """Watch from the stream's version on, until the API server ends it."""
         served = self._informer.served
         watch = self._api.watch(
             served,
@@ -275,6 +352,7 @@ class Stream:
             elif event.type in ("ADDED", "MODIFIED"):
                 self._informer.put(event.object)
             self.version = _version(event.object)
+            self.newest = max(self.newest, self.version)
 
     async def _pause(self, error: errors.ApiError) -> None:
         shortest, longest = RETRY_SECONDS

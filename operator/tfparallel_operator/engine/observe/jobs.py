@@ -1,11 +1,14 @@
 """The newest known version of every job: told by the watch, a list or our own writes."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from tfparallel_operator.api import names
 from tfparallel_operator.engine.workqueue import queue
+
+_LOG = logging.getLogger(__name__)
 
 Body = Mapping[str, Any]
 
@@ -21,6 +24,12 @@ class Jobs:
         self._changed = changed
         self._heard_at = time.monotonic()
         self._bodies: dict[queue.Key, Body] = {}
+        self._of_lost_history: set[queue.Key] = set()
+        """Jobs as they were before the API server's history went back: any version is newer."""
+        self._deleted: dict[queue.Key, int] = {}
+        """Versions at which jobs were deleted since the last list, which began before, maybe."""
+        self.newest = 0
+        """The highest resource version that the API server has told of."""
 
     def get(self, key: queue.Key) -> Body | None:
         """Return a job as it was last seen; None when there is none."""
@@ -48,9 +57,10 @@ class Jobs:
         key = key_of(body)
         self._heard_at = time.monotonic()
         if kind == "DELETED":
-            known = self._bodies.get(key)
-            if known is not None and _version(known) <= _version(body):
-                del self._bodies[key]
+            if key in self._bodies and self._known_version(key) <= _version(body):
+                self._drop(key)
+            self._deleted[key] = _version(body)
+            self.newest = max(self.newest, _version(body))
         else:
             self._put(key, body)
         self._work.add(key)
@@ -66,28 +76,60 @@ class Jobs:
         """Drop a job that the API server no longer knows."""
         known = self._bodies.get(key)
         if known is not None and known["metadata"]["uid"] == uid:
-            del self._bodies[key]
+            self._drop(key)
 
-    def listed(self, items: Iterable[Body]) -> None:
-        """Take in a page of a list, whose items do not say what they are."""
+    def listed(self, items: Iterable[Body], version: int) -> None:
+        """Take in a page of a list of this version, whose items do not say what they are."""
         for item in items:
+            key = key_of(item)
+            if self._deleted.get(key, 0) > version:
+                continue
+            if key in self._bodies and _version(item) < self._known_version(key) <= version:
+                self._of_lost_history.add(key)  # A list is right up to its version.
             self.watched("MODIFIED", {"apiVersion": names.API_VERSION, "kind": names.KIND, **item})
+        self.newest = max(self.newest, version)
+
+    def rewind(self, version: int) -> None:
+        """Believe no version that is known: etcd was restored from an older copy."""
+        _LOG.warning(
+            "%s: the API server went back from version %d to %d: etcd was restored from an older"
+            " copy; what it holds now counts",
+            names.PLURAL,
+            self.newest,
+            version,
+        )
+        self._of_lost_history = set(self._bodies)
+        self._deleted.clear()
+        self.newest = version
 
     def keep(self, keys: Set[queue.Key], version: int, namespace: str | None) -> None:
         """Drop what a list of this version does not hold; what is newer than it stays."""
         self._heard_at = time.monotonic()
-        for key, known in list(self._bodies.items()):
+        self._deleted.clear()
+        for key in list(self._bodies):
             inside = namespace is None or key.namespace == namespace
-            if inside and key not in keys and _version(known) <= version:
-                del self._bodies[key]
+            if inside and key not in keys and self._known_version(key) <= version:
+                self._drop(key)
 
     def _put(self, key: queue.Key, body: Body) -> None:
-        known = self._bodies.get(key)
-        if known is None or _version(known) < _version(body):
+        self.newest = max(self.newest, _version(body))
+        if self._known_version(key) < _version(body):
+            is_lost = key in self._of_lost_history
+            known = None if is_lost else self._bodies.get(key)
+            self._of_lost_history.discard(key)
             metadata = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
             self._bodies[key] = {**body, "metadata": metadata}
             if self._changed is not None:
                 self._changed(known, self._bodies[key])
+
+    def _known_version(self, key: queue.Key) -> int:
+        """Return the version of a job that newer ones replace; 0: any does."""
+        known = None if key in self._of_lost_history else self._bodies.get(key)
+        return 0 if known is None else _version(known)
+
+    def _drop(self, key: queue.Key) -> None:
+        del self._bodies[key]
+        self._of_lost_history.discard(key)
 
 
 def key_of(body: Body) -> queue.Key:

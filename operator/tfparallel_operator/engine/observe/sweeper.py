@@ -5,7 +5,7 @@ import logging
 
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.engine.observe import jobs
+from tfparallel_operator.engine.observe import informer, jobs
 from tfparallel_operator.engine.workqueue import queue
 
 _LOG = logging.getLogger(__name__)
@@ -21,34 +21,58 @@ class NotInstalled(Exception):  # noqa: N818 (a sentence for whoever started the
 class Sweeper:
     """Lists the jobs of some namespaces, or of all."""
 
-    def __init__(self, api: client.Client, known: jobs.Jobs, namespaces: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        api: client.Client,
+        known: jobs.Jobs,
+        namespaces: tuple[str, ...],
+        rewound: informer.Rewound = lambda: None,
+    ) -> None:
         self._api = api
         self._jobs = known
+        self._rewound = rewound
+        self._sweeping = asyncio.Lock()
         self._scopes: tuple[str | None, ...] = namespaces or (None,)
 
-    async def sweep(self) -> None:
-        """List all jobs once, and have each looked at.
+    async def version(self) -> int:
+        """Return the resource version that the API server has come to.
+
+        Raises:
+            errors.ApiError: it cannot be read.
+        """
+        return await self._api.current_version(resources.JOBS, self._scopes[0])
+
+    async def sweep(self) -> int:
+        """List all jobs once, and have each looked at; return the version that all are known at.
 
         Raises:
             NotInstalled: the custom resource is not there.
             errors.ApiError: the list cannot be read.
         """
-        for scope in self._scopes:
-            keys: set[queue.Key] = set()
-            version = 0
-            try:
-                # Page by page: thousands of jobs at once would hold up the event loop.
-                async for page in self._api.pages(resources.JOBS, scope):
-                    self._jobs.listed(page.items)
-                    keys.update(map(jobs.key_of, page.items))
-                    version = int(page.version)
-            except errors.NotFound as error:
-                raise NotInstalled(
-                    f"the API server does not know {names.PLURAL}.{names.GROUP}: install the "
-                    "custom resource definition, a part of the chart and of manifests/, "
-                    "and start the operator again"
-                ) from error
-            self._jobs.keep(keys, version, scope)
+        async with self._sweeping:
+            return min([await self._list(scope) for scope in self._scopes])
+
+    async def _list(self, scope: str | None) -> int:
+        keys: set[queue.Key] = set()
+        version, known = 0, self._jobs.newest
+        try:
+            # Page by page: thousands of jobs at once would hold up the event loop.
+            async for page in self._api.pages(resources.JOBS, scope):
+                version = int(page.version)
+                if version < known:  # Later pages are of the same version.
+                    self._jobs.rewind(version)
+                    self._rewound()
+                    known = version
+                self._jobs.listed(page.items, version)
+                keys.update(map(jobs.key_of, page.items))
+        except errors.NotFound as error:
+            raise NotInstalled(
+                f"the API server does not know {names.PLURAL}.{names.GROUP}: install the "
+                "custom resource definition, a part of the chart and of manifests/, "
+                "and start the operator again"
+            ) from error
+        self._jobs.keep(keys, version, scope)
+        return version
 
     async def run(self) -> None:
         """Sweep from time to time, forever."""

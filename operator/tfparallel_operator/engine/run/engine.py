@@ -19,7 +19,7 @@ from tfparallel_operator.api_server import client, credentials, errors
 from tfparallel_operator.core import installation
 from tfparallel_operator.engine.observe import children, jobs, records, sweeper
 from tfparallel_operator.engine.reports import endpoint, serving, tls, tokens
-from tfparallel_operator.engine.run import gauges, lease, probes, reconcile, settings
+from tfparallel_operator.engine.run import gauges, history, lease, probes, reconcile, settings
 from tfparallel_operator.engine.telemetry import metrics
 from tfparallel_operator.engine.workqueue import queue, timers
 from tfparallel_operator.engine.write import context, publisher
@@ -66,8 +66,11 @@ class Engine:
         )
         self._timers = timers.Timers(self._queue.add)
         self.jobs = jobs.Jobs(self._queue, self._job_changed)
-        self._children = children.Children(self.api, namespaces, self._changed)
-        self._sweeper = sweeper.Sweeper(self.api, self.jobs, namespaces)
+        self._children = children.Children(
+            self.api, namespaces, self._changed, rewound=self._rewound
+        )
+        self._sweeper = sweeper.Sweeper(self.api, self.jobs, namespaces, self._rewound)
+        self.history = history.History(self._children, self._sweeper, self.metrics)
         self._listed = asyncio.Event()
         self.metrics.registry.register(gauges.Gauges(self.jobs, self._queue, self._children))
 
@@ -123,6 +126,7 @@ class Engine:
                 self._listed.set()
                 _LOG.info("watching %s", ", ".join(self.settings.watch_namespaces) or "all jobs")
                 spawn(group, "sweeper", self._sweeper.run())
+                spawn(group, "history", self.history.run())
                 if self._bundle is not None:
                     self._spawn_progress(group, self._bundle)
                 work = self._act() if self._lease is None else self._lead(self._lease)
@@ -155,6 +159,11 @@ class Engine:
 
     async def _act(self, may_write: Callable[[], None] = lambda: None) -> None:
         """Bring all jobs on, forever."""
+
+        def check() -> None:
+            may_write()
+            self.history.check()
+
         engine = context.Context(
             self.api,
             self.jobs,
@@ -164,7 +173,7 @@ class Engine:
             self.metrics,
             self._build_settings(),
             self.settings.instance,
-            may_write,
+            check,
         )
         workers = reconcile.Workers(engine)
         self._queue.open(self.jobs.keys())
@@ -202,6 +211,9 @@ class Engine:
         routes = [self.metrics.route()] if self.settings.metrics else []
         application = probes.application(self.problem, self.missing, *routes)
         await serving.serve(application, self.settings.health_port)
+
+    def _rewound(self) -> None:
+        self.history.rewind()
 
     def _changed(self, owner: records.Owner) -> None:
         self._queue.add(queue.Key(owner.namespace, owner.name))

@@ -103,6 +103,9 @@ class Metrics:
         self._reports = prometheus_client.Counter(
             "progress_reports", "Reports of progress, by the answer to them.", ["code"], **options
         )
+        self._rewound = prometheus_client.Counter(
+            "history_rewinds", "Restores of etcd from an older copy that were noticed.", **options
+        )
         version = importlib.metadata.version("tfparallel-operator")
         prometheus_client.Info("operator", "The operator.", **options).info({"version": version})
 
@@ -158,6 +161,10 @@ class Metrics:
     def reported(self, code: int) -> None:
         """Count a report of progress and the HTTP status that it was answered with."""
         self._reports.labels(str(code)).inc()
+
+    def rewound(self) -> None:
+        """Count a restore of etcd from an older copy."""
+        self._rewound.inc()
 
     def route(self) -> web.RouteDef:
         """Return the route that shows everything, in the format that is asked for."""

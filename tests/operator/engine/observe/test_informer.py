@@ -156,13 +156,14 @@ async def test_a_list_that_the_watch_overtakes_while_it_is_taken_in_brings_nothi
     async with world.running():
         take = world.pods.take
 
-        def late(pods: Any) -> None:
-            take(pods)
+        def late(pods: Any, version: int) -> bool:
+            was_rewound = take(pods, version)
             if [key for key, *_ in pods] == [("default", "a")]:
                 world.api.remove(resources.PODS.path("default", "b"))
                 world.pods.drop(("default", "b"))
                 [stream] = world.pods._streams.values()
                 stream.version = world.api.version
+            return was_rewound
 
         monkeypatch.setattr(world.pods, "take", late)
         await world.pods.refresh()
@@ -183,8 +184,8 @@ async def test_only_the_watched_namespaces_are_followed() -> None:
     for namespace in ("one", "two", "three"):
         await world.add(f"pod-{namespace}", namespace)
     async with world.running():
-        found = {each: world.names(namespace=each) for each in ("one", "two", "three")}
-        assert found == {"one": ["pod-one"], "two": ["pod-two"], "three": []}
+        names_by_namespace = {each: world.names(namespace=each) for each in ("one", "two", "three")}
+        assert names_by_namespace == {"one": ["pod-one"], "two": ["pod-two"], "three": []}
         world.pods.keep(set(), world.api.version, "one")
         assert world.names(namespace="one") == []
         assert world.names(namespace="two") == ["pod-two"]
@@ -258,6 +259,17 @@ async def test_an_answer_cannot_bring_back_a_deleted_job_or_overwrite_its_succes
     assert known.get(KEY) == _body(5, uid="uid-2")
     known.forget(KEY, "uid-2")
     assert known.get(KEY) is None
+
+
+async def test_a_page_that_is_older_than_a_deletion_does_not_bring_the_job_back() -> None:
+    known = jobs.Jobs(queue.Queue())
+    known.watched("ADDED", _body(1))
+    known.watched("DELETED", _body(9))
+    known.listed([_body(1)], 8)
+    assert known.get(KEY) is None
+    known.keep({KEY}, 8, None)
+    known.listed([_body(10, uid="uid-2")], 11)
+    assert known.get(KEY) is not None
 
 
 async def test_a_sweep_removes_jobs_whose_deletion_was_missed() -> None:
