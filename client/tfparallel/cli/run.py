@@ -3,7 +3,7 @@
 import asyncio
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
@@ -11,9 +11,11 @@ from tfparallel import errors, validation
 from tfparallel.cli import exits, options
 from tfparallel.machine import folders, summary
 from tfparallel.terminal import display
-from tfparallel_operator.api import names
+from tfparallel_operator.api import names, types
+from tfparallel_operator.local import ports
 from tfparallel_operator.local import run as local_run
 from tfparallel_operator.local import source as sources
+from tfparallel_trainer.contract import documentation
 
 
 @click.command("run")
@@ -57,10 +59,18 @@ def command(
     with validation.located(job, overrides):
         source = sources.read(job, overrides, source_folder, variables)
         folder = output or folders.new_folder(source.job.metadata.name)
-        with display.Display(source.notes) as screen:
+        with display.Display([*source.notes, *_note_on_network(source.job, folder)]) as screen:
             outcome = asyncio.run(local_run.run(source, folder, screen))
     summary.show(outcome, screen.has_shown)
     if outcome.stopped_by is not None:
         raise errors.Stopped(outcome.stopped_by)
     if outcome.job.status.state is not names.State.SUCCEEDED:
         sys.exit(exits.FAILED)
+
+
+def _note_on_network(job: types.TFParallelJob, folder: pathlib.Path) -> Iterator[str]:
+    """Say who can reach the processes of a job's first run here, where others can."""
+    processes = sum(role.replicas for role in job.spec.tf_replica_specs.values())
+    if processes > 1 and not folder.parent.exists() and ports.has_route():
+        section = documentation.reference(documentation.Section.LOCAL_NETWORK)
+        yield f"TensorFlow's servers also listen on this machine's network. See {section}"

@@ -13,6 +13,9 @@ from collections.abc import Sequence
 
 HOST = "127.0.0.1"
 
+_ELSEWHERE = ("192.0.2.1", 9)
+"""An address that no machine has (RFC 5737)."""
+
 _RANGE = range(15_000, 30_000)
 """Below the ports of outgoing connections, from 32768 on Linux and 49152 elsewhere.
 
@@ -35,6 +38,16 @@ def allocate(count: int) -> Sequence[int]:
     if len(chosen) < count:
         raise OSError(f"fewer than {count} ports of {_RANGE.start} to {_RANGE.stop} are free")
     return chosen
+
+
+def has_route() -> bool:
+    """Whether this machine is on a network, so that others may reach it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ELSEWHERE)  # sends nothing
+        except OSError:
+            return False
+        return True
 
 
 def _claim(port: int) -> bool:

@@ -20,6 +20,7 @@ class Section(enum.Enum):
     EVERY_TRAINJOB = "how-to/trainjob.md", "Differences for every TrainJob"
     GANG_SCHEDULER = "how-to/scheduling.md", "When the scheduler is not installed"
     KERAS_FIT = "how-to/old-scripts.md", "Keras' fit"
+    LOCAL_NETWORK = "how-to/local.md", "Who can reach a run"
     MODEL_FILE = "how-to/model-interface.md", "The model file: what you write"
     OWN_STEPS = "how-to/model-interface.md", "Training steps of your own"
     QUEUES = "how-to/scheduling.md", "Queues: Kueue"
