@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from testing import pages
+from tfparallel_operator.engine.reports import connections, endpoint, serving, tokens
+from tfparallel_operator.engine.telemetry import logs
 from tfparallel_trainer.contract import limits, progress
 
 Node = Mapping[str, Any]
@@ -15,6 +17,25 @@ def reports() -> str:
     rows = [("the report", f"{limits.MAX_BODY_BYTES:,} bytes")]
     rows += [(f"`{path}`", limit) for path, limit in _fields("", schema, schema["$defs"])]
     return pages.table(("field", "limit"), rows)
+
+
+def connections_table() -> str:
+    """Return the limits of who connects to a port of the operator, and of what they ask."""
+    oldest = "the oldest of the address with the most is closed"
+    rows = [
+        ("connections of a port", f"{connections.MAX_CONNECTIONS}; {oldest}"),
+        ("connections of an address to a port", f"{connections.MAX_OF_ADDRESS}; the oldest is closed"),
+        ("TLS handshake", f"{serving.HANDSHAKE_SECONDS:.0f} s"),
+        ("head of a request, and the pause before the next", f"{serving.HEADER_SECONDS:.0f} s"),
+        ("headers of a request", f"{serving.MAX_HEADERS}, of 8 KiB each"),
+        ("a connection", f"{serving.CONNECTION_SECONDS:.0f} s"),
+        ("arrival of a report", f"{endpoint.BODY_SECONDS:.0f} s"),
+        ("reports of a job", f"one in {limits.MIN_SECONDS_BETWEEN_REPORTS:.0f} s; others get 429"),
+        ("tokens that are checked at once", f"{tokens.MAX_REVIEWS}, one of each address"),
+        ("a token that was wrong", f"{tokens.INVALID_SECONDS:.0f} s until it is checked again"),
+        ("lines in the log about such requests", f"{logs.BRIEF_LINES} a minute of each port"),
+    ]
+    return pages.table(("what", "limit"), rows)
 
 
 def _fields(path: str, node: Node, definitions: Node) -> Iterator[tuple[str, str]]:

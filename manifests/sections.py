@@ -33,7 +33,10 @@ def files() -> dict[Path, str]:
     comparison = COMPARE_FILE.read_text(encoding="utf-8")
     return {
         REASONS_FILE: _filled(REASONS_FILE, reason_tables),
-        LIMITS_FILE: _filled(LIMITS_FILE, {"reports": limits.reports()}),
+        LIMITS_FILE: _filled(
+            LIMITS_FILE,
+            {"reports": limits.reports(), "connections": limits.connections_table()},
+        ),
         ENDS_FILE: _filled(ENDS_FILE, {"ends": ends.table()}),
         LIFE_FILE: _filled(LIFE_FILE, {"edits": edit_effects.table()}),
         COMPARE_FILE: _filled(

@@ -10,11 +10,14 @@ import datetime
 import enum
 import json
 import logging
+import math
 import pathlib
 import secrets
 import sys
+import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from tfparallel_operator.api_server import errors
 from tfparallel_trainer.contract import plain_text
@@ -24,6 +27,11 @@ FIELDS = ("namespace", "job", "attempt", "reconcile")
 
 BRIEF_BYTES = 300
 """Most bytes of an error that is logged in one line."""
+
+BRIEF_LINES = 10
+"""Most lines a minute about what strangers send."""
+
+_MINUTE_SECONDS = 60.0
 
 _NOTHING: Mapping[str, object] = {}
 _current: contextvars.ContextVar[Mapping[str, object]] = contextvars.ContextVar(
@@ -59,6 +67,41 @@ def brief(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({pathlib.Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {text}{place}"
+
+
+class Brief(logging.LoggerAdapter[logging.Logger]):
+    """A logger that strangers cause to write: one short line each, few a minute.
+
+    What is left out is counted in the next line.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(logger, {})
+        self._clock = clock
+        self._minute_began = -math.inf
+        self._written = 0
+        self._left_out = 0
+
+    def log(self, level: int, msg: object, *args: object, **more: Any) -> None:
+        """Write a line that ends with the error, if there is one, in place of a traceback."""
+        if not self.isEnabledFor(level):
+            return
+        if self._clock() - self._minute_began >= _MINUTE_SECONDS:
+            self._minute_began, self._written = self._clock(), 0
+        if self._written == BRIEF_LINES:
+            self._left_out += 1
+            return
+        self._written += 1
+        error = more.get("exc_info")
+        if not isinstance(error, BaseException):
+            error = sys.exc_info()[1] if error else None
+        text = str(msg) % args
+        if error is not None:
+            text += f": {brief(error)}"
+        if self._left_out:
+            text += f" (and {self._left_out} more, which are not shown)"
+        self._left_out = 0
+        self.logger.log(level, "%s", plain_text.shorten(text, 2 * BRIEF_BYTES))
 
 
 def new_reconcile() -> str:

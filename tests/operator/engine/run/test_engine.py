@@ -4,18 +4,15 @@ import asyncio
 import json
 import logging
 import sys
-from asyncio import base_events
 from typing import Any
 
 import pytest
-from aiohttp import test_utils, web
 
 from testing import clock
 from testing.operator import memory_api
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.observe import children
-from tfparallel_operator.engine.reports import serving
 from tfparallel_operator.engine.run import engine, probes, settings
 from tfparallel_operator.engine.telemetry import logs
 from tfparallel_operator.engine.workqueue import queue
@@ -72,47 +69,6 @@ async def test_a_start_that_fails_leaves_kopf_nothing_to_wait_for() -> None:
         await handlers.run(engine.Engine(operator_settings, FaultyApi()), stop)
     assert caught.value.split(ZeroDivisionError)[0] is not None
     assert stop.is_set()
-
-
-@pytest.mark.usefixtures("processes")  # it listens on all interfaces
-async def test_a_server_that_is_cancelled_while_it_starts_closes_its_sockets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    servers: list[asyncio.Server] = []
-    start = base_events.Server._start_serving  # type: ignore[attr-defined]
-
-    def start_and_cancel(server: asyncio.Server) -> None:
-        start(server)
-        servers.append(server)
-        serving_task.cancel()
-
-    monkeypatch.setattr(base_events.Server, "_start_serving", start_and_cancel)
-    serving_task = asyncio.create_task(serving.serve(web.Application(), 0))
-    with pytest.raises(asyncio.CancelledError):
-        await serving_task
-    assert [server.sockets for server in servers] == [()]
-
-
-def test_the_oldest_of_too_many_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 2)
-    opened_at = {"a": 0.0, "b": 1.0, "c": 2.0}
-    assert serving.excess(opened_at, 2.0) == ["a"]
-    assert serving.excess(opened_at, serving.CONNECTION_SECONDS + 1.5) == ["a", "b"]
-
-
-async def test_a_client_that_sends_no_request_is_disconnected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(serving, "CONNECTION_SECONDS", 0.0)
-    monkeypatch.setattr(serving, "CHECK_SECONDS", 0.05)
-    async with test_utils.TestServer(web.Application()) as server:
-        assert server.runner is not None
-        task = asyncio.create_task(serving.close_old(server.runner))
-        reader, writer = await asyncio.open_connection(server.host, server.port)
-        assert await reader.read() == b""
-        writer.close()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_part_that_returns_is_named() -> None:
