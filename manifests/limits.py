@@ -24,7 +24,10 @@ def connections_table() -> str:
     oldest = "the oldest of the address with the most is closed"
     rows = [
         ("connections of a port", f"{connections.MAX_CONNECTIONS}; {oldest}"),
-        ("connections of an address to a port", f"{connections.MAX_OF_ADDRESS}; the oldest is closed"),
+        (
+            "connections of an address to a port",
+            f"{connections.MAX_OF_ADDRESS}; the oldest is closed",
+        ),
         ("TLS handshake", f"{serving.HANDSHAKE_SECONDS:.0f} s"),
         ("head of a request, and the pause before the next", f"{serving.HEADER_SECONDS:.0f} s"),
         ("headers of a request", f"{serving.MAX_HEADERS}, of 8 KiB each"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import aiohttp
 
+from testing import waiting
 from testing.operator import harness
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import progress_report
@@ -54,3 +55,13 @@ class Site:
         async with self.http.post(url, json=body, headers=headers) as answer:
             content = await answer.json()
             return answer.status, content.get("error", "")
+
+    async def send_in_turn(
+        self, token: str | None, report: Any = None, job: str = "digits"
+    ) -> tuple[int, str]:
+        """Send a report again for as long as it comes too early."""
+        return await waiting.until_async(
+            lambda: self.send(token, report, job),
+            "the job's turn has come",
+            when=lambda answer: answer[0] != 429,
+        )

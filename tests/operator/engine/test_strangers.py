@@ -106,7 +106,7 @@ async def test_a_token_of_a_pod_of_another_namespace_reports_nothing(
             audience = await site.audience()
             token = await strange.token("digits-chief-0", audience)
             answer = await site.send(token, {"step": 7, "totalSteps": 7})
-            assert answer == (403, "the token's pod does not belong to job 'digits'")
+            assert answer[0] == 401
             true_token = await site.token("digits-chief-0", audience)
             assert await site.send(true_token, {"step": 40, "totalSteps": 100}) == (202, "")
         await place.until_status(

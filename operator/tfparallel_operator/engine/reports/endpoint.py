@@ -1,7 +1,12 @@
 """The progress endpoint: takes the reports of coordinators, and refuses everyone else's."""
 
 import asyncio
+import collections
 import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable
 
 import pydantic
 from aiohttp import web
@@ -11,10 +16,12 @@ from tfparallel_operator.api_server import errors
 from tfparallel_operator.core.pods import progress_report
 from tfparallel_operator.engine.observe import children, jobs, records
 from tfparallel_operator.engine.reports import tokens
-from tfparallel_operator.engine.telemetry import metrics
+from tfparallel_operator.engine.telemetry import logs, metrics
 from tfparallel_operator.engine.workqueue import queue
 from tfparallel_operator.engine.write import publisher
-from tfparallel_trainer.contract import limits, progress
+from tfparallel_trainer.contract import limits, plain_text, progress
+
+_LOG = logging.getLogger(__name__)
 
 BODY_SECONDS = 10.0
 """How long a report may take to arrive."""
@@ -37,6 +44,10 @@ class Endpoint:
     reports: publisher.Publisher
     counters: metrics.Metrics = dataclasses.field(default_factory=metrics.Metrics)
     clock: wall_clock.Clock = wall_clock.utc_now
+    turns: "Turns" = dataclasses.field(
+        default_factory=lambda: Turns(limits.MIN_SECONDS_BETWEEN_REPORTS)
+    )
+    log: logs.Brief = dataclasses.field(default_factory=lambda: logs.Brief(_LOG))
 
     def application(self) -> web.Application:
         """Build the application with the one route."""
@@ -56,11 +67,17 @@ class Endpoint:
             limit = limits.MAX_BODY_BYTES
             return _refuse(413, f"the report is larger than {limit} bytes: send fewer metrics")
         except _Refusal as refusal:
-            return _refuse(refusal.status, str(refusal))
+            return _refuse(refusal.status, str(refusal), refusal.retry_after)
         except TimeoutError:
             return _refuse(408, f"the report did not arrive within {BODY_SECONDS:.0f} s")
+        except web.RequestPayloadError:
+            return _refuse(400, "the body ends before its end: send the report again")
         except errors.ApiError as error:
-            return _refuse(503, f"the token cannot be checked now: {error}")
+            self.log.warning("a token was not checked: %s", error)
+            return _refuse(503, "the token cannot be checked now: send the report again later")
+        except Exception as error:
+            self.log.error("a report was not handled", exc_info=error)
+            return _refuse(500, "the report cannot be handled: the operator's log says why")
         return web.json_response({"accepted": True}, status=202)
 
     async def _accept(self, request: web.Request) -> None:
@@ -69,47 +86,87 @@ class Endpoint:
         if not authorization.startswith(_SCHEME):
             raise _Refusal(401, "send the pod's projected token as Authorization: Bearer")
         token = authorization.removeprefix(_SCHEME)
-        source = request.remote or ""
-        body = self.all_jobs.get(key)
-        if body is None:
-            # Only who holds the token of some job learns which there are.
-            if not await self._holds_any(token, source):
-                raise _Refusal(401, _INVALID)
-            raise _Refusal(404, f"there is no job {key.name!r} in namespace {key.namespace!r}")
-        uid = body["metadata"]["uid"]
-        await self._check(token, body, source)
+        job = await self._authenticate(token, key, request.remote or "")
+        uid = str(job["metadata"]["uid"])
+        if (seconds := self.turns.take(uid)) > 0:
+            raise _Refusal(429, "the last report of the job has just arrived", seconds)
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            raise _Refusal(415, "the body is compressed: send it as JSON, without Content-Encoding")
         async with asyncio.timeout(BODY_SECONDS):
             content = await request.read()
         report = _parse(content)
         now = self.clock().replace(microsecond=0)
         self.reports.submit(publisher.Report(key, uid, report, now))
 
-    async def _holds_any(self, token: str, source: str) -> bool:
-        for audience in tokens.audiences(token)[:1]:
-            return await self.reviews.pod_uid(token, audience, source) is not None
-        return False
+    async def _authenticate(self, token: str, key: queue.Key, source: str) -> jobs.Body:
+        """Return the job of a request if the token is that of a pod of its running attempt.
 
-    async def _check(self, token: str, body: jobs.Body, source: str) -> None:
-        uid, name = body["metadata"]["uid"], body["metadata"]["name"]
-        audience = progress_report.audience(uid)
-        pod_uid = await self.reviews.pod_uid(token, audience, source)
-        if pod_uid is None:
+        Every token that may be one is reviewed, whether the job exists or not. So neither the
+        answer nor its time tells a stranger which jobs there are.
+        """
+        job = self.all_jobs.get(key)
+        expected = None if job is None else progress_report.audience(job["metadata"]["uid"])
+        claimed = tokens.audiences(token)
+        if not claimed:
             raise _Refusal(401, _INVALID)
-        pods = self.job_children.of(records.as_owner(body)).pods
-        pod = next((pod for pod in pods if pod.uid == pod_uid), None)
+        audience = expected if expected in claimed else claimed[0]
+        pod = await self.reviews.find_pod(token, audience, source)
+        if pod is None or pod.namespace != key.namespace:
+            raise _Refusal(401, _INVALID)
+        if job is None and self._is_of_a_job(pod, audience):
+            raise _Refusal(404, f"there is no job {key.name!r} in namespace {key.namespace!r}")
+        if job is None or audience != expected:
+            raise _Refusal(401, _INVALID)
+        self._check_attempt(pod, job)
+        return job
+
+    def _is_of_a_job(self, pod: tokens.Pod, audience: str) -> bool:
+        """Whether a token's pod is one of the job that its audience names."""
+        return any(
+            pod.uid == each.uid
+            for job in self.all_jobs.bodies()
+            if progress_report.audience(job["metadata"]["uid"]) == audience
+            and job["metadata"]["namespace"] == pod.namespace
+            for each in self.job_children.of(records.as_owner(job)).pods
+        )
+
+    def _check_attempt(self, holder: tokens.Pod, job: jobs.Body) -> None:
+        pods = self.job_children.of(records.as_owner(job)).pods
+        pod = next((pod for pod in pods if pod.uid == holder.uid), None)
         if pod is None:
+            name = job["metadata"]["name"]
             raise _Refusal(403, f"the token's pod does not belong to job {name!r}")
-        attempt = int((body.get("status") or {}).get("attempt", 0))
+        attempt = int((job.get("status") or {}).get("attempt", 0))
         if pod.attempt < attempt:
             raise _Refusal(403, f"pod {pod.name} is of attempt {pod.attempt}; {attempt} runs now")
+
+
+class Turns:
+    """Lets each key come once in so many seconds; keeps nothing of those that came before."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._taken: collections.OrderedDict[str, float] = collections.OrderedDict()
+
+    def take(self, key: str) -> float:
+        """Take a key's turn and return 0, or return the seconds until it may."""
+        now = self._clock()
+        while self._taken and next(iter(self._taken.values())) + self._seconds <= now:
+            self._taken.popitem(last=False)
+        if key in self._taken:
+            return self._taken[key] + self._seconds - now
+        self._taken[key] = now
+        return 0.0
 
 
 class _Refusal(Exception):  # noqa: N818 (an answer)
     """Why a report is not taken."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after = retry_after
 
 
 def _parse(body: bytes) -> progress.Report:
@@ -117,9 +174,10 @@ def _parse(body: bytes) -> progress.Report:
         return progress.Report.model_validate_json(body)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the report"
+        where = plain_text.shorten(".".join(map(str, first["loc"])), 120) or "the report"
         raise _Refusal(422, f"{where}: received {first['input']!r:.80}; {first['msg']}") from error
 
 
-def _refuse(status: int, message: str) -> web.Response:
-    return web.json_response({"error": message}, status=status)
+def _refuse(status: int, message: str, retry_after: float | None = None) -> web.Response:
+    headers = {} if retry_after is None else {"Retry-After": str(math.ceil(retry_after))}
+    return web.json_response({"error": message}, status=status, headers=headers)

@@ -1,6 +1,6 @@
 """Serves an HTTP application as a member of a task group, however many connect and stay silent.
 
-A connection counts from the moment it is accepted, before TLS: asyncio's own server tells nobody of
+A connection counts from the moment it is accepted, before TLS. asyncio's own server tells nobody of
 one until its handshake is over, and keeps up to 300 kB for each.
 """
 

@@ -11,6 +11,7 @@ import collections
 import dataclasses
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable
 
@@ -39,6 +40,19 @@ MOST = 10_000
 POD_UID = "authentication.kubernetes.io/pod-uid"
 """Where the API server says which pod a token is bound to."""
 
+_ACCOUNT = "system:serviceaccount:"
+"""Begins the name of a token's user; the namespace follows, which is the pod's too."""
+
+_AUDIENCE = re.compile(rf"{re.escape(names.GROUP)}/[A-Za-z0-9._-]{{1,128}}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pod:
+    """The pod that a token is bound to."""
+
+    namespace: str
+    uid: str
+
 
 @dataclasses.dataclass(slots=True)
 class _Source:
@@ -54,14 +68,14 @@ class Tokens:
     def __init__(self, api: client.Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._clock = clock
-        self._known: collections.OrderedDict[str, tuple[float, str | None]] = (
+        self._known: collections.OrderedDict[str, tuple[float, Pod | None]] = (
             collections.OrderedDict()
         )
         self._slots = asyncio.Semaphore(MAX_REVIEWS)
         self._sources: dict[str, _Source] = {}
 
-    async def pod_uid(self, token: str, audience: str, source: str) -> str | None:
-        """Return the uid of the token's pod; None when it is not good for the audience.
+    async def find_pod(self, token: str, audience: str, source: str) -> Pod | None:
+        """Return the token's pod; None when it is not good for the audience.
 
         Args:
             token: what was sent.
@@ -99,14 +113,14 @@ class Tokens:
             if not state.waiting:
                 del self._sources[source]
 
-    def _keep(self, key: str, pod_uid: str | None) -> None:
-        lifetime = INVALID_SECONDS if pod_uid is None else VALID_SECONDS
-        self._known[key] = (self._clock() + lifetime, pod_uid)
+    def _keep(self, key: str, pod: Pod | None) -> None:
+        lifetime = INVALID_SECONDS if pod is None else VALID_SECONDS
+        self._known[key] = (self._clock() + lifetime, pod)
         self._known.move_to_end(key)
         while len(self._known) > MOST:
             self._known.popitem(last=False)
 
-    async def _review(self, token: str, audience: str) -> str | None:
+    async def _review(self, token: str, audience: str) -> Pod | None:
         review = {
             "apiVersion": resources.TOKEN_REVIEWS.api_version,
             "kind": "TokenReview",
@@ -116,15 +130,17 @@ class Tokens:
         status = answer.get("status") or {}
         if not status.get("authenticated") or audience not in status.get("audiences", ()):
             return None
-        extra = status.get("user", {}).get("extra") or {}
-        uids = extra.get(POD_UID) or ()
-        return str(uids[0]) if uids else None
+        user = status.get("user") or {}
+        account, uids = str(user.get("username", "")), (user.get("extra") or {}).get(POD_UID)
+        if not uids or not account.startswith(_ACCOUNT):
+            return None
+        return Pod(account.removeprefix(_ACCOUNT).partition(":")[0], str(uids[0]))
 
 
 def audiences(token: str) -> tuple[str, ...]:
     """Return the jobs' audiences that a token claims, unchecked; none when it is no token."""
     parts = token.split(".")
-    if len(parts) != 3:
+    if len(parts) != 3 or not token.isascii():
         return ()
     payload = parts[1]
     try:
@@ -135,5 +151,4 @@ def audiences(token: str) -> tuple[str, ...]:
     listed = [claimed] if isinstance(claimed, str) else claimed
     if not isinstance(listed, list):
         return ()
-    prefix = f"{names.GROUP}/"
-    return tuple(one for one in listed if isinstance(one, str) and one.startswith(prefix))
+    return tuple(one for one in listed if isinstance(one, str) and _AUDIENCE.fullmatch(one))

@@ -97,7 +97,7 @@ async def test_reports_that_come_too_fast_are_not_lost_and_the_last_is_written_a
         token = await site.token("digits-chief-0", await site.audience())
         for step in (10, 20, 100):
             report = {"step": step, "totalSteps": 100}
-            assert (await site.send(token, report))[0] == 202
+            assert await site.send_in_turn(token, report) == (202, "")
         await place.until_status(
             "the last report is written", lambda now: now.get("progress", {}).get("step") == 100
         )
@@ -132,10 +132,10 @@ async def test_everyone_else_is_refused_with_a_reason(place: harness.Place) -> N
             (right, {"step": 1, "pad": "x" * 40_000}, "digits", 413, "larger than 32768 bytes"),
         ]
         for token, report, job, status, reason in cases:
-            code, sentence = await site.send(token, report, job)
+            code, sentence = await site.send_in_turn(token, report, job)
             assert (code, reason in sentence) == (status, True), sentence
         assert "progress" not in await place.status()
-        assert await site.send(right) == (202, "")
+        assert await site.send_in_turn(right) == (202, "")
         await place.until_status("a right one is written after all", _has_progress)
 
 

@@ -33,7 +33,7 @@ async def test_each_wrong_token_is_reviewed_once_and_nobody_learns_which_jobs_th
     reviewed: list[str] = []
     review = tokens.Tokens._review
 
-    async def count(known: tokens.Tokens, token: str, audience: str) -> str | None:
+    async def count(known: tokens.Tokens, token: str, audience: str) -> tokens.Pod | None:
         reviewed.append(token)
         return await review(known, token, audience)
 

@@ -34,17 +34,17 @@ class Fake:
 
 def _filled(counts: dict[str, int]) -> tuple[connections.Connections[Fake], dict[str, list[Fake]]]:
     book: connections.Connections[Fake] = connections.Connections()
-    made = {address: [Fake(address) for _ in range(count)] for address, count in counts.items()}
-    for each in made.values():
+    opened = {address: [Fake(address) for _ in range(count)] for address, count in counts.items()}
+    for each in opened.values():
         for connection in each:
             assert book.add(connection) is None
-    return book, made
+    return book, opened
 
 
 def test_an_address_that_opens_too_many_connections_loses_its_oldest() -> None:
-    book, made = _filled({"a": connections.MAX_OF_ADDRESS, "b": 1})
-    assert book.add(Fake("a")) is made["a"][0]
-    assert book.add(Fake("a")) is made["a"][1]
+    book, opened = _filled({"a": connections.MAX_OF_ADDRESS, "b": 1})
+    assert book.add(Fake("a")) is opened["a"][0]
+    assert book.add(Fake("a")) is opened["a"][1]
     assert book.add(Fake("b")) is None
     assert len(book) == connections.MAX_OF_ADDRESS + 2
 
@@ -52,17 +52,17 @@ def test_an_address_that_opens_too_many_connections_loses_its_oldest() -> None:
 def test_of_too_many_connections_the_address_with_the_most_loses_one() -> None:
     full, rest = divmod(connections.MAX_CONNECTIONS - 1, connections.MAX_OF_ADDRESS)
     counts = {f"flood-{number}": connections.MAX_OF_ADDRESS for number in range(full)}
-    book, made = _filled({"probe": 1, **counts, "last": rest})
-    assert book.add(Fake("new")) is made["flood-0"][0]
-    assert book.add(Fake("newer")) is made["flood-1"][0]
+    book, opened = _filled({"probe": 1, **counts, "last": rest})
+    assert book.add(Fake("new")) is opened["flood-0"][0]
+    assert book.add(Fake("newer")) is opened["flood-1"][0]
     assert len(book) == connections.MAX_CONNECTIONS
 
 
 def test_a_connection_that_is_closed_makes_room() -> None:
-    book, made = _filled({"a": connections.MAX_OF_ADDRESS})
-    made["a"][3].is_closed = True
+    book, opened = _filled({"a": connections.MAX_OF_ADDRESS})
+    opened["a"][3].is_closed = True
     assert book.add(Fake("a")) is None
-    for connection in made["a"]:
+    for connection in opened["a"]:
         connection.is_closed = True
     book.forget_closed()
     assert len(book) == 1

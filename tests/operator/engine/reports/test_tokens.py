@@ -62,7 +62,7 @@ async def test_what_is_no_token_of_the_job_is_never_asked_about() -> None:
         foreign,
         token(f"{AUDIENCE}x"),
     ):
-        assert await known.pod_uid(garbage, AUDIENCE, "10.0.0.1") is None
+        assert await known.find_pod(garbage, AUDIENCE, "10.0.0.1") is None
     assert reviewer.reviews == 0
 
 
@@ -70,7 +70,7 @@ async def test_few_reviews_wait_for_the_api_server_at_the_same_time() -> None:
     reviewer = Reviewer()
     known = tokens.Tokens(reviewer)
     many = [
-        asyncio.create_task(known.pod_uid(token(salt=salt), AUDIENCE, f"10.0.0.{salt}"))
+        asyncio.create_task(known.find_pod(token(salt=salt), AUDIENCE, f"10.0.0.{salt}"))
         for salt in range(tokens.MAX_WAITING + 1)
     ]
     done, _ = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
@@ -85,12 +85,12 @@ async def test_a_source_that_sends_many_tokens_delays_only_itself() -> None:
     reviewer = Reviewer()
     known = tokens.Tokens(reviewer)
     flood = [
-        asyncio.create_task(known.pod_uid(token(salt=salt), AUDIENCE, "10.0.0.1"))
+        asyncio.create_task(known.find_pod(token(salt=salt), AUDIENCE, "10.0.0.1"))
         for salt in range(tokens.MAX_WAITING_OF_SOURCE + 1)
     ]
     done, _ = await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
     assert [type(one.exception()) for one in done] == [errors.Unavailable]
-    other = asyncio.create_task(known.pod_uid(token(), AUDIENCE, "10.0.0.2"))
+    other = asyncio.create_task(known.find_pod(token(), AUDIENCE, "10.0.0.2"))
     await waiting.idle()
     assert reviewer.reviews == 2, "one of each source"
     reviewer.answering.set()
@@ -101,7 +101,7 @@ async def test_a_source_that_sends_many_tokens_delays_only_itself() -> None:
 async def test_a_token_that_is_sent_many_times_at_once_is_asked_about_once() -> None:
     reviewer = Reviewer()
     known = tokens.Tokens(reviewer)
-    many = [asyncio.create_task(known.pod_uid(token(), AUDIENCE, "10.0.0.1")) for _ in range(9)]
+    many = [asyncio.create_task(known.find_pod(token(), AUDIENCE, "10.0.0.1")) for _ in range(9)]
     await waiting.idle()
     reviewer.answering.set()
     assert await asyncio.gather(*many) == [None] * 9
@@ -114,10 +114,10 @@ async def test_a_bad_token_is_asked_about_once_in_a_while() -> None:
     now = 0.0
     known = tokens.Tokens(reviewer, lambda: now)
     for _ in range(3):
-        assert await known.pod_uid(token(), AUDIENCE, "10.0.0.1") is None
+        assert await known.find_pod(token(), AUDIENCE, "10.0.0.1") is None
     assert reviewer.reviews == 1
     now = tokens.INVALID_SECONDS + 1
-    assert await known.pod_uid(token(), AUDIENCE, "10.0.0.1") is None
+    assert await known.find_pod(token(), AUDIENCE, "10.0.0.1") is None
     assert reviewer.reviews == 2
 
 
