@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.runtime import preflight, settings
 from tfparallel_trainer.runtime.lifecycle import termination
@@ -30,7 +30,7 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
         job_settings = settings.read(env)
         out = console.Console(job_settings.cluster.task.name, failure_file)
         preflight.check(job_settings)
-        if preflight.end_of(job_settings) is not None and not results.owed(job_settings):
+        if _has_finished(job_settings, out):
             out.say(f"this job has already finished; its results are in {job_settings.results}")
         else:
             config = settings.tf_config(env)
@@ -41,6 +41,18 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
     except Exception as error:
         return termination.exit_of(out, error, "trainer")
     return exits.Exit.DONE
+
+
+def _has_finished(settings: settings.Settings, out: console.Console) -> bool:
+    if preflight.end_of(settings) is None or results.owed(settings):
+        return False
+    if settings.evaluates or preflight.has_model(settings):
+        return True
+    out.say(
+        f"warning: this job has finished, and {outputs.MODEL} in {settings.results} cannot be "
+        "read: it is exported again from the newest checkpoint"
+    )
+    return False
 
 
 def _attempt(settings: settings.Settings, out: console.Console, started: float) -> None:

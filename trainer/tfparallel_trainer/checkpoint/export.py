@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import pathlib
 import shutil
 import traceback
@@ -15,6 +14,7 @@ import keras
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.objective import evaluate
+from tfparallel_trainer.storage import durable
 
 
 def check(model: Any, module: pathlib.Path) -> None:
@@ -53,11 +53,12 @@ def save(model: Any, path: pathlib.Path, module: pathlib.Path) -> None:
     what the model has from now on. Raises as `storing` does.
     """
     evaluate.adopt_averages(model)
-    draft = path.with_name(f".{os.getpid()}.{path.name}")
+    draft = durable.draft(path)
     with storing(path, module):
+        durable.remove_drafts(path)
         try:
             model.save(draft)
-            draft.replace(path)
+            durable.publish(draft, path)
         finally:
             draft.unlink(missing_ok=True)
 
@@ -71,15 +72,15 @@ def check_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) ->
 def save_for_serving(model: Any, folder: pathlib.Path, module: pathlib.Path) -> None:
     """Write a SavedModel into a folder of its own, after `save`; raises as that does."""
     with _exported(model, folder, module) as draft:
-        shutil.rmtree(folder, ignore_errors=True)
-        draft.rename(folder)
+        durable.publish(draft, folder)
 
 
 @contextlib.contextmanager
 def _exported(model: Any, folder: pathlib.Path, module: pathlib.Path) -> Iterator[pathlib.Path]:
     """Write a SavedModel next to a folder, and give its path to the body."""
-    draft = folder.with_name(f".{os.getpid()}.{folder.name}")
+    draft = durable.draft(folder)
     with storing(folder, module):
+        durable.remove_drafts(folder)
         try:
             model.export(draft, verbose=False)
             yield draft

@@ -55,6 +55,11 @@ class Store:
         """Number of the attempt, from 1."""
         return self._owner.attempt
 
+    def check_owner(self) -> None:
+        """Raise PreemptedError if another process has taken the folder, on the chief."""
+        if self._peers.is_chief:
+            owner.check(self._folder, self._owner)
+
     def save(self, state: shard.State, at: files.Position) -> None:
         """Save all variables as the checkpoint of a step, and remove the oldest beyond `keep`.
 

@@ -1,6 +1,8 @@
 """What can be known before TensorFlow is imported: refusals, and that there is nothing to do."""
 
 import os
+import pathlib
+import zipfile
 
 import pydantic
 
@@ -8,7 +10,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import tasks, tpu_name
 from tfparallel_trainer.contract import environment, job_file, outputs
 from tfparallel_trainer.runtime import settings
-from tfparallel_trainer.storage import address, connection
+from tfparallel_trainer.storage import address, bucket, connection
 
 _STRATEGIES = (
     "Mirrored",
@@ -142,6 +144,21 @@ def _check_servers(settings: settings.Settings) -> None:
             f"${environment.CPU_DEVICES} is {settings.cpu_devices}, and strategy 'ParameterServer' "
             "uses one device of each worker: set devices to 1 and use more workers."
         )
+
+
+def has_model(settings: settings.Settings) -> bool:
+    """Whether the results have the trained model, which a disk may have lost at a power cut."""
+    if isinstance(settings.results, bucket.Bucket):  # an object is there as a whole, or not at all
+        return settings.results.has(outputs.MODEL)
+    return _opens(settings.output_dir / outputs.MODEL)
+
+
+def _opens(path: pathlib.Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return bool(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def end_of(settings: settings.Settings) -> outputs.Summary | None:

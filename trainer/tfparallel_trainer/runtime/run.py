@@ -21,7 +21,7 @@ from tfparallel_trainer.loop import observer, training
 from tfparallel_trainer.runtime import setup
 from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.runtime.reporting import console, progress, records, reports
-from tfparallel_trainer.storage import folder
+from tfparallel_trainer.storage import durable, folder
 
 Observe = Callable[[setup.Ready, Callable[[Sequence[Any]], Any] | None], observer.Observer]
 """Gives who observes a run, from what is prepared and from how far callbacks reach."""
@@ -146,11 +146,18 @@ def _export(context: setup.RunContext, prepared: engine.Prepared, at: files.Posi
     if prepared.export is not None:
         prepared.export(at)
         return
+    _check_owner(prepared)
     model = prepared.ready.replicas[0].model
     export.save(model, settings.output_dir / outputs.MODEL, path)
     if settings.job.trainer.saved_model:
         context.watch.moved(f"the export of {outputs.SAVED_MODEL} began")
         export.save_for_serving(model, settings.output_dir / outputs.SAVED_MODEL, path)
+
+
+def _check_owner(prepared: engine.Prepared) -> None:
+    """Leave no results (PreemptedError) where another process has taken the place for them."""
+    if prepared.ready.saved is not None:
+        prepared.ready.saved.check_owner()
 
 
 def _write_summary(
@@ -178,9 +185,11 @@ def _write_summary(
         metrics={name: outputs.number(value) for name, value in reporter.metrics.items()},
         steps_by_worker=prepared.steps_by_worker,
     )
+    _check_owner(prepared)
     reporter.event(outputs.TrainEvent.DONE, position.step)
     reporter.flush()
     content = summary.model_dump_json(by_alias=True, exclude_none=True)
+    durable.sync(settings.output_dir, but=(outputs.CHECKPOINTS,))  # they are on the disk
     folder.Folder(settings.output_dir).write(outputs.SUMMARY, content.encode())
     reporter.flush()  # the last file: it says that the others are in place
     context.out.say(

@@ -2,17 +2,14 @@
 
 import contextlib
 import dataclasses
-import os
 import pathlib
-import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Self
 
-from tfparallel_trainer.storage import directory
+from tfparallel_trainer.storage import directory, durable
 
-_DRAFT = ".writing-"
 _QUARANTINED = ".damaged-"
 _TICK_NS = 100_000_000
 """File systems may give the same time to all writes within some milliseconds."""
@@ -42,11 +39,14 @@ class Folder:
 
     def write(self, name: str, content: bytes) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        draft = self.path / f".{name}.{os.getpid()}"
-        with durable(draft) as file:
-            file.write(content)
-        draft.replace(self.path / name)
-        sync_names(self.path)
+        path = self.path / name
+        draft = durable.draft(path)
+        try:
+            draft.write_bytes(content)
+            durable.remove_drafts(path, older_than=draft)
+            durable.publish(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
 
     def snapshot(self, name: str) -> directory.Snapshot:
         try:
@@ -67,9 +67,9 @@ class Folder:
     @contextlib.contextmanager
     def writer(self, name: str) -> Iterator[IO[bytes]]:
         self.path.mkdir(parents=True, exist_ok=True)
-        with durable(self.path / name) as file:
+        with durable.opened(self.path / name) as file:
             yield file
-        sync_names(self.path)
+        durable.sync_names(self.path)
 
     def entries(self) -> Sequence[Self]:
         """All folders here but drafts."""
@@ -77,28 +77,28 @@ class Folder:
 
     def drafts(self) -> Sequence[Self]:
         """Drafts that writers left, and those that are being written."""
-        return [self.child(name) for name in self._names() if name.startswith(_DRAFT)]
+        return [self.child(name) for name in self._names() if name.startswith(durable.DRAFT)]
 
     def draft(self, name: str, writer: str) -> Self:
         """A folder that has no entry's name yet."""
-        return self.child(f"{_DRAFT}{writer}-{name}")
+        return self.child(f"{durable.DRAFT}{writer}-{name}")
 
     def publish(self, draft: Self, name: str, index: bytes) -> None:
         """Write the index into a draft and rename it."""
-        with durable(draft.path / directory.INDEX) as file:
+        with durable.opened(draft.path / directory.INDEX) as file:
             file.write(index)
-        sync_names(draft.path)
+        durable.sync_names(draft.path)
         draft.path.rename(self.path / name)
-        sync_names(self.path)
+        durable.sync_names(self.path)
 
     def remove(self, entry: Self) -> None:
         """Give a folder a draft's name, and remove it as far as that is possible."""
         path = entry.path
         if not path.name.startswith("."):
-            path = self.path / f"{_DRAFT}removed-{secrets.token_hex(8)}-{path.name}"
+            path = durable.draft(path)
             try:
                 entry.path.rename(path)
-                sync_names(self.path)
+                durable.sync_names(self.path)
             except OSError:
                 return  # an entry stays whole
         shutil.rmtree(path, ignore_errors=True)
@@ -108,7 +108,7 @@ class Folder:
         hidden = self.path / f"{_QUARANTINED}{entry.name}"
         shutil.rmtree(hidden, ignore_errors=True)
         entry.path.rename(hidden)
-        sync_names(self.path)
+        durable.sync_names(self.path)
 
     def quarantined(self) -> Sequence[Self]:
         """The folders that `quarantine` has hidden."""
@@ -130,21 +130,3 @@ class Folder:
 
     def _names(self) -> list[str]:
         return sorted(path.name for path in self.path.iterdir())
-
-
-@contextlib.contextmanager
-def durable(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Open a file whose content is on the disk when the body ends."""
-    with path.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_names(folder: pathlib.Path) -> None:
-    """Let the names in a folder outlast a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

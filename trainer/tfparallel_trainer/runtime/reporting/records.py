@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.storage import bucket, directory
+from tfparallel_trainer.storage import bucket, directory, durable
 
 
 class Records:
@@ -75,6 +75,8 @@ class Records:
         for writer in self._writers.values():
             writer.close()
         self._lines.close()
+        with contextlib.suppress(OSError):
+            durable.sync(self._folder.parent)
 
 
 class StepLog:

@@ -6,7 +6,6 @@ process ever holds more than a block of one variable.
 
 import contextlib
 import math
-import os
 import pathlib
 import tempfile
 
@@ -18,7 +17,7 @@ from tfparallel_trainer.checkpoint import archive, export, files, shard
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split.state import blueprint
 from tfparallel_trainer.objective import replica
-from tfparallel_trainer.storage import directory
+from tfparallel_trainer.storage import directory, durable
 
 _COPIES = 3
 """How often the weights are in memory at most while Keras loads and exports a model."""
@@ -48,9 +47,11 @@ def save(
     With an optimizer that keeps averages of the weights (use_ema), those are what is written. The
     model gets the learning rate and the counters of the checkpoint.
     """
-    draft = path.with_name(f".{os.getpid()}.{path.name}")
-    weights = draft.with_suffix(archive.WEIGHTS)
+    draft = durable.draft(path)
+    weights = durable.draft(path.with_suffix(archive.WEIGHTS))
     with export.storing(path, module.path):
+        for written in (path, path.with_suffix(archive.WEIGHTS)):
+            durable.remove_drafts(written)
         try:
             index = files.read_index(checkpoint)
             for key, one in drawn.counters.items():  # Keras writes them into the config, too
@@ -62,7 +63,7 @@ def save(
                 with h5py.File(weights, "w") as target:
                     _fill(drawn, checkpoint, index, empty, target)
                 archive.put_together(empty, weights, draft)
-            draft.replace(path)
+            durable.publish(draft, path)
         except files.DamagedError as error:
             raise OSError(str(error)) from error
         finally:

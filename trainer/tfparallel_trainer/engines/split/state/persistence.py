@@ -72,6 +72,8 @@ class Persistence:
 
     def export(self, at: files.Position) -> None:
         """Leave the trained model, where training has ended; raises as `export.storing` does."""
+        if self.saved is not None:
+            self.saved.check_owner()
         saved = [] if self.saved is None else entries.of_step(self._settings.checkpoints, at.step)
         if not saved:
             part_store = self._unsaved or self._store(self._exporting, 1)
