@@ -14,6 +14,7 @@ from typing import Any
 import pathspec
 
 from tfparallel_operator.api import load, names
+from tfparallel_trainer.contract import source_code
 
 IGNORE_FILE = ".tfparallelignore"
 """Patterns of files that stay here, as in a .gitignore."""
@@ -24,8 +25,8 @@ REQUIREMENTS = "requirements.txt"
 CHUNK_BYTES = 1_000_000
 """A ConfigMap holds 1 MiB; the rest is for its names."""
 
-MAX_CHUNKS = 32
-MAX_FILE_BYTES = 4 * MAX_CHUNKS * CHUNK_BYTES
+MAX_CHUNKS = source_code.MAX_CHUNKS
+MAX_FILE_BYTES = source_code.MAX_BYTES
 """All files together, before they are compressed: larger ones are not even read."""
 
 CHUNK_KEY = "chunk"
@@ -107,6 +108,12 @@ def pack(folder: pathlib.Path, program: str | None, field: str = "spec.trainer.m
         )
     if sum(path.stat().st_size for path in paths) > MAX_FILE_BYTES:
         raise load.SpecError(_too_large(paths, folder, "more than fits, packed or not"))
+    if len(paths) > source_code.MAX_FILES:
+        raise load.SpecError(
+            f"{folder}: {len(paths):,} files are next to the job's file, and a job's source has at"
+            f" most {source_code.MAX_FILES:,}. Keep data in a claim or a bucket, and name files"
+            f" that the job does not need in {IGNORE_FILE}"
+        )
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as compressed,

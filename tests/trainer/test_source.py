@@ -1,11 +1,14 @@
 """The init container that fetches a job's code and packages."""
 
+import gzip
 import hashlib
+import io
 import json
 import pathlib
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 from collections.abc import Mapping
 from importlib import metadata
 
@@ -13,7 +16,7 @@ import pytest
 
 from testing import sources
 from tfparallel_trainer import errors, source
-from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.contract import environment, exits, source_code
 from tfparallel_trainer.runtime import settings
 from tfparallel_trainer.runtime.reporting import console
 
@@ -90,6 +93,81 @@ def test_an_archive_that_is_broken_or_leads_elsewhere_is_refused(
     assert not (tmp_path / "outside").exists()
 
 
+def zeros(count: int, size: int) -> bytes:
+    """Return an archive of files of zeros, which is small."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as written:
+        for number in range(count):
+            member = tarfile.TarInfo(f"{number}")
+            member.size = size
+            written.addfile(member, Zeros(size))
+    return content.getvalue()
+
+
+class Zeros(io.RawIOBase):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._left = size
+
+    def read(self, size: int = -1) -> bytes:
+        count = min(size, self._left)
+        self._left -= count
+        return bytes(count)
+
+
+def headed(size: int) -> bytes:
+    """Return an archive whose first header is of that many bytes, as tar allows."""
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, size
+    content = io.BytesIO()
+    with gzip.GzipFile(fileobj=content, mode="wb", compresslevel=1) as packed:
+        packed.write(header.tobuf(tarfile.GNU_FORMAT))
+        packed.write(b"a" * size)
+        packed.write(bytes(-size % tarfile.BLOCKSIZE))
+        packed.write(tarfile.TarInfo("model.py").tobuf())
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (zeros(1, source_code.MAX_BYTES + 1), "holds more than 128 MB or 20,000 files"),
+        (zeros(3, source_code.MAX_BYTES // 2), "holds more than 128 MB or 20,000 files"),
+        (zeros(source_code.MAX_FILES + 1, 0), "holds more than 128 MB or 20,000 files"),
+        (headed(3 << 20), "a header of 3145728 bytes, of 1048576"),
+        (sources.archive({"a/" * 600 + "b": "x"}), "is a path of 1201 characters, of 1024"),
+    ],
+    ids=["large file", "large files", "many files", "long header", "long path"],
+)
+def test_an_archive_beyond_a_limit_is_refused_in_little_memory(
+    content: bytes, reason: str, tmp_path: pathlib.Path
+) -> None:
+    sha256 = chunked(tmp_path / "chunks", content, 1_000_000)
+    tracemalloc.start()
+    try:
+        code, sentence = unpack(tmp_path, sha256)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert code is exits.Exit.BAD_CONFIGURATION
+    assert reason in sentence
+    assert peak < 16 << 20
+    written = sum(path.stat().st_size for path in (tmp_path / "source").rglob("*"))
+    assert written <= source_code.MAX_BYTES + source_code.MAX_FILES
+
+
+def test_an_archive_within_the_limits_is_written_in_blocks(tmp_path: pathlib.Path) -> None:
+    sha256 = chunked(tmp_path / "chunks", zeros(2, 30_000_000), 1_000_000)
+    tracemalloc.start()
+    try:
+        assert unpack(tmp_path, sha256) == (exits.Exit.DONE, "")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [(tmp_path / "source" / name).stat().st_size for name in "01"] == [30_000_000] * 2
+    assert peak < 16 << 20
+
+
 def test_a_full_disk_may_be_tried_again(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +175,7 @@ def test_a_full_disk_may_be_tried_again(
         raise OSError(28, "No space left on device")
 
     sha256 = chunked(tmp_path / "chunks", sources.archive({"model.py": "one"}), 1000)
-    monkeypatch.setattr(pathlib.Path, "write_bytes", full)  # no real disk is full on demand
+    monkeypatch.setattr(pathlib.Path, "chmod", full)  # no real disk is full on demand
     code, reason = unpack(tmp_path, sha256)
     assert code is exits.Exit.STORAGE_FAILED
     assert "No space left on device" in reason

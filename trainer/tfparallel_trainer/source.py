@@ -78,7 +78,8 @@ def unpack(chunks: pathlib.Path, sha256: str, folder: pathlib.Path) -> int:
         for file in source_code.read_files(content):
             path = folder / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(file.content)
+            with path.open("wb") as target:
+                target.writelines(file.blocks)
             path.chmod(0o755 if file.executable else 0o644)
             count += 1
     except ValueError as error:

@@ -16,7 +16,7 @@ def unpack(archive: source_code.Archive, config_maps: key_maps.KeyMaps) -> key_m
     chunks = [_chunk(name, config_maps) for name in archive.config_maps]
     try:
         content = source_code.join(chunks, archive.sha256)
-        return {file.path: file.content for file in source_code.read_files(content)}
+        return {file.path: b"".join(file.blocks) for file in source_code.read_files(content)}
     except ValueError as error:
         raise load.SpecError(f"{_FIELD}: {error}; archive the source again") from error
 

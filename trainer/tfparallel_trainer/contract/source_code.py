@@ -1,6 +1,8 @@
 """Where a job's code comes from: `spec.trainer.source`, and the chunks of an archive."""
 
 import dataclasses
+import functools
+import gzip
 import hashlib
 import io
 import posixpath
@@ -19,6 +21,21 @@ CHUNK_KEY = "chunk"
 MAX_CHUNKS = 32
 """Most ConfigMaps of an archive; each holds less than 1 MiB."""
 
+MAX_BYTES = 4 * MAX_CHUNKS * 1_000_000
+"""Most bytes of the files of an archive together, unpacked."""
+
+MAX_FILES = 20_000
+"""Most files and folders of an archive."""
+
+_BLOCK_BYTES = 1 << 20
+_MAX_UNPACKED = MAX_BYTES + 3 * MAX_FILES * tarfile.BLOCKSIZE
+"""With the headers of the files."""
+_LONGEST_PATH = 1024
+_BEYOND = (
+    f"it holds more than {MAX_BYTES // 1_000_000} MB or {MAX_FILES:,} files: leave out data, which "
+    "volumes and buckets are for"
+)
+
 _FILE = "^[A-Za-z0-9_][-A-Za-z0-9._]*(/[A-Za-z0-9_][-A-Za-z0-9._]*)*$"
 """A path below a folder, which leads nowhere else."""
 
@@ -34,7 +51,8 @@ class File:
 
     path: str
     """Below the folder of the source."""
-    content: bytes
+    blocks: Iterator[bytes]
+    """Its content, which has to be taken before the next file."""
     executable: bool
 
 
@@ -48,24 +66,62 @@ def join(chunks: Iterable[bytes], sha256: str) -> bytes:
 
 
 def read_files(content: bytes) -> Iterator[File]:
-    """Yield the files of an archive; a ValueError if it is none, or a member leads elsewhere.
+    """Yield the files of an archive.
 
     Not `tarfile`'s own filter, which Python 3.11 has from 3.11.4 on: Debian 12 ships 3.11.2.
+
+    Raises:
+        ValueError: it is no archive or beyond a limit, or a member leads elsewhere.
     """
     try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
-            for member in archive:
+        with tarfile.open(fileobj=_Unpacked(content), mode="r:") as archive:
+            total = 0
+            for number, member in enumerate(archive, 1):
+                archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+                total += max(member.size, 0)
+                if number > MAX_FILES or total > MAX_BYTES:
+                    raise ValueError(_BEYOND)
                 path = posixpath.normpath(member.name)
                 if path.startswith("/") or path.split("/")[0] == "..":
-                    raise ValueError(f"{member.name!r} leads out of its folder")
+                    raise ValueError(f"{member.name[:100]!r} leads out of its folder")
+                if len(path) > _LONGEST_PATH:
+                    raise ValueError(
+                        f"{path[:100]!r}… is a path of {len(path)} characters, of {_LONGEST_PATH}"
+                    )
                 if member.isdir():
                     continue
                 data = archive.extractfile(member) if member.isfile() else None
                 if data is None:
                     raise ValueError(f"{member.name!r} is a link, or no file: archive its content")
-                yield File(path, data.read(), bool(member.mode & 0o100))
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+                blocks = iter(functools.partial(data.read, _BLOCK_BYTES), b"")
+                yield File(path, blocks, bool(member.mode & 0o100))
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"not a tar archive compressed by gzip: {error}") from error
+
+
+class _Unpacked(io.RawIOBase):
+    """The unpacked bytes of an archive, read forward in blocks, up to a limit."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        self._file = gzip.GzipFile(fileobj=io.BytesIO(content))
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _BLOCK_BYTES:
+            raise ValueError(f"a header of {size} bytes, of {_BLOCK_BYTES}")
+        if self.tell() + size > _MAX_UNPACKED:
+            raise ValueError(_BEYOND)
+        return self._file.read(size)
+
+    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
+        if position < self.tell():
+            raise ValueError("a member that leads back")
+        while (left := position - self.tell()) > 0 and self.read(min(left, _BLOCK_BYTES)):
+            pass
+        return self.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
 
 
 class Archive(base.Model):
