@@ -14,7 +14,7 @@ _DRAFT = re.compile(rf"\.writing-.+|{_STEP.pattern}")
 
 def checkpoints(folder: directory.Directory) -> list[directory.Directory]:
     """Return the checkpoints in a directory, the oldest first."""
-    return [entry for entry in folder.entries() if _STEP.fullmatch(entry.name)]
+    return [entry for entry in folder.entries() if is_named(entry)]
 
 
 def drafts(folder: directory.Directory) -> list[directory.Directory]:
@@ -30,6 +30,11 @@ def of_step(folder: directory.Directory, step: int) -> list[directory.Directory]
 def name(step: int) -> str:
     """Return the name of the checkpoint of a step."""
     return f"step-{step:010}"
+
+
+def is_named(folder: directory.Directory) -> bool:
+    """Whether a directory has the name of a checkpoint."""
+    return _STEP.fullmatch(folder.name) is not None
 
 
 def step_of(checkpoint: directory.Directory) -> int:

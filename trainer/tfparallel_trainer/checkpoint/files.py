@@ -175,7 +175,7 @@ def read_index(folder: directory.Directory) -> Index:
         raise _unread(path, error) from error
     except ValueError as error:
         raise DamagedError(f"{path} cannot be read: {error}") from error
-    if entries.step_of(folder) != index.position.step:
+    if entries.is_named(folder) and entries.step_of(folder) != index.position.step:
         raise DamagedError(f"{path} has step {index.position.step}, which is not that of its name")
     return index.model_copy(update={"arrays": _gather(folder, index)})
 
