@@ -10,6 +10,8 @@ from testing import pages, paths
 from testing.cluster import binaries
 from testing.operator import rendering
 from tfparallel_operator import main as operator
+from tfparallel_operator.core import installation
+from tfparallel_operator.engine.run import settings
 
 pytestmark = pytest.mark.timeout(1200)  # the first run builds helm and kubectl
 
@@ -324,6 +326,31 @@ def test_defaults_of_pods_reach_the_operator_as_they_are_written(chart: renderin
     variables = [{"name": "CACHE", "value": "$(POD_NAME)/a&b"}]
     assert "$$(POD_NAME)" in text
     assert template == {"spec": {"containers": [{"name": "tensorflow", "env": variables}]}}
+
+
+def test_restrictions_reach_the_operator_and_give_the_right_that_they_need(
+    chart: rendering.Render, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = "jobs.restrictions"
+    objects = chart(
+        f"{limits}.serviceAccounts={{trainer}}",
+        f"{limits}.hostAccess=Forbidden",
+        f"{limits}.secrets.matchLabels.use=jobs",
+    )
+    for name, value in rendering.environment(objects).items():
+        monkeypatch.setenv(name, value)
+    assert settings.from_environment().restrictions == installation.Restrictions(
+        ("trainer",), installation.HostAccess.FORBIDDEN, {"use": "jobs"}
+    )
+    [rules] = [
+        role["rules"]
+        for role in objects.of_kind("ClusterRole")
+        if role["metadata"]["name"] == f"{OUTER_NAME}.jobs"
+    ]
+    [rule] = [rule for rule in rules if "secrets" in rule["resources"]]
+    assert rule == {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+    others = chart(f"{limits}.hostAccess=Forbidden").of_kind("ClusterRole")
+    assert not any("secrets" in rule["resources"] for role in others for rule in role["rules"])
 
 
 def test_the_operator_may_live_in_another_namespace(chart: rendering.Render) -> None:

@@ -42,6 +42,7 @@ SAMPLES = {
     "image.digest": f"sha256:{'a' * 64}",
     "gangScheduling.scheduler": "Volcano",
     "image.pullPolicy": "Always",
+    "jobs.restrictions": {"hostAccess": "Forbidden"},
     "logFormat": "text",
     "rbac.clusterRights": False,
     "resources": {"limits": {"cpu": 7}},

@@ -44,6 +44,8 @@ def refusal(helm: rendering.Command, values: Sequence[str]) -> str:
         ("networkPolicy.metricsFrom=all", "/networkPolicy/metricsFrom"),
         ("jobs.podDefaults.tolerations=all", "/jobs/podDefaults"),
         ("jobs.podDefaults.spec.priorityClassName=high", "/jobs/podDefaults/spec"),
+        ("jobs.restrictions.hostAccess=forbidden", "/jobs/restrictions/hostAccess"),
+        ("jobs.restrictions.secrets.labels.x=y", "/jobs/restrictions/secrets"),
         ("extraEnv[0].value=y", "/extraEnv/0"),
         ("extraVolumeMounts[0].name=x", "/extraVolumeMounts/0"),
         ("test.timeoutSeconds=0", "/test/timeoutSeconds"),

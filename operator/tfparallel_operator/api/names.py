@@ -139,6 +139,7 @@ class Reason(enum.StrEnum):
     SERVER_UNAVAILABLE = "ServerUnavailable"
     ADMISSION_DENIED = "AdmissionDenied"
     DEFAULTS_CONFLICT = "DefaultsConflict"
+    JOB_RESTRICTED = "JobRestricted"
     HOST_PORTS_TAKEN = "HostPortsTaken"
     GANG_SCHEDULER_NOT_INSTALLED = "GangSchedulerNotInstalled"
     JOB_QUEUED = "JobQueued"

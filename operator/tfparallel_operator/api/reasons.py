@@ -117,6 +117,10 @@ REASONS: Mapping[names.Reason, Explanation] = {
         " message is the API server's.",
         "Set `resources` of the role, or have the LimitRange or webhook corrected.",
     ),
+    names.Reason.JOB_RESTRICTED: _warning(
+        "The job uses what the chart's `jobs.restrictions` forbids. It gets no new pods.",
+        "Remove what the message names, or have an administrator change the restriction.",
+    ),
     names.Reason.HOST_PORTS_TAKEN: _warning(
         "Other jobs with `hostNetwork` use the ports that this job needs.",
         "Wait for these jobs, or turn `hostNetwork` off.",

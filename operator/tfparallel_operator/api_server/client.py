@@ -117,9 +117,9 @@ class Client:
         """How this client reaches the API server."""
         return self._access
 
-    async def get(self, path: str) -> Object:
-        """Read one object, or any other document."""
-        return await self._request("get", path)
+    async def get(self, path: str, *, metadata_only: bool = False) -> Object:
+        """Read one object, or its metadata alone, or any other document."""
+        return await self._request("get", path, accept=METADATA_JSON if metadata_only else JSON)
 
     async def served(self, resource: resources.Resource) -> resources.Resource:
         """Return a resource as the newest version that the API server serves addresses it.

@@ -29,6 +29,7 @@ PHASES: tuple[Phase, ...] = (
     admission.fail_if_refused,
     admission.fail_if_gang_is_impossible,
     ending.suspend,
+    admission.wait_for_permission,
     admission.wait_for_creation,
     admission.fail_if_too_large,
     admission.wait_for_quota,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import enum
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,24 @@ class Gangs:
     """Who starts the gangs of jobs that have a scheduling policy and name no scheduler."""
     coscheduling_name: str = "scheduler-plugins-scheduler"
     """The scheduler that has the plugin Coscheduling, as pods name it."""
+
+
+class HostAccess(enum.StrEnum):
+    """Whether jobs may reach into their nodes."""
+
+    ALLOWED = "Allowed"
+    FORBIDDEN = "Forbidden"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Restrictions:
+    """What jobs may use of their namespace and their nodes; by default anything."""
+
+    service_accounts: tuple[str, ...] = ()
+    """The service accounts that pods may have; empty: any."""
+    host_access: HostAccess = HostAccess.ALLOWED
+    secret_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What a Secret needs before a job may name it; empty: nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +69,4 @@ class Settings:
     """Secrets that pull the trainer's image, for pods whose template has none."""
     pod_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """A pod template: what it has, pods have where the template of their job is silent."""
+    restrictions: Restrictions = Restrictions()

@@ -160,6 +160,8 @@ class Children:
     workloads: tuple[Workload, ...] = ()
     flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)
     """The ResourceFlavors that an admitted Workload names."""
+    restriction: str = ""
+    """Why the installation lets the job have no new pods; empty: it does."""
     may_create: bool = True
     """False: the API server has refused a create, and it is not time to try again."""
 

@@ -28,6 +28,10 @@ _LOOK_FOR_PORTS = datetime.timedelta(seconds=10)
 """How often a job that waits for ports looks whether some are free."""
 
 
+LOOK_FOR_PERMISSION = datetime.timedelta(seconds=30)
+"""How often a job that may not use a Secret looks whether it has the label now."""
+
+
 def fail_if_refused(context: context.DecisionContext) -> decision.Decision | None:
     """End a job of which the API server can never take a part."""
     refusal = context.refusal
@@ -56,6 +60,29 @@ def fail_if_gang_is_impossible(context: context.DecisionContext) -> decision.Dec
     if problem is None or conditions.begun(context.status):
         return None
     return ending.fail(context, context.status, names.Reason.INVALID_SPEC, problem)
+
+
+def wait_for_permission(context: context.DecisionContext) -> decision.Decision | None:
+    """Have a job wait that may not use what it names; one that has begun goes on."""
+    if not context.children.restriction or conditions.begun(context.status):
+        return None
+    if context.children.pods:  # They were created before there was a status.
+        return None
+    # Nothing runs, so ports of nodes that were found for it are not taken.
+    status = context.status.model_copy(update={"host_ports": context.job.status.host_ports})
+    status, events = refuse_new_pods(context, status)
+    return decision.Decision(status, events=events, wake_at=context.now + LOOK_FOR_PERMISSION)
+
+
+def refuse_new_pods(
+    context: context.DecisionContext, status: job_status.JobStatus
+) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
+    """Say why the installation lets the job have no new pods."""
+    reason, message = names.Reason.JOB_RESTRICTED, context.children.restriction
+    before = conditions.find_true(status, _REFUSED)
+    status = context.stamp.set(status, _REFUSED, True, reason, message)
+    is_news = before is None or (before.reason, before.message) != (reason, message)
+    return status, (decision.warning(reason, message),) if is_news else ()
 
 
 def wait_for_creation(context: context.DecisionContext) -> decision.Decision | None:

@@ -5,6 +5,7 @@ import dataclasses
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import context, decision, remedies, view
 from tfparallel_operator.core.life import (
+    admission,
     completion,
     counts,
     deadlines,
@@ -138,11 +139,15 @@ def _go_on(context: context.DecisionContext, course: recovery.Course) -> decisio
     if not view.missing:
         created = names.Reason.REPLICAS_CREATED
         status = context.stamp.clear(status, [_REFUSED], created, "every pod was created")
+    restricted: tuple[decision.Event, ...] = ()
+    if view.missing and context.children.restriction:
+        status, restricted = admission.refuse_new_pods(context, status)
+        wake_at = deadlines.earliest(wake_at, context.now + admission.LOOK_FOR_PERMISSION)
     news = (decision.normal(reason, message),) if runs and not was_running else ()
     group = gang.steps(context, view, status.attempt)
     return decision.Decision(
         status,
-        events=(*course.events, *news),
+        events=(*course.events, *restricted, *news),
         deletions=(
             *ending.delete_pods((*view.stale, *view.dismissed)),
             *group.deletions,
@@ -180,7 +185,7 @@ def _creations(
 ) -> tuple[decision.Manifest, ...]:
     """Build what is missing; a gang begins only when every pod of the one before is gone."""
     children, job = context.children, context.job
-    if not children.may_create:
+    if not children.may_create or children.restriction:
         return ()
     manifests = []
     if not children.has_service:

@@ -6,5 +6,6 @@
 - `topology`, `host_network`: where pods run and listen.
 - `config`: the ConfigMap; `network`: the Service and the NetworkPolicy; `claims`: the claims.
 - `gpus`, `memory`, `containers`, `expansion`, `progress_report`: parts of a container.
+- `restrictions`: what the pods of a job use, and whether the installation lets them.
 - `ownership`: labels and owner of everything that is created.
 """

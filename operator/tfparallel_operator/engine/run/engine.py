@@ -223,6 +223,7 @@ class Engine:
             trainer_image=self.settings.trainer_image,
             trainer_pull_secrets=self.settings.trainer_pull_secrets,
             pod_defaults=self.settings.pod_defaults,
+            restrictions=self.settings.restrictions,
             gangs=self.settings.gangs,
             queues=True,
         )

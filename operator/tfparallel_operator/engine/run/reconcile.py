@@ -17,7 +17,15 @@ from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decide, decision, layout, observation
 from tfparallel_operator.core.life import spec_validity
 from tfparallel_operator.core.status import conditions
-from tfparallel_operator.engine.observe import flavors, host_ports, jobs, records, specs, waits
+from tfparallel_operator.engine.observe import (
+    flavors,
+    host_ports,
+    jobs,
+    permissions,
+    records,
+    specs,
+    waits,
+)
 from tfparallel_operator.engine.telemetry import logs, metrics
 from tfparallel_operator.engine.workqueue import queue, timers
 from tfparallel_operator.engine.write import apply, context, recorder
@@ -69,6 +77,7 @@ class Reconciler:
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._pauses: dict[queue.Key, _Pause] = {}
         self._specs = specs.Specs(engine.api)
+        self._restrictions = permissions.Permissions(engine.api, engine.settings)
         self._large = asyncio.Lock()
 
     async def reconcile(self, key: queue.Key) -> apply.Outcome:
@@ -82,6 +91,7 @@ class Reconciler:
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._forget(key)
             self._specs.forget(key)
+            self._restrictions.forget(key)
             self._waits.forget(key)
             return apply.DONE  # The garbage collector deletes its children.
         try:
@@ -168,12 +178,13 @@ class Reconciler:
         except load.SpecError as error:
             has_pods = bool(self._children.of(owner).pods)
             job = await self._specs.invalid(body, error, has_pods=has_pods)
+        restriction = await self._restrictions.find(job)
         paused_until = self._find_pause(body)
 
         def observe() -> Callable[[], decision.Decision]:
             children = self._children.of(owner)
             pods = waits.explain(children.pods, words)
-            seen = {**admission, "pods": pods, "host_port": port}
+            seen = {**admission, "pods": pods, "host_port": port, "restriction": restriction}
             seen["may_create"] = paused_until is None
             children = dataclasses.replace(children, **seen)
             now, settings = self._clock().replace(microsecond=0), self._engine.settings

@@ -55,6 +55,43 @@ class _PodTemplate(click.ParamType[dict[str, Any]]):
         return template
 
 
+class _Restrictions(click.ParamType[installation.Restrictions]):
+    """The chart's jobs.restrictions as JSON."""
+
+    name = "restrictions"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> installation.Restrictions:
+        """Parse the text; restrictions are there already."""
+        if isinstance(value, installation.Restrictions):
+            return value
+        try:
+            return _parse_restrictions(json.loads(value))
+        except (ValueError, TypeError, AttributeError) as error:
+            self.fail(
+                f"{value!r}: write an object with serviceAccounts (a list), hostAccess (Allowed or"
+                f" Forbidden) and secrets.matchLabels (an object). {error}",
+                parameter,
+                context,
+            )
+
+
+def _parse_restrictions(document: dict[str, Any]) -> installation.Restrictions:
+    unknown = document.keys() - {"serviceAccounts", "hostAccess", "secrets"}
+    secrets = document.get("secrets") or {"matchLabels": {}}
+    if unknown or secrets.keys() != {"matchLabels"}:
+        raise ValueError("A restriction that the operator does not know would not hold.")
+    accounts, labels = document.get("serviceAccounts") or [], secrets["matchLabels"] or {}
+    if not isinstance(accounts, list):
+        raise TypeError("serviceAccounts is no list.")
+    return installation.Restrictions(
+        tuple(map(str, accounts)),
+        installation.HostAccess(document.get("hostAccess") or installation.HostAccess.ALLOWED),
+        {str(name): str(text) for name, text in labels.items()},
+    )
+
+
 _NAMES = _Names()
 
 
@@ -89,6 +126,11 @@ class Settings:
         "Pod template (JSON) that fills in what the templates of jobs leave out.",
         factory=dict,
         kind=_PodTemplate(),
+    )
+    restrictions: installation.Restrictions = _field(  # noqa: RUF009
+        "What jobs may use of their namespace and nodes (JSON, as the chart's jobs.restrictions).",
+        factory=installation.Restrictions,
+        kind=_Restrictions(),
     )
     watch_namespaces: tuple[str, ...] = _field(
         "Comma-separated namespaces whose jobs the operator runs; empty: all.", (), kind=_NAMES

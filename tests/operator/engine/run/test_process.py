@@ -149,6 +149,21 @@ async def test_what_it_cannot_start_with_is_one_sentence(
         ({"TFPARALLEL_METRICS": "maybe"}, "'maybe' is not a valid boolean"),
         ({"TFPARALLEL_POD_DEFAULTS": "{"}, "'{' is no JSON: "),
         ({"TFPARALLEL_POD_DEFAULTS": '{"tolerations": []}'}, "write an object with metadata and"),
+        ({"TFPARALLEL_RESTRICTIONS": "{"}, "write an object with serviceAccounts"),
+        ({"TFPARALLEL_RESTRICTIONS": "[]"}, "write an object with serviceAccounts"),
+        (
+            {"TFPARALLEL_RESTRICTIONS": '{"hostaccess": "Forbidden"}'},
+            "does not know would not hold",
+        ),
+        (
+            {"TFPARALLEL_RESTRICTIONS": '{"hostAccess": "forbidden"}'},
+            "write an object with service",
+        ),
+        ({"TFPARALLEL_RESTRICTIONS": '{"serviceAccounts": "a"}'}, "serviceAccounts is no list"),
+        (
+            {"TFPARALLEL_RESTRICTIONS": '{"secrets": {"labels": {}}}'},
+            "does not know would not hold",
+        ),
     ],
 )
 def test_options_that_cannot_be_are_refused(variables: dict[str, str], sentence: str) -> None:

@@ -1,0 +1,219 @@
+"""What jobs may use of their namespace and their nodes, where the installation restricts it. Pure.
+
+The pod that would be created is looked at, so that no field of a job can be overlooked. What
+`pod_defaults` adds is the installation's own, and is left out.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tfparallel_operator.api import types
+from tfparallel_operator.core import installation, layout, replicas
+from tfparallel_operator.core.pods import pod_builder
+
+VALUE = "jobs.restrictions"
+"""The chart's value, as messages name it."""
+
+_CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
+_HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
+_SECRET_VOLUMES = {
+    "azureFile": "secretName",
+    "cephfs": "secretRef",
+    "cinder": "secretRef",
+    "csi": "nodePublishSecretRef",
+    "flexVolume": "secretRef",
+    "iscsi": "secretRef",
+    "rbd": "secretRef",
+    "scaleIO": "secretRef",
+    "secret": "secretName",
+    "storageos": "secretRef",
+}
+"""The field of each volume that names a Secret, as in VisitPodSecretNames of Kubernetes 1.37."""
+
+
+class Kind(enum.StrEnum):
+    """What a field uses."""
+
+    SERVICE_ACCOUNT = "service account"
+    HOST = "host access"
+    SECRET = "Secret"  # noqa: S105 (a kind)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Use:
+    """A field of a job and what it uses."""
+
+    kind: Kind
+    value: str
+    path: str
+
+
+_Field = tuple[str, Any]
+"""A path and what is there."""
+
+
+def find_uses(job: types.TFParallelJob, settings: installation.Settings) -> tuple[Use, ...]:
+    """Return what the pods of a job would use, each use once, by the first field that names it."""
+    listed: dict[tuple[Kind, str], Use] = {}
+    for use in _visit_job(job, settings):
+        listed.setdefault((use.kind, use.value), use)
+    return tuple(listed.values())
+
+
+def find_problem(
+    uses: Iterable[Use],
+    restrictions: installation.Restrictions,
+    secrets: Mapping[str, Mapping[str, str] | None],
+) -> str:
+    """Say which use is not allowed, and who can change that; empty: all are.
+
+    Args:
+        uses: of one job.
+        restrictions: the installation's.
+        secrets: labels of the Secrets that are named; None: there is no such Secret.
+    """
+    sentences = (_problem(use, restrictions, secrets) for use in uses)
+    return next(filter(None, sentences), "")
+
+
+def visit_pod(spec: Mapping[str, Any], above: str) -> Iterator[Use]:
+    """Yield what a pod uses by the fields of its spec, which stands at a path."""
+    name = "serviceAccountName" if spec.get("serviceAccountName") else "serviceAccount"
+    if account := _account(spec):
+        yield Use(Kind.SERVICE_ACCOUNT, account, f"{above}.{name}")
+    for field in _HOST_NAMESPACES:
+        if spec.get(field):
+            yield Use(Kind.HOST, field, f"{above}.{field}")
+    yield from _visit_security(spec, above)
+    for path, reference in _items(spec, "imagePullSecrets", above):
+        yield from _secret(reference.get("name"), f"{path}.name")
+    for field in _CONTAINERS:
+        for path, container in _items(spec, field, above):
+            yield from _visit_container(container, path)
+    for path, volume in _items(spec, "volumes", above):
+        yield from _visit_volume(volume, path)
+
+
+def _problem(
+    use: Use,
+    restrictions: installation.Restrictions,
+    secrets: Mapping[str, Mapping[str, str] | None],
+) -> str:
+    accounts, labels = restrictions.service_accounts, restrictions.secret_labels
+    match use.kind:
+        case Kind.SERVICE_ACCOUNT if accounts and use.value not in accounts:
+            return (
+                f"{use.path} is {use.value!r}, and jobs may have {', '.join(accounts)} alone."
+                f" Name one of these, or have an administrator change {VALUE}.serviceAccounts"
+            )
+        case Kind.HOST if restrictions.host_access is installation.HostAccess.FORBIDDEN:
+            return (
+                f"{use.path} is {use.value}, and jobs may not reach into their nodes. Remove it,"
+                f" or have an administrator change {VALUE}.hostAccess"
+            )
+        case Kind.SECRET if labels and not labels.items() <= (secrets.get(use.value) or {}).items():
+            wanted = ", ".join(f"{name}={value}" for name, value in labels.items())
+            return (
+                f"{use.path} names the Secret {use.value!r}, and jobs may use those with the label"
+                f" {wanted} alone. Create or label it, or have an administrator change"
+                f" {VALUE}.secrets"
+            )
+    return ""
+
+
+def _visit_job(job: types.TFParallelJob, settings: installation.Settings) -> Iterator[Use]:
+    """Yield uses by the fields of the job, and then those of its pods that no field explained."""
+    if job.spec.host_network:
+        yield Use(Kind.HOST, "hostNetwork", "spec.hostNetwork")
+    roles = job.spec.tf_replica_specs
+    for role, spec in roles.items():
+        template = _mapping((spec.template or {}).get("spec"))
+        yield from visit_pod(template, f"spec.tfReplicaSpecs.{role}.template.spec")
+    if job.spec.trainer is not None:
+        fields = job.spec.trainer.model_dump(mode="json", by_alias=True, exclude_none=True)
+        yield from _visit_trainer(fields, "spec.trainer")
+    of_job = dataclasses.replace(settings, pod_defaults={}, trainer_pull_secrets=())
+    builder = pod_builder.PodBuilder(layout.build(job), of_job, job.status)
+    has_default = bool(_mapping(settings.pod_defaults.get("spec")).get("serviceAccountName"))
+    for role in roles:
+        pod_spec = builder.build(replicas.Replica(role, 0))["spec"]
+        path = f"spec.tfReplicaSpecs.{role}.template.spec"
+        yield from visit_pod(pod_spec, path)
+        if not has_default and not _account(pod_spec):
+            yield Use(Kind.SERVICE_ACCOUNT, "default", f"{path}.serviceAccountName")
+
+
+def _visit_trainer(fields: Mapping[str, Any], above: str) -> Iterator[Use]:
+    yield from _visit_variables(fields, above)
+    for path, volume in _items(fields, "volumes", above):
+        yield from _secret(volume.get("secret"), f"{path}.secret")
+    for path, name in _all_items(fields, "imagePullSecrets", above):
+        yield from _secret(name, path)
+
+
+def _visit_container(container: Mapping[str, Any], above: str) -> Iterator[Use]:
+    yield from _visit_variables(container, above)
+    yield from _visit_security(container, above)
+    for path, port in _items(container, "ports", above):
+        if port.get("hostPort"):
+            yield Use(Kind.HOST, f"host port {port['hostPort']}", f"{path}.hostPort")
+
+
+def _visit_security(owner: Mapping[str, Any], above: str) -> Iterator[Use]:
+    security, path = _mapping(owner.get("securityContext")), f"{above}.securityContext"
+    if security.get("privileged"):
+        yield Use(Kind.HOST, "privileged", f"{path}.privileged")
+    if _mapping(security.get("windowsOptions")).get("hostProcess"):
+        yield Use(Kind.HOST, "hostProcess", f"{path}.windowsOptions.hostProcess")
+
+
+def _visit_variables(container: Mapping[str, Any], above: str) -> Iterator[Use]:
+    for path, source in _items(container, "envFrom", above):
+        reference = _mapping(source.get("secretRef"))
+        yield from _secret(reference.get("name"), f"{path}.secretRef.name")
+    for path, variable in _items(container, "env", above):
+        reference = _mapping(_mapping(variable.get("valueFrom")).get("secretKeyRef"))
+        yield from _secret(reference.get("name"), f"{path}.valueFrom.secretKeyRef.name")
+
+
+def _visit_volume(volume: Mapping[str, Any], above: str) -> Iterator[Use]:
+    for kind, field in _SECRET_VOLUMES.items():
+        place, path = _mapping(volume.get(kind)).get(field), f"{above}.{kind}.{field}"
+        is_reference = isinstance(place, Mapping)
+        name = _mapping(place).get("name") if is_reference else place
+        yield from _secret(name, f"{path}.name" if is_reference else path)
+    projected = _mapping(volume.get("projected"))
+    for path, source in _items(projected, "sources", f"{above}.projected"):
+        yield from _secret(_mapping(source.get("secret")).get("name"), f"{path}.secret.name")
+    if "hostPath" in volume:
+        shown = _mapping(volume["hostPath"]).get("path")
+        yield Use(Kind.HOST, f"the host path {shown}", f"{above}.hostPath")
+
+
+def _secret(name: Any, path: str) -> Iterator[Use]:
+    if name:
+        yield Use(Kind.SECRET, str(name), path)
+
+
+def _account(spec: Mapping[str, Any]) -> str:
+    """Return the account of a pod; an older name of the field counts where the newer is absent."""
+    return str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "")
+
+
+def _items(owner: Mapping[str, Any], field: str, above: str) -> Iterator[tuple[str, Any]]:
+    for path, item in _all_items(owner, field, above):
+        if isinstance(item, Mapping):
+            yield path, item
+
+
+def _all_items(owner: Mapping[str, Any], field: str, above: str) -> Iterator[_Field]:
+    items = owner.get(field)
+    if isinstance(items, Sequence) and not isinstance(items, str):
+        for number, item in enumerate(items):
+            yield f"{above}.{field}[{number}]", item
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,92 @@
+"""Whether the installation lets a job have what it names; labels of Secrets are read for it.
+
+Of a Secret, only the metadata is asked for: no value of a Secret ever reaches the operator.
+"""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+
+from tfparallel_operator.api import types
+from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.core import installation, observation
+from tfparallel_operator.core.pods import restrictions
+from tfparallel_operator.engine.workqueue import queue
+
+LABELS_SECONDS = 15.0
+"""How long what is known of a Secret is good enough."""
+
+MAX_SECRETS = 1000
+"""Secrets of which labels are kept."""
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""What may stand in a path: no other name is that of a Secret."""
+
+_Labels = Mapping[str, str] | None
+
+
+class Permissions:
+    """Compares jobs with the installation's restrictions."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        settings: installation.Settings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._settings = settings
+        self._clock = clock
+        self._uses: dict[queue.Key, tuple[tuple[str, int], tuple[restrictions.Use, ...]]] = {}
+        """By job: uid and generation, and what it uses."""
+        self._labels: dict[tuple[str, str], tuple[float, _Labels]] = {}
+
+    def forget(self, key: queue.Key) -> None:
+        """Drop what is known of a job that is gone."""
+        self._uses.pop(key, None)
+
+    async def find(self, job: types.TFParallelJob | observation.InvalidJob) -> str:
+        """Say why a job may have no new pods; empty: it may.
+
+        Raises:
+            errors.ApiError: a Secret cannot be read.
+        """
+        accepted = job.accepted if isinstance(job, observation.InvalidJob) else job
+        limits = self._settings.restrictions
+        if accepted is None or limits == installation.Restrictions():
+            return ""
+        uses = self._uses_of(accepted)
+        secrets: dict[str, _Labels] = {}
+        if limits.secret_labels:
+            for use in uses:
+                if use.kind is restrictions.Kind.SECRET:
+                    secrets[use.value] = await self._read(accepted.metadata.namespace, use.value)
+        return restrictions.find_problem(uses, limits, secrets)
+
+    def _uses_of(self, job: types.TFParallelJob) -> tuple[restrictions.Use, ...]:
+        key = queue.Key(job.metadata.namespace, job.metadata.name)
+        version = job.metadata.uid, job.metadata.generation
+        if self._uses.get(key, (None,))[0] != version:
+            self._uses[key] = version, restrictions.find_uses(job, self._settings)
+        return self._uses[key][1]
+
+    async def _read(self, namespace: str, name: str) -> _Labels:
+        """Return the labels of a Secret; None: there is none."""
+        read_at, labels = self._labels.get((namespace, name), (None, None))
+        now = self._clock()
+        if read_at is not None and now - read_at < LABELS_SECONDS:
+            return labels
+        labels = await self._ask(namespace, name) if _NAME.fullmatch(name) else None
+        if len(self._labels) >= MAX_SECRETS:
+            self._labels.clear()
+        self._labels[namespace, name] = now, labels
+        return labels
+
+    async def _ask(self, namespace: str, name: str) -> _Labels:
+        path = resources.SECRETS.path(namespace, name)
+        try:
+            answer = await self._api.get(path, metadata_only=True)
+        except errors.NotFound:
+            return None
+        labels: Mapping[str, str] = answer["metadata"].get("labels") or {}
+        return labels

@@ -1,0 +1,242 @@
+"""What a job's pods use, in every way that a pod can; and what is refused of it."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from testing.operator import builders
+from tfparallel_operator.api import names
+from tfparallel_operator.core import installation, observation
+from tfparallel_operator.core.pods import restrictions
+
+TEMPLATE = "spec.tfReplicaSpecs.Worker.template.spec"
+REFERENCE = {"name": "hidden"}
+ENV_FROM = [{"configMapRef": {"name": "open"}}, {"secretRef": REFERENCE}]
+ENV = [
+    {"name": "A", "value": "b"},
+    {"name": "B", "valueFrom": {"secretKeyRef": {**REFERENCE, "key": "k"}}},
+]
+WORKER = {"name": names.CONTAINER, "image": "i"}
+
+
+def container(**fields: Any) -> dict[str, Any]:
+    return {"containers": [{**WORKER, **fields}]}
+
+
+def volume(**source: Any) -> dict[str, Any]:
+    return {**container(), "volumes": [{"name": "v", **source}]}
+
+
+def find_uses(
+    pod_spec: dict[str, Any], settings: installation.Settings = builders.SETTINGS, **spec: Any
+) -> list[restrictions.Use]:
+    """What a job uses whose workers have this template; the account of all is left out."""
+    role = {"replicas": 1, "template": {"spec": {"serviceAccountName": "trainer", **pod_spec}}}
+    job = builders.a_job(trainer=True, worker=1, spec={"tfReplicaSpecs": {"Worker": role}, **spec})
+    account = restrictions.Kind.SERVICE_ACCOUNT, "trainer"
+    uses = restrictions.find_uses(job, settings)
+    return [use for use in uses if (use.kind, use.value) != account]
+
+
+SECRETS = {
+    "imagePullSecrets[0].name": {**container(), "imagePullSecrets": [REFERENCE]},
+    "containers[0].envFrom[1].secretRef.name": container(envFrom=ENV_FROM),
+    "containers[0].env[1].valueFrom.secretKeyRef.name": container(env=ENV),
+    "containers[1].env[1].valueFrom.secretKeyRef.name": {
+        "containers": [WORKER, {"name": "sidecar", "image": "i", "env": ENV}]
+    },
+    "initContainers[0].envFrom[1].secretRef.name": {
+        **container(),
+        "initContainers": [{"name": "first", "image": "i", "envFrom": ENV_FROM}],
+    },
+    "ephemeralContainers[0].env[1].valueFrom.secretKeyRef.name": {
+        **container(),
+        "ephemeralContainers": [{"name": "debug", "image": "i", "env": ENV}],
+    },
+    "volumes[0].projected.sources[1].secret.name": volume(
+        projected={"sources": [{"configMap": {"name": "open"}}, {"secret": REFERENCE}]}
+    ),
+    "volumes[0].azureFile.secretName": volume(azureFile={"secretName": "hidden", "shareName": "s"}),
+    "volumes[0].secret.secretName": volume(secret={"secretName": "hidden", "optional": True}),
+    "volumes[0].csi.nodePublishSecretRef.name": volume(
+        csi={"driver": "d", "nodePublishSecretRef": REFERENCE}
+    ),
+    **{
+        f"volumes[0].{kind}.secretRef.name": volume(**{kind: {"secretRef": REFERENCE}})
+        for kind in ("cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
+    },
+}
+"""Each way of VisitPodSecretNames (Kubernetes 1.37, pkg/api/v1/pod/util.go), by its path."""
+
+HOST = {
+    "hostNetwork": {**container(), "hostNetwork": True},
+    "hostPID": {**container(), "hostPID": True},
+    "hostIPC": {**container(), "hostIPC": True},
+    "volumes[0].hostPath": volume(hostPath={"path": "/"}),
+    "containers[0].securityContext.privileged": container(securityContext={"privileged": True}),
+    "initContainers[0].securityContext.privileged": {
+        **container(),
+        "initContainers": [{"name": "x", "image": "i", "securityContext": {"privileged": True}}],
+    },
+    "containers[0].ports[1].hostPort": container(
+        ports=[{"containerPort": 1}, {"containerPort": 2, "hostPort": 8080}]
+    ),
+    "securityContext.windowsOptions.hostProcess": {
+        **container(),
+        "securityContext": {"windowsOptions": {"hostProcess": True}},
+    },
+    "containers[0].securityContext.windowsOptions.hostProcess": container(
+        securityContext={"windowsOptions": {"hostProcess": True}}
+    ),
+}
+
+
+@pytest.mark.parametrize("path", SECRETS)
+def test_every_way_to_name_a_secret_is_seen(path: str) -> None:
+    expected = restrictions.Use(restrictions.Kind.SECRET, "hidden", f"{TEMPLATE}.{path}")
+    assert find_uses(SECRETS[path]) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("path", "trainer"),
+    [
+        ("env[1].valueFrom.secretKeyRef.name", {"env": ENV}),
+        ("envFrom[1].secretRef.name", {"envFrom": ENV_FROM}),
+        (
+            "volumes[0].secret",
+            {"volumes": [{"name": "keys", "mountPath": "/keys", "secret": "hidden"}]},
+        ),
+        ("imagePullSecrets[0]", {"imagePullSecrets": ["hidden"]}),
+    ],
+)
+def test_fields_of_the_trainer_are_named_as_they_are_written(
+    path: str, trainer: dict[str, Any]
+) -> None:
+    expected = restrictions.Use(restrictions.Kind.SECRET, "hidden", f"spec.trainer.{path}")
+    assert find_uses(container(), trainer={"epochs": 1, **trainer}) == [expected]
+
+
+@pytest.mark.parametrize("path", HOST)
+def test_every_way_to_the_node_is_seen(path: str) -> None:
+    [use] = find_uses(HOST[path])
+    assert (use.kind, use.path) == (restrictions.Kind.HOST, f"{TEMPLATE}.{path}")
+
+
+def test_the_field_of_a_job_for_its_nodes_network_is_seen() -> None:
+    [use] = find_uses(container(), network="Open", hostNetwork=True)
+    assert use == restrictions.Use(restrictions.Kind.HOST, "hostNetwork", "spec.hostNetwork")
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "account"),
+    [
+        ({"serviceAccountName": "powerful"}, "serviceAccountName", "powerful"),
+        # The older name of the field; it counts where the newer one is absent or empty.
+        ({"serviceAccountName": "", "serviceAccount": "powerful"}, "serviceAccount", "powerful"),
+        ({"serviceAccountName": ""}, "serviceAccountName", "default"),
+    ],
+)
+def test_the_account_of_pods_is_seen(fields: dict[str, str], path: str, account: str) -> None:
+    [use] = find_uses({**container(), **fields})
+    expected = restrictions.Use(restrictions.Kind.SERVICE_ACCOUNT, account, f"{TEMPLATE}.{path}")
+    assert use == expected
+
+
+def test_what_the_installation_adds_is_its_own() -> None:
+    of_pods = {
+        "serviceAccountName": "chosen",
+        "imagePullSecrets": [{"name": "registry"}],
+        "volumes": [{"name": "data", "hostPath": {"path": "/data"}}],
+    }
+    settings = dataclasses.replace(
+        builders.SETTINGS, pod_defaults={"spec": of_pods}, trainer_pull_secrets=("registry",)
+    )
+    assert find_uses({**container(), "serviceAccountName": ""}, settings) == []
+
+
+RESTRICTED = installation.Restrictions(
+    ("trainer", "default"), installation.HostAccess.FORBIDDEN, {"for": "jobs"}
+)
+USES = {
+    restrictions.Kind.SERVICE_ACCOUNT: restrictions.Use(
+        restrictions.Kind.SERVICE_ACCOUNT, "powerful", "spec.x"
+    ),
+    restrictions.Kind.HOST: restrictions.Use(restrictions.Kind.HOST, "hostPID", "spec.x"),
+    restrictions.Kind.SECRET: restrictions.Use(restrictions.Kind.SECRET, "hidden", "spec.x"),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_refusal_names_field_value_and_who_may_change_it(use: restrictions.Use) -> None:
+    message = restrictions.find_problem([use], RESTRICTED, {})
+    assert message.startswith("spec.x ")
+    assert use.value in message
+    assert "have an administrator change jobs.restrictions." in message
+    assert restrictions.find_problem([use], installation.Restrictions(), {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_allowed"),
+    [
+        ({"for": "jobs", "more": "x"}, True),
+        ({"for": "people"}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_a_secret_is_allowed_by_its_labels_alone(
+    labels: dict[str, str] | None, is_allowed: bool
+) -> None:
+    """One sentence says that it is missing or has no label: nobody learns which Secrets exist."""
+    use = USES[restrictions.Kind.SECRET]
+    message = restrictions.find_problem([use], RESTRICTED, {"hidden": labels})
+    assert (message == "") == is_allowed
+    if not is_allowed:
+        assert message == restrictions.find_problem([use], RESTRICTED, {"hidden": {}})
+
+
+@dataclasses.dataclass
+class RestrictedWorld(builders.World):
+    """A world in which the installation may restrict the job."""
+
+    restriction: str = ""
+
+    def children(self) -> observation.Children:
+        return dataclasses.replace(super().children(), restriction=self.restriction)
+
+
+def test_a_restricted_job_gets_nothing_and_says_why_once() -> None:
+    job = builders.a_job(worker=1, spec={"network": "Open", "hostNetwork": True})
+    world = RestrictedWorld(job, restriction="spec.hostNetwork is hostNetwork", host_port=10_000)
+    for _ in range(3):
+        world.settle()
+    assert not world.pods
+    assert not world.has_service
+    assert world.status.host_ports is None  # Others may have them.
+    assert [event.reason for event in world.events] == [names.Reason.JOB_RESTRICTED]
+    [refused] = [c for c in world.status.conditions if c.type == "CreationRefused"]
+    assert (refused.status, refused.message) == ("True", "spec.hostNetwork is hostNetwork")
+    world.restriction = ""
+    world.settle()
+    assert world.pods.keys() == {"job-worker-0"}
+    assert all(c.status == "False" for c in world.status.conditions if c.type == "CreationRefused")
+
+
+def test_a_running_job_goes_on_and_gets_no_new_pods() -> None:
+    world = RestrictedWorld(builders.a_job(chief=1, worker=1))
+    world.settle()
+    world.run("job-chief-0", "job-worker-0")
+    world.settle()
+    world.restriction = "spec.x is forbidden"
+    world.settle()
+    assert world.status.state is names.State.RUNNING
+    assert len(world.pods) == 2
+    world.exit("job-worker-0", 1)
+    world.settle()
+    assert not world.pods
+    assert world.status.attempt == 2
+    [refused] = [c for c in world.status.conditions if c.type == "CreationRefused"]
+    assert refused.message == "spec.x is forbidden"
+    reasons = [event.reason for event in world.events]
+    assert reasons.count(names.Reason.JOB_RESTRICTED) == 1

@@ -1,0 +1,110 @@
+"""What an installation restricts, on a real API server."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from testing import waiting
+from testing.operator import harness, objects
+from tfparallel_operator.api import names
+from tfparallel_operator.core import installation
+from tfparallel_operator.core.pods import restrictions
+
+REFUSED = names.Condition.CREATION_REFUSED
+LABELS = {"tfparallel.dev/use": "jobs"}
+SECRETS_ONLY = installation.Restrictions(secret_labels=LABELS)
+_NAMING = ("LocalObjectReference", "SecretReference", "SecretKeySelector", "SecretEnvSource")
+_SECRET_NAMES = ("secretName",)
+
+
+def _job(**pod_spec: Any) -> harness.Body:
+    role = {"replicas": 1, "template": objects.template(**pod_spec)}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": "digits"},
+        "spec": {"tfReplicaSpecs": {"Worker": role}},
+    }
+
+
+async def _until_restricted(place: harness.Place, words: str) -> None:
+    def is_refused(condition: harness.Body) -> bool:
+        return condition.get("reason") == names.Reason.JOB_RESTRICTED
+
+    condition = await waiting.until_async(
+        lambda: place.condition(REFUSED), "the job is restricted", when=is_refused
+    )
+    assert words in condition["message"]
+
+
+async def test_a_job_waits_for_the_label_of_its_secret(place: harness.Place) -> None:
+    """Whether the Secret is missing or lacks the label, the job learns the same."""
+    volume = {"name": "keys", "secret": {"secretName": "hub"}}
+    path = "spec.tfReplicaSpecs.Worker.template.spec.volumes[0].secret.secretName"
+    async with place.operator(restrictions=SECRETS_ONLY):
+        await place.create_job(_job(volumes=[volume]))
+        await _until_restricted(place, f"{path} names the Secret 'hub'")
+        place.kubectl("create", "secret", "generic", "hub", "--from-literal=token=x")
+        assert await place.pods() == {}
+        place.kubectl("label", "secret", "hub", "tfparallel.dev/use=jobs")
+        await place.until_pods("digits-worker-0")
+        assert (await place.condition(REFUSED)).get("status") != "True"
+
+
+async def test_a_running_job_goes_on_and_gets_no_new_attempt(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job(_job(hostPID=True))
+        await place.until_pods("digits-worker-0")
+        await place.run_all()
+        await place.until_state("Running")
+    forbidden = installation.Restrictions(host_access=installation.HostAccess.FORBIDDEN)
+    async with place.operator(restrictions=forbidden):
+        # The new operator has looked at the job when it has taken its end.
+        assert (await place.status())["state"] == "Running"
+        await place.end("digits-worker-0", 1)
+        await _until_restricted(place, "spec.hostPID is hostPID, and jobs may not reach into")
+        assert await place.pods() == {}
+        assert (await place.status())["attempt"] == 2
+
+
+async def test_service_accounts_and_nodes_are_restricted(place: harness.Place) -> None:
+    limits = installation.Restrictions(("trainer",), installation.HostAccess.FORBIDDEN)
+    async with place.operator(restrictions=limits):
+        await place.create_job(_job())
+        await _until_restricted(place, "serviceAccountName is 'default', and jobs may have trainer")
+        assert await place.pods() == {}
+
+
+async def test_no_way_of_the_api_server_to_name_a_secret_is_overlooked(
+    place: harness.Place,
+) -> None:
+    """Each field of a pod, by the API server's own schema, that leads to the name of a Secret."""
+    document = json.loads(place.cluster.run_kubectl("get", "--raw", "/openapi/v3/api/v1"))
+    schemas = document["components"]["schemas"]
+    paths = [*_secret_paths(schemas, "io.k8s.api.core.v1.PodSpec", ())]
+    assert len(paths) > 15
+    for path in paths:
+        pod_spec: Any = "hidden"
+        for field in reversed(path):
+            pod_spec = [pod_spec] if field == "[]" else {field: pod_spec}
+        uses = restrictions.visit_pod(pod_spec, "spec")
+        assert [use.value for use in uses] == ["hidden"], path
+
+
+Path = tuple[str, ...]
+
+
+def _secret_paths(schemas: Any, name: str, above: Path) -> Iterator[Path]:
+    for field, schema in schemas[name]["properties"].items():
+        path, inner = (*above, field), schema
+        if schema.get("type") == "array":
+            path, inner = (*path, "[]"), schema["items"]
+        references = [*inner.get("allOf", ()), inner]
+        [target] = {one["$ref"].rpartition("/")[2] for one in references if "$ref" in one} or {""}
+        kind = target.rpartition(".")[2]
+        if field in _SECRET_NAMES:
+            yield path
+        elif kind in _NAMING or kind == "SecretProjection":
+            yield (*path, "name")
+        elif target.startswith("io.k8s.api.core.v1."):
+            yield from _secret_paths(schemas, target, path)
