@@ -58,10 +58,11 @@ class MemoryApi(client.Client):
     def version(self) -> int:
         return self._history[-1][0] if self._history else 0
 
-    async def get(self, path: str) -> client.Object:
+    async def get(self, path: str, *, metadata_only: bool = False) -> client.Object:
         if path.count("/") == 3:
             return self._discovery(path.removeprefix("/apis/"))
-        return _copied(self._find(path))
+        served = _copied(self._find(path))
+        return {"metadata": served["metadata"]} if metadata_only else served
 
     def _discovery(self, version: str) -> client.Object:
         """Return what a version of a group serves."""

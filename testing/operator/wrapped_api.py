@@ -24,8 +24,8 @@ class WrappedApi(client.Client):
     async def _write(self, request: str, do: Callable[[], Awaitable[T]]) -> T:
         return await do()
 
-    async def get(self, path: str) -> client.Object:
-        return await self._read(lambda: self._inner.get(path))
+    async def get(self, path: str, **more: Any) -> client.Object:
+        return await self._read(lambda: self._inner.get(path, **more))
 
     async def page(self, *arguments: Any, **more: Any) -> client.Listing:
         return await self._read(lambda: self._inner.page(*arguments, **more))

@@ -14,6 +14,7 @@ from testing import waiting
 from testing.cluster import console
 from testing.operator import harness, objects, operator_process, volcano
 from tfparallel_operator.api_server import resources
+from tfparallel_operator.core import installation
 from tfparallel_operator.engine.observe import waits
 from tfparallel_operator.local import ports
 
@@ -97,12 +98,9 @@ CHART = pathlib.Path(__file__).parents[3] / "charts" / "tfparallel-operator"
 RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 
 
-async def test_roles_in_its_namespaces_are_enough_for_the_operator(
-    place: harness.Place, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = dataclasses.replace(place, namespace=f"{place.namespace}-other")
-    await other.create_namespace()
-    chosen = ("rbac.clusterRights=false", f"watchNamespaces={{{place.namespace}}}")
+def _install_roles(place: harness.Place, *more: str) -> None:
+    """Install the rights of the chart for one namespace, by Roles alone."""
+    chosen = ("rbac.clusterRights=false", f"watchNamespaces={{{place.namespace}}}", *more)
     values = [part for value in chosen for part in ("--set", value)]
     rendered = place.cluster.run_helm(
         "template", ACCOUNT, str(CHART), "--namespace", place.namespace, *values
@@ -111,6 +109,14 @@ async def test_roles_in_its_namespaces_are_enough_for_the_operator(
     rights = [one for one in documents if one["kind"] in RIGHTS]
     assert not [one for one in rights if one["kind"].startswith("Cluster")]
     place.kubectl("apply", "-f", "-", body={"apiVersion": "v1", "kind": "List", "items": rights})
+
+
+async def test_roles_in_its_namespaces_are_enough_for_the_operator(
+    place: harness.Place, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = dataclasses.replace(place, namespace=f"{place.namespace}-other")
+    await other.create_namespace()
+    _install_roles(place)
     await other.create_job()
     async with place.operator(kubeconfig=await _kubeconfig(place, tmp_path)):
         await place.create_job()
@@ -123,6 +129,23 @@ async def test_roles_in_its_namespaces_are_enough_for_the_operator(
     assert await other.pods() == {}
     assert "forbidden" not in caplog.text
     await other.delete_jobs()
+
+
+async def test_the_rights_are_enough_to_restrict_secrets(
+    place: harness.Place, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _install_roles(place, "jobs.restrictions.secrets.matchLabels.use=jobs")
+    place.kubectl("create", "secret", "generic", "hub")
+    place.kubectl("label", "secret", "hub", "use=jobs")
+    volume = {"name": "keys", "secret": {"secretName": "hub"}}
+    worker = {"replicas": 1, "template": objects.template(volumes=[volume])}
+    limits = installation.Restrictions(secret_labels={"use": "jobs"})
+    kubeconfig = await _kubeconfig(place, tmp_path)
+    async with place.operator(kubeconfig=kubeconfig, restrictions=limits):
+        job = objects.job()
+        await place.create_job({**job, "spec": {"tfReplicaSpecs": {"Worker": worker}}})
+        await place.until_pods("digits-worker-0")
+    assert "forbidden" not in caplog.text
 
 
 async def test_the_rights_are_enough_for_gangs(

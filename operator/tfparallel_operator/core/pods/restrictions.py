@@ -114,10 +114,10 @@ def _problem(
                 f" or have an administrator change {VALUE}.hostAccess"
             )
         case Kind.SECRET if labels and not labels.items() <= (secrets.get(use.value) or {}).items():
-            wanted = ", ".join(f"{name}={value}" for name, value in labels.items())
+            required = ", ".join(f"{name}={value}" for name, value in labels.items())
             return (
                 f"{use.path} names the Secret {use.value!r}, and jobs may use those with the label"
-                f" {wanted} alone. Create or label it, or have an administrator change"
+                f" {required} alone. Create or label it, or have an administrator change"
                 f" {VALUE}.secrets"
             )
     return ""
