@@ -7,6 +7,7 @@ from typing import Any
 from testing.operator import memory_api, objects, scenarios, small_world
 from tfparallel_operator.api import names, reasons
 from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.core import installation
 from tfparallel_operator.core.pods import host_network
 
 SERVERS = {
@@ -126,6 +127,12 @@ async def _all_refusals() -> list[tuple[str, str]]:
         job = objects.job(network="Open", hostNetwork=True)
         await world.api.create(resources.JOBS, "default", job)
         await world.engine.settle(seconds=0)
+    seen += world.events()
+
+    world = small_world.World()
+    world.settings = {"restrictions": installation.Restrictions(("trainer",))}
+    async with world.running(objects.job()):
+        pass
     seen += world.events()
 
     world = small_world.World(ForbiddingApi())
