@@ -37,7 +37,7 @@ class World:
         self.clock.advance(seconds)
         for pod in self.api.items(resources.PODS):
             if pod["status"]["phase"] == "Pending":
-                self._write(pod, phase="Running", **objects.container(running={}))
+                self.write_status(pod, phase="Running", **objects.container(running={}))
         await self.engine.settle(seconds=0)
 
     async def end(self, name: str, code: int, seconds: float = 0) -> None:
@@ -45,7 +45,7 @@ class World:
         self.clock.advance(seconds)
         [pod] = [p for p in self.api.items(resources.PODS) if p["metadata"]["name"] == name]
         ended = objects.container(terminated={"exitCode": code, "reason": "Error"})
-        self._write(pod, phase="Failed" if code else "Succeeded", **ended)
+        self.write_status(pod, phase="Failed" if code else "Succeeded", **ended)
         await self.let_go()
 
     async def end_source(self, name: str, code: int) -> None:
@@ -53,7 +53,7 @@ class World:
         [pod] = [p for p in self.api.items(resources.PODS) if p["metadata"]["name"] == name]
         ended = {"terminated": {"exitCode": code, "reason": "Error"}}
         init = {"name": names.SOURCE_CONTAINER, "state": ended}
-        self._write(pod, phase="Failed", initContainerStatuses=[init])
+        self.write_status(pod, phase="Failed", initContainerStatuses=[init])
         await self.let_go()
 
     async def report(self, step: int, seconds: float) -> None:
@@ -94,7 +94,7 @@ class World:
         )
         return [(event["type"], event["reason"]) for event in events]
 
-    def _write(self, pod: client.Object, **status: Any) -> None:
+    def write_status(self, pod: client.Object, **status: Any) -> None:
         pod["status"] = status
         metadata = pod["metadata"]
         self.api.touch(resources.PODS.path(metadata["namespace"], metadata["name"]))

@@ -1,0 +1,230 @@
+"""Hostile objects of one tenant: the operator runs on, meets no bug, and serves other jobs."""
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import itertools
+import pathlib
+import random
+import ssl
+from collections.abc import AsyncIterator, Iterator
+
+import aiohttp
+import hypothesis
+import orjson
+import pytest
+from hypothesis import strategies
+
+from testing.operator import (
+    generated_jobs,
+    harness,
+    hostile,
+    objects,
+    operator_process,
+    places,
+    progress_site,
+    small_world,
+)
+from tfparallel_operator.api_server import errors, resources
+from tfparallel_operator.core.pods import config
+from tfparallel_operator.local import ports
+
+OBJECTS = 200
+MANY = 20_000
+CYCLE = 250
+"""Objects after which they are deleted, and another job has to be served."""
+
+SENDERS = 8
+OTHER_PODS = ("other-chief-0", "other-worker-0", "other-worker-1")
+BUGS = 'tfparallel_reconcile_duration_seconds_count{outcome="bug"} 0.0'
+
+
+def bugs(world: small_world.World) -> float | None:
+    return world.engine.metrics.registry.get_sample_value(
+        "tfparallel_reconcile_duration_seconds_count", {"outcome": "bug"}
+    )
+
+
+async def other_job_is_served(world: small_world.World) -> None:
+    await world.api.create(resources.JOBS, "others", objects.job("other"))
+    await world.engine.settle(seconds=0)
+    pods = {
+        pod["metadata"]["name"]
+        for pod in world.api.items(resources.PODS)
+        if pod["metadata"]["namespace"] == "others"
+    }
+    assert pods == {*OTHER_PODS}
+
+
+@hypothesis.given(job=generated_jobs.jobs(), source=strategies.randoms(use_true_random=False))
+async def test_a_job_of_and_against_the_schema_meets_no_bug(
+    job: harness.Body, source: random.Random
+) -> None:
+    """The API server's own checks are left out: a stored job may be of another schema."""
+    roles = job.get("spec", {}).get("tfReplicaSpecs")
+    for role in roles.values() if isinstance(roles, dict) else ():
+        if isinstance(role, dict):
+            role["template"] = hostile.Generator(source).template()
+    job["metadata"] = {"name": "hostile", "generation": 1}
+    world = small_world.World()
+    async with world.running(job):
+        await world.start_pods()
+        await other_job_is_served(world)
+        assert bugs(world) == 0
+
+
+@hypothesis.given(strategies.randoms(use_true_random=False))
+async def test_a_pod_with_a_status_that_no_kubelet_writes_meets_no_bug(
+    source: random.Random,
+) -> None:
+    world = small_world.World()
+    generator = hostile.Generator(source)
+    async with world.running(objects.job()):
+        for number in range(6):
+            pods = world.api.items(resources.PODS)
+            if pods:
+                world.write_status(pods[number % len(pods)], **generator.pod_status())
+            await world.let_go()
+        await other_job_is_served(world)
+        assert bugs(world) == 0
+
+
+@dataclasses.dataclass
+class Attack:
+    """A tenant who stores hostile objects next to a job of their own, and reports as its pod."""
+
+    place: harness.Place
+    site: progress_site.Site
+    generator: hostile.Generator
+    uid: str
+    token: str
+    numbers: Iterator[int]
+    answers: collections.Counter[str]
+
+    async def send(self) -> None:
+        """Send one object of a kind in turn; the API server may refuse it."""
+        number = next(self.numbers)
+        kinds = (self._job, self._change, self._pod, self._status, self._child, self._report)
+        kind = kinds[number % len(kinds)]
+        try:
+            await kind(f"hostile-{number}")
+            self.answers["stored"] += 1
+        except errors.ApiError as error:
+            self.answers[f"refused {error.status}"] += 1
+
+    async def _job(self, name: str) -> None:
+        await self.place.api.create(resources.JOBS, self.place.namespace, self.generator.job(name))
+
+    async def _change(self, _: str) -> None:
+        path = resources.JOBS.path(self.place.namespace, "digits")
+        await self.place.api.patch(path, self.generator.change())
+
+    async def _pod(self, name: str) -> None:
+        pod = self.generator.pod(name, "digits", self.uid)
+        await self.place.api.create(resources.PODS, self.place.namespace, pod)
+        await self._write_status(name)
+
+    async def _status(self, _: str) -> None:
+        await self._write_status("digits-worker-0")
+
+    async def _write_status(self, pod: str) -> None:
+        path = resources.PODS.path(self.place.namespace, pod, "status")
+        await self.place.api.patch(path, {"status": self.generator.pod_status()})
+
+    async def _child(self, name: str) -> None:
+        kinds = {"ConfigMap": resources.CONFIG_MAPS, "Service": resources.SERVICES}
+        kind = ("ConfigMap", "Service")[len(name) % 2]
+        child = self.generator.child(kind, name, "digits", self.uid)
+        await self.place.api.create(kinds[kind], self.place.namespace, child)
+
+    async def _report(self, _: str) -> None:
+        report = self.generator.report()
+        with contextlib.suppress(orjson.JSONEncodeError, UnicodeEncodeError):
+            status, _message = await self.site.send(self.token, report)
+            assert status != 500, report
+
+
+@contextlib.asynccontextmanager
+async def attacked(
+    place: harness.Place, log: pathlib.Path, seed: int
+) -> AsyncIterator[tuple[Attack, harness.Place, operator_process.OperatorProcess]]:
+    """Run an operator that a tenant attacks, and a namespace of somebody else."""
+    others = harness.Place(place.api, place.cluster, places.fresh_name())
+    await others.create_namespace()
+    [port] = ports.allocate(1)
+    arguments = {
+        "KUBECONFIG": str(place.cluster.kubeconfig),
+        "TFPARALLEL_WATCH_NAMESPACES": f"{place.namespace},{others.namespace}",
+        "TFPARALLEL_PROGRESS_HOST": progress_site.HOST,
+        "TFPARALLEL_PROGRESS_PORT": str(port),
+        "POD_NAMESPACE": others.namespace,
+    }
+    async with operator_process.running(arguments, log) as operator:
+        await operator.until_ready()
+        await place.create_job()
+        await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        path = resources.CONFIG_MAPS.path(place.namespace, "digits-tfparallel")
+        authorities = (await place.api.get(path))["data"][config.CA_FILE_KEY]
+        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authorities))
+        async with aiohttp.ClientSession(connector=connector) as http:
+            site = progress_site.Site(place, port, http)
+            token = await site.token("digits-chief-0", await site.audience())
+            uid = (await place.job())["metadata"]["uid"]
+            generator = hostile.Generator(random.Random(seed))  # noqa: S311 (chance, not a secret)
+            numbers, answers = itertools.count(), collections.Counter[str]()
+            attack = Attack(place, site, generator, uid, token, numbers, answers)
+            yield attack, others, operator
+    await others.delete_jobs()
+
+
+async def run(place: harness.Place, log: pathlib.Path, count: int) -> Attack:
+    """Send hostile objects; after each cycle the operator is alive and serves somebody else."""
+    async with attacked(place, log, seed=count) as (attack, others, operator):
+        for begin in range(0, count, CYCLE):
+            numbers = iter(range(begin, min(begin + CYCLE, count)))
+
+            async def send(numbers: Iterator[int] = numbers) -> None:
+                for _ in numbers:
+                    await attack.send()
+
+            await asyncio.gather(*(send() for _ in range(SENDERS)))
+            await others.create_job(objects.job("other"))
+            await others.until_pods(*OTHER_PODS)
+            assert operator.process.returncode is None, operator.log[-4000:]
+            assert (await operator.probe("/healthz"))[0] == 200
+            assert (await operator.probe("/readyz"))[0] == 200
+            assert BUGS in (await operator.probe("/metrics"))[1], operator.log[-8000:]
+            await others.clear()
+            await wipe(place)
+        assert "Traceback" not in operator.log, operator.log[-8000:]
+    return attack
+
+
+async def wipe(place: harness.Place) -> None:
+    """Delete what the tenant has stored, but not the job that it belongs to."""
+    ours = {"digits", "digits-chief-0", "digits-worker-0", "digits-worker-1", "digits-tfparallel"}
+    for kind in (resources.JOBS, resources.PODS, resources.CONFIG_MAPS, resources.SERVICES):
+        for item in (await place.api.list(kind, place.namespace)).items:
+            metadata = item["metadata"]
+            if metadata["name"] in ours:
+                continue
+            path = kind.path(place.namespace, metadata["name"])
+            if metadata.get("finalizers"):
+                await place.api.patch(path, {"metadata": {"finalizers": None}})
+            with contextlib.suppress(errors.NotFound):
+                await place.api.delete(kind, place.namespace, metadata["name"], metadata["uid"])
+
+
+async def test_hostile_objects_stop_nobody(place: harness.Place, tmp_path: pathlib.Path) -> None:
+    attack = await run(place, tmp_path / "operator.log", OBJECTS)
+    assert attack.answers["stored"] > OBJECTS / 3, attack.answers
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+async def test_very_many_hostile_objects_stop_nobody(
+    place: harness.Place, tmp_path: pathlib.Path
+) -> None:
+    attack = await run(place, tmp_path / "operator.log", MANY)
+    assert attack.answers["stored"] > MANY / 3, attack.answers
