@@ -291,8 +291,8 @@ class Generator:
             place = place[key]
 
     def _set_replicas(self, job: Body) -> None:
-        roles = job["spec"]["tfReplicaSpecs"]
-        roles[self._pick(sorted(roles))] = {"replicas": self._pick((*NUMBERS, 20, 5000))}
+        replicas = self._pick((0, 1, 20, 5001, *NUMBERS[7:]))
+        job["spec"]["tfReplicaSpecs"] = {"Worker": {"replicas": replicas}}
 
     def _pick(self, options: Any) -> Any:
         return self._random.choice(options)
