@@ -173,7 +173,7 @@ def _template_problems(spec: types.Spec) -> Iterator[problems.Problem]:
             yield from error.located
         else:
             place = (*place, "spec", "containers")
-            yield from _unnamed_container(place, pod, needs_container=spec.trainer is None)
+            yield from _wrong_names(place, pod, needs_container=spec.trainer is None)
             yield from _shared_mounts(place, pod, spec.trainer)
 
 
@@ -241,14 +241,16 @@ def parse_template(
         raise SpecError(*(_problem(fault, place) for fault in error.errors())) from error
 
 
-def _unnamed_container(
+def _wrong_names(
     place: problems.Place, pod: pods.PodSpec, *, needs_container: bool
 ) -> Iterator[problems.Problem]:
-    """Look into a template, which no rule of the API server can."""
+    """Look for the container that trains in a template, into which no rule can look."""
     received = [container.name for container in pod.containers]
-    if needs_container and names.CONTAINER not in received:
-        remedy = f"name the container that trains {names.CONTAINER!r}"
-        yield problems.Problem(place, f"received {problems.show(received)}; {remedy}")
+    count = received.count(names.CONTAINER)
+    if count > 1 or (needs_container and not count):
+        which = "only one container" if count else "the container that trains"
+        message = f"received {problems.show(received)}; name {which} {names.CONTAINER!r}"
+        yield problems.Problem(place, message)
 
 
 def _shared_mounts(

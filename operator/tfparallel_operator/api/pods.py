@@ -46,6 +46,7 @@ class Resources(_Part):
 
     requests: dict[str, Any] | None = None
     limits: dict[str, Any] = pydantic.Field(default_factory=dict)
+    claims: list[dict[str, Any]] | None = None
 
 
 class Container(_Part):
@@ -61,6 +62,8 @@ class Container(_Part):
     volume_mounts: list[Mount] = pydantic.Field(default_factory=list)
     working_dir: str = ""
     resources: Resources = Resources()
+    security_context: dict[str, Any] | None = None
+    termination_message_path: str | None = None
 
 
 class PodSpec(_Part):
@@ -70,6 +73,15 @@ class PodSpec(_Part):
     init_containers: list[Container] = pydantic.Field(default_factory=list)
     volumes: list[dict[str, Any]] = pydantic.Field(default_factory=list)
     termination_grace_period_seconds: int | None = None
+    affinity: dict[str, Any] | None = None
+    image_pull_secrets: list[dict[str, Any]] | None = None
+    node_selector: dict[str, str] | None = None
+    priority_class_name: str | None = None
+    resource_claims: list[dict[str, Any]] | None = None
+    scheduler_name: str | None = None
+    scheduling_gates: list[dict[str, Any]] | None = None
+    security_context: dict[str, Any] | None = None
+    tolerations: list[dict[str, Any]] | None = None
 
     @property
     def trains(self) -> Container:

@@ -152,6 +152,15 @@ def test_a_template_needs_the_container_that_trains() -> None:
         load.parse_job(document)
 
 
+@pytest.mark.parametrize("trainer", [True, False])
+def test_a_template_has_one_container_that_trains(trainer: bool) -> None:
+    document = builders.manifest(trainer=trainer, worker=1)
+    containers = [{"name": names.CONTAINER, "image": "a"}] * 2
+    spec_changes.roles(document)["Worker"]["template"] = {"spec": {"containers": containers}}
+    with pytest.raises(load.SpecError, match="name only one container 'tensorflow'"):
+        load.parse_job(document)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -190,6 +199,10 @@ def test_defaults_are_filled_in_and_the_document_is_left_alone() -> None:
             "args[0]: received 1; put",
         ),
         ({"metadata": {"labels": {"a": 1}}}, "metadata.labels.a: received 1; put it in quotes"),
+        ({"spec": {"affinity": True}}, "spec.affinity: received True"),
+        ({"spec": {"tolerations": {}}}, "spec.tolerations: write a list"),
+        ({"spec": {"schedulingGates": [1]}}, "spec.schedulingGates[0]: received 1"),
+        ({"spec": {"nodeSelector": {"a": 1}}}, "spec.nodeSelector.a: received 1; put it in quotes"),
     ],
 )
 def test_a_template_of_wrong_types_is_refused_with_or_without_the_trainer(
