@@ -13,7 +13,7 @@ import aiohttp
 
 from benchmarks import processes
 from benchmarks.operators import contestants
-from benchmarks.scripts import flood, repeated_events
+from benchmarks.scripts import flood, hostile_tenant, repeated_events
 from testing.operator import operator_process
 from tfparallel_operator.local import ports
 
@@ -24,8 +24,23 @@ REPEATED = 10_000
 @contextlib.asynccontextmanager
 async def flooding(target: flood.Target) -> AsyncIterator[dict[str, float]]:
     """Attack with everything while this is entered; what was counted is there when it is left."""
+    async with _counting(flood, target) as counts:
+        yield counts
+
+
+@contextlib.asynccontextmanager
+async def storing(target: hostile_tenant.Target) -> AsyncIterator[dict[str, float]]:
+    """Attack as a tenant while this is entered, in the same way."""
+    async with _counting(hostile_tenant, target) as counts:
+        yield counts
+
+
+@contextlib.asynccontextmanager
+async def _counting(
+    module: types.ModuleType, target: flood.Target | hostile_tenant.Target
+) -> AsyncIterator[dict[str, float]]:
     counts: dict[str, float] = {}
-    async with _script(flood, target) as process:
+    async with _script(module, target) as process:
         yield counts
         output, _ = await process.communicate()
         if process.returncode:
@@ -49,7 +64,7 @@ async def repeater(
 
 @contextlib.asynccontextmanager
 async def _script(
-    module: types.ModuleType, argument: flood.Target | repeated_events.Route
+    module: types.ModuleType, argument: flood.Target | hostile_tenant.Target | repeated_events.Route
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a script with its argument, and end it."""
     process = await asyncio.create_subprocess_exec(

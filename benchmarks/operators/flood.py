@@ -14,13 +14,16 @@ from typing import Any
 
 from benchmarks import results
 from benchmarks.operators import arena, attacks, contestants, load, usage
-from benchmarks.scripts import flood
+from benchmarks.scripts import flood, hostile_tenant
 from testing.cluster import settings
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.engine.run import lease
 from tfparallel_operator.local import ports
 
 DELAY_TARGET, MEMORY_TARGET = 1.0, 150.0
+HOSTILE_MEMORY_TARGET = 200.0
+PROBE_TARGET = 5.0
+"""Seconds after which the chart's probes count as failed."""
 LEASE = "operator"
 LEASE_SECONDS = 15
 FLOODED = "flooded"
@@ -61,6 +64,8 @@ class Attacked:
     """CPU seconds of the operator under the attack."""
     resident: tuple[float, float]
     """Its memory before the attack and at most, in MB."""
+    probe: float
+    """Seconds of the slowest answer to a probe under the attack."""
 
     def rate(self, what: str) -> str:
         """How often the attacker did something in a second."""
@@ -144,13 +149,62 @@ async def rows(place: contestants.Place, size: results.Size) -> list[results.Res
         float(size.seconds),
     )
     variables = {"TFPARALLEL_PROGRESS_PORT": str(port)}
-    attacked = await _attacked(place, size, variables, attacks.flooding(target))
+    attacked = await attacked_operator(place, size, variables, attacks.flooding(target))
     async with attacks.repeater(place, FLOODED) as (kubeconfig, repeating):
-        repeated = await _attacked(place, size, {"KUBECONFIG": kubeconfig}, repeating)
-    return [*_results(attacked), _of_events(repeated)]
+        repeated = await attacked_operator(place, size, {"KUBECONFIG": kubeconfig}, repeating)
+    return [*_results(attacked), _of_events(repeated), *await _of_a_tenant(place, size)]
 
 
-async def _attacked(
+async def _of_a_tenant(place: contestants.Place, size: results.Size) -> list[results.Result]:
+    """Measure while a tenant of another namespace stores and sends the worst of everything."""
+    [port] = ports.allocate(1)
+    namespace = f"{place.namespace}-tenant"
+    target = hostile_tenant.Target(
+        str(place.cluster.kubeconfig), namespace, port, float(size.seconds)
+    )
+    variables = {
+        "TFPARALLEL_PROGRESS_PORT": str(port),
+        "TFPARALLEL_WATCH_NAMESPACES": f"{place.namespace},{namespace}",
+    }
+    attacked = await attacked_operator(place, size, variables, attacks.storing(target))
+    at_most = results.Bound.AT_MOST
+    rates = (
+        f"in each second {attacked.rate('objects')} hostile objects, {attacked.rate('statuses')}"
+        f" statuses of pods, {attacked.rate('reports')} reports with a valid token;"
+        f" {hostile_tenant.SILENT} connections that say nothing; {hostile_tenant.LARGE_JOBS} jobs"
+        f" and {hostile_tenant.LARGE_MAPS} ConfigMaps of {hostile_tenant.LARGE / 1e6:.1f} MB;"
+        f" templates of {' and '.join(map(str, hostile_tenant.DEPTHS))} levels"
+    )
+    when = "while one tenant sends the worst of everything"
+    return [
+        results.Result(
+            f"99 % of other jobs' statuses after their event, {when}",
+            DELAY_TARGET,
+            at_most,
+            attacked.flooded.delay,
+            " s",
+            f"{rates}; the operator used {attacked.share} of a core",
+        ),
+        results.Result(
+            f"resident memory at most, {when}",
+            HOSTILE_MEMORY_TARGET,
+            at_most,
+            attacked.resident[1],
+            " MB",
+            f"{attacked.resident[0]:.0f} MB before it",
+        ),
+        results.Result(
+            f"slowest answer of a probe, {when}",
+            PROBE_TARGET,
+            at_most,
+            attacked.probe,
+            " s",
+            f"longest time between two renewals of the Lease {attacked.flooded.longest_gap:.1f} s",
+        ),
+    ]
+
+
+async def attacked_operator(
     place: contestants.Place,
     size: results.Size,
     variables: Mapping[str, str],
@@ -174,12 +228,23 @@ async def _attacked(
                 peace = await _sample(work, others, size.seconds / 2)
                 resident = usage.resident(running.pid)
                 used = usage.cpu_seconds(running.pid)
-                async with attack as counts:
+                probes: list[float] = []
+                async with attack as counts, _beside(_probe(running, probes)):
                     flooded = await _sample(work, others, size.seconds)
                 used = usage.cpu_seconds(running.pid) - used
             most = usage.most_resident(running.pid)
         await asyncio.to_thread(work.wipe)
-    return Attacked(peace, flooded, counts, used, (resident, most))
+    return Attacked(peace, flooded, counts, used, (resident, most), max(probes))
+
+
+async def _probe(running: contestants.Running, seconds: list[float]) -> None:
+    """Ask both probes each second, forever, and note how long the answers took."""
+    while True:
+        for path in ("/healthz", "/readyz"):
+            begun = time.perf_counter()
+            await asyncio.to_thread(running.read, path)
+            seconds.append(time.perf_counter() - begun)
+        await asyncio.sleep(1)
 
 
 @contextlib.asynccontextmanager

@@ -44,13 +44,15 @@ async def test_others_are_measured_in_a_flood(
     place = contestants.Place(light_cluster, places.fresh_name(), tmp_path)
     # The Lease is renewed twice in this time at least.
     size = dataclasses.replace(results.SMALL, seconds=10)
-    delay, gap, memory, repeated = await flood.rows(place, size)
+    delay, gap, memory, repeated, *hostile = await flood.rows(place, size)
     assert delay.value > 0
     assert gap.value > 0
     assert 20 < memory.value < 500
     assert repeated.value > 0
     [rate] = re.findall(r"(\d+) events in each second", repeated.detail)
     assert int(rate) > 0
+    assert len(hostile) == 3
+    assert all(0 < row.value < 500 for row in hostile)
 
 
 @pytest.mark.long
