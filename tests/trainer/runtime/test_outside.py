@@ -8,6 +8,7 @@ import pathlib
 import re
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -378,6 +379,49 @@ def test_a_last_report_that_is_not_taken_is_sent_again_unless_it_is_refused(
         pusher.put(report(7))
         pusher.close(60)
         assert [body["step"] for _, body in server.got] == [7] * tries
+
+
+def test_a_report_that_comes_too_soon_is_sent_again_without_a_word() -> None:
+    said: list[str] = []
+    with receiver() as server:
+        server.answers = [429, 429]
+        url = f"http://127.0.0.1:{server.server_port}/progress"
+        pusher = progress.Pusher(settings.ProgressTarget(url, None, None, 0.01), said.append)
+        pusher.put(report(7))
+        waiting.until(lambda: len(server.got) == 3, "the report is taken")
+        pusher.close(60)
+    assert [body["step"] for _, body in server.got] == [7] * 3
+    assert said == []
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"])
+def test_neither_report_nor_token_goes_to_a_proxy(
+    variable: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    with receiver() as proxy, receiver() as server:
+        monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.server_port}")
+        monkeypatch.setattr(urllib.request, "_opener", None)  # It keeps the proxies that it found.
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        url = f"http://127.0.0.1:{server.server_port}/progress"
+        pusher = progress.Pusher(settings.ProgressTarget(url, token, None, 60), print)
+        pusher.put(report(7))
+        pusher.close(60)
+        assert [(who, body["step"]) for who, body in server.got] == [("Bearer secret", 7)]
+        assert proxy.got == []
+
+
+def test_a_report_that_is_too_long_goes_without_its_placement() -> None:
+    names = tuple(f"{'層' * 200}{number}" for number in range(60))
+    placement = protocol.Placement(mesh=job_file.Mesh(stage=61, cuts=names))
+    with receiver() as server:
+        url = f"http://127.0.0.1:{server.server_port}/progress"
+        pusher = progress.Pusher(settings.ProgressTarget(url, None, None, 60), print)
+        pusher.put(report(7).model_copy(update={"placement": placement}))
+        pusher.close(60)
+    assert [body for _, body in server.got] == [{"step": 7, "epoch": 0, "metrics": {"loss": "0.5"}}]
 
 
 def test_no_progress_address_sends_nothing() -> None:

@@ -6,8 +6,11 @@ from typing import Any
 
 from tfparallel_operator.api import job_status
 from tfparallel_operator.core import observation, replicas, view, waits
-from tfparallel_operator.core.status import replica_records
-from tfparallel_trainer.contract import exits
+from tfparallel_operator.core.status import conditions, replica_records
+from tfparallel_trainer.contract import exits, plain_text
+
+REASON_BYTES = 256
+"""Most bytes of a kubelet's reason."""
 
 _UNKNOWN_TIME = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
@@ -72,7 +75,7 @@ def _waiting(pods: Sequence[observation.Pod]) -> str:
     if not waiting:
         return ""
     cause = min(waiting, key=lambda pod: waits.weigh(pod.waiting, pod.node))
-    return f"{cause.name}: {cause.waiting}"
+    return plain_text.shorten(f"{cause.name}: {cause.waiting}", conditions.MESSAGE_BYTES)
 
 
 def _last_exit(pods: Sequence[observation.Pod]) -> job_status.LastExit | None:
@@ -87,6 +90,8 @@ def _last_exit(pods: Sequence[observation.Pod]) -> job_status.LastExit | None:
     return job_status.LastExit(
         replica=name,
         code=last.code,
-        reason=pod.reason or last.reason or exits.describe(last.code),
+        reason=plain_text.shorten(
+            pod.reason or last.reason or exits.describe(last.code), REASON_BYTES
+        ),
         time=last.finished_at,
     )

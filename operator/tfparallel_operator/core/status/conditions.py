@@ -5,6 +5,10 @@ import datetime
 from collections.abc import Iterable
 
 from tfparallel_operator.api import job_status, names
+from tfparallel_trainer.contract import plain_text
+
+MESSAGE_BYTES = 2048
+"""Most bytes of a message: a person reads no more, and the API server would take 32,768 letters."""
 
 _NEVER_RAN = (
     names.Reason.INVALID_SPEC,
@@ -74,7 +78,10 @@ class Stamp:
         reason: str,
         message: str,
     ) -> job_status.JobStatus:
-        """Return the status with a condition; its transition time moves only with its truth."""
+        """Return the status with a condition; its transition time moves only with its truth.
+
+        The message is shortened: it may quote pods, the API server and what people wrote.
+        """
         truth = job_status.Truth.TRUE if true else job_status.Truth.FALSE
         before = find(status, kind)
         since = before.last_transition_time if before and before.status is truth else self.now
@@ -82,7 +89,7 @@ class Stamp:
             type=kind,
             status=truth,
             reason=reason,
-            message=message,
+            message=plain_text.shorten(message, MESSAGE_BYTES),
             last_transition_time=since,
             observed_generation=self.generation,
         )

@@ -9,11 +9,12 @@ from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision
 from tfparallel_operator.engine.observe import jobs
 from tfparallel_operator.engine.write import context
+from tfparallel_trainer.contract import plain_text
 
 _LOG = logging.getLogger(__name__)
 
-NOTE_LIMIT = 1024
-"""Most characters of an Event's note."""
+NOTE_BYTES = 1024
+"""Most bytes of an Event's note: the API server counts them, not letters."""
 
 
 class Recorder:
@@ -58,7 +59,6 @@ def _manifest(
     moment = f"{metadata['uid']} {status.get('attempt', 0)} {restarts}"
     text = "\n".join((moment, event.reason, same or event.message))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    note = event.message
     return {
         "apiVersion": resources.EVENTS.api_version,
         "kind": "Event",
@@ -69,7 +69,7 @@ def _manifest(
         "action": "Reconcile",
         "reason": event.reason,
         "type": event.type.value,
-        "note": note if len(note) <= NOTE_LIMIT else f"{note[: NOTE_LIMIT - 3]}...",
+        "note": plain_text.shorten(event.message, NOTE_BYTES),
         "regarding": {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,

@@ -1,14 +1,17 @@
 """Events: which are written, of which type, and that repeats are not."""
 
+import datetime
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from testing.operator import memory_api, objects, scenarios, small_world
+from testing.operator import harness, memory_api, objects, scenarios, small_world
 from tfparallel_operator.api import names, reasons
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.core import installation
+from tfparallel_operator.core import decision, installation
 from tfparallel_operator.core.pods import host_network
+from tfparallel_operator.core.status import conditions
+from tfparallel_operator.engine.write import recorder
 
 SERVERS = {
     "Chief": {"template": objects.template()},
@@ -306,3 +309,49 @@ async def test_a_restarted_operator_repeats_nothing() -> None:
     async with world.running():
         await world.engine.settle(seconds=60)
     assert world.events() == before
+
+
+async def test_a_refusal_of_any_length_is_said_on_the_job_within_the_limits() -> None:
+    words = "Unsupported value: " + "\x1b[31m\u202e層\n" * 100_000
+    world = small_world.World(RefusingApi(errors.Invalid, words, 422))
+    async with world.running(objects.job()):
+        await world.engine.settle(seconds=2)
+    [failed] = [one for one in world.status["conditions"] if one["type"] == "Failed"]
+    [event] = [one for one in world.api.items(resources.EVENTS) if one["type"] == "Warning"]
+    for text, limit in (
+        (failed["message"], conditions.MESSAGE_BYTES),
+        (event["note"], recorder.NOTE_BYTES),
+    ):
+        assert limit - 10 <= len(text.encode()) <= limit
+        assert r"Unsupported value: \x1b[31m\u202e層 \x1b" in text
+        assert text.endswith("...")
+
+
+async def test_what_replicas_wait_for_and_how_one_ended_is_shortened() -> None:
+    world = small_world.World()
+    async with world.running(objects.job()):
+        for pod in world.api.items(resources.PODS):
+            waiting = {"reason": "ImagePullBackOff", "message": "\x1b[2J" * 20_000}
+            world._write(pod, phase="Pending", **objects.container(waiting=waiting))
+        await world.engine.settle(seconds=0)
+        waits = world.status["replicas"]["Worker"]["reason"]
+        assert r"\x1b[2J" in waits
+        assert len(waits.encode()) <= conditions.MESSAGE_BYTES
+        [pod] = [p for p in world.api.items(resources.PODS) if "chief" in p["metadata"]["name"]]
+        ended = {"exitCode": 1, "reason": "\x1bc" * 20_000, "message": "x" * 100_000}
+        world._write(pod, phase="Failed", **objects.container(terminated=ended))
+        await world.let_go()
+        last = world.status["replicas"]["Chief"]["lastExit"]
+        assert last["reason"].startswith(r"\x1bc\x1bc")
+        assert len(last["reason"]) <= 256
+    for condition in world.status["conditions"]:
+        assert len(condition["message"].encode()) <= conditions.MESSAGE_BYTES
+        assert "\x1b" not in condition["message"]
+
+
+async def test_the_api_server_takes_an_event_of_any_words(place: harness.Place) -> None:
+    job = await place.create_job()
+    event = decision.warning(names.Reason.REPLICA_FAILED, "層\x1b[2J\n" * 2000)
+    manifest = recorder._manifest(job, event, "", "test", datetime.datetime.now(datetime.UTC))
+    written = await place.api.create(resources.EVENTS, place.namespace, manifest)
+    assert written["note"].startswith(r"層\x1b[2J 層")

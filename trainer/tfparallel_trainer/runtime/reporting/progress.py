@@ -22,7 +22,10 @@ PATIENT_SECONDS = 10.0
 _REQUEST_SECONDS = 5.0
 _AGAIN_SECONDS = 0.5
 
-_FINAL = frozenset(range(400, 500)) - {http.HTTPStatus.TOO_MANY_REQUESTS}
+_TOO_SOON = http.HTTPStatus.TOO_MANY_REQUESTS
+"""The answer to a report that follows another one too soon: it is sent again, without a word."""
+
+_FINAL = frozenset(range(400, 500)) - {_TOO_SOON}
 """Answers that another try would not change."""
 
 
@@ -93,10 +96,12 @@ class Pusher:
         try:
             _post(target, report, max(0.1, min(_REQUEST_SECONDS, self._left)))
         except (OSError, ValueError, http.client.HTTPException) as error:
-            if self._working:
-                self._say(f"progress is not reported for now ({error}); training goes on")
-            self._working = False
-            return isinstance(error, urllib.error.HTTPError) and error.code in _FINAL
+            status = error.code if isinstance(error, urllib.error.HTTPError) else None
+            if status != _TOO_SOON:
+                if self._working:
+                    self._say(f"progress is not reported for now ({error}); training goes on")
+                self._working = False
+            return status in _FINAL
         if not self._working:
             self._say("progress is reported again")
         self._working = True
@@ -108,16 +113,15 @@ def _post(target: settings.ProgressTarget, report: progress.Report, limit: float
     if target.token_file is not None:
         token = target.token_file.read_text(encoding="utf-8").strip()
         headers["Authorization"] = f"Bearer {token}"
-    context = None
-    if target.url.startswith("https:"):
-        authorities = None if target.ca_file is None else str(target.ca_file)
-        context = ssl.create_default_context(cafile=authorities)
-    elif not target.url.startswith("http:"):
+    if not target.url.startswith(("http:", "https:")):
         raise ValueError(f"the address {target.url} is neither http nor https")
+    authorities = None if target.ca_file is None else str(target.ca_file)
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}),  # The token is for the operator, not for a proxy.
+        urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authorities)),
+    )
     request = urllib.request.Request(target.url, _body(report), headers, method="POST")  # noqa: S310
-    with contextlib.closing(
-        urllib.request.urlopen(request, timeout=limit, context=context)  # noqa: S310
-    ) as response:
+    with contextlib.closing(opener.open(request, timeout=limit)) as response:
         response.read(1024)
 
 
