@@ -19,7 +19,7 @@ from testing import buckets, waiting
 from testing.operator import harness, objects, scripted_server
 from testing.operator import local_jobs as jobs
 from tfparallel import errors, models
-from tfparallel.cluster import access, backend
+from tfparallel.cluster import access, backend, execute
 from tfparallel.cluster import objects as cluster_objects
 from tfparallel.results import bucket, claim, download, files, folder, places, script
 from tfparallel_operator.api import load, names, types
@@ -36,6 +36,8 @@ _RESULTS = {
     "logs/steps.jsonl": b"steps",
     "checkpoints/step-9-a/index.json": b"9",
     "checkpoints/step-10-a/index.json": b"10",
+    "checkpoints/step-11-a/part-00000.bin": b"11",
+    "checkpoints/step-12-a/damaged-index.json": b"12",
     "checkpoints/owner.json": b"owner",
 }
 
@@ -72,6 +74,7 @@ def _listed(*paths: str) -> list[files.File]:
             files.Part.ALL,
             {*_RESULTS}
             - {"checkpoints/step-9-a/index.json", "checkpoints/owner.json"}
+            - {"checkpoints/step-11-a/part-00000.bin", "checkpoints/step-12-a/damaged-index.json"}
             - {"logs/steps.jsonl"},
         ),
     ],
@@ -151,7 +154,7 @@ def test_a_script_that_keeps_nothing_or_in_several_claims(
 
 async def test_a_download_goes_on_where_the_connection_broke(tmp_path: pathlib.Path) -> None:
     place, sizes = BreakingPlace(), list[int]()
-    await download.fetch(place, await place.list_files(), tmp_path, sizes.append)
+    await download.fetch(place, await place.list_files(), tmp_path, sizes.append, print)
     assert (tmp_path / "model.keras").read_bytes() == _MODEL
     assert sizes == [30, 30, 30, 10]
     assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
@@ -170,7 +173,7 @@ async def test_what_is_not_whole_changes_nothing(
 ) -> None:
     (tmp_path / "model.keras").write_bytes(b"earlier")
     with pytest.raises(errors.Failure, match=sentence):
-        await download.fetch(place, await place.list_files(), tmp_path, lambda _: None)
+        await download.fetch(place, await place.list_files(), tmp_path, lambda _: None, print)
     assert (tmp_path / "model.keras").read_bytes() == b"earlier"
     assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
 
@@ -178,7 +181,94 @@ async def test_what_is_not_whole_changes_nothing(
 @pytest.mark.parametrize("path", ["../model.keras", "/model.keras", "a/../../model.keras"])
 async def test_a_name_outside_of_the_folder_is_refused(path: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.Failure, match="outside"):
-        await download.fetch(BreakingPlace(), _listed(path), tmp_path, lambda _: None)
+        await download.fetch(BreakingPlace(), _listed(path), tmp_path, lambda _: None, print)
+
+
+def _write_moving(root: pathlib.Path) -> pathlib.Path:
+    """Write results in which links lead to nothing and away; return their folder."""
+    results = root / "claim" / "job"
+    (results / "logs/tensorboard").mkdir(parents=True)
+    (root / "secret").write_text("of this machine")
+    (root / "claim/shared").write_text("of another job")
+    (results / "model.keras").write_bytes(_MODEL)
+    for name, target in {
+        "latest": "model.keras",
+        "dangling": "/nowhere/at/all",
+        "circle": "circle",
+        "outside": str(root / "secret"),
+        "folder": str(root),
+        "tunnel": "../../secret",
+    }.items():
+        (results / "logs/tensorboard" / name).symlink_to(
+            f"../../{target}" if target in ("model.keras", "../../secret") else target
+        )
+    os.mkfifo(results / "logs/tensorboard/pipe")
+    return results
+
+
+_LEFT_OUT = ("circle", "dangling", "folder", "outside", "pipe", "tunnel")
+
+
+async def _bring_moving(place: files.Place, folder: pathlib.Path) -> list[str]:
+    """Fetch what a place lists, a file of which goes meanwhile; return what is said."""
+    sentences: list[str] = []
+    chosen = files.select(await place.list_files(), files.Part.ALL)
+    gone = files.File("logs/tensorboard/removed", 10)
+    fetched = await download.fetch(place, [gone, *chosen], folder, lambda _: None, sentences.append)
+    assert [file.path for file in fetched] == ["logs/tensorboard/latest", "model.keras"]
+    for name in ("model.keras", "logs/tensorboard/latest"):
+        assert (folder / name).read_bytes() == _MODEL
+    assert len(list(folder.rglob("*"))) == 4
+    return sorted(sentences)
+
+
+def _assert_said(sentences: list[str]) -> None:
+    expected = sorted((*_LEFT_OUT, "removed"))
+    assert [sentence.split()[0] for sentence in sentences] == [
+        f"logs/tensorboard/{name}" for name in expected
+    ]
+    by_name = {sentence.split()[0].rpartition("/")[2]: sentence for sentence in sentences}
+    assert "was removed meanwhile" in by_name["removed"]
+    assert all("leads out of" in by_name[name] for name in ("outside", "tunnel", "folder"))
+
+
+async def test_files_of_a_folder_that_come_and_go_end_no_download(tmp_path: pathlib.Path) -> None:
+    place = folder.FolderPlace(_write_moving(tmp_path))
+    _assert_said(await _bring_moving(place, tmp_path / "to"))
+
+
+@pytest.mark.usefixtures("processes")
+async def test_files_of_a_claim_that_come_and_go_end_no_download(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod's programs run here: what differs in a pod is the connection alone."""
+
+    async def run(_: object, pod: str, command: Sequence[str]) -> AsyncIterator[bytes]:
+        done = subprocess.run([sys.executable, *command[1:]], capture_output=True, check=False)
+        yield done.stdout
+        if done.returncode:
+            cause = {"reason": "ExitCode", "message": str(done.returncode)}
+            execute._check({"status": "Failure", "details": {"causes": [cause]}}, done.stderr)
+
+    monkeypatch.setattr(execute, "run", run)
+    monkeypatch.setattr(claim, "MOUNT", str(tmp_path / "claim"))
+    cluster: Any = None
+    place = claim.ClaimPlace(cluster, "pod", str(_write_moving(tmp_path)))
+    _assert_said(await _bring_moving(place, tmp_path / "to"))
+
+
+async def test_an_object_that_is_removed_meanwhile_ends_no_download(
+    s3: buckets.Bucket, tmp_path: pathlib.Path
+) -> None:
+    for name, content in _RESULTS.items():
+        s3.put(f"runs/digits/{name}", content)
+    place = bucket.BucketPlace(address.Address.parse(s3.uri).child("digits"))
+    chosen = files.select(await place.list_files(), files.Part.ALL)
+    (s3.files / "runs/digits/summary.json").unlink()
+    sentences: list[str] = []
+    await download.fetch(place, chosen, tmp_path, lambda _: None, sentences.append)
+    assert sentences == ["summary.json is left out: it was removed meanwhile"]
+    assert (tmp_path / "model.keras").read_bytes() == _MODEL
 
 
 def _local_run(root: pathlib.Path) -> pathlib.Path:
@@ -321,7 +411,9 @@ async def test_a_bucket(s3: buckets.Bucket, tmp_path: pathlib.Path) -> None:
     assert {file.path for file in listed} == {*_RESULTS}
     [model] = files.select(listed, files.Part.MODEL)
     assert b"".join([chunk async for chunk in place.read(model, 95)]) == _MODEL[95:]
-    await download.fetch(place, files.select(listed, files.Part.ALL), tmp_path, lambda _: None)
+    await download.fetch(
+        place, files.select(listed, files.Part.ALL), tmp_path, lambda _: None, print
+    )
     assert (tmp_path / "model.keras").read_bytes() == _MODEL
 
 

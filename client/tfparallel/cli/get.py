@@ -154,16 +154,16 @@ async def _bring(
     place: files.Place, part: files.Part, to: pathlib.Path, name: str, *, is_script: bool = False
 ) -> None:
     chosen = files.select(await place.list_files(), part, is_script=is_script)
-    if not chosen:
+    with transfer.bar(sum(file.size for file in chosen)) as progress:
+        fetched = await download.fetch(place, chosen, to, progress, wrapping.say)
+    if not fetched:
         model_file = "file *.keras" if is_script else outputs.MODEL
         raise errors.Failure(
             f"{name} has no {model_file} where it keeps its results: training has not come to"
             " its end, or somebody deleted it"
         )
-    with transfer.bar(sum(file.size for file in chosen)) as progress:
-        await download.fetch(place, chosen, to, progress)
-    for file in chosen if part is files.Part.MODEL else ():
+    for file in fetched if part is files.Part.MODEL else ():
         click.echo(str(to / file.path))
     if part is files.Part.ALL:
-        size = sum(file.size for file in chosen) / 2**20
-        click.echo(f"{to}: {len(chosen)} files, {size:.1f} MiB")
+        size = sum(file.size for file in fetched) / 2**20
+        click.echo(f"{to}: {len(fetched)} files, {size:.1f} MiB")

@@ -6,6 +6,7 @@ kubelets rotate them, and collectors of logs would keep a copy of the model.
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import aiohttp
 
@@ -24,13 +25,22 @@ _SHOWN = 300
 """Characters of standard error that a failure shows."""
 
 
+class CommandFailure(errors.Failure):
+    """A command has failed in a pod."""
+
+    def __init__(self, sentence: str, exit_code: int | None) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
+
 async def run(
     cluster: backend.ClusterBackend, pod: str, command: Sequence[str]
 ) -> AsyncIterator[bytes]:
     """Yield the standard output of a command.
 
     Raises:
-        Failure: you lack the right, or the command fails.
+        Failure: you lack the right.
+        CommandFailure: the command fails.
         Unavailable: the connection broke.
     """
     access = cluster.context.access
@@ -64,11 +74,14 @@ async def run(
     raise api_errors.Unavailable(f"the connection to pod {pod} ended early")
 
 
-def _check(status: dict[str, str], complaints: bytes) -> None:
+def _check(status: dict[str, Any], complaints: bytes) -> None:
     if status.get("status") != "Success":
         text = " ".join(complaints.decode(errors="replace").split())[-_SHOWN:]
-        raise errors.Failure(
-            f"reading in the pod failed: {text or status.get('message')}. Run the command again"
+        causes = status.get("details", {}).get("causes", [])
+        codes = [cause["message"] for cause in causes if cause.get("reason") == "ExitCode"]
+        raise CommandFailure(
+            f"reading in the pod failed: {text or status.get('message')}. Run the command again",
+            int(codes[0]) if codes and codes[0].isdecimal() else None,
         )
 
 

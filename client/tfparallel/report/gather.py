@@ -146,9 +146,10 @@ async def _read(place: files.Place) -> Mapping[str, str]:
     """Return the texts of the files that a report needs, by their paths."""
     texts = {}
     for file in await place.list_files():
-        if file.path in _FILES:
-            chunks = [chunk async for chunk in place.read(file, 0)]
-            texts[file.path] = b"".join(chunks).decode(errors="replace")
+        if file.path in _FILES and not file.problem:
+            with contextlib.suppress(files.GoneError):
+                chunks = [chunk async for chunk in place.read(file, 0)]
+                texts[file.path] = b"".join(chunks).decode(errors="replace")
     return texts
 
 

@@ -35,7 +35,7 @@ class BucketPlace:
         if offset >= file.size:
             return
         place = self.address.child(file.path)
-        with _explained(), connection.explained(place):
+        with _explained(), _telling_gone(), connection.explained(place):
             store = await asyncio.to_thread(connection.connect, place.scheme, place.bucket)
             options: obstore.GetOptions = {"range": (offset, file.size)}
             result = await obstore.get_async(store, place.prefix, options=options)
@@ -45,6 +45,14 @@ class BucketPlace:
     async def compute_digest(self, file: files.File) -> str | None:
         """Return None: stores give no SHA-256, and TLS guards what they send."""
         return None
+
+
+@contextlib.contextmanager
+def _telling_gone() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise files.GoneError from error
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel import errors, models
@@ -31,20 +31,37 @@ _STUCK = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateCo
 """Reasons for which waiting does not help."""
 
 _SLEEP = f"import time; time.sleep({_LIFE_SECONDS})"
+_GONE = 44
+"""How a program of the pod exits if its file is not there."""
+_BEGIN = f"""
+import os, sys
+try:
+    file = open(sys.argv[1], "rb")
+except FileNotFoundError:
+    sys.exit({_GONE})
+"""
 _LIST = """
-import json, os, sys
-root = sys.argv[1]
+import json, os, stat, sys
+root, claim = sys.argv[1], os.path.realpath(sys.argv[2])
+def describe(path):
+    try:
+        if os.path.commonpath([os.path.realpath(path), claim]) != claim:
+            return 0, "it is a link that leads out of the claim"
+        status = os.stat(path)
+    except OSError:
+        return 0, "it is a link to nothing"
+    return status.st_size, "" if stat.S_ISREG(status.st_mode) else "it is no file"
 for folder, folders, files in os.walk(root):
     folders[:] = [name for name in folders if not name.startswith(".")]
-    for name in files:
+    links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+    for name in files + links:
         path = os.path.join(folder, name)
         if not name.startswith("."):
-            print(json.dumps([os.path.relpath(path, root), os.path.getsize(path)]))
+            print(json.dumps([os.path.relpath(path, root), *describe(path)]))
 """
-_READ = """
-import sys
+_READ = f"""{_BEGIN}
 out = sys.stdout.buffer
-with open(sys.argv[1], "rb") as file:
+with file:
     file.seek(int(sys.argv[2]))
     left = int(sys.argv[3])
     while left > 0 and (chunk := file.read(min(left, 1 << 18))):
@@ -52,9 +69,9 @@ with open(sys.argv[1], "rb") as file:
         out.write(chunk)
 out.flush()
 """
-_DIGEST = """
-import hashlib, sys
-with open(sys.argv[1], "rb") as file:
+_DIGEST = f"""{_BEGIN}
+import hashlib
+with file:
     print(hashlib.file_digest(file, "sha256").hexdigest())
 """
 
@@ -85,24 +102,37 @@ class ClaimPlace:
 
     async def list_files(self) -> Sequence[files.File]:
         """Return the files below the folder."""
-        text = await self._run(_LIST, self.folder)
+        text = await self._run(_LIST, self.folder, MOUNT)
         return [files.File(*json.loads(line)) for line in text.splitlines()]
 
     async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
         """Yield the content of a file from a byte on."""
         path, left = f"{self.folder}/{file.path}", file.size - offset
         command = ("python", "-c", _READ, path, str(offset), str(left))
-        async for chunk in execute.run(self.cluster, self.pod, command):
-            yield chunk
+        with _telling_gone():
+            async for chunk in execute.run(self.cluster, self.pod, command):
+                yield chunk
 
     async def compute_digest(self, file: files.File) -> str | None:
         """Return the SHA-256 of a file."""
         return (await self._run(_DIGEST, f"{self.folder}/{file.path}")).strip()
 
-    async def _run(self, program: str, argument: str) -> str:
-        command = ("python", "-c", program, argument)
-        parts = [chunk async for chunk in execute.run(self.cluster, self.pod, command)]
+    async def _run(self, program: str, *arguments: str) -> str:
+        command = ("python", "-c", program, *arguments)
+        with _telling_gone():
+            parts = [chunk async for chunk in execute.run(self.cluster, self.pod, command)]
         return b"".join(parts).decode()
+
+
+@contextlib.contextmanager
+def _telling_gone() -> Iterator[None]:
+    """Raise GoneError where a program of the pod has not found its file."""
+    try:
+        yield
+    except execute.CommandFailure as failure:
+        if failure.exit_code == _GONE:
+            raise files.GoneError from failure
+        raise
 
 
 @contextlib.asynccontextmanager

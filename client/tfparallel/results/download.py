@@ -21,12 +21,16 @@ Progress = Callable[[int], None]
 
 
 async def fetch(
-    place: files.Place, chosen: Sequence[files.File], folder: pathlib.Path, progress: Progress
-) -> None:
-    """Copy files below a folder.
+    place: files.Place,
+    chosen: Sequence[files.File],
+    folder: pathlib.Path,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> Sequence[files.File]:
+    """Copy files below a folder; return those that came.
 
     All are written next to their targets first: until the last one is complete and checked, nothing
-    that the folder holds changes.
+    that the folder holds changes. What is no file, or removed meanwhile, is left out.
 
     Raises:
         Failure: the connection breaks again and again, the disk is full, or a digest differs.
@@ -36,15 +40,32 @@ async def fetch(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         drafts = pathlib.Path(tempfile.mkdtemp(prefix=_DRAFTS, dir=folder))
+        fetched = []
         try:
             for file in chosen:
-                await _fetch(place, file, drafts / file.path, progress)
-            for file in chosen:
+                problem = file.problem or await _fetched(place, file, drafts / file.path, progress)
+                if problem:
+                    say(f"{file.path} is left out: {problem}")
+                else:
+                    fetched.append(file)
+            for file in fetched:
                 target = folder / file.path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 (drafts / file.path).replace(target)
         finally:
             shutil.rmtree(drafts, ignore_errors=True)
+    return fetched
+
+
+async def _fetched(
+    place: files.Place, file: files.File, draft: pathlib.Path, progress: Progress
+) -> str:
+    """Copy a file; return why it did not come."""
+    try:
+        await _fetch(place, file, draft, progress)
+    except files.GoneError:
+        return "it was removed meanwhile"
+    return ""
 
 
 async def _fetch(

@@ -120,13 +120,15 @@ async def update(place: files.Place, target: pathlib.Path, *, is_script: bool = 
     """
     listed = await place.list_files()
     for file in files.select(listed, files.Part.TENSORBOARD, is_script=is_script):
+        if file.problem:
+            continue
         download.check_path(file)
         copy = target / file.path
         size = copy.stat().st_size if copy.exists() else 0
         if size == file.size:
             continue
         begin = 0 if size > file.size else size  # a shorter file is another one
-        with download.writing(target):
+        with download.writing(target), contextlib.suppress(files.GoneError):
             copy.parent.mkdir(parents=True, exist_ok=True)
             with copy.open("ab" if begin else "wb") as out:
                 async for chunk in place.read(file, begin):

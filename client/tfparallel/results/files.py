@@ -4,12 +4,18 @@ import dataclasses
 import enum
 import pathlib
 import re
+import stat
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
 from tfparallel_trainer.contract import outputs
 
-_STEP = re.compile(rf"{re.escape(outputs.CHECKPOINTS)}/step-(?P<step>\d{{1,20}})[^/]*/")
+_STEP = re.compile(
+    rf"(?P<folder>{re.escape(outputs.CHECKPOINTS)}/step-(?P<step>\d{{1,20}})[^/]*/)index\.json"
+)
+"""The index of a checkpoint that is whole: in a bucket, others have no file of this name."""
+_NO_FILE = "it is a link to nothing, or no file"
+_OUTSIDE = "it is a link that leads out of the results"
 _ALL = (
     outputs.MODEL,
     f"{outputs.SAVED_MODEL}/",
@@ -43,6 +49,12 @@ class File:
     path: str
     """Below the results, with slashes."""
     size: int
+    problem: str = ""
+    """Why it is not brought; empty for a file that is."""
+
+
+class GoneError(Exception):
+    """A file is no longer where the place has listed it."""
 
 
 class Place(Protocol):
@@ -52,10 +64,26 @@ class Place(Protocol):
         """Return all files, but none that is being written."""
 
     def read(self, file: File, offset: int) -> AsyncIterator[bytes]:
-        """Yield the content of a file from a byte on."""
+        """Yield the content of a file from a byte on; a GoneError if it was removed."""
 
     async def compute_digest(self, file: File) -> str | None:
-        """Return the SHA-256 of a file; None: the place checks what it sends."""
+        """Return the SHA-256 of a file; None: the place checks what it sends.
+
+        Raises:
+            GoneError: the file was removed.
+        """
+
+
+def describe(path: pathlib.Path, root: pathlib.Path) -> File:
+    """Describe what a folder has at a path; links are followed only within the folder."""
+    name = path.relative_to(root).as_posix()
+    try:
+        if not path.resolve().is_relative_to(root.resolve()):
+            return File(name, 0, _OUTSIDE)
+        status = path.stat()
+    except (OSError, RuntimeError):  # a RuntimeError is a circle of links
+        return File(name, 0, _NO_FILE)
+    return File(name, status.st_size, "" if stat.S_ISREG(status.st_mode) else _NO_FILE)
 
 
 def select(files: Sequence[File], part: Part, *, is_script: bool = False) -> list[File]:
@@ -92,6 +120,6 @@ def _is_below(path: str, prefix: str) -> bool:
 
 def _last_checkpoint(files: Sequence[File]) -> tuple[str, ...]:
     """Return the folder of the checkpoint with the most steps, with a slash at its end."""
-    matches = filter(None, (_STEP.match(file.path) for file in files))
+    matches = filter(None, (_STEP.fullmatch(file.path) for file in files))
     last = max(matches, key=lambda match: int(match["step"]), default=None)
-    return () if last is None else (last[0],)
+    return () if last is None else (last["folder"],)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import io
 import os
 import pathlib
 from collections.abc import AsyncIterator, Sequence
@@ -23,17 +24,16 @@ class FolderPlace:
 
     async def list_files(self) -> Sequence[files.File]:
         """Return the files below the folder."""
-        paths = (path for path in self.path.rglob("*") if path.is_file())
-        listed = ((path, path.relative_to(self.path)) for path in paths)
         return [
-            files.File(below.as_posix(), path.stat().st_size)
-            for path, below in listed
-            if not any(part.startswith(".") for part in below.parts)
+            files.describe(path, self.path)
+            for path in self.path.rglob("*")
+            if (path.is_symlink() or not path.is_dir())
+            and not any(part.startswith(".") for part in path.relative_to(self.path).parts)
         ]
 
     async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
         """Yield the content of a file from a byte on."""
-        with (self.path / file.path).open("rb") as content:
+        with self._open(file) as content:
             content.seek(offset)
             left = file.size - offset
             while left > 0 and (chunk := content.read(min(_CHUNK_BYTES, left))):
@@ -42,8 +42,14 @@ class FolderPlace:
 
     async def compute_digest(self, file: files.File) -> str | None:
         """Return the SHA-256 of a file."""
-        with (self.path / file.path).open("rb") as content:
+        with self._open(file) as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
+
+    def _open(self, file: files.File) -> io.BufferedReader:
+        try:
+            return (self.path / file.path).open("rb")
+        except FileNotFoundError as error:
+            raise files.GoneError from error
 
 
 def find(run: pathlib.Path) -> FolderPlace:
