@@ -332,14 +332,14 @@ async def test_what_replicas_wait_for_and_how_one_ended_is_shortened() -> None:
     async with world.running(objects.job()):
         for pod in world.api.items(resources.PODS):
             waiting = {"reason": "ImagePullBackOff", "message": "\x1b[2J" * 20_000}
-            world._write(pod, phase="Pending", **objects.container(waiting=waiting))
+            world.write_status(pod, phase="Pending", **objects.container(waiting=waiting))
         await world.engine.settle(seconds=0)
         waits = world.status["replicas"]["Worker"]["reason"]
         assert r"\x1b[2J" in waits
         assert len(waits.encode()) <= conditions.MESSAGE_BYTES
         [pod] = [p for p in world.api.items(resources.PODS) if "chief" in p["metadata"]["name"]]
         ended = {"exitCode": 1, "reason": "\x1bc" * 20_000, "message": "x" * 100_000}
-        world._write(pod, phase="Failed", **objects.container(terminated=ended))
+        world.write_status(pod, phase="Failed", **objects.container(terminated=ended))
         await world.let_go()
         last = world.status["replicas"]["Chief"]["lastExit"]
         assert last["reason"].startswith(r"\x1bc\x1bc")
