@@ -21,6 +21,7 @@ VALIDATIONS = "x-kubernetes-validations"
 PRESERVE_UNKNOWN_FIELDS = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 _MESSAGE_EXPRESSION = "messageExpression"
+_OPTIONAL_OLD_SELF = "optionalOldSelf"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,11 +33,18 @@ class Rule:
     message_expression: str = ""
     """A CEL expression for a message that names what was received, by `format`, whose cost the API
     server can bound, unlike that of +. `message` stands where it cannot be evaluated."""
+    spares: str = ""
+    """Stored objects that the rule spares: an expression over `self` and the optional `oldSelf`.
+
+    The API server holds each write of an object against the rules at its root, of the status too:
+    a stored object that breaks one could never get a status."""
 
     @property
-    def compares_versions(self) -> bool:
-        """Whether the rule compares an update with the version before it."""
-        return "oldSelf" in self.expression
+    def text(self) -> str:
+        """The expression as the API server gets it."""
+        if not self.spares:
+            return self.expression
+        return f"oldSelf.hasValue() && ({self.spares}) || ({self.expression})"
 
 
 def never(message: str) -> Rule:
@@ -62,7 +70,8 @@ class Rules:
         extended = dict(schema)
         if self._rules:
             extended[VALIDATIONS] = [
-                {"rule": rule.expression, "message": rule.message}
+                {"rule": rule.text, "message": rule.message}
+                | ({_OPTIONAL_OLD_SELF: True} if rule.spares else {})
                 | (
                     {_MESSAGE_EXPRESSION: rule.message_expression}
                     if rule.message_expression
@@ -96,10 +105,7 @@ def violations(
         context = _context(value)
         for entry in schema[VALIDATIONS]:
             rule = Rule(entry["rule"], entry["message"], entry.get(_MESSAGE_EXPRESSION, ""))
-            if (
-                not rule.compares_versions
-                and _program(rule.expression).execute(context) is not True
-            ):
+            if _judges_one_version(entry) and _program(entry["rule"]).execute(context) is not True:
                 yield problems.Problem(place, _message(rule, context))
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -115,7 +121,7 @@ def compile_all(schema: Mapping[str, Any]) -> None:
     """Compile every rule of a schema: the first object that it is evaluated on need not wait."""
     for entry in schema.get(VALIDATIONS, ()):
         for expression in (entry["rule"], entry.get(_MESSAGE_EXPRESSION)):
-            if expression is not None and not Rule(expression, "").compares_versions:
+            if expression is not None and _judges_one_version(entry):
                 _program(expression)
     for inner in (
         *schema.get("properties", {}).values(),
@@ -124,6 +130,11 @@ def compile_all(schema: Mapping[str, Any]) -> None:
     ):
         if isinstance(inner, Mapping):
             compile_all(inner)
+
+
+def _judges_one_version(entry: Mapping[str, Any]) -> bool:
+    """Whether a rule says something of an object without the version before it."""
+    return "oldSelf" not in entry["rule"] or bool(entry.get(_OPTIONAL_OLD_SELF))
 
 
 def _message(rule: Rule, context: "cel.Context") -> str:
@@ -136,7 +147,7 @@ def _context(value: Any) -> "cel.Context":
     """Convert a value for all its rules: that takes much longer than to evaluate one."""
     import cel
 
-    context = cel.Context({"self": value})
+    context = cel.Context({"self": value, "oldSelf": cel.OptionalValue.none()})
     # Kubernetes has it, this evaluator does not; %d and %s mean the same in Python.
     context.add_function("format", lambda text, values: text % tuple(values))
     return context

@@ -188,11 +188,19 @@ SPEC_RULES = rules.Rules(
 )
 """Rules between the fields of `spec`."""
 
+_SAME_REPLICAS = (
+    "self.spec.tfReplicaSpecs.all(role, role in oldSelf.value().spec.tfReplicaSpecs"
+    " && self.spec.tfReplicaSpecs[role].replicas"
+    " == oldSelf.value().spec.tfReplicaSpecs[role].replicas)"
+)
+"""Whether no name of a pod gets longer by an update."""
+
 JOB_RULES = rules.Rules(
     rules.Rule(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
         "metadata.name must begin with a lower-case letter and hold only lower-case letters, digits"
         " and -, because the job's pods and Service carry it",
+        spares="true",
     ),
     rules.Rule(
         # The longest pod name is that of a role's last index; 63 characters are a DNS label.
@@ -200,6 +208,7 @@ JOB_RULES = rules.Rules(
         " + size(string(self.spec.tfReplicaSpecs[role].replicas - 1)) <= 63)",
         "metadata.name is too long: with role and index the names of its pods pass 63 characters;"
         " shorten it",
+        spares=_SAME_REPLICAS,
     ),
 )
-"""Rules that need the name of the job."""
+"""Rules that need the name of the job, so stand at its root; each spares what is stored."""

@@ -62,4 +62,4 @@ def test_a_value_is_converted_once_for_all_its_rules(monkeypatch: pytest.MonkeyP
     schema_with_rules = rules.Rules(*checks).extend({"type": "integer"})
     problems = rules.violations(schema_with_rules, 5)
     assert [problem.message for problem in problems] == ["at most 3", "at most 5"]
-    context.assert_called_once_with({"self": 5})
+    context.assert_called_once_with({"self": 5, "oldSelf": mock.ANY})
