@@ -1,0 +1,72 @@
+"""What `why` says of each way in which a pod can end."""
+
+import textwrap
+from typing import Any
+
+import pytest
+
+from testing.operator import ends as examples
+from testing.operator import symptoms
+from tfparallel.cli import why
+from tfparallel.diagnosis import findings, rules
+from tfparallel_operator.core import ends, observation, remedies
+from tfparallel_operator.engine.observe import records
+
+CASES = [
+    pytest.param(end, status, id=f"{end.name}-{number}")
+    for end in ends.TABLE
+    for number, status in enumerate(examples.EXAMPLES[end.name])
+]
+POD = "digits-worker-0"
+FIELDS = ("phase", "exit", "disrupted", "deleting", "reason", "message")
+
+
+def diagnose(name: str, status: dict[str, Any], **policy: Any) -> findings.Diagnosis | None:
+    """Say why the job is as it is, after its worker has ended; None: it has not, for the trainer's
+    exit with 0 is success, and a pod that still runs is no loss by itself."""
+    pod = records.pod(examples.pod(name, status))
+    assert pod is not None
+    if pod.phase is not observation.Phase.FAILED:
+        return None
+    seen = symptoms.running(run_policy=policy)
+    seen.update(POD, **{field: getattr(pod, field) for field in FIELDS})
+    seen.step()
+    for _ in range(2):  # A verdict waits for the signs of another loss.
+        seen.advance(20)
+        seen.step()
+    return rules.diagnose(symptoms.facts(seen))
+
+
+@pytest.mark.parametrize(("end", "status"), CASES)
+def test_why_says_what_kubernetes_said_and_what_to_do(
+    end: ends.End, status: dict[str, Any]
+) -> None:
+    diagnosis = diagnose(end.name, status)
+    if diagnosis is None:
+        return
+    assert diagnosis.kind is not findings.Kind.PENDING
+    assert POD in diagnosis.sentence
+    assert end.words in diagnosis.sentence
+    said = str(status.get("message", "")).strip().rstrip(".")
+    assert said in diagnosis.sentence
+    if end.name in remedies.BY_END:
+        assert diagnosis.remedy.startswith(remedies.BY_END[end.name])
+    if end.of_pod:
+        evidence = "\n".join(one.text for one in diagnosis.evidence)
+        assert remedies.OUT_OF_MEMORY not in diagnosis.remedy
+        assert "exited with -1" not in evidence
+
+
+def test_a_job_that_fails_at_its_own_limit_names_the_limit() -> None:
+    [status] = examples.EXAMPLES["pod-disk-limit"]
+    diagnosis = diagnose("pod-disk-limit", status, backoffLimit=0)
+    assert diagnosis is not None
+    shown = "\n".join(why.render(diagnosis))
+    sentence = (
+        "digits failed 20s ago: digits-worker-0 was evicted because it passed its own limit"
+        " (Evicted): Pod ephemeral local storage usage exceeds the total limit of containers 1Gi;"
+        " runPolicy.backoffLimit allows 0 restarts and they are spent."
+    )
+    assert shown.startswith("\n".join(textwrap.wrap(sentence, 79))), shown
+    assert "resources.limits.ephemeral-storage" in shown
+    assert "limits.memory" not in shown
