@@ -1,7 +1,10 @@
 """Data that lies in a bucket of a real server."""
 
 import datetime
+import os
 import pathlib
+import stat
+import tempfile
 
 import numpy as np
 import obstore
@@ -32,6 +35,56 @@ def test_files_are_fetched_once_and_again_when_they_change(
     assert fetch.fetch(uri, tmp_path).stat().st_ino == before
     s3.put("images/a/cat.png", b"lion")
     assert fetch.fetch(uri, tmp_path).read_bytes() == b"lion"
+
+
+def test_a_copy_that_somebody_changed_is_fetched_again(
+    s3: buckets.Bucket, tmp_path: pathlib.Path
+) -> None:
+    uri = s3.put("images/cat.png", b"cat")
+    local = fetch.fetch(uri, tmp_path)
+    for changed in (b"dog", b"", b"much longer"):
+        local.write_bytes(changed)
+        assert fetch.fetch(uri, tmp_path).read_bytes() == b"cat"
+    (local.parent / ".writing-0123456789abcdef-cat.png").write_bytes(b"half")
+    local.unlink()
+    assert fetch.fetch(uri, tmp_path).read_bytes() == b"cat"
+    assert [path.name for path in local.parent.iterdir()] == ["cat.png"]
+
+
+def test_copies_lie_in_a_folder_of_this_user_alone(
+    s3: buckets.Bucket, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = s3.put("data.txt", b"data")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = os.umask(0)
+    try:
+        assert fetch.fetch(uri).read_bytes() == b"data"
+    finally:
+        os.umask(before)
+    (folder,) = tmp_path.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    folder.chmod(0o777)  # as an older version may have made it
+    assert fetch.fetch(uri).read_bytes() == b"data"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    moved = folder.rename(tmp_path / "moved")
+    folder.symlink_to(moved)
+    with pytest.raises(errors.BadConfigurationError, match="is no folder, so they cannot"):
+        fetch.fetch(uri)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="giving a folder to another user needs root")
+def test_a_folder_of_another_user_is_refused(
+    s3: buckets.Bucket, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = s3.put("data.txt", b"data")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"tfparallel-{os.getuid()}"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(errors.BadConfigurationError, match=r"belongs to user 65534 .* set TMPDIR"):
+        fetch.fetch(uri)
+    assert list(folder.iterdir()) == []
 
 
 def test_what_stands_for_a_folder_is_no_file() -> None:

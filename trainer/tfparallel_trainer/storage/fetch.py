@@ -7,10 +7,12 @@ A copy belongs to one version of an object: an object that changes is fetched ag
 import concurrent.futures
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import hashlib
 import os
 import pathlib
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -18,11 +20,12 @@ from typing import TYPE_CHECKING
 import obstore
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.storage import address, bucket, connection
+from tfparallel_trainer.storage import address, bucket, connection, durable
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
 
+_PRIVATE = 0o700
 _DOWNLOADS = 8
 """Files that are fetched at the same time."""
 
@@ -41,9 +44,9 @@ def fetch(text: str, cache: pathlib.Path | None = None) -> pathlib.Path:
         BadConfigurationError: it is no such address, nothing is there, or access is refused.
         StorageError: the store does not answer, or the disk is full.
     """
-    with _explained(text):
+    with _explained(text, cache):
         place = address.Address.parse(text)
-        root = (cache or _cache()) / place.scheme / place.bucket
+        root = (cache or _private_folder()) / place.scheme / place.bucket
         objects = _objects(place, whole_prefix=text.endswith("/"))
         with concurrent.futures.ThreadPoolExecutor(_DOWNLOADS) as pool:
             list(pool.map(lambda meta: _copy(place, meta, root), objects))
@@ -56,7 +59,7 @@ def local(path: str) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def _explained(text: str) -> Iterator[None]:
+def _explained(text: str, cache: pathlib.Path | None) -> Iterator[None]:
     """Raise errors of the trainer that name an address."""
     try:
         yield
@@ -67,7 +70,8 @@ def _explained(text: str) -> Iterator[None]:
         raise errors.BadConfigurationError(f"Cannot fetch {text!r}: {reason}.") from error
     except OSError as error:
         raise errors.StorageError(
-            f"Cannot fetch {text!r} ({error}): see the server, and the space in {_cache()}."
+            f"Cannot fetch {text!r} ({error}): see the server, and the space in "
+            f"{cache or _cache()}."
         ) from error
 
 
@@ -97,22 +101,55 @@ def _copy(place: address.Address, meta: "ObjectMeta", root: pathlib.Path) -> Non
     """Fetch an object unless this version of it is there; one process at a time."""
     key = meta["path"]
     path, state = root / key, root / ".state" / hashlib.sha256(key.encode()).hexdigest()
-    version = f"{meta['e_tag']} {meta['size']} {meta['last_modified']}"
+    version = f"{meta['e_tag']} {meta['size']} {meta['last_modified']}\n"
     state.parent.mkdir(parents=True, exist_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     with state.open("a+", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.seek(0)
-        if lock.read() == version and path.is_file():
+        if lock.read() == version + _fingerprint(path):
             return
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        durable.remove_drafts(path)
+        draft = durable.draft(path)
         source = connection.connect(place.scheme, place.bucket)
         with connection.explained(dataclasses.replace(place, prefix=key)), draft.open("wb") as file:
             for chunk in obstore.get(source, key).stream():
                 file.write(chunk)
+        if draft.stat().st_size != meta["size"]:
+            raise OSError(errno.EIO, f"{draft.stat().st_size} of {meta['size']} bytes came", key)
+        lock.truncate(0)  # a power cut may leave the one without the other
+        lock.flush()
         draft.replace(path)
-        lock.truncate(0)
-        lock.write(version)
+        lock.write(version + _fingerprint(path))
+
+
+def _fingerprint(path: pathlib.Path) -> str:
+    """Size, inode and times of a copy, which a write changes; empty where no copy is."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return ""
+    return f"{status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def _private_folder() -> pathlib.Path:
+    """Make the folder of the copies, which no other user may write to.
+
+    Raises:
+        BadConfigurationError: another user has made it, or it is a link.
+    """
+    path = _cache()
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=_PRIVATE)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise errors.BadConfigurationError(
+            f"Copies of data lie in {path}, which belongs to user {status.st_uid} or is no folder, "
+            "so they cannot be trusted. Remove it, or set TMPDIR to a folder of your own."
+        )
+    if stat.S_IMODE(status.st_mode) != _PRIVATE:
+        path.chmod(_PRIVATE)
+    return path
 
 
 def _cache() -> pathlib.Path:
