@@ -10,6 +10,7 @@ import pytest
 from testing import waiting
 from testing.operator import local_jobs as jobs
 from tfparallel_operator.api import load, names
+from tfparallel_operator.core.life import failure
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import run, source
 from tfparallel_trainer.contract import environment
@@ -369,3 +370,19 @@ async def test_the_shipped_trainer_finds_its_files(tmp_path: pathlib.Path) -> No
     assert pathlib.Path(job_file).is_relative_to(tmp_path / "out")
     assert json.loads("".join(content))["trainer"]["epochs"] == 2
     assert output_dir == str(outcome.trained) == str(tmp_path / "out/claims/kept/digits")
+
+
+async def test_a_program_that_asks_to_run_again_costs_no_failure(tmp_path: pathlib.Path) -> None:
+    command = jobs.shell("test $TFPARALLEL_ATTEMPT -ge 4 || exit 42")
+    document = jobs.job({"Worker": command}, runPolicy={"backoffLimit": 0})
+    outcome, _ = await jobs.finish(tmp_path, document)
+    status = outcome.job.status
+    assert (status.state, status.attempt) == (names.State.SUCCEEDED, 4)
+    assert (status.restarts.failure, status.restarts.disruption) == (0, 3)
+
+
+async def test_a_program_that_always_asks_to_run_again_fails(tmp_path: pathlib.Path) -> None:
+    document = jobs.job({"Worker": jobs.shell("exit 42")}, runPolicy={"backoffLimit": 1})
+    outcome, _ = await jobs.finish(tmp_path, document)
+    assert _failure(outcome).startswith("BackoffLimitExceeded: job-worker-0 exited with code 42")
+    assert outcome.job.status.attempt == failure.PATIENCE + 2
