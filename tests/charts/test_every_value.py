@@ -126,7 +126,7 @@ def everything(node: dict[str, Any], above: Path = ()) -> Iterator[Path]:
             yield from everything(inner, (*above, name))
 
 
-@pytest.mark.parametrize("path", everything(VALUES), ids=".".join)
+@pytest.mark.parametrize("path", list(everything(VALUES)), ids=".".join)
 def test_without_a_value_the_chart_renders_or_its_schema_names_it(
     helm: rendering.Command, path: Path, tmp_path: pathlib.Path
 ) -> None:
