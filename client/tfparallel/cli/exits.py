@@ -57,7 +57,7 @@ def _usage_sentence(error: click.UsageError) -> str:
 
 def _end(status: int, sentences: tuple[str, ...], *, verbose: bool) -> NoReturn:
     if verbose:
-        traceback.print_exc()
+        wrapping.echo(traceback.format_exc(), is_error=True)
     for sentence in sentences:
         wrapping.say(f"error: {sentence}")
     sys.exit(status)

@@ -163,7 +163,7 @@ async def _bring(
             " its end, or somebody deleted it"
         )
     for file in fetched if part is files.Part.MODEL else ():
-        click.echo(str(to / file.path))
+        wrapping.echo(str(to / file.path))
     if part is files.Part.ALL:
         size = sum(file.size for file in fetched) / 2**20
         click.echo(f"{to}: {len(fetched)} files, {size:.1f} MiB")

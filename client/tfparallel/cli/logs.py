@@ -47,6 +47,9 @@ def command(
                 usual = line.replica
                 display.print_line(err, f"{line.replica} failed: this is its log")
             text = f"[{line.replica}] {line.bare_text}" if everyone else line.text
+            # A terminal gets colors and the last state of a progress bar; the console shows other
+            # control characters. A file or a pipe gets what the replica wrote, as from kubectl:
+            # who reads it compares and searches, and no terminal obeys it.
             if out.is_terminal:
                 display.print_line(out, rich_text.Text.from_ansi(text))
             else:

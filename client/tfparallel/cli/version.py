@@ -9,6 +9,7 @@ import yaml
 from tfparallel import errors
 from tfparallel.cli import options
 from tfparallel.cluster import access, backend, checkup
+from tfparallel.terminal import wrapping
 from tfparallel_operator.api import load
 
 _SECONDS = 5.0
@@ -41,7 +42,7 @@ def command(*, only_client: bool, output_format: str, choice: access.Choice) -> 
         click.echo(yaml.safe_dump(versions, sort_keys=False), nl=False)
     else:
         for name, text in versions.items():
-            click.echo(f"{name} {text}")
+            wrapping.echo(f"{name} {text}")
 
 
 async def _ask_cluster(choice: access.Choice) -> dict[str, str]:

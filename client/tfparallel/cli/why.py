@@ -38,7 +38,7 @@ def command(name: str, *, output_format: str, choice: access.Choice) -> None:
             click.echo(json.dumps(to_object(name, cluster.namespace, diagnosis), indent=2))
             return
         for line in render(diagnosis):
-            click.echo(line)
+            wrapping.echo(line)
 
     options.on_cluster(choice, act)
 

@@ -6,10 +6,11 @@ import re
 import signal
 import time
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich import console as rich_console
 from rich import progress as rich_progress
+from rich import segment as rich_segment
 from rich import table as rich_table
 from rich import text as rich_text
 
@@ -18,6 +19,7 @@ from tfparallel.terminal import placement as split_placement
 from tfparallel_operator.api import job_status
 from tfparallel_operator.core import decision
 from tfparallel_operator.local import watcher
+from tfparallel_trainer.contract import plain_text
 
 _COLOURS = ("cyan", "magenta", "green", "blue", "yellow", "bright_cyan", "bright_magenta")
 _PLAIN_WIDTH = 160
@@ -37,7 +39,24 @@ _REMEMBERED_ERRORS = 32
 
 
 class _Console(rich_console.Console):
-    """Ends the run in order when nobody reads any more, such as after `| head`."""
+    """Shows control characters of others' text, in tables, lines and bars alike.
+
+    It ends the run in order when nobody reads any more, such as after `| head`.
+    """
+
+    def render(
+        self,
+        renderable: rich_console.RenderableType,
+        options: rich_console.ConsoleOptions | None = None,
+    ) -> Iterator[rich_segment.Segment]:
+        """Yield the parts of what is printed; colors and moves of the cursor are rich's own."""
+        for text, style, control in super().render(renderable, options):
+            if control:
+                yield rich_segment.Segment(text, style, control)
+            else:
+                # A link of a replica's line would bring its address to the terminal as it is.
+                plain = style.update_link(None) if style and style.link else style
+                yield rich_segment.Segment(plain_text.escape(text, keep="\n"), plain)
 
     def on_broken_pipe(self) -> None:
         """Write into nothing from now on, and end like one who was asked to."""

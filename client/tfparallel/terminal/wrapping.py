@@ -1,4 +1,7 @@
-"""Sentences as they are printed: on a terminal broken between words, in a file whole."""
+"""Sentences as they are printed: on a terminal broken between words, in a file whole.
+
+They may quote pods and the API server, so none of them brings a control character to a terminal.
+"""
 
 import re
 import shutil
@@ -7,8 +10,15 @@ import textwrap
 
 import click
 
+from tfparallel_trainer.contract import plain_text
+
 _GLUE = "\0"
 """Stands for a space where a line must not break."""
+
+
+def echo(text: str, *, is_error: bool = False) -> None:
+    """Print text that others may have written; `display.consoles` do the same for tables."""
+    click.echo(plain_text.escape(text, keep="\n\t"), err=is_error)
 
 
 def say(text: str) -> None:
@@ -16,7 +26,7 @@ def say(text: str) -> None:
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns
         text = "\n".join(wrapped for line in text.splitlines() for wrapped in wrap(line, width))
-    click.echo(text, err=True)
+    echo(text, is_error=True)
 
 
 def wrap(text: str, width: int, indent: int = 0) -> list[str]:
