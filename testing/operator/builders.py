@@ -253,7 +253,7 @@ class World:
         elif isinstance(action, decision.Change) and action.type == decision.WORKLOAD:
             self._change_workload(action)
         elif isinstance(action, decision.Change) and action.type == decision.CONFIG_MAP:
-            self.config = observation.Config(action.uid, _fingerprint(action.fields))
+            self.config = observation.Config(action.name, action.uid, _fingerprint(action.fields))
         elif isinstance(action, decision.Change):
             group = self.groups[action.type[0], action.name]
             assert group.uid == action.uid
@@ -300,7 +300,9 @@ class World:
             self.has_service = True
         elif created["kind"] == "ConfigMap":
             assert self.config is None
-            self.config = observation.Config("config-uid", _fingerprint(created))
+            self.config = observation.Config(
+                created["metadata"]["name"], "config-uid", _fingerprint(created)
+            )
         elif created["kind"] == "NetworkPolicy":
             assert not self.has_policy
             self.has_policy = True

@@ -83,6 +83,12 @@ TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
 ANNOTATION_CONTENT = f"{GROUP}/content"
 """Fingerprint of what a job's ConfigMap was made from: one that differs is written again."""
 
+ANNOTATION_INSTALLATION = f"{GROUP}/installation"
+"""Which installation of the operator acts on a job: it wrote the job's ConfigMap."""
+
+ANNOTATION_QUESTION = f"{GROUP}/installation-question"
+"""Which other installation asks, or has asked, whether that one still lives, and when."""
+
 CONTROLLER = f"{GROUP}/operator"
 """This operator, as spec.managedBy and Events name it."""
 
@@ -140,6 +146,7 @@ class Reason(enum.StrEnum):
     ADMISSION_DENIED = "AdmissionDenied"
     DEFAULTS_CONFLICT = "DefaultsConflict"
     JOB_RESTRICTED = "JobRestricted"
+    OTHER_INSTALLATION = "OtherInstallation"
     HOST_PORTS_TAKEN = "HostPortsTaken"
     GANG_SCHEDULER_NOT_INSTALLED = "GangSchedulerNotInstalled"
     JOB_QUEUED = "JobQueued"

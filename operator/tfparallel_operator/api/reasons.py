@@ -121,6 +121,11 @@ REASONS: Mapping[names.Reason, Explanation] = {
         "The job uses what the chart's `jobs.restrictions` forbids. It gets no new pods.",
         "Remove what the message names, or have an administrator change the restriction.",
     ),
+    names.Reason.OTHER_INSTALLATION: _warning(
+        "Two installations of the operator watch the job's namespace. One of them acts, the other"
+        " leaves the job alone.",
+        "Have each watch namespaces of its own (`watchNamespaces`), or uninstall one.",
+    ),
     names.Reason.HOST_PORTS_TAKEN: _warning(
         "Other jobs with `hostNetwork` use the ports that this job needs.",
         "Wait for these jobs, or turn `hostNetwork` off.",

@@ -14,6 +14,7 @@ from tfparallel_operator.core.life import (
     cleanup,
     deadlines,
     ending,
+    installations,
     scaling,
     spec_validity,
     training,
@@ -46,6 +47,20 @@ def decide(
     refusal: observation.Refusal | None = None,
 ) -> decision.Decision:
     """Say what to write for a job at a time of whole seconds; see `DecisionContext`."""
+    if children.config is not None and not installations.may_act(children.config, settings, now):
+        return installations.stand_back(job.status, children.config, settings, now)
+    decided = _decide(job, children, now, settings, refusal)
+    answer = installations.answer(children.config, settings)
+    return dataclasses.replace(decided, changes=(*answer, *decided.changes)) if answer else decided
+
+
+def _decide(
+    job: types.TFParallelJob | observation.InvalidJob,
+    children: observation.Children,
+    now: datetime.datetime,
+    settings: installation.Settings,
+    refusal: observation.Refusal | None,
+) -> decision.Decision:
     problem = None
     if isinstance(job, observation.InvalidJob):
         if job.accepted is None:

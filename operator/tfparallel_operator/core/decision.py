@@ -106,6 +106,8 @@ class Decision:
     """What pods need, such as the Service and a PodGroup, comes before them."""
     starts: bool = False
     """Whether the creations come before the status, which is left to the next decision."""
+    notices: tuple[Event, ...] = ()
+    """Events that go with no change of the status."""
     delete_job: bool = False
     """The job's time to live is over."""
     wake_at: datetime.datetime | None = None

@@ -67,6 +67,8 @@ class Settings:
     """Whether jobs with the label of a queue wait for Kueue."""
     trainer_pull_secrets: tuple[str, ...] = ()
     """Secrets that pull the trainer's image, for pods whose template has none."""
+    installation: str = ""
+    """Name of this installation among others in the cluster; empty: there are no others."""
     pod_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """A pod template: what it has, pods have where the template of their job is silent."""
     restrictions: Restrictions = Restrictions()

@@ -138,9 +138,14 @@ class Workload:
 class Config:
     """The ConfigMap of the job."""
 
+    name: str
     uid: str
     fingerprint: str
     """Of what its content was made from."""
+    installation: str = ""
+    """The installation of the operator that acts on the job; empty: an older one wrote it."""
+    question: str = ""
+    """What another installation asks that one; see `core.life.installations`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

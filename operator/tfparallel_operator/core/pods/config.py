@@ -48,6 +48,8 @@ def manifest(layout: layout.Layout, settings: installation.Settings) -> decision
         del data[SPEC_KEY]
     metadata = ownership.metadata(job, name(job.metadata.name))
     metadata["annotations"] = {names.ANNOTATION_CONTENT: fingerprint(layout, settings)}
+    if settings.installation:
+        metadata["annotations"][names.ANNOTATION_INSTALLATION] = settings.installation
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
@@ -69,13 +71,19 @@ def changes(
     config_map: observation.Config | None,
 ) -> tuple[decision.Change, ...]:
     """Write the ConfigMap again when what it was made from has changed."""
-    if config_map is None or config_map.fingerprint == fingerprint(layout, settings):
+    if config_map is None:
+        return ()
+    is_ours = config_map.installation in ("", settings.installation)
+    if is_ours and config_map.fingerprint == fingerprint(layout, settings):
         return ()
     content = manifest(layout, settings)
+    annotations = content["metadata"]["annotations"]
+    if not is_ours:
+        annotations = {**annotations, names.ANNOTATION_QUESTION: None}  # It got no answer.
     # A cluster that is no longer shared stays: pods that have yet to start may need it.
     absent = dict.fromkeys((JOB_FILE_KEY, CA_FILE_KEY, SPEC_KEY))
     fields = {
-        "metadata": {"annotations": content["metadata"]["annotations"]},
+        "metadata": {"annotations": annotations},
         "data": {**absent, **content["data"]},
     }
     name = content["metadata"]["name"]

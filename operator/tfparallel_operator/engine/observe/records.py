@@ -115,13 +115,25 @@ def group(api_version: str, item: Raw) -> observation.Group | None:
     )
 
 
+def installation(item: Raw) -> str:
+    """Return the installation of the operator that a ConfigMap names; empty: none."""
+    annotations = item["metadata"].get("annotations") or {}
+    return str(annotations.get(names.ANNOTATION_INSTALLATION, ""))
+
+
 def config(item: Raw) -> observation.Config | None:
     """Return what decisions need of a ConfigMap; None for one that is being deleted."""
     if deleting(item):
         return None
     metadata = item["metadata"]
     annotations = metadata.get("annotations") or {}
-    return observation.Config(metadata["uid"], annotations.get(names.ANNOTATION_CONTENT, ""))
+    return observation.Config(
+        metadata["name"],
+        metadata["uid"],
+        annotations.get(names.ANNOTATION_CONTENT, ""),
+        installation(item),
+        annotations.get(names.ANNOTATION_QUESTION, ""),
+    )
 
 
 def _container(status: Raw) -> Raw:

@@ -226,6 +226,7 @@ class Engine:
             restrictions=self.settings.restrictions,
             gangs=self.settings.gangs,
             queues=True,
+            installation=self.settings.installation_name,
         )
         if self._bundle is None:
             return plain

@@ -187,6 +187,11 @@ class Settings:
     )
 
     @property
+    def installation_name(self) -> str:
+        """Name of the installation: operators that share a Lease or a TLS Secret are one."""
+        return f"{self.namespace}/{self.lease or self.tls_secret}"
+
+    @property
     def gangs(self) -> installation.Gangs:
         """Which gang schedulers the installation has."""
         return installation.Gangs(self.gang_scheduler, self.coscheduling_name)

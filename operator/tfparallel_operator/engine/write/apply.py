@@ -89,6 +89,9 @@ class Applier:
         if written is not None:
             for event in decided.events:
                 await self._events.record(written, event)
+        for event in decided.notices:
+            if await self._events.record(written or body, event):
+                _LOG.warning("%s", event.message)
         await self._delete(body, decided.deletions)
         await self._change(body, decided.changes)
         if not decided.starts:
@@ -233,6 +236,8 @@ class Applier:
             return Outcome(observation.Refusal(names.Reason.NAME_CONFLICT, message))
         if owner.uid != job["uid"]:
             return Outcome(blocked=f"{kind} {name} of an earlier job of this name is not gone yet")
+        if (other := records.installation(existing)) not in ("", records.installation(manifest)):
+            return Outcome(blocked=f"{kind} {name} is of installation {other} of the operator")
         if not _same_attempt(existing, manifest):
             return Outcome(blocked=f"{kind} {name} of an earlier attempt is not gone yet")
         return self._learn(resource, existing)

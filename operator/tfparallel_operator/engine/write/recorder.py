@@ -27,8 +27,8 @@ class Recorder:
     def __init__(self, engine: context.Context) -> None:
         self._engine = engine
 
-    async def record(self, body: jobs.Body, event: decision.Event, same: str = "") -> None:
-        """Write one Event about a job.
+    async def record(self, body: jobs.Body, event: decision.Event, same: str = "") -> bool:
+        """Write one Event about a job; return whether it is new.
 
         Args:
             body: the job.
@@ -42,9 +42,11 @@ class Recorder:
         try:
             await engine.api.create(resources.EVENTS, namespace, manifest, metadata_only=True)
         except errors.AlreadyExists:
-            return
+            return False
         except errors.ApiError as error:
             _LOG.warning("Event %s of %s: %s", event.reason, body["metadata"]["name"], error)
+            return False
+        return True
 
 
 def _manifest(

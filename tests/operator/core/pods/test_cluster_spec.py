@@ -187,7 +187,7 @@ def test_a_pod_that_has_yet_to_start_keeps_its_cluster(trainer: bool) -> None:
     edited = layout.build(load.parse_job(document))
     assert not cluster_spec.is_shared(edited, installation.SHARE_ABOVE)
     fingerprint = config.fingerprint(before, builders.SETTINGS)
-    config_map = observation.Config(uid="config", fingerprint=fingerprint)
+    config_map = observation.Config("job-tfparallel", uid="config", fingerprint=fingerprint)
     [change] = config.changes(edited, builders.SETTINGS, config_map)
     assert config.CLUSTER_KEY not in change.fields["data"]
 

@@ -105,6 +105,22 @@ async def _queue() -> list[tuple[str, str]]:
     return seen
 
 
+async def _two_installations() -> list[tuple[str, str]]:
+    """Live through a job on which another installation acts, which answers."""
+    world = small_world.World()
+    world.settings = {"installation": "system/first"}
+    async with world.running(objects.job()):
+        pass
+    world.settings = {"installation": "team/second"}
+    async with world.running():
+        path = resources.CONFIG_MAPS.path("default", "digits-tfparallel")
+        answer = f"team/second answered {world.clock.utc().isoformat()}"
+        annotations = {names.ANNOTATION_QUESTION: answer}
+        await world.api.patch(path, {"metadata": {"annotations": annotations}})
+        await world.engine.settle(seconds=0)
+    return world.events()
+
+
 async def _all_refusals() -> list[tuple[str, str]]:
     """Live through all that keeps pods from being created or deleted."""
     seen: list[tuple[str, str]] = []
@@ -248,6 +264,7 @@ async def _all_events() -> set[tuple[str, str]]:
             pass
         seen += world.events()
     seen += await _all_refusals()
+    seen += await _two_installations()
     seen += await _all_deadlines()
     seen += await _all_edits()
 

@@ -1,0 +1,101 @@
+"""Two installations of the operator over one job: one acts, the other leaves it alone. Pure.
+
+The ConfigMap of a job names the installation that acts. Another one that finds it there asks, by an
+annotation, whether that one still lives. Who acts answers as soon as it sees the question. If no
+answer comes, its installation is gone, and the job is taken over: so an operator that was installed
+again under another name needs nobody's help.
+"""
+
+import datetime
+
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import decision, installation, observation
+
+ANSWER_TIME = datetime.timedelta(seconds=60)
+"""How long an answer is waited for: an operator that is restarted or upgraded is back by then."""
+
+ASK_AGAIN = datetime.timedelta(minutes=10)
+"""How long an answer is believed."""
+
+_ASKED, _ANSWERED = "asked", "answered"
+
+
+def is_other(config_map: observation.Config | None, settings: installation.Settings) -> bool:
+    """Whether another installation than this one acts on a job."""
+    if config_map is None or not settings.installation:
+        return False
+    return config_map.installation not in ("", settings.installation)
+
+
+def may_act(
+    config_map: observation.Config | None, settings: installation.Settings, now: datetime.datetime
+) -> bool:
+    """Whether this installation acts on a job: nobody else does, or who did gives no answer."""
+    if config_map is None or not is_other(config_map, settings):
+        return True
+    state, asked_at = _read_question(config_map, settings.installation)
+    return state == _ASKED and now - asked_at >= ANSWER_TIME
+
+
+def stand_back(
+    status: job_status.JobStatus,
+    config_map: observation.Config,
+    settings: installation.Settings,
+    now: datetime.datetime,
+) -> decision.Decision:
+    """Leave a job to another installation, and ask from time to time whether that one lives."""
+    state, asked_at = _read_question(config_map, settings.installation)
+    if state == _ASKED:
+        return decision.Decision(status, wake_at=asked_at + ANSWER_TIME)
+    if state == _ANSWERED and now - asked_at < ASK_AGAIN:
+        message = (
+            f"installation {config_map.installation} of the operator acts on this job, and"
+            f" {settings.installation} leaves it alone. Have each watch namespaces of its own"
+            " (watchNamespaces), or uninstall one"
+        )
+        notice = decision.warning(names.Reason.OTHER_INSTALLATION, message)
+        return decision.Decision(status, notices=(notice,), wake_at=asked_at + ASK_AGAIN)
+    question = _write_question(settings.installation, _ASKED, now)
+    asked = _annotate(config_map, question)
+    return decision.Decision(status, changes=(asked,), wake_at=now + ANSWER_TIME)
+
+
+def answer(
+    config_map: observation.Config | None, settings: installation.Settings
+) -> tuple[decision.Change, ...]:
+    """Answer another installation that asks whether this one still acts on a job."""
+    if config_map is None or not settings.installation:
+        return ()
+    asker, state, time = _parse(config_map.question)
+    if state != _ASKED or asker == settings.installation:
+        return ()
+    return (_annotate(config_map, f"{asker} {_ANSWERED} {time}"),)
+
+
+def _annotate(config_map: observation.Config, question: str) -> decision.Change:
+    fields = {"metadata": {"annotations": {names.ANNOTATION_QUESTION: question}}}
+    return decision.Change(decision.CONFIG_MAP, config_map.name, config_map.uid, fields)
+
+
+def _write_question(asker: str, state: str, now: datetime.datetime) -> str:
+    return f"{asker} {state} {now.isoformat()}"
+
+
+def _read_question(config_map: observation.Config, asker: str) -> tuple[str, datetime.datetime]:
+    """Return whether an installation has asked or has its answer, and when it asked.
+
+    Both are of its own clock. What cannot be read, or is of another one, was never asked.
+    """
+    who, state, time = _parse(config_map.question)
+    never = "", datetime.datetime.min.replace(tzinfo=datetime.UTC)
+    if who != asker:
+        return never
+    try:
+        return state, datetime.datetime.fromisoformat(time).astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
+        return never
+
+
+def _parse(question: str) -> tuple[str, str, str]:
+    parts = question.split(" ")
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else ("", "", "")
