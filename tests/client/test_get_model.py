@@ -417,6 +417,26 @@ async def test_a_bucket(s3: buckets.Bucket, tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "model.keras").read_bytes() == _MODEL
 
 
+async def test_a_job_of_a_bucket_is_found_by_its_namespace_or_where_it_began(
+    s3: buckets.Bucket,
+) -> None:
+    s3.put("runs/begun/checkpoints/owner.json", b'{"job": "a-uid", "attempt": 1}')
+    s3.put("runs/taken/checkpoints/owner.json", b'{"namespace": "a"}')
+    places_found = {
+        (namespace, name): str((await bucket.find(s3.uri, namespace, name)).address)
+        for namespace in "ab"
+        for name in ("begun", "taken", "new")
+    }
+    assert places_found == {
+        ("a", "begun"): f"{s3.uri}/begun",
+        ("b", "begun"): f"{s3.uri}/begun",
+        ("a", "taken"): f"{s3.uri}/taken",
+        ("b", "taken"): f"{s3.uri}/b/taken",
+        ("a", "new"): f"{s3.uri}/a/new",
+        ("b", "new"): f"{s3.uri}/b/new",
+    }
+
+
 async def test_a_bucket_that_does_not_exist(s3: buckets.Bucket) -> None:
     place = bucket.BucketPlace(address.Address.parse("s3://no-such-bucket-at-all/x"))
     with pytest.raises(errors.Failure, match="does not exist"):

@@ -10,7 +10,7 @@ import obstore
 from tfparallel import errors
 from tfparallel.results import files
 from tfparallel_operator.api_server import errors as api_errors
-from tfparallel_trainer.storage import address, bucket, connection
+from tfparallel_trainer.storage import address, bucket, connection, prefix
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,6 +45,12 @@ class BucketPlace:
     async def compute_digest(self, file: files.File) -> str | None:
         """Return None: stores give no SHA-256, and TLS guards what they send."""
         return None
+
+
+async def find(uri: str, namespace: str, name: str) -> BucketPlace:
+    """Find where a job keeps its results."""
+    with _explained():
+        return BucketPlace(await asyncio.to_thread(prefix.of_job, uri, namespace, name))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ from tfparallel_operator.api import load, names, trainer_spec
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import claims
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.storage import address
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ async def opened(
     else:
         checkpoint = _checkpoint(job, parsed.spec.trainer, choice)
         if checkpoint.uri is not None:
-            yield bucket.BucketPlace(address.Address.parse(checkpoint.uri).child(job.name))
+            yield await bucket.find(checkpoint.uri, job.namespace, job.name)
             return
         name = claims.name(parsed, str(checkpoint.claim))
         results = script.Folder(name, pathlib.PurePosixPath(job.name))

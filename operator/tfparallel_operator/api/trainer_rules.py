@@ -14,6 +14,7 @@ RESERVED_VARIABLES = (
     environment.OUTPUT_DIR,
     environment.ATTEMPT,
     environment.JOB_UID,
+    environment.JOB_NAMESPACE,
     environment.PROGRESS_URL,
     environment.PROGRESS_TOKEN_FILE,
     environment.PROGRESS_CA_FILE,

@@ -90,7 +90,9 @@ class Launcher:
             places[declared[environment.FAILURE_FILE]] = str(failure)
         local = text.Substitution(places)
         resolved = {
-            name: self.addresses.apply(local.apply(value)) for name, value in declared.items()
+            name: self.addresses.apply(local.apply(value))
+            for name, value in declared.items()
+            if name != environment.JOB_NAMESPACE  # no namespace has this run
         }
         command = [
             self.addresses.apply(local.apply(expansion.expand(word, declared)))

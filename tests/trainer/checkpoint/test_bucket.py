@@ -16,7 +16,7 @@ from testing import buckets
 from testing.trainer import checkpoints
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import entries, files, owner, shard, store
-from tfparallel_trainer.storage import address, bucket, connection, directory, fetch
+from tfparallel_trainer.storage import address, bucket, connection, directory, fetch, prefix
 
 
 def opened(
@@ -142,6 +142,49 @@ def test_an_older_attempt_that_was_about_to_publish_publishes_nothing(
     with pytest.raises(errors.PreemptedError):
         old.save(checkpoints.state(1), checkpoints.at(1))
     assert names(s3) == []
+
+
+def of_namespace(s3: buckets.Bucket, namespace: str, uid: str) -> store.Store:
+    """Open the checkpoints of the job `test` of a namespace, as its trainer does."""
+    prefix.of_job.cache_clear()  # as in a new process
+    place = prefix.of_job(s3.uri, namespace, "test")
+    folder = bucket.Bucket(place).child("checkpoints")
+    return store.Store(folder, 2, uid, 1, lambda _: None, namespace=namespace)
+
+
+def test_jobs_of_one_name_in_two_namespaces_have_prefixes_of_their_own(
+    s3: buckets.Bucket,
+) -> None:
+    first, second = of_namespace(s3, "a", "uid-1"), of_namespace(s3, "b", "uid-2")
+    first.save(checkpoints.state(10), checkpoints.at(10))
+    assert second.restore(checkpoints.state(0)) is None
+    second.save(checkpoints.state(7), checkpoints.at(7))
+    first.save(checkpoints.state(11), checkpoints.at(11))
+    for namespace, step in (("a", 11), ("b", 7)):  # deleted and applied again
+        again = of_namespace(s3, namespace, "uid-3")
+        assert again.restore(checkpoints.state(0)) == checkpoints.at(step)
+
+
+def test_a_job_of_an_earlier_version_keeps_its_prefix_and_no_other_namespace_gets_it(
+    s3: buckets.Bucket,
+) -> None:
+    before = opened(s3, job="uid-1")
+    before.save(checkpoints.state(10), checkpoints.at(10))
+    first = of_namespace(s3, "a", "uid-1")
+    assert first.restore(checkpoints.state(0)) == checkpoints.at(10)
+    second = of_namespace(s3, "b", "uid-2")
+    assert second.restore(checkpoints.state(0)) is None
+    first.save(checkpoints.state(11), checkpoints.at(11))
+    assert of_namespace(s3, "a", "uid-3").restore(checkpoints.state(0)) == checkpoints.at(11)
+
+
+def test_a_prefix_of_another_namespace_is_refused_with_its_name(s3: buckets.Bucket) -> None:
+    store.Store(s3.checkpoints, 2, "uid-1", 3, lambda _: None, namespace="a")
+    with pytest.raises(
+        errors.BadConfigurationError,
+        match=r"belongs to a job of namespace 'a' \(attempt 3 of job uid-1\), and .* of your",
+    ):
+        store.Store(s3.checkpoints, 2, "uid-2", 1, lambda _: None, namespace="b")
 
 
 def test_two_that_take_a_prefix_at_the_same_time_do_not_both_get_it(s3: buckets.Bucket) -> None:

@@ -12,9 +12,10 @@ import secrets
 import pydantic
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.storage import directory
 
-FILE = "owner.json"
+FILE = outputs.OWNER
 
 
 class Owner(pydantic.BaseModel, frozen=True):
@@ -25,15 +26,18 @@ class Owner(pydantic.BaseModel, frozen=True):
     attempt: int
     process: str = ""
     """Tells processes of one attempt apart."""
+    namespace: str = ""
+    """Of the job; empty if nobody told it."""
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} of job {self.job or 'without a uid'}"
 
 
-def take(folder: directory.Directory, job: str, attempt: int | None) -> Owner:
+def take(folder: directory.Directory, job: str, attempt: int | None, namespace: str = "") -> Owner:
     """Take a folder for an attempt; None takes the number after the last.
 
     Raises:
+        BadConfigurationError: it belongs to a job of another namespace.
         PreemptedError: a newer attempt at the same job has already taken it.
         OSError: the folder cannot be written to.
     """
@@ -43,8 +47,13 @@ def take(folder: directory.Directory, job: str, attempt: int | None) -> Owner:
         last = _parse(before.content)
         if last is not None and last.process == process:
             return last  # the answer to the write below was lost
+        if last is not None and namespace and last.namespace not in ("", namespace):
+            raise errors.BadConfigurationError(
+                f"{folder} belongs to a job of namespace {last.namespace!r} ({last}), and this one "
+                f"is of {namespace!r}. Give trainer.checkpoint.uri a prefix of your own."
+            )
         number = last.attempt if last is not None and last.job == job else 0
-        owner = Owner(job=job, attempt=attempt or number + 1, process=process)
+        owner = Owner(job=job, attempt=attempt or number + 1, process=process, namespace=namespace)
         if owner.attempt < number:
             raise _replaced(folder, owner, last)
         if folder.replace(FILE, before, json.dumps(owner.model_dump()).encode()):

@@ -29,10 +29,12 @@ class Store:
         attempt: int | None,
         say: Callable[[str], None],
         together: agreement.Peers | None = None,
+        namespace: str = "",
     ) -> None:
         """Take the folder for an attempt at the job of this uid; None takes the next number.
 
-        `together` are the processes that each hold a part; absent: this one holds all.
+        `together` are the processes that each hold a part; absent: this one holds all. The
+        `namespace` is the job's, where another one may use the same bucket.
 
         Raises:
             PreemptedError: a newer attempt has already taken it.
@@ -46,7 +48,7 @@ class Store:
         self._saves = 0
         self._retention = retention.Retention(folder, keep, self._peers, say)
         if self._peers.is_chief:
-            self._owner = self._take(job, attempt)
+            self._owner = self._take(job, attempt, namespace)
         if not self._peers.alone:
             self._owner = self._shared()
 
@@ -204,9 +206,9 @@ class Store:
             self._say(f"skipping a checkpoint: {name} cannot read its part of {folder}")
         return None if worst else index, retention.Health(worst)
 
-    def _take(self, job: str, attempt: int | None) -> owner.Owner:
+    def _take(self, job: str, attempt: int | None, namespace: str) -> owner.Owner:
         try:
-            return owner.take(self._folder, job, attempt)
+            return owner.take(self._folder, job, attempt, namespace)
         except OSError as error:
             if faults.of_storage(error):
                 raise errors.StorageError(

@@ -25,6 +25,9 @@ ATTEMPT = "TFPARALLEL_ATTEMPT"
 JOB_UID = "TFPARALLEL_JOB_UID"
 """Uid of the job: tells a job apart from an earlier one of the same name."""
 
+JOB_NAMESPACE = "TFPARALLEL_JOB_NAMESPACE"
+"""Namespace of a job that keeps its results in a bucket; absent in local runs."""
+
 JOB_KEY = "TFPARALLEL_JOB_KEY"
 """What the processes of a job prove to each other that they know; absent: the job's uid."""
 

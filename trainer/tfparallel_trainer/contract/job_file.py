@@ -27,8 +27,8 @@ class Checkpoint(base.Model):
 
     uri: Annotated[str, pydantic.Field(max_length=1024)] | None = None
     """A prefix in an object store, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. The job keeps
-    checkpoints, logs and the trained model below its name there, with the credentials of the
-    container's environment. Give this or claim."""
+    checkpoints, logs and the trained model below its namespace and name there, with the
+    credentials of the container's environment. Give this or claim."""
 
     every_steps: Annotated[int, pydantic.Field(ge=1)] | None = None
     """A checkpoint is saved after each step whose number divides by this; absent, and everyMinutes

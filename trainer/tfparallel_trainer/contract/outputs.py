@@ -11,6 +11,9 @@ from tfparallel_trainer.contract import base, progress
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints."""
 
+OWNER = "owner.json"
+"""The file of that folder that says which job and process writes to it."""
+
 MODEL = "model.keras"
 """The trained model; plain Keras loads it."""
 

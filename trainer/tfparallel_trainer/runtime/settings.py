@@ -14,7 +14,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import tasks
 from tfparallel_trainer.contract import environment, job_file, outputs
 from tfparallel_trainer.contract import progress as protocol
-from tfparallel_trainer.storage import address, bucket, directory
+from tfparallel_trainer.storage import bucket, directory, prefix
 from tfparallel_trainer.storage import folder as folders
 
 WITH_SERVERS = "ParameterServer"
@@ -63,6 +63,8 @@ class Settings:
     """The epoch that training begins with, where no checkpoint says otherwise."""
     grace_seconds: int = _GRACE_SECONDS
     """How long after SIGTERM this process is killed."""
+    namespace: str = ""
+    """Of a job that keeps its results in a bucket; empty in local runs."""
     same_dropout: bool = False
     """Whether parts of a tensor get the dropout that the whole one would get."""
 
@@ -78,7 +80,7 @@ class Settings:
         checkpoint = self.job.trainer.checkpoint
         if checkpoint is None or checkpoint.uri is None:
             return folders.Folder(self.output_dir)
-        return bucket.Bucket(address.Address.parse(checkpoint.uri).child(self.job.name))
+        return bucket.Bucket(prefix.of_job(checkpoint.uri, self.namespace, self.job.name))
 
     @property
     def checkpoints(self) -> directory.Directory:
@@ -129,6 +131,7 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
         logs_steps=_switch(env, environment.STEP_LOG),
         progress=progress_target(env),
         grace_seconds=grace_seconds(env),
+        namespace=env.get(environment.JOB_NAMESPACE, ""),
         same_dropout=_switch(env, environment.SAME_DROPOUT),
     )
 

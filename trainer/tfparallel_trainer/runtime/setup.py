@@ -133,7 +133,12 @@ def prepare(
     checkpoint, saved = settings.job.trainer.checkpoint, None
     if checkpoint is not None and settings.cluster.is_chief:
         saved = store.Store(
-            settings.checkpoints, checkpoint.keep, settings.job_uid, settings.attempt, say
+            settings.checkpoints,
+            checkpoint.keep,
+            settings.job_uid,
+            settings.attempt,
+            say,
+            namespace=settings.namespace,
         )
     cut = division or over(mesh, settings, len(devices))
     training, evaluation = examples(settings, module, cut)

@@ -33,6 +33,8 @@ def fill(
     volume: dict[str, Any] = {"emptyDir": {}}
     if trainer.checkpoint is not None and trainer.checkpoint.claim is not None:
         volume = containers.claim(claims.name(job, trainer.checkpoint.claim))
+    if trainer.checkpoint is not None and trainer.checkpoint.uri is not None:
+        container.set_env(environment.JOB_NAMESPACE, job.metadata.namespace)
     container.mount("tfparallel-output", paths.OUTPUT_DIR, volume, read_only=False)
 
 

@@ -203,6 +203,19 @@ def test_checkpoints_in_a_bucket_leave_a_pod_with_its_local_folder() -> None:
     assert checkpoint.uri == "s3://bucket/runs"
 
 
+def test_only_a_job_with_a_bucket_is_told_its_namespace() -> None:
+    document = builders.manifest(trainer=True, worker=2)
+    for checkpoint, expected in (
+        ({"uri": "s3://bucket/runs"}, [document["metadata"].get("namespace", "default")]),
+        ({"claim": "c"}, []),
+    ):
+        document["spec"]["trainer"]["checkpoint"] = checkpoint
+        (container,) = a_pod(load.parse_job(document))["spec"]["containers"]
+        variables = {one["name"]: one.get("value") for one in container["env"]}
+        names = [value for name, value in variables.items() if name == "TFPARALLEL_JOB_NAMESPACE"]
+        assert names == expected
+
+
 def test_the_job_file_is_what_the_trainer_reads() -> None:
     job = builders.a_job(trainer=True, chief=1, worker=2)
     data = data_of(job)

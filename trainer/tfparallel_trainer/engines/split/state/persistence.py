@@ -94,7 +94,8 @@ class Persistence:
 
     def _store(self, folder: directory.Directory, keep: int) -> store.Store:
         job, attempt = self._settings.job_uid, self._settings.attempt
-        return store.Store(folder, keep, job, attempt, self._say, self._peers)
+        namespace = self._settings.namespace
+        return store.Store(folder, keep, job, attempt, self._say, self._peers, namespace)
 
 
 def _share(drawn: blueprint.Blueprint, rank: rank_model.Rank) -> dict[str, shard.Shard]:
