@@ -134,7 +134,8 @@ class TextFormatter(logging.Formatter):
         """Write a record."""
         about = " ".join(f"{key}={value}" for key, value in _about().items())
         head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:7}"
-        text = " ".join(part for part in (head, about, record.getMessage()) if part)
+        message = plain_text.escape(record.getMessage(), keep="\n\t")  # It may quote others.
+        text = " ".join(part for part in (head, about, message) if part)
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 

@@ -165,7 +165,11 @@ class Publisher:
 def manifest(report: Report) -> client.Object:
     """Build what is applied: the report alone, so that its field manager owns nothing else."""
     shown, placement = job_status.of_report(report.progress, report.arrived_at)
-    status = {"progress": shown.model_dump(mode="json", by_alias=True, exclude_none=True)}
+    fields = shown.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if not shown.metrics:
+        # Where the last report had some, the API server would make an empty map null, and refuse.
+        del fields["metrics"]
+    status = {"progress": fields}
     if placement is not None:
         status["placement"] = placement.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {

@@ -19,6 +19,7 @@ from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine.reports import tls
 from tfparallel_operator.engine.write import publisher
 from tfparallel_operator.local import ports
+from tfparallel_trainer.contract import limits
 
 PLACEMENT = {
     "mesh": {
@@ -137,6 +138,46 @@ async def test_everyone_else_is_refused_with_a_reason(place: harness.Place) -> N
         assert "progress" not in await place.status()
         assert await site.send_in_turn(right) == (202, "")
         await place.until_status("a right one is written after all", _has_progress)
+
+
+async def test_the_api_server_takes_every_report_that_the_contract_takes(
+    place: harness.Place,
+) -> None:
+    stage = {
+        "stage": limits.MAX_PARTS,
+        "devices": ["d" * limits.MAX_NAME_LETTERS] * limits.MAX_STAGE_DEVICES,
+        "deviceCount": limits.MAX_PARTS,
+        "layers": "l" * limits.MAX_LAYERS_LETTERS,
+        "layerCount": limits.MAX_PARTS,
+        "parameterBytes": limits.MAX_COUNT,
+        "busySeconds": "1e-300",
+        "plannedSeconds": "9" * limits.MAX_NUMBER_LETTERS,
+    }
+    mesh = PLACEMENT["mesh"]
+    assert isinstance(mesh, dict)
+    placement = {
+        "mesh": {**mesh, "data": 4095, "microbatches": 4096},
+        "stages": [stage] * limits.MAX_STAGES,
+        "reasons": ["r" * limits.MAX_REASON_LETTERS] * limits.MAX_REASONS,
+    }
+    names_of_metrics = [f"{'層' * 9}{'m' * 51}{number:04}" for number in range(limits.MAX_METRICS)]
+    report = {
+        "step": limits.MAX_COUNT,
+        "totalSteps": limits.MAX_COUNT,
+        "epoch": limits.MAX_COUNT,
+        "percent": 100,
+        "metrics": dict.fromkeys(names_of_metrics, "Ω" * limits.MAX_NUMBER_LETTERS),
+    }
+    async with _site(place) as site:
+        token = await site.token("digits-chief-0", await site.audience())
+        for sent in (report, {"step": 0, "placement": placement}):
+            assert await site.send_in_turn(token, sent) == (202, "")
+
+            async def is_written(step: object = sent["step"]) -> bool:
+                return bool((await place.status()).get("progress", {}).get("step") == step)
+
+            await waiting.until_async(is_written, "it is written")
+        assert (await place.status())["placement"] == placement
 
 
 def _has_progress(status: harness.Body) -> bool:

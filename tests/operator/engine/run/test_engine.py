@@ -71,6 +71,12 @@ async def test_a_start_that_fails_leaves_kopf_nothing_to_wait_for() -> None:
     assert stop.is_set()
 
 
+def test_a_line_for_people_shows_control_characters() -> None:
+    record = _record()
+    record.msg, record.args = "refused: %s", ("\x1b[2J\x9b",)
+    assert r"refused: \x1b[2J\x9b" in logs.TextFormatter().format(record)
+
+
 async def test_a_part_that_returns_is_named() -> None:
     async def returning() -> None:
         return None

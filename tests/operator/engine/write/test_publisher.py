@@ -4,20 +4,25 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import json
 import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+import hypothesis
+import orjson
+import pydantic
 import pytest
+from hypothesis import strategies
 
 from testing import clock, waiting
 from testing.operator import memory_api, objects, small_engine
-from tfparallel_operator.api import names
+from tfparallel_operator.api import load, names
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.engine.observe import jobs
 from tfparallel_operator.engine.workqueue import queue
 from tfparallel_operator.engine.write import publisher
-from tfparallel_trainer.contract import progress
+from tfparallel_trainer.contract import limits, progress
 
 NOW = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
 
@@ -214,3 +219,35 @@ async def test_nothing_is_kept_of_jobs_that_are_gone() -> None:
             await desk.rest()
             desk.known.forget(queue.Key("default", name), uid)
         assert len(desk.writer._mailboxes) <= 64
+
+
+NUMBERS = strategies.one_of(
+    strategies.integers(),
+    strategies.sampled_from((-1, 0, limits.MAX_COUNT, limits.MAX_COUNT + 1, 2**53, 2**63, 2**64)),
+)
+TEXTS = strategies.text(max_size=70)
+VALUES = strategies.one_of(NUMBERS, TEXTS, strategies.floats(), strategies.none())
+REPORTS = strategies.fixed_dictionaries(
+    {"step": strategies.one_of(strategies.integers(0, limits.MAX_COUNT), NUMBERS)},
+    optional={
+        "totalSteps": VALUES,
+        "epoch": VALUES,
+        "percent": VALUES,
+        "eta": VALUES,
+        "metrics": strategies.dictionaries(TEXTS, TEXTS, max_size=3),
+    },
+)
+
+
+@hypothesis.given(REPORTS)
+def test_what_the_contract_takes_can_be_sent_and_read_again(fields: dict[str, Any]) -> None:
+    try:
+        received = progress.Report.model_validate_json(json.dumps(fields))
+    except pydantic.ValidationError:
+        return
+    report = publisher.Report(queue.Key("default", "digits"), "uid", received, NOW)
+    sent = publisher.manifest(report)
+    assert orjson.loads(orjson.dumps(sent)) == sent
+    status = load.read_status(sent)
+    assert status.progress is not None
+    assert status.progress.step == received.step
