@@ -48,7 +48,11 @@ class Numbers:
         self._device = device
         self._program = program
         self._everyone = collectives.Communicator(
-            collectives.PROCESSES_KEY, len(cluster.tasks), cluster.me, device
+            collectives.PROCESSES_KEY,
+            len(cluster.tasks),
+            cluster.me,
+            device,
+            collectives.choose_hint(device, uses_nccl=False),  # asked at any time, in no order
         )
         numbers = tf.TensorSpec((count,), tf.int64)
         self._traced: Any = tf.function(self._gather, input_signature=[numbers], autograph=False)

@@ -4,6 +4,9 @@ Built on TensorFlow's public `tf.raw_ops.Collective*V2` with group keys of our o
 ranks can form a group, in one process or in many. Three rules keep every rank in step:
 
 * Each group has an ordering token per rank, so its operations run in the order they were traced.
+  On GPUs that use NCCL all groups of a rank share one: NCCL runs what a GPU is asked for one after
+  the other, so two groups must not come in one order here and in another there. Ranks trace their
+  programs in an order in which each may wait for the others.
 * An operation's instance key follows from its program and its position there, never from a counter
   of traces. A rank that traces a program again meets the others all the same.
 * No operation has a time limit of TensorFlow's own. Each would keep a thread asleep until its
@@ -47,27 +50,65 @@ class Program(enum.IntEnum):
     EVALUATE = 10
     LOOK = 11
     ANNOUNCE = 12
+    IDENTIFY = 13
+
+
+class Hint(enum.StrEnum):
+    """How TensorFlow carries an operation out; the words are its own."""
+
+    NCCL = "nccl"
+    """From GPU to GPU."""
+    AUTO = "auto"
+    """By the memory of the hosts and gRPC."""
+    RING = "ring"
+    """The same, for CPUs."""
+
+
+_NCCL_TYPES = frozenset({tf.float16, tf.float32, tf.float64, tf.int32, tf.int64})
+"""What TensorFlow knows how to hand to NCCL; other types it would pass as float32."""
+
+_orders: dict[str, Any] = {}
+"""The ordering token of each GPU that uses NCCL."""
+
+_uses_nccl = False
+
+
+def use_nccl(uses: bool) -> None:
+    """Say whether communicators that are built from now on use NCCL, where they are of GPUs.
+
+    All processes of a cluster have to say the same. TensorFlow's settings are the process's, too.
+    """
+    global _uses_nccl
+    _uses_nccl = uses
+
+
+def choose_hint(device: str, uses_nccl: bool) -> Hint:
+    """Return how the groups of a device meet, all members of which are of one kind."""
+    if ":GPU:" not in device:
+        return Hint.RING
+    return Hint.NCCL if uses_nccl else Hint.AUTO
 
 
 class Communicator:
     """One rank's end of a group; all members make the same calls in the same order.
 
     `key` is a number that only this group has, and those that follow are for its pairs (see
-    `shape.pair_key`). `index` is this rank's place in it.
+    `shape.pair_key`). `index` is this rank's place in it. Without a hint it follows `use_nccl`.
     """
 
-    def __init__(self, key: int, size: int, index: int, device: str) -> None:
+    def __init__(
+        self, key: int, size: int, index: int, device: str, hint: Hint | None = None
+    ) -> None:
         self.size = size
         self.index = index
         """Position of this rank within the group."""
         self._key = key
-        self._hint = "auto" if ":GPU:" in device else "ring"
+        self._hint = choose_hint(device, _uses_nccl) if hint is None else hint
         self._program = Program.AGREE
         self._position = 0
         self._token: Any = None
         if size > 1:
-            with tf.device(device):
-                self._token = tf.Variable(0.0, trainable=False, name="ordering_token")
+            self._token = _build_token(device, self._hint)
 
     @classmethod
     def of(cls, group: shape.Group, rank: int, device: str) -> Self:
@@ -87,7 +128,7 @@ class Communicator:
         if self.size == 1:
             return tf.identity(tensor)
         return tf.raw_ops.CollectiveReduceV2(
-            input=tensor, merge_op="Add", final_op="Id", **self._arguments()
+            input=tensor, merge_op="Add", final_op="Id", **self._arguments(tensor.dtype)
         )
 
     def of_first(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -98,14 +139,16 @@ class Communicator:
         """Stack a tensor of static shape over the group: [members, …] in the group's order."""
         if self.size == 1:
             return tensor[tf.newaxis]
-        stacked = tf.raw_ops.CollectiveGatherV2(input=tensor[tf.newaxis], **self._arguments())
+        stacked = tf.raw_ops.CollectiveGatherV2(
+            input=tensor[tf.newaxis], **self._arguments(tensor.dtype)
+        )
         return tf.ensure_shape(stacked, [self.size, *tensor.shape])
 
     def exchange(self, tensor: tf.Tensor) -> tf.Tensor:
         """Give each member one row of a tensor [members, …] of static shape; take one of each."""
         if self.size == 1:
             return tf.identity(tensor)
-        taken = tf.raw_ops.CollectiveAllToAllV2(input=tensor, **self._arguments())
+        taken = tf.raw_ops.CollectiveAllToAllV2(input=tensor, **self._arguments(tensor.dtype))
         return tf.ensure_shape(taken, tensor.shape)
 
     def gather_rows(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -125,7 +168,7 @@ class Communicator:
             fill = rows - tf.shape(tensor, tf.int64)[0]
             padded = tf.pad(tensor, [[0, fill], *([[0, 0]] * rest)])
             stacked = tf.raw_ops.CollectiveGatherV2(
-                input=padded[tf.newaxis], **self._arguments(power, _MAX_POWER)
+                input=padded[tf.newaxis], **self._arguments(tensor.dtype, power, _MAX_POWER)
             )
             shaped = tf.ensure_shape(stacked, [self.size, None, *tensor.shape[1:]])
             joined.append(tf.boolean_mask(shaped, mask))
@@ -156,7 +199,7 @@ class Communicator:
         taken: dict[int, tf.Tensor] = {}
         sent: list[tf.Operation] = []
         for place, (source, target) in enumerate(routes):
-            common = self._pair(source, target)
+            common = self._pair(source, target, dtype)
             if source == self.index:
                 operation = tf.raw_ops.CollectiveBcastSendV2(input=tensors[place], **common)
                 sent.append(operation.op if hasattr(operation, "op") else operation)
@@ -181,14 +224,19 @@ class Communicator:
                 results[place] = tf.reshape(part, tensors[place].shape)
         return results
 
-    def _pair(self, one: int, other: int) -> dict[str, object]:
+    def _pair(self, one: int, other: int, dtype: tf.DType) -> dict[str, object]:
         """The arguments of an operation of two members; takes a position of every member."""
-        arguments = self._arguments()
-        del arguments["ordering_token"]  # only operations of a whole group are kept in order
+        arguments = self._arguments(dtype)
+        # Only operations of a whole group are kept in order, and NCCL needs that.
+        del arguments["ordering_token"]
+        if self._hint is Hint.NCCL:
+            arguments["communication_hint"] = Hint.AUTO
         key = shape.pair_key(self._key, self.size, one, other)
         return arguments | {"group_size": tf.constant(2), "group_key": tf.constant(key)}
 
-    def _arguments(self, variant: tf.Tensor | int = 0, variants: int = 1) -> dict[str, object]:
+    def _arguments(
+        self, dtype: tf.DType, variant: tf.Tensor | int = 0, variants: int = 1
+    ) -> dict[str, object]:
         """The arguments that all operations share.
 
         An operation whose shapes vary takes `variants` positions and runs at one of them.
@@ -200,8 +248,23 @@ class Communicator:
             "group_key": tf.constant(self._key, tf.int32),
             "instance_key": tf.constant(self._program << POSITION_BITS | position) + variant,
             "ordering_token": [self._token.handle],
-            "communication_hint": self._hint,
+            "communication_hint": self._hint_for(dtype),
         }
+
+    def _hint_for(self, dtype: tf.DType) -> Hint:
+        is_other = self._hint is Hint.NCCL and dtype not in _NCCL_TYPES
+        return Hint.AUTO if is_other else self._hint
+
+
+def _build_token(device: str, hint: Hint) -> Any:
+    """Return what keeps operations of a group in order: a GPU that uses NCCL has one for all."""
+    if hint is Hint.NCCL and device in _orders:
+        return _orders[device]
+    with tf.device(device):
+        token = tf.Variable(0.0, trainable=False, name="ordering_token")
+    if hint is Hint.NCCL:
+        _orders[device] = token
+    return token
 
 
 def _power_of_two(count: tf.Tensor) -> tf.Tensor:

@@ -4,14 +4,14 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, shard, store
-from tfparallel_trainer.comms import agreement, devices, rendezvous, shape
+from tfparallel_trainer.comms import agreement, collectives, devices, nccl, rendezvous, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import batching, feed, nest, source
 from tfparallel_trainer.objective import checks, metrics, phases, replica, state
@@ -67,8 +67,20 @@ class RunContext:
         self.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
         names = devices.names(cluster, count)
         self.compare(names[0], count)
+        self._choose_transport(names)
         yield names
         del handle  # what holds the cluster
+
+    def _choose_transport(self, names: Sequence[str]) -> None:
+        """Let groups of GPUs use NCCL if they can, and say so."""
+        cluster = self.settings.cluster
+        if ":GPU:" not in names[0] or len(names) * len(cluster.tasks) == 1:
+            return
+        with self.watch.waiting():
+            obstacle = nccl.find_obstacle(cluster, names)
+        collectives.use_nccl(not obstacle)
+        if cluster.is_chief:
+            self.out.say(nccl.describe(obstacle))
 
     def compare(self, device: str, count: int) -> None:
         """Refuse (BadConfigurationError) a run in which a process is started otherwise."""

@@ -78,6 +78,7 @@ class Course(engine.Course):
             f"{strategy.num_replicas_in_sync} replicas in {len(settings.cluster.tasks)} processes; "
             f"global batch {settings.job.trainer.global_batch_size}; {total or 'unknown'} steps"
         )
+        yield from advise_transport(strategy.extended)
 
 
 def _build(context: setup.RunContext, connections: rendezvous.Rendezvous) -> Any:
@@ -150,6 +151,25 @@ def check_kind(strategy: Any, module: user.Module) -> None:
         raise errors.UserCodeError(
             f"{module.path}: build_strategy returns {kind}, whose workers do not wait for each "
             "other: set strategy to ParameterServer, which trains so, and remove build_strategy."
+        )
+
+
+def advise_transport(extended: Any) -> Iterator[str]:
+    """Say so if a strategy's GPUs exchange tensors by the hosts: the default between processes.
+
+    Within one process, TensorFlow's MirroredStrategy chooses NCCL by itself.
+    """
+    options = getattr(extended, "_communication_options", None)
+    implementations = tf.distribute.experimental.CommunicationImplementation
+    if (
+        options is not None
+        and options.implementation == implementations.AUTO
+        and all(":GPU:" in device for device in extended.worker_devices)
+    ):
+        yield (
+            "the strategy's GPUs exchange tensors by host memory and gRPC: for NCCL, give it "
+            "communication_options=tf.distribute.experimental.CommunicationOptions("
+            "implementation=tf.distribute.experimental.CommunicationImplementation.NCCL)"
         )
 
 
