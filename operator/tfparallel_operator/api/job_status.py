@@ -131,7 +131,8 @@ class Restarts(_Observed):
     failure: int = 0
     """Restarts after the job's own failures: bounded by backoffLimit."""
     disruption: int = 0
-    """Restarts after pods were deleted, evicted, lost or turned away by their node: not bounded."""
+    """Restarts after pods were deleted, evicted, lost or turned away by their node, or asked to run
+    again: not bounded."""
 
 
 class ProgressStatus(progress.Progress, _Observed):

@@ -13,7 +13,7 @@ class Cause(enum.StrEnum):
     """Why a replica was lost."""
 
     DISRUPTION = "Disruption"
-    """The cluster or a person took the pod: deleted, evicted, preempted, its node lost."""
+    """The cluster or a person took the pod, its node was lost, or its program asked for it."""
     INFRASTRUCTURE = "Infrastructure"
     """The node turned the pod away before anything ran in it, or packages cannot be downloaded."""
     OUT_OF_MEMORY = "OutOfMemory"

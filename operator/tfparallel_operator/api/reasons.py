@@ -60,8 +60,9 @@ REASONS: Mapping[names.Reason, Explanation] = {
         "Look up the exit code, and follow the sentence.",
     ),
     names.Reason.REPLICA_LOST: _warning(
-        "A pod was deleted, evicted, or lost with its node. The operator runs it again.",
-        "If it repeats, look at the nodes: `kubectl describe pod` names the cause.",
+        "A pod was deleted, evicted, or lost with its node, or its program asked to run again. The"
+        " message says how it ended. The operator runs it again.",
+        "If it repeats, follow the message: [ends of pods](ends.md) lists each.",
     ),
     names.Reason.RESTART_POLICY_IGNORED: _warning(
         "A container of a template has a `restartPolicy` or `restartPolicyRules` of its own. The"

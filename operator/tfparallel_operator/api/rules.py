@@ -36,8 +36,8 @@ class Rule:
     spares: str = ""
     """Stored objects that the rule spares: an expression over `self` and the optional `oldSelf`.
 
-    The API server holds each write of an object against the rules at its root, of the status too:
-    a stored object that breaks one could never get a status."""
+    Rules at the root are evaluated at each write, of the status too. A stored object that breaks
+    one could never get a status."""
 
     @property
     def text(self) -> str:

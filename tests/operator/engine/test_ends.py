@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from testing import waiting
 from testing.operator import ends as examples
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
@@ -108,12 +109,12 @@ async def test_a_chief_that_was_ended_and_exits_with_0_has_not_finished(
 
 async def test_the_kubelet_restarts_no_container_in_place(place: harness.Place) -> None:
     rules = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [3]}}]
-    own = {"image": "trainer:test", "restartPolicy": "OnFailure", "restartPolicyRules": rules}
+    in_place = {"image": "trainer:test", "restartPolicy": "OnFailure", "restartPolicyRules": rules}
     job = objects.job(workers=0)
     job["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(
-        containers=[{"name": names.CONTAINER, **own}, {"name": "logs", **own}],
+        containers=[{"name": names.CONTAINER, **in_place}, {"name": "logs", **in_place}],
         initContainers=[
-            {"name": "fetch", **own},
+            {"name": "fetch", **in_place},
             {"name": "proxy", "image": "x", "restartPolicy": "Always"},
         ],
     )
@@ -126,8 +127,12 @@ async def test_the_kubelet_restarts_no_container_in_place(place: harness.Place) 
         for container in containers.values():
             assert not {"restartPolicy", "restartPolicyRules"} & {*container}
         await _start(place)
-        events = await place.api.list(resources.EVENTS, place.namespace)
-        assert "RestartPolicyIgnored" in {event["reason"] for event in events.items}
+
+        async def told() -> bool:
+            events = await place.api.list(resources.EVENTS, place.namespace)
+            return "RestartPolicyIgnored" in {event["reason"] for event in events.items}
+
+        await waiting.until_async(told, "the Event")
 
 
 async def test_a_container_that_was_restarted_in_place_has_ended(place: harness.Place) -> None:

@@ -10,15 +10,15 @@ from tfparallel_operator.local import cluster_checks
 
 WORKER = replicas.Replica(types.Role.WORKER, 0)
 RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]
-OWN = {"restartPolicy": "OnFailure", "restartPolicyRules": RULES}
+IN_PLACE = {"restartPolicy": "OnFailure", "restartPolicyRules": RULES}
 POD = {
     "restartPolicy": "Always",
     "containers": [
-        {"name": "tensorflow", "image": "i", "command": ["c"], **OWN},
+        {"name": "tensorflow", "image": "i", "command": ["c"], **IN_PLACE},
         {"name": "logs", "image": "i", "restartPolicy": "Always"},
     ],
     "initContainers": [
-        {"name": "fetch", "image": "i", **OWN},
+        {"name": "fetch", "image": "i", **IN_PLACE},
         {"name": "proxy", "image": "i", "restartPolicy": "Always"},
         {"name": "agent", "image": "i", "restartPolicy": "Always", "restartPolicyRules": RULES},
     ],
@@ -36,9 +36,9 @@ def test_a_pod_keeps_no_restarts_in_place_but_those_of_sidecars() -> None:
     spec = builders.a_pod(job, WORKER)["spec"]
     assert spec["restartPolicy"] == "Never"
     for container in spec["containers"]:
-        assert not {*OWN} & {*container}
+        assert not {*IN_PLACE} & {*container}
     init = {container["name"]: container for container in spec["initContainers"]}
-    assert not {*OWN} & {*init["fetch"]}
+    assert not {*IN_PLACE} & {*init["fetch"]}
     for name in ("proxy", "agent"):
         assert init[name]["restartPolicy"] == "Always"
         assert "restartPolicyRules" not in init[name]
