@@ -79,15 +79,15 @@ class Folders:
 
     def claim(self, name: str) -> pathlib.Path:
         """The content of a persistent volume claim."""
-        return self.root / "claims" / name
+        return self.root / "claims" / _checked("claim", name)
 
     def volume(self, pod: str, name: str) -> pathlib.Path:
         """An emptyDir of a pod."""
-        return self.root / "pods" / pod / name
+        return self.root / "pods" / pod / _checked("volume", name)
 
     def projected(self, pod: str, name: str) -> pathlib.Path:
         """A volume of a pod whose files are made for it alone."""
-        return self.root / "made" / pod / name
+        return self.root / "made" / pod / _checked("volume", name)
 
     def failure(self, pod: str) -> pathlib.Path:
         """What a pod's process said of its end."""
@@ -95,11 +95,21 @@ class Folders:
 
     def secret(self, name: str) -> pathlib.Path:
         """The files of a Secret."""
-        return self.root / "secrets" / name
+        return self.root / "secrets" / _checked("Secret", name)
 
     def config_map(self, name: str) -> pathlib.Path:
         """The files of a ConfigMap."""
-        return self.root / "config" / name
+        return self.root / "config" / _checked("ConfigMap", name)
+
+
+def _checked(kind: str, name: str) -> str:
+    """Return the name of an object; a SpecError if, as a path, it leads elsewhere."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise load.SpecError(
+            f"received {name!r} as the name of a {kind}; give one of lower-case letters, digits, -"
+            " and ."
+        )
+    return name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,6 +123,16 @@ class Folder:
     """Whether it begins empty with every pod."""
     below: str = ""
     """The part of it that is mounted (subPath)."""
+
+    def __post_init__(self) -> None:
+        """Refuse (SpecError) what lies out of the folder."""
+        for below in (*self.files, self.below):
+            path = pathlib.PurePosixPath(below)
+            if path.is_absolute() or ".." in path.parts:
+                raise load.SpecError(
+                    f"received the path {below!r} in a volume, which leads out of it; give a"
+                    " relative path without .."
+                )
 
     @property
     def target(self) -> pathlib.Path:

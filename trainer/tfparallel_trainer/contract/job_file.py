@@ -15,13 +15,16 @@ MODEL_SPLIT = "ModelSplit"
 URI = "^(s3|gs)://[a-z0-9][a-z0-9._-]*(/.*)?$"
 """What the address of a prefix in an object store looks like."""
 
+_NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+"""What the name of a claim looks like."""
+
 _EVERY_STEPS = 100
 
 
 class Checkpoint(base.Model):
     """Where state is kept, so that a restart resumes, and how often it is saved."""
 
-    claim: Annotated[str, pydantic.Field(min_length=1)] | None = None
+    claim: Annotated[str, pydantic.Field(max_length=253, pattern=_NAME)] | None = None
     """Name of a PersistentVolumeClaim that every replica can mount (ReadWriteMany when they run on
     several nodes). `tfparallel run` uses a folder of that name below its own. Give this or uri."""
 
