@@ -105,11 +105,15 @@ def _function(node: ast.AST | None) -> str:
     return ""
 
 
-def _text(node: ast.AST, names: Mapping[str, ast.expr]) -> str | None:
+def _text(node: ast.AST | None, names: Mapping[str, ast.expr]) -> str | None:
     """Return the text of an expression of literals; None: it is computed."""
     match node:
         case ast.Constant(value=str(text)):
             return text
+        case ast.Attribute(value=ast.Name(id=name), attr="pattern"):
+            return _text(names.get(name), names)
+        case ast.Call(args=[text, *_]) if _function(node) == "compile":
+            return _text(text, names)
         case ast.Constant(value=bytes(content)):
             return content.decode("latin-1")
         case ast.Name(id=name) if name in names:

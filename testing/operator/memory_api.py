@@ -81,7 +81,7 @@ class MemoryApi(client.Client):
         fields: str = "",
         *,
         metadata_only: bool = False,
-        limit: int = 0,
+        limit: int = client.PAGE,
     ) -> client.Listing:
         items = [
             _shown(item, metadata_only)
@@ -89,7 +89,7 @@ class MemoryApi(client.Client):
             if _matches(path, item, resource, namespace, selector) and _has_fields(item, fields)
         ]
         start = int(place or 0)
-        end = start + (limit or self.page_size)
+        end = start + min(limit, self.page_size)
         rest = str(end) if end < len(items) else ""
         return client.Listing(tuple(items[start:end]), str(self.version), rest)
 

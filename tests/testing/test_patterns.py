@@ -58,6 +58,10 @@ def test_a_pattern_that_takes_time_like_its_text(pattern: str, use: str) -> None
     [
         ("P = re.compile('a*a*')\nP.fullmatch(x)", "module.py:2: 'a*a*' can take quadratic time"),
         ("A = 'a*'\nre.fullmatch(rf'{A}{A}', x)", "module.py:3: 'a*a*' can take quadratic time"),
+        (
+            "A = re.compile('a*')\nB = re.compile(rf'{A.pattern}a*')\nB.fullmatch(A.match(x))",
+            "module.py:3: 'a*a*' can take quadratic time",
+        ),
         ("re.sub(make(), '', x)", "module.py:2: the pattern is computed"),
         ("P = re.compile('a*b', re.I)\nP.search(x)", "module.py:2: 'a*b' can take quadratic time"),
         ("P = re.compile('a*b')\nP.match(x)\nre.search(re.escape(y), x)", ""),

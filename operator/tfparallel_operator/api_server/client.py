@@ -18,14 +18,14 @@ from typing import Any, Self
 import aiohttp
 import orjson
 
-from tfparallel_operator.api import names
-from tfparallel_operator.api_server import credentials, errors, resources
+from tfparallel_operator.api import gate, names, raw_json
+from tfparallel_operator.api_server import answers, credentials, errors, resources
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
 
-PAGE = 200
-"""Objects in one answer of a list: bounds memory on both sides, and how long reading takes."""
+PAGE = answers.PAGE
+"""Objects in one answer of a list."""
 
 WATCH_SILENCE_SECONDS = 70.0
 """A watch that says nothing for so long is dead: bookmarks come each minute."""
@@ -71,6 +71,8 @@ class Listing:
     version: str
     rest: str = ""
     """Where the next page begins; empty: this is the last."""
+    size: int = 0
+    """Bytes of a page of jobs; 0: it is not known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,11 +168,18 @@ class Client:
         With `metadata_only` an item holds its metadata alone, however large the object is.
         """
         place = ""
+        size = answers.PageSize(answers.FIRST_PAGE if resource == resources.JOBS else PAGE)
+        options: dict[str, Any] = {"metadata_only": metadata_only}
         while True:
-            page = await self.page(
-                resource, namespace, selector, place, fields, metadata_only=metadata_only
-            )
+            if resource == resources.JOBS:
+                options["limit"] = size.limit
+            try:
+                page = await self.page(resource, namespace, selector, place, fields, **options)
+            except answers.PageTooLargeError as error:
+                size.shrink(error)
+                continue
             yield page
+            size.learn(len(page.items), page.size)
             place = page.rest
             if not place:
                 return
@@ -186,7 +195,11 @@ class Client:
         metadata_only: bool = False,
         limit: int = PAGE,
     ) -> Listing:
-        """Read the page that begins at a place, which the page before it names."""
+        """Read the page that begins at a place, which the page before it names.
+
+        Raises:
+            answers.PageTooLargeError: it has to be read again with a lower limit.
+        """
         query = {"limit": str(limit), **_selectors(selector, fields)}
         query |= {"continue": place} if place else {}
         accept = METADATA_LIST_JSON if metadata_only else JSON
@@ -194,7 +207,8 @@ class Client:
         metadata = answer["metadata"]
         rest = metadata.get("continue", "")
         # A list of metadata alone that has no items says null.
-        return Listing(tuple(answer["items"] or ()), metadata["resourceVersion"], rest)
+        items = tuple(answer["items"] or ())
+        return Listing(items, metadata["resourceVersion"], rest, answer.get("size", 0))
 
     async def current_version(self, resource: resources.Resource, namespace: str | None) -> int:
         """Return the resource version that the API server has come to.
@@ -202,7 +216,8 @@ class Client:
         A list that asks for none is never answered from behind. It comes from etcd's majority, or
         from a cache once that has come to etcd's revision.
         """
-        page = await self.page(resource, namespace, metadata_only=True, limit=1)
+        is_free = resource == resources.JOBS  # Their managed fields may nest as deep as they do.
+        page = await self.page(resource, namespace, metadata_only=not is_free, limit=1)
         return int(page.version)
 
     async def watch(
@@ -242,7 +257,7 @@ class Client:
                 self._count("watch", resource.plural, response.status)
                 await _raise_for_status(response)
                 async for line in _lines(response.content):
-                    yield _event(line)
+                    yield _event(line, resource)
         except (aiohttp.ClientError, TimeoutError) as error:
             if not answered:
                 self._count("watch", resource.plural, 0)
@@ -361,12 +376,8 @@ class Client:
                 ):
                     status = response.status
                     await _raise_for_status(response)
-                    answer: Object = orjson.loads(await response.read())
-                    return answer
-            except orjson.JSONDecodeError as error:  # a proxy's page
-                raise errors.Unavailable(
-                    f"the answer from {url} is not JSON, as an API server's is"
-                ) from error
+                    plural, limit = resources.plural_of(path), int((query or {}).get("limit", 0))
+                    return await answers.read(response, verb, plural, limit)
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise errors.Unavailable(_no_answer(method, path, error)) from error
             finally:
@@ -421,12 +432,15 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         yield last
 
 
-def _event(line: bytes) -> WatchEvent:
+def _event(line: bytes, resource: resources.Resource) -> WatchEvent:
     try:
-        document = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        if resource == resources.JOBS:
+            kind, document = gate.read_event(line)
+        else:
+            event = orjson.loads(line)
+            kind, document = event["type"], event["object"]
+    except (orjson.JSONDecodeError, raw_json.BrokenError) as error:
         raise errors.Unavailable(f"the watch sent a line that is not JSON: {error}") from error
-    if document["type"] == "ERROR":
-        status = document["object"]
-        raise errors.from_answer(int(status.get("code", 0)), status)
-    return WatchEvent(document["type"], document["object"])
+    if kind == "ERROR":
+        raise errors.from_answer(int(document.get("code", 0)), document)
+    return WatchEvent(kind, document)

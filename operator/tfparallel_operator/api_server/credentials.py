@@ -94,8 +94,17 @@ class Access:
     server_name: str | None = None
     """Whom the certificate has to name; None: the host of the address."""
 
-    def session(self, *middlewares: aiohttp.ClientMiddlewareType) -> aiohttp.ClientSession:
-        """Open a session whose requests pass middlewares and carry the token of the moment."""
+    def session(
+        self,
+        *middlewares: aiohttp.ClientMiddlewareType,
+        answers: type[aiohttp.ClientResponse] = aiohttp.ClientResponse,
+    ) -> aiohttp.ClientSession:
+        """Open a session whose requests carry the token of the moment.
+
+        Args:
+            middlewares: what requests pass first.
+            answers: the class of its answers.
+        """
 
         async def authenticate(
             request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
@@ -124,6 +133,7 @@ class Access:
                 total=None, sock_connect=CONNECT_TIMEOUT_SECONDS, sock_read=READ_TIMEOUT_SECONDS
             ),
             middlewares=(*middlewares, authenticate),
+            response_class=answers,
         )
 
 

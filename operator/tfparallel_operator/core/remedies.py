@@ -215,7 +215,7 @@ _ROWS = {
         " the template."
     ),
     # Quotas, rights and admission.
-    r'failed calling webhook "(?P<name>[^"]+)".*x509': (
+    rf'failed calling webhook "(?P<name>[^"]+)"{_MORE}x509': (
         "Have an administrator renew the certificate of webhook {name}, or correct caBundle in its"
         " configuration."
     ),
@@ -223,7 +223,7 @@ _ROWS = {
         "Have an administrator repair webhook {name}, or delete its configuration: `kubectl get"
         " mutatingwebhookconfigurations,validatingwebhookconfigurations` lists them."
     ),
-    r"what the cluster adds .* makes the pod invalid": (
+    rf"what the cluster adds {_MORE} makes the pod invalid": (
         "Set resources of the role, or have the LimitRange or webhook corrected:"
         " `kubectl describe limitrange` shows defaults."
     ),

@@ -13,6 +13,7 @@ import kopf
 
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, credentials
+from tfparallel_operator.engine.observe import watch_session
 from tfparallel_operator.engine.run import engine
 
 LOGIN_PAUSE_SECONDS = 2.0
@@ -51,7 +52,8 @@ async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
     if "session" in memo:  # The last one was refused; kopf itself does not pause.
         await asyncio.sleep(LOGIN_PAUSE_SECONDS)
     access: credentials.Access = memo.engine.api.access
-    memo.session = access.session(memo.engine.history.resume)
+    answers = watch_session.answers(memo.engine.list_jobs)
+    memo.session = access.session(memo.engine.history.resume, answers=answers)
     return kopf.AiohttpSession(server=access.server, aiohttp_session=memo.session)
 
 
@@ -129,7 +131,7 @@ def _watch_and_nothing_else(settings: kopf.OperatorSettings) -> None:
     settings.watching.connect_timeout = credentials.CONNECT_TIMEOUT_SECONDS
     settings.watching.server_timeout = client.WATCH_SECONDS[1]
     settings.watching.inactivity_timeout = client.WATCH_SILENCE_SECONDS
-    settings.watching.chunk_size = client.PAGE
+    settings.watching.chunk_size = 1  # The session lists by itself.
     settings.queueing.idle_timeout = 0.5
     # kopf warns of jobs whose events it has not passed on by then; it takes as long as it needs.
     settings.queueing.exit_timeout = 10.0

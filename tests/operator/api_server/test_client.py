@@ -12,7 +12,8 @@ from testing import clock
 from testing.cluster import pki
 from testing.operator import scripted_server
 from tfparallel_operator import main
-from tfparallel_operator.api_server import client, credentials, errors, resources
+from tfparallel_operator.api import gate
+from tfparallel_operator.api_server import answers, client, credentials, errors, resources
 
 
 async def _watch(api: client.Client, version: str = "1") -> list[client.WatchEvent]:
@@ -247,3 +248,51 @@ async def test_a_connection_keeps_a_buffer_of_the_size_that_the_operator_sets(
     )
     assert len(protocol.get_buffer(2**30)) == main.TLS_READ_BYTES
     protocol._app_transport.abort()
+
+
+def _jobs(*texts: str, go_on: str = "") -> scripted_server.Answer:
+    """Answer with a page of jobs, as an API server writes it."""
+    end = f'"kind":"TFParallelJobList","metadata":{{"continue":"{go_on}","resourceVersion":"7"}}'
+    text = f'{{"apiVersion":"v","items":[{",".join(texts)}],{end}}}\n'
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=text.encode())
+
+    return answer
+
+
+def _job(name: str, value: str = "1") -> str:
+    metadata = f'"metadata":{{"name":"{name}","namespace":"team","uid":"u"}}'
+    return f'{{"apiVersion":"v","kind":"k",{metadata},"spec":{{"x":{value}}}}}'
+
+
+@pytest.mark.parametrize(
+    "hostile", ["[" * 1_100 + "]" * 1_100, f'"{"x" * answers.PAGE_BYTES}"'], ids=["deep", "large"]
+)
+async def test_one_job_that_cannot_be_read_costs_a_list_no_other_job(hostile: str) -> None:
+    both = _jobs(_job("a"), _job("b", hostile))
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [both, _jobs(_job("a"), go_on="b"), _jobs(_job("b", hostile))]
+        if len(hostile) > answers.PAGE_BYTES:  # a page of fewer is tried first
+            server.script.insert(0, both)
+        listing = await api.list(resources.JOBS, "team")
+        limits = [int(request.query["limit"]) for request in server.requests]
+    names = [item["metadata"]["name"] for item in listing.items]
+    assert (names, listing.version) == (["a", "b"], "7")
+    assert [gate.PROBLEM in item for item in listing.items] == [False, True]
+    assert limits[0] == answers.FIRST_PAGE
+    assert 1 in limits
+
+
+async def test_pages_of_small_jobs_grow_and_those_of_large_jobs_do_not() -> None:
+    size = answers.PageSize()
+    size.learn(20, 20_000)
+    assert size.limit == 160
+    size.learn(160, 160_000)
+    assert size.limit == answers.PAGE
+    size.learn(200, answers.PAGE_BYTES)
+    assert size.limit == 100
+    size.shrink(answers.PageTooLargeError(answers.PAGE_BYTES))
+    assert size.limit == 12
+    size.shrink(answers.PageTooLargeError(0))
+    assert size.limit == 1

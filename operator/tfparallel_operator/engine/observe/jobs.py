@@ -1,16 +1,36 @@
-"""The newest known version of every job: told by the watch, a list or our own writes."""
+"""The newest known version of every job: told by the watch, a list or our own writes.
+
+Each has passed the gate. A large spec is kept compressed, and unpacked for a look at the job.
+"""
 
 import logging
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
-from tfparallel_operator.api import names
+import orjson
+
+from tfparallel_operator.api import gate, names
 from tfparallel_operator.engine.workqueue import queue
 
 _LOG = logging.getLogger(__name__)
 
 Body = Mapping[str, Any]
+
+LARGE_SPEC_BYTES = 4_096
+"""A spec whose JSON is longer is kept compressed: Python's objects may take 30 times as much."""
+
+_PACKED = "packed"
+"""The field of a job that holds its compressed spec."""
+
+_KEPT_METADATA = frozenset(
+    {
+        *("name", "namespace", "uid", "resourceVersion", "generation", "labels"),
+        *("creationTimestamp", "deletionTimestamp", "ownerReferences"),
+    }
+)
+"""What anything here asks for. Managed fields and annotations may be as large as the spec."""
 
 Changed = Callable[[Body | None, Body], None]
 """Told of every newer version of a job, and of the one before it."""
@@ -33,14 +53,15 @@ class Jobs:
 
     def get(self, key: queue.Key) -> Body | None:
         """Return a job as it was last seen; None when there is none."""
-        return self._bodies.get(key)
+        body = self._bodies.get(key)
+        return None if body is None else _unpacked(body)
 
     def keys(self) -> tuple[queue.Key, ...]:
         """Return the keys of all jobs."""
         return tuple(self._bodies)
 
     def bodies(self) -> Iterator[Body]:
-        """Return every job as it was last seen."""
+        """Return every job as it was last seen, without large specs."""
         return iter(self._bodies.values())
 
     def states(self) -> Iterator[str]:
@@ -117,8 +138,7 @@ class Jobs:
             is_lost = key in self._of_lost_history
             known = None if is_lost else self._bodies.get(key)
             self._of_lost_history.discard(key)
-            metadata = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
-            self._bodies[key] = {**body, "metadata": metadata}
+            self._bodies[key] = _packed(body, known)
             if self._changed is not None:
                 self._changed(known, self._bodies[key])
 
@@ -139,3 +159,23 @@ def key_of(body: Body) -> queue.Key:
 
 def _version(body: Body) -> int:
     return int(body["metadata"]["resourceVersion"])
+
+
+def _packed(body: Body, known: Body | None) -> Body:
+    """Return what is kept of a job."""
+    metadata = {k: v for k, v in body["metadata"].items() if k in _KEPT_METADATA}
+    kept = {**body, "metadata": metadata}
+    if gate.PROBLEM in body and "status" not in body and known is not None:
+        kept["status"] = known.get("status")  # It may have become too large to be read.
+    spec = orjson.dumps(body["spec"]) if "spec" in body else b""
+    if len(spec) > LARGE_SPEC_BYTES:
+        del kept["spec"]
+        kept[_PACKED] = zlib.compress(spec, 1)
+    return kept
+
+
+def _unpacked(body: Body) -> Body:
+    if _PACKED not in body:
+        return body
+    rest = {name: value for name, value in body.items() if name != _PACKED}
+    return {**rest, "spec": orjson.loads(zlib.decompress(body[_PACKED]))}

@@ -5,9 +5,9 @@ may have other rules. Neither ends what runs: the job goes on with the spec on r
 ConfigMap (`core.pods.config`), which is read when it is needed and no sooner.
 """
 
-import json
+import orjson
 
-from tfparallel_operator.api import job_status, load, types
+from tfparallel_operator.api import gate, job_status, load, types
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import observation
 from tfparallel_operator.core.pods import config
@@ -36,6 +36,8 @@ class Specs:
         Raises:
             load.SpecError: it is no valid job.
         """
+        if gate.PROBLEM in body:
+            raise load.SpecError(body[gate.PROBLEM])
         key, metadata = jobs.key_of(body), body["metadata"]
         spec = (metadata["uid"], metadata["generation"])
         if self._valid.get(key) == spec:
@@ -102,7 +104,7 @@ class Specs:
         if owner is None or owner.uid != metadata["uid"] or content is None:
             return None
         try:
-            read: jobs.Body = json.loads(content)
+            read: jobs.Body = orjson.loads(content)
             self._records[key] = (
                 metadata["uid"],
                 {

@@ -52,6 +52,16 @@ class Sweeper:
         async with self._sweeping:
             return min([await self._list(scope) for scope in self._scopes])
 
+    async def list(self, scope: str | None) -> int:
+        """List the jobs of a namespace, or of all, and return the version of the list.
+
+        Raises:
+            NotInstalled: the custom resource is not there.
+            errors.ApiError: the list cannot be read.
+        """
+        async with self._sweeping:
+            return await self._list(scope)
+
     async def _list(self, scope: str | None) -> int:
         keys: set[queue.Key] = set()
         version, known = 0, self._jobs.newest

@@ -104,6 +104,14 @@ class Engine:
             self.task.result()
         _LOG.info("asked to end")
 
+    async def list_jobs(self, namespace: str | None) -> int:
+        """List the jobs of a namespace, or of all, and return the version of the list.
+
+        Raises:
+            errors.ApiError: the list cannot be read.
+        """
+        return await self._sweeper.list(namespace)
+
     def problem(self) -> str:
         """Return why the process is stuck; empty: it is not."""
         return probes.healthy(self._children, self._queue)

@@ -145,7 +145,7 @@ class Applier:
                 return DONE  # It is gone, or another pod has the name by now.
             if force:
                 message = f"{name} was deleted by force: its node did not end it"
-                if "trainer" not in body["spec"]:
+                if "trainer" not in (body.get("spec") or {}):
                     message = f"{message}{_MAY_STILL_WRITE}"
                 reason = names.Reason.POD_FORCED
                 await self._events.record(body, decision.warning(reason, message))

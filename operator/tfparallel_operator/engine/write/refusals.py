@@ -11,7 +11,7 @@ from tfparallel_trainer.contract import documentation
 _TOO_MANY = 429
 
 
-_STEP = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
+_STEP = re.compile(r"\[([^\]]{0,500})\]|([^.\[]+)")
 """One step of a field's path: an index or key in brackets, or a name."""
 
 

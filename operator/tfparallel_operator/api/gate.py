@@ -1,0 +1,196 @@
+"""The gate: how large and how deep a job may be, and which numbers and texts it may have. Pure.
+
+Everything that is read of a job from an API server passes here before anything else looks at it.
+A job that is beyond a limit comes out without its spec, and with a sentence that says so.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from tfparallel_operator.api import names, problems, raw_json
+from tfparallel_trainer.contract import plain_text
+
+Body = dict[str, Any]
+_Fault = tuple[tuple[str | int, ...], str]
+"""A place, and what is wrong there."""
+
+MAX_SPEC_BYTES = 262_144
+"""Of the spec as JSON."""
+MAX_STATUS_BYTES = 131_072
+"""Of the status of a job that is too large or too deep to be read as a whole."""
+MAX_DEPTH = 64
+"""Levels of a spec; some 20 lead to the deepest field of a pod."""
+MAX_VALUES = 20_000
+"""Fields and items of a spec."""
+MAX_NAME_LETTERS = 1_024
+"""Of the name of a field, such as that of a label."""
+MAX_NUMBER = 2**63 - 1
+"""What the API server carries without loss, and any of its clients."""
+MAX_POD_BYTES = 33_554_432
+"""Of the templates of all replicas together, as JSON."""
+
+PROBLEM = "problem"
+"""The field of a job that says why it has no spec. No API server stores a field of this name."""
+
+_KIND = {"apiVersion": names.API_VERSION, "kind": names.KIND}
+_TOO_LARGE = (
+    "spec: it has {} bytes as JSON, and the operator reads at most {}. Put long texts into a"
+    " ConfigMap, and refer to it"
+)
+_TOO_DEEP = f"it nests deeper than {MAX_DEPTH} levels, which the operator does not read. Flatten it"
+_TOO_MANY = (
+    f"the spec has more than {MAX_VALUES} fields and items, which is what the operator reads."
+    " Shorten its lists"
+)
+_TOO_COSTLY = (
+    "all replicas together have {} bytes of templates as JSON, and may have {}. Shorten the"
+    " template, or give fewer replicas"
+)
+_COUNTS = ("replicas", "maxReplicas")
+_LONGEST_PATH = 200
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+"""What no text of a program needs; tabs, ends of lines and colors of a terminal it may need."""
+_EVENT = re.compile(rb'\{"type":"(ADDED|MODIFIED|DELETED)","object":')
+_ITEMS, _END_OF_ITEMS = b'"items":[', b'],"kind":"'
+
+
+def read_job(text: bytes) -> Body:
+    """Return a job that an API server has sent, as `admit` does.
+
+    Raises:
+        raw_json.BrokenError: the text is no object as an API server writes it.
+    """
+    if len(text) <= MAX_SPEC_BYTES:
+        try:
+            body: Body = orjson.loads(text)
+            return admit(body)
+        except orjson.JSONDecodeError:
+            pass  # Some of it nests deeper than the reader goes.
+    outline = raw_json.read_outline(text.strip(), MAX_STATUS_BYTES)
+    try:
+        body = {**_KIND, "metadata": orjson.loads(outline.metadata)}
+        body |= {"status": orjson.loads(outline.status)} if outline.status else {}
+    except orjson.JSONDecodeError as error:
+        raise raw_json.BrokenError(f"the metadata or the status are no JSON: {error}") from error
+    size = len(outline.spec)
+    if size > MAX_SPEC_BYTES:
+        return body | {PROBLEM: _TOO_LARGE.format(size, MAX_SPEC_BYTES)}
+    try:
+        return admit(body | ({"spec": orjson.loads(outline.spec)} if size else {}))
+    except orjson.JSONDecodeError:
+        return body | {PROBLEM: f"spec: {_TOO_DEEP}"}
+
+
+def read_event(line: bytes) -> tuple[str, Body]:
+    """Return the type and the object of an event of a watch of jobs.
+
+    Raises:
+        raw_json.BrokenError: the line is no event as an API server writes it.
+    """
+    if len(line) <= MAX_SPEC_BYTES:
+        try:
+            event = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            pass
+        else:
+            is_job = event["type"] in ("ADDED", "MODIFIED", "DELETED")
+            return event["type"], admit(event["object"]) if is_job else event["object"]
+    begin = _EVENT.match(line)
+    if begin is None:
+        raise raw_json.BrokenError(f"a line of {len(line)} bytes is no event")
+    return begin[1].decode(), read_job(line[begin.end() :].rstrip()[:-1])
+
+
+def read_list_of_one(text: bytes) -> Body:
+    """Return a list that has at most one job.
+
+    Raises:
+        raw_json.BrokenError: the text is no list as an API server writes it.
+    """
+    begin, end = text.find(_ITEMS, 0, 256) + len(_ITEMS), text.rfind(_END_OF_ITEMS)
+    if not len(_ITEMS) <= begin <= end:
+        raise raw_json.BrokenError("the answer is no list")
+    try:
+        rest = orjson.loads(b"{" + text[end + 2 :])
+    except orjson.JSONDecodeError as error:
+        raise raw_json.BrokenError(f"the metadata of the list are no JSON: {error}") from error
+    items = [read_job(text[begin:end])] if end > begin else []
+    return {**rest, "items": items}
+
+
+def admit(body: Body) -> Body:
+    """Return a job as it is, or without its spec and with a sentence that says why."""
+    spec = body.get("spec")
+    fault = _find_fault(spec, 1, [0]) or _find_cost(spec)
+    if fault is None:
+        return body
+    place, message = fault
+    path = problems.path(("spec", *place))
+    if len(path) > _LONGEST_PATH:
+        path = f"{path[:_LONGEST_PATH]}..."
+    admitted = {name: value for name, value in body.items() if name != "spec"}
+    return admitted | {PROBLEM: f"{plain_text.escape(path)}: {message}"}
+
+
+def _find_fault(value: Any, depth: int, values: list[int]) -> _Fault | None:
+    """Return what is beyond a limit in an object or a list, and its place; None: nothing is.
+
+    Args:
+        value: an object or a list; all else has no parts.
+        depth: its level.
+        values: how many fields and items have been seen, which is counted up.
+    """
+    if not isinstance(value, dict | list):
+        return None
+    values[0] += len(value)
+    if depth > MAX_DEPTH:
+        return (), _TOO_DEEP
+    if values[0] > MAX_VALUES:
+        return (), _TOO_MANY
+    pairs: Iterable[tuple[Any, Any]] = enumerate(value)
+    if isinstance(value, dict):
+        pairs = value.items()
+        names = [*value, value["name"]] if isinstance(value.get("name"), str) else value
+        for name in names:
+            is_plain = len(name) <= MAX_NAME_LETTERS and name.isprintable()
+            if not is_plain and (message := _find_fault_of_name(name)):
+                return (), message
+    for part, inner in pairs:
+        if isinstance(inner, dict | list):
+            if found := _find_fault(inner, depth + 1, values):
+                return (part, *found[0]), found[1]
+        elif isinstance(inner, str):
+            if not inner.isprintable() and (control := _CONTROL.search(inner)):
+                shown = plain_text.escape(control[0])
+                return (part,), f"the text has the control character {shown}. Remove it"
+        elif isinstance(inner, int | float) and not -MAX_NUMBER <= inner <= MAX_NUMBER:
+            return (part,), f"{inner} is beyond {MAX_NUMBER:g}. Write a smaller number"
+    return None
+
+
+def _find_fault_of_name(name: str) -> str:
+    if len(name) > MAX_NAME_LETTERS:
+        return f"a name has {len(name)} letters, and may have {MAX_NAME_LETTERS}. Shorten it"
+    if control := plain_text.find_control(name):
+        return f"a name has the control character {control}. Remove it"
+    return ""
+
+
+def _find_cost(spec: Any) -> _Fault | None:
+    """Return that the pods of a spec are too large together; None: they are not."""
+    roles = spec.get("tfReplicaSpecs") if isinstance(spec, dict) else None
+    if not isinstance(roles, dict):
+        return None
+    total = 0
+    for role in roles.values():
+        counts = [role.get(name) for name in _COUNTS] if isinstance(role, dict) else []
+        most = max((count for count in counts if isinstance(count, int)), default=1)
+        if most > MAX_POD_BYTES // MAX_SPEC_BYTES:
+            parts = (role.get("template"), spec.get("trainer"))
+            total += most * sum(len(orjson.dumps(part)) for part in parts)
+    if total <= MAX_POD_BYTES:
+        return None
+    return ("tfReplicaSpecs",), _TOO_COSTLY.format(total, MAX_POD_BYTES)

@@ -1,0 +1,94 @@
+"""The parts of a job in the bytes of its JSON, however deep it nests and however large it is. Pure.
+
+Python's readers of JSON recurse, and make an object of each value: 1 MB of text may need 30 MB, and
+1,100 levels cannot be read at all. Here no value is made, and the parts that may be large are only
+searched. This holds for what an API server writes: the fields of an object are in the order of
+their names, managed fields have no field called `name`, and a string has no bare quote.
+"""
+
+import dataclasses
+import re
+
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
+"""A string or a bracket."""
+_SCALAR = re.compile(rb"[^,\]}]+")
+_MANAGED_FIELDS, _END_OF_MANAGED_FIELDS = b"managedFields", b'],"name":"'
+_SPEC, _STATUS = b',"spec":', b',"status":{'
+
+
+class BrokenError(ValueError):
+    """A text is no object as an API server writes it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outline:
+    """The parts of a job, as JSON."""
+
+    metadata: bytes
+    """Without managed fields."""
+    spec: bytes
+    """Empty: there is none."""
+    status: bytes
+    """Empty: there is none."""
+
+
+def read_outline(text: bytes, longest_status: int) -> Outline:
+    """Return the parts of a job; a longer status counts as a part of the spec.
+
+    Raises:
+        BrokenError: it has no metadata.
+    """
+    place = 1
+    while text[place : place + 11] != b'"metadata":':  # apiVersion and kind stand before it
+        place = _after(text, find_end(text, find_end(text, place) + 1))
+    metadata, end = _read_metadata(text, place + 11)
+    # What ends where the object ends is its own status, and not one within its spec.
+    begin = text.rfind(_STATUS, end) + len(_STATUS) - 1
+    is_short = len(text) - longest_status <= begin and end <= begin
+    has_status = is_short and find_end(text, begin) == len(text) - 1
+    status = text[begin:-1] if has_status else b""
+    spec = text[end : begin + 1 - len(_STATUS) if has_status else -1]
+    return Outline(metadata, spec.removeprefix(_SPEC), status)
+
+
+def _read_metadata(text: bytes, begin: int) -> tuple[bytes, int]:
+    """Return the metadata without managed fields, and where they end."""
+    parts: list[bytes] = []
+    place = _enter(text, begin)
+    while text[place : place + 1] != b"}":
+        value = find_end(text, place) + 1
+        is_managed = text[place + 1 : value - 2] == _MANAGED_FIELDS
+        end = text.find(_END_OF_MANAGED_FIELDS, value) + 1 if is_managed else find_end(text, value)
+        if end <= value:
+            raise BrokenError("the metadata have no name")
+        parts += [] if is_managed else [text[place:end]]
+        place = _after(text, end)
+    return b"{%b}" % b",".join(parts), place + 1
+
+
+def find_end(text: bytes, begin: int) -> int:
+    """Return where the value ends that begins at a place.
+
+    Raises:
+        BrokenError: none begins there, or it has no end.
+    """
+    if scalar := _SCALAR.match(text, begin):
+        if text[begin] not in b'"{[':
+            return scalar.end()
+        depth = 0
+        for token in _TOKEN.finditer(text, begin):
+            depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token[0], 0)
+            if not depth:
+                return token.end()
+    raise BrokenError(f"the JSON breaks off at byte {begin}")
+
+
+def _enter(text: bytes, begin: int) -> int:
+    if text[begin : begin + 1] != b"{":
+        raise BrokenError(f"no object begins at byte {begin}")
+    return begin + 1
+
+
+def _after(text: bytes, end: int) -> int:
+    """Return the place after a value, and after the comma that follows it."""
+    return end + (text[end : end + 1] == b",")

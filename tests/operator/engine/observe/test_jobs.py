@@ -1,0 +1,48 @@
+"""What is kept of a job."""
+
+from testing.operator import objects
+from tfparallel_operator.api import gate
+from tfparallel_operator.engine.observe import jobs
+from tfparallel_operator.engine.workqueue import queue
+
+KEY = queue.Key("team", "digits")
+
+
+def _body(version: int, **more: object) -> dict[str, object]:
+    job = objects.job()
+    metadata = {"name": "digits", "namespace": "team", "uid": "u", "resourceVersion": str(version)}
+    return {**job, "metadata": {**metadata, "annotations": {"a": "b" * 1000}}, **more}
+
+
+def test_a_large_spec_is_kept_compressed_and_comes_back_for_a_look() -> None:
+    known = jobs.Jobs(queue.Queue())
+    spec: dict[str, object] = {"values": [{} for _ in range(jobs.LARGE_SPEC_BYTES)]}
+    known.watched("ADDED", _body(1, spec=spec))
+    [kept] = known.bodies()
+    assert "spec" not in kept
+    assert max(len(value) for value in kept.values() if isinstance(value, bytes)) < 1000
+    body = known.get(KEY)
+    assert body is not None
+    assert body["spec"] == spec
+    assert body.keys() == _body(1).keys()
+
+
+def test_annotations_are_not_kept() -> None:
+    known = jobs.Jobs(queue.Queue())
+    known.watched("ADDED", _body(1))
+    body = known.get(KEY)
+    assert body is not None
+    assert body["metadata"].keys() == {"name", "namespace", "uid", "resourceVersion"}
+    assert body["spec"] == objects.job()["spec"]
+
+
+def test_a_job_that_becomes_too_large_keeps_the_status_that_is_known() -> None:
+    known = jobs.Jobs(queue.Queue())
+    known.watched("ADDED", _body(1, status={"state": "Running"}))
+    body = _body(2, **{gate.PROBLEM: "spec: it is too large"})
+    del body["spec"]
+    known.watched("MODIFIED", body)
+    newest = known.get(KEY)
+    assert newest is not None
+    assert newest["status"] == {"state": "Running"}
+    assert list(known.states()) == ["Running"]

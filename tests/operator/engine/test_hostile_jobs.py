@@ -1,0 +1,112 @@
+"""Jobs that are larger, deeper or stranger than the operator reads, on a real API server.
+
+They are just beyond the operator's own limits, and an API server stores them.
+"""
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from testing.operator import harness, objects, operator_process, places
+from tfparallel_operator.api import gate, names
+from tfparallel_operator.api_server import resources
+
+PODS = ("digits-chief-0", "digits-worker-0")
+INVALID = names.Reason.INVALID_SPEC
+LEVELS = 1_100
+"""More than kopf's and orjson's readers go down."""
+TOO_DEEP = f"it nests deeper than {gate.MAX_DEPTH} levels"
+
+HOSTILE: dict[str, tuple[str, str]] = {
+    "deep-1100": ("[" * LEVELS + "]" * LEVELS, TOO_DEEP),
+    "deep-300": ("[" * 300 + "]" * 300, TOO_DEEP),
+    "large": ("[" + "{}," * 300_000 + "{}]", "bytes as JSON, and the operator reads at most"),
+    "many": ("[" + "1," * gate.MAX_VALUES + "1]", f"more than {gate.MAX_VALUES} fields and items"),
+    "number": ("1" + "0" * 30, "1e+30 is beyond"),
+    "control": ('{"env":[{"name":"A\\u001b[2J"}]}', r"a name has the control character \x1b"),
+    "text": ('"a\\u0000b"', r"the text has the control character \x00"),
+    "name": (f'{{"{"n" * 1025}":1}}', "a name has 1025 letters, and may have 1024"),
+}
+"""What stands in the template of each job, and what the job says of it."""
+
+
+def _text(name: str, value: str) -> bytes:
+    """Return a job whose template has one more field."""
+    job = objects.job(name, workers=1)
+    job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["strange"] = "STRANGE"
+    return json.dumps(job).replace('"STRANGE"', value).encode()
+
+
+async def _send(place: harness.Place, method: str, text: bytes, name: str = "") -> None:
+    """Store a job that this project's own client would not send."""
+    kind = "application/merge-patch+json" if name else "application/json"
+    url = place.api.access.server + resources.JOBS.path(place.namespace, name)
+    async with (
+        place.api.access.session() as session,
+        session.request(method, url, data=text, headers={"Content-Type": kind}) as answer,
+    ):
+        assert answer.status < 300, await answer.text()
+
+
+def _variables(*watched: harness.Place) -> dict[str, str]:
+    return {
+        "KUBECONFIG": str(watched[0].cluster.kubeconfig),
+        "TFPARALLEL_WATCH_NAMESPACES": ",".join(place.namespace for place in watched),
+        "POD_NAMESPACE": watched[0].namespace,
+    }
+
+
+async def _says(place: harness.Place, name: str, words: str) -> None:
+    def is_refused(status: dict[str, Any]) -> bool:
+        said = [c["message"] for c in status.get("conditions", ()) if c["reason"] == INVALID]
+        return any(words in message for message in said)
+
+    await place.until_status(f"job {name} says {words!r}", is_refused, name)
+
+
+async def test_jobs_beyond_the_limits_end_no_operator_and_hold_up_no_other_job(
+    place: harness.Place, tmp_path: pathlib.Path
+) -> None:
+    async with places.on(place.cluster) as other:
+        variables = _variables(place, other)
+        async with operator_process.running(variables, tmp_path / "first") as operator:
+            await operator.until_ready()
+            for name, (value, _) in HOSTILE.items():
+                await _send(place, "POST", _text(name, value))
+            await other.create_job(objects.job(workers=1))
+            await other.until_pods(*PODS)
+            for name, (_, words) in HOSTILE.items():
+                await _says(place, name, words)
+            assert (await operator.probe("/readyz"))[0] == 200
+            assert operator.process.returncode is None, operator.log
+            assert "Traceback" not in operator.log
+        async with operator_process.running(variables, tmp_path / "second") as operator:
+            await operator.until_ready()  # It lists them all.
+            await other.create_job(objects.job("next", workers=0))
+            await other.until_pods(*PODS, "next-chief-0")
+            assert "Traceback" not in operator.log
+
+
+@pytest.mark.parametrize("name", ["deep-1100", "large"])
+async def test_a_job_that_runs_goes_on_after_an_edit_beyond_the_limits(
+    place: harness.Place, name: str, tmp_path: pathlib.Path
+) -> None:
+    value, words = HOSTILE[name]
+    async with operator_process.running(_variables(place), tmp_path / "log") as operator:
+        await operator.until_ready()
+        await place.create_job(objects.job(workers=1))
+        await place.until_pods(*PODS)
+        await place.run_all()
+        await place.until_state("Running")
+        role = f'{{"template":{{"strange":{value}}}}}'
+        change = f'{{"spec":{{"tfReplicaSpecs":{{"Worker":{role}}}}}}}'
+        await _send(place, "PATCH", change.encode(), "digits")
+        await _says(place, "digits", words)
+        message = (await place.condition("SpecInvalid"))["message"]
+        assert "the job goes on with generation 1 of its spec" in message
+        await place.end("digits-worker-0", 0)
+        await place.end("digits-chief-0", 0)
+        await place.until_state("Succeeded")
+        assert "Traceback" not in operator.log
