@@ -156,6 +156,14 @@ def test_no_rule_is_wider_than_its_list(chart: rendering.Render) -> None:
                 assert rule["resourceNames"] == ["tfparallel-operator-tls"]
 
 
+def test_who_views_jobs_may_change_nothing_and_read_no_secrets(chart: rendering.Render) -> None:
+    role = chart().one("ClusterRole", f"{OUTER_NAME}.view")
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    [rule] = role["rules"]
+    assert rule["verbs"] == ["get", "list", "watch"]
+    assert {resource.partition("/")[0] for resource in rule["resources"]} == {"tfparalleljobs"}
+
+
 def test_the_lease_starts_empty_and_is_the_one_that_the_operator_holds(
     chart: rendering.Render,
 ) -> None:

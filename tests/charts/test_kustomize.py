@@ -47,6 +47,25 @@ def test_the_overlay_with_two_operators_installs_what_the_chart_installs(
     assert from_kustomize == from_chart
 
 
+def test_another_namespace_names_other_outer_roles(
+    kustomize: rendering.Render, tmp_path: Path
+) -> None:
+    """So two namespaces can have an installation each."""
+    copy = shutil.copytree(paths.ROOT / "manifests", tmp_path / "manifests")
+    file = copy / "overlays/default/kustomization.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace(f"namespace: {rendering.NAMESPACE}", "namespace: team-b"))
+    objects = kustomize(str(file.parent))
+    roles = objects.of_kind("ClusterRole")
+    expected = {
+        f"tfparallel-operator.team-b.{part}" for part in ("cluster", "jobs", "view", "edit")
+    }
+    assert {role["metadata"]["name"] for role in roles} == expected
+    for binding in objects.of_kind("ClusterRoleBinding"):
+        assert binding["roleRef"]["name"] == binding["metadata"]["name"]
+        assert [subject["namespace"] for subject in binding["subjects"]] == ["team-b"]
+
+
 def test_selectors_choose_the_operator_alone(default: rendering.Objects) -> None:
     template = default.one("Deployment")["spec"]["template"]
     selector = default.one("Service")["spec"]["selector"]

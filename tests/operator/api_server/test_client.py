@@ -237,6 +237,21 @@ async def test_a_service_account_is_used_inside_a_cluster(
     assert credentials.own_namespace(tmp_path) == "training"
 
 
+@pytest.mark.parametrize(
+    ("no_proxy", "is_direct"), [("", False), ("10.96.0.0/12", True), ("10.97.0.1", False)]
+)
+def test_inside_a_cluster_the_environment_names_a_proxy_as_for_other_clients(
+    no_proxy: str, is_direct: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = pki.Authority(tmp_path / "keys")
+    (tmp_path / "ca.crt").write_bytes(authority.ca.certificate.read_bytes())
+    (tmp_path / "token").write_text("first\n")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    assert (credentials.find(None, tmp_path).proxy is None) == is_direct
+
+
 async def test_a_connection_keeps_a_buffer_of_the_size_that_the_operator_sets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

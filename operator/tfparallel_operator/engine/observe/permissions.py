@@ -51,11 +51,17 @@ class Permissions:
         Raises:
             errors.ApiError: a Secret cannot be read.
         """
-        accepted = job.accepted if isinstance(job, observation.InvalidJob) else job
         limits = self._settings.restrictions
-        if accepted is None or limits == installation.Restrictions():
+        if limits == installation.Restrictions():
             return ""
-        uses = self._uses_of(accepted)
+        if not isinstance(job, observation.InvalidJob):
+            accepted, uses = job, self._uses_of(job)
+        elif job.accepted is not None:
+            # Its spec is of a ConfigMap, which people may have changed since it was looked at.
+            accepted = job.accepted
+            uses = restrictions.find_uses(accepted, self._settings)
+        else:
+            return ""
         secrets: dict[str, _Labels] = {}
         if limits.secret_labels:
             for use in uses:
