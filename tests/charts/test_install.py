@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from testing import pages, paths
 from testing.cluster import handle
@@ -181,13 +182,17 @@ def test_an_upgrade_removes_the_roles_that_had_no_namespace_in_their_names(
             file.read_text(),
         )
         file.write_text(text)
+    values_file = older / "values.yaml"
+    older_values = yaml.safe_load(values_file.read_text())
+    del older_values["jobs"]  # As before there were restrictions and defaults of pods.
+    values_file.write_text(yaml.safe_dump(older_values))
     cluster.run_kubectl("create", "namespace", "team-e")
     values = ("--namespace=team-e", "--set=watchNamespaces={team-e},crds.install=false")
     cluster.run_helm("install", RELEASE, str(older), *values)
     listed = ("get", "clusterroles,clusterrolebindings", "--output=name")
     old = {name for name in cluster.run_kubectl(*listed).split() if f"{RELEASE}-" in name}
     assert len(old) == 5
-    cluster.run_helm("upgrade", RELEASE, str(paths.CHART), *values)
+    cluster.run_helm("upgrade", RELEASE, str(paths.CHART), "--namespace=team-e", "--reuse-values")
     assert not old & {*cluster.run_kubectl(*listed).split()}
     assert _may_ask_whose_tokens(cluster, "team-e") == [True]
     cluster.run_helm("uninstall", RELEASE, "--namespace=team-e")

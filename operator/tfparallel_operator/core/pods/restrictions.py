@@ -18,6 +18,15 @@ VALUE = "jobs.restrictions"
 
 _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 _HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
+_CAPABILITIES = frozenset(
+    {
+        *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
+        *("NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+        "IPC_LOCK",
+    }
+)
+"""Those that the Pod Security level baseline allows, and the one that RDMA needs."""
+
 _SECRET_VOLUMES = {
     "azureFile": "secretName",
     "cephfs": "secretRef",
@@ -165,6 +174,12 @@ def _visit_security(owner: Mapping[str, Any], above: str) -> Iterator[Use]:
     security, path = _mapping(owner.get("securityContext")), f"{above}.securityContext"
     if security.get("privileged"):
         yield Use(Kind.HOST, "privileged", f"{path}.privileged")
+    if security.get("procMount") == "Unmasked":
+        yield Use(Kind.HOST, "Unmasked", f"{path}.procMount")
+    capabilities = _mapping(security.get("capabilities"))
+    for place, name in _all_items(capabilities, "add", f"{path}.capabilities"):
+        if str(name).removeprefix("CAP_") not in _CAPABILITIES:
+            yield Use(Kind.HOST, str(name), place)
     if _mapping(security.get("windowsOptions")).get("hostProcess"):
         yield Use(Kind.HOST, "hostProcess", f"{path}.windowsOptions.hostProcess")
 

@@ -82,6 +82,16 @@ HOST = {
     "containers[0].ports[1].hostPort": container(
         ports=[{"containerPort": 1}, {"containerPort": 2, "hostPort": 8080}]
     ),
+    "containers[0].securityContext.procMount": container(securityContext={"procMount": "Unmasked"}),
+    "containers[0].securityContext.capabilities.add[2]": container(
+        securityContext={"capabilities": {"add": ["IPC_LOCK", "CAP_CHOWN", "SYS_ADMIN"]}}
+    ),
+    "initContainers[0].securityContext.capabilities.add[0]": {
+        **container(),
+        "initContainers": [
+            {"name": "x", "image": "i", "securityContext": {"capabilities": {"add": ["ALL"]}}}
+        ],
+    },
     "securityContext.windowsOptions.hostProcess": {
         **container(),
         "securityContext": {"windowsOptions": {"hostProcess": True}},
