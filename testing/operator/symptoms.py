@@ -14,6 +14,7 @@ from tfparallel import models
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import observation, waits
+from tfparallel_operator.core.life import obstacles
 from tfparallel_operator.engine.write import refusals
 from tfparallel_trainer.contract import progress
 
@@ -46,6 +47,11 @@ NO_CONFIG_MAP = 'MountVolume.SetUp failed for volume "source" : configmap "digit
 NO_QUOTA = (
     'pods "digits-worker-0" is forbidden: exceeded quota: team, requested: pods=1, used: pods=2,'
     " limited: pods=2"
+)
+DEAD_WEBHOOK = (
+    'Internal error occurred: failed calling webhook "pods.example.com": failed to call webhook:'
+    ' Post "https://127.0.0.1:9/mutate?timeout=10s": dial tcp 127.0.0.1:9: connect: connection'
+    " refused"
 )
 NO_QUEUE_QUOTA = (
     "couldn't assign flavors to pod set worker: insufficient unused quota for cpu in flavor"
@@ -194,13 +200,52 @@ def waits_for_untrusted_image() -> findings.Facts:
     return explained(seen, "digits-worker-0", events)
 
 
-def refused() -> findings.Facts:
-    """A quota has no room for a pod."""
+def refused(
+    words: str = NO_QUOTA, reason: names.Reason = names.Reason.QUOTA_EXCEEDED
+) -> findings.Facts:
+    """A quota has no room for a pod, or the cluster refuses one for another reason."""
+    return keeps_from_pods(observation.Refusal(reason, words, final=False))
+
+
+def keeps_from_pods(refusal: observation.Refusal) -> findings.Facts:
+    """Something keeps the job from getting pods."""
     seen = world()
-    refusal = observation.Refusal(names.Reason.QUOTA_EXCEEDED, NO_QUOTA, final=False)
     seen.step(refusal=refusal)
     seen.advance(180)
     return facts(seen)
+
+
+def names_are_taken(*holders: obstacles.Holder) -> findings.Facts:
+    """Other objects have names that the job needs."""
+    return keeps_from_pods(obstacles.explain(holders, builders.START))
+
+
+def kept_by_finalizer() -> findings.Facts:
+    """A worker failed, and a finalizer of others keeps its pod."""
+    seen = running()
+    seen.exit("digits-worker-0", 75)
+    seen.advance(60)
+    seen.step()
+    finalizers = ("example.com/flush-logs",)
+    seen.update("digits-worker-0", deleting=True, delete_by=seen.now, finalizers=finalizers)
+    seen.step()
+    seen.advance(180)
+    return facts(seen)
+
+
+def cannot_have_a_status() -> findings.Facts:
+    """The API server refuses the status of the job, which the operator says by Events."""
+    seen = builders.World(world().job.model_copy(update={"status": job_status.JobStatus()}))
+    seen.advance(180)
+    words = "the API server refuses the job's status: a name begins with a letter"
+    event = models.Event(
+        object="tfparalleljob/digits",
+        type="Warning",
+        reason=names.Reason.STATUS_REFUSED,
+        message=words,
+        time=seen.now,
+    )
+    return facts(seen, events=[event])
 
 
 def queued(
@@ -424,6 +469,25 @@ SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "missing image": lambda: waiting_worker(NO_IMAGE, "node-1"),
     "missing ConfigMap": waits_for_config_map,
     "quota": refused,
+    "dead webhook": lambda: refused(DEAD_WEBHOOK, names.Reason.SERVER_UNAVAILABLE),
+    "names of others": lambda: names_are_taken(
+        obstacles.Holder("service/digits", obstacles.Whose.OTHER),
+        obstacles.Holder("configmap/digits-tfparallel", obstacles.Whose.OTHER),
+    ),
+    "pod of an earlier job": lambda: names_are_taken(
+        obstacles.Holder("pod/digits-chief-0", obstacles.Whose.EARLIER, deleting=True)
+    ),
+    "pod on a lost node": lambda: names_are_taken(
+        obstacles.Holder(
+            "pod/digits-chief-0",
+            obstacles.Whose.EARLIER,
+            deleting=True,
+            delete_by=builders.START - obstacles.STUCK_AFTER,
+            node="node-1",
+        )
+    ),
+    "finalizer": kept_by_finalizer,
+    "status refused": cannot_have_a_status,
     "no Kueue": lambda: not_installed(
         {
             "apiVersion": "kueue.x-k8s.io/v1beta2",

@@ -28,6 +28,24 @@ KINDS = {
     "missing image": ("Pending", "ImagePullBackOff", "Push the image"),
     "missing ConfigMap": ("Pending", 'configmap "digits" not found', "kubectl create configmap"),
     "quota": ("Refused", "exceeded quota: team", "kubectl describe quota team"),
+    "dead webhook": ("Refused", 'failed calling webhook "pods', "repair webhook pods.example.com"),
+    "names of others": (
+        "Refused",
+        "names that it needs: configmap/digits-tfparallel service/digits",
+        "`kubectl delete configmap/digits-tfparallel service/digits`",
+    ),
+    "pod of an earlier job": ("Refused", "pod/digits-chief-0 of an earlier job", "Wait: the job"),
+    "pod on a lost node": (
+        "Refused",
+        "node node-1 has not ended pod/digits-chief-0",
+        "`kubectl delete node node-1`",
+    ),
+    "finalizer": (
+        "Refused",
+        "finalizer example.com/flush-logs keeps pod/digits-worker-0",
+        "`kubectl edit pod/digits-worker-0`",
+    ),
+    "status refused": ("Refused", "a name begins with a letter", "tfparallel delete digits"),
     "no Kueue": ("Refused", "does not know Workloads", "Install Kueue"),
     "no gang scheduler": ("Refused", "does not know PodGroups", "Install the gang scheduler"),
     "queue": ("Queued", "queue research", "Wait until other jobs of the queue end"),
@@ -87,7 +105,10 @@ _LEAD = re.compile(
 )
 
 
-@pytest.mark.parametrize("symptom", [s for s in KINDS if KINDS[s][0] in KINDS_OF_TROUBLE])
+@pytest.mark.parametrize(
+    "symptom",
+    [s for s in KINDS if KINDS[s][0] in KINDS_OF_TROUBLE and s != "status refused"],
+)
 def test_a_condition_says_what_why_says(symptom: str) -> None:
     facts = symptoms.SYMPTOMS[symptom]()
     diagnosis = rules.diagnose(facts)

@@ -217,6 +217,8 @@ def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
         names.Reason.GANG_SCHEDULER_NOT_INSTALLED,
         names.Reason.KUEUE_NOT_INSTALLED,
         names.Reason.NAME_CONFLICT,
+        names.Reason.NAME_HELD,
+        names.Reason.DELETION_STUCK,
     }
 
 

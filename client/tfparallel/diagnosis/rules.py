@@ -46,7 +46,6 @@ def _remedy_of_failure(facts: findings.Facts, condition: job_status.Condition, r
     if condition.reason in (
         names.Reason.INVALID_SPEC,
         names.Reason.INVALID_TEMPLATE,
-        names.Reason.NAME_CONFLICT,
     ):
         return "Correct the job and apply it again: the operator then starts it."
     remedy = remedy or _remedy_of_exit(condition.message) or "Correct what its last lines say."

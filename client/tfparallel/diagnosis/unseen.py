@@ -1,10 +1,14 @@
 """A job that no operator has looked at. Pure."""
 
 import datetime
+from collections.abc import Iterator
 
 from tfparallel.cluster import answers
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import names
+from tfparallel_operator.core import remedies
+
+_REFUSED = names.Reason.STATUS_REFUSED
 
 UNSEEN_AFTER = datetime.timedelta(seconds=10)
 """How long an operator that runs may take to look at a new job."""
@@ -25,6 +29,16 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
     if facts.now - job.created < UNSEEN_AFTER:
         sentence = f"{job.name} was created {age} ago, and the operator has not looked at it yet"
         return findings.Diagnosis(findings.Kind.UNSEEN, sentence, "Wait a moment.")
+    refused = next((one for one in reversed(facts.events) if one.reason == _REFUSED), None)
+    if refused is not None:
+        remedy = f"Delete it: `tfparallel delete {job.name}`. Then apply it again, corrected."
+        return findings.Diagnosis(
+            findings.Kind.REFUSED,
+            f"{job.name} cannot have a status: {remedies.shorten(refused.message)}",
+            remedy,
+            tuple(_describe_events(facts)),
+            _REFUSED,
+        )
     reason, remedy = _missing_operator(facts)
     evidence = tuple(
         findings.Evidence(
@@ -36,6 +50,14 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
     )
     sentence = f"No operator has looked at {job.name} in {age}: {reason}"
     return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy, evidence)
+
+
+def _describe_events(facts: findings.Facts) -> Iterator[findings.Evidence]:
+    """Yield what the operator could say of the job by Events alone."""
+    for event in facts.events:
+        if event.reason != _REFUSED and event.object.startswith(f"{names.SINGULAR}/"):
+            text = f"{event.reason} {facts.age(event.time)} ago: {remedies.shorten(event.message)}"
+            yield findings.Evidence(findings.Source.EVENT, text)
 
 
 def _missing_operator(facts: findings.Facts) -> tuple[str, str]:

@@ -105,8 +105,8 @@ REASONS: Mapping[names.Reason, Explanation] = {
         "The API server is busy, and said when to try again.", "Wait."
     ),
     names.Reason.SERVER_UNAVAILABLE: _warning(
-        "The API server fails or does not answer when it is to create an object of the job, often"
-        " because a webhook does not answer it. The message is the server's.",
+        "The API server fails when it is to create an object of the job. Often a webhook does not"
+        " answer it. The message is the server's.",
         "Have an administrator repair what the message names: the operator tries again by itself.",
     ),
     names.Reason.ADMISSION_DENIED: _warning(
@@ -172,6 +172,11 @@ REASONS: Mapping[names.Reason, Explanation] = {
         "The API server accepted the manifest, and the operator cannot use it.",
         "Correct the field that the message names.",
     ),
+    names.Reason.STATUS_REFUSED: _warning(
+        "The API server refuses the job's status, because the job breaks a rule that its definition"
+        " has got since. What the status should say is in Events.",
+        "Delete the job, and apply it again with what the message asks for.",
+    ),
     names.Reason.SPEC_CORRECTED: Explanation("The operator can use the manifest again."),
     names.Reason.INVALID_TEMPLATE: _warning(
         "The API server refused a pod of the template. The message is its own. The job fails,"
@@ -179,9 +184,18 @@ REASONS: Mapping[names.Reason, Explanation] = {
         "Correct the field of the template that the message names.",
     ),
     names.Reason.NAME_CONFLICT: _warning(
-        "Another object has the name of a pod, Service, ConfigMap or claim that the job needs. If"
-        " that object is about to be deleted, or is a claim or a pod of a TFJob, the job waits.",
-        "Delete or rename that object, or give the job another name.",
+        "Objects that are not the job's own have names that it needs. The message lists them. The"
+        " job waits.",
+        "Delete these objects with the command in the message, or give the job another name.",
+    ),
+    names.Reason.NAME_HELD: Explanation(
+        "An object of an earlier job of this name, or of an earlier attempt, is not gone yet. The"
+        " job waits."
+    ),
+    names.Reason.DELETION_STUCK: _warning(
+        "An object that is being deleted stays, because of a finalizer, or because its node does"
+        " not end it. The job waits for its name.",
+        "Follow the message: it names the finalizer or the node.",
     ),
     names.Reason.CHECKPOINT_CONFIGURED: Explanation(
         "The job sets `spec.trainer.checkpoint`.", event=""

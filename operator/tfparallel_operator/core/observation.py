@@ -67,6 +67,8 @@ class Pod:
     exit: Exit | None = None
     lingers: bool = False
     """Whether the pod has ended but a sidecar still runs and holds the pod's resources."""
+    finalizers: tuple[str, ...] = ()
+    """Who has to let a pod go that is being deleted: nothing else ends it."""
     waiting: str = ""
     """Why it is pending, in the words of the scheduler, the kubelet, an Event or its claim."""
 

@@ -223,6 +223,25 @@ _ROWS = {
         "Have an administrator repair webhook {name}, or delete its configuration: `kubectl get"
         " mutatingwebhookconfigurations,validatingwebhookconfigurations` lists them."
     ),
+    r"not the job's own have names that it needs: (?P<names>[\w/ -]+)": (
+        "Delete them: `kubectl delete {names}`. Or give the job another name."
+    ),
+    r"objects of the TFJob of this name have names": (
+        "Delete the TFJob of the job's name: `kubectl delete tfjob`."
+    ),
+    r"so that the operator does not follow them: (?P<names>[\w/ -]+)": (
+        "Set the label back, or delete them: `kubectl delete {names}`. A mutating policy may have"
+        " changed them."
+    ),
+    r"finalizer (?P<name>[\w./,-]+) keeps (?P<object>[\w./-]+)": (
+        "Have the controller of finalizer {name} remove it. If that controller is gone, remove the"
+        " finalizer: `kubectl edit {object}`."
+    ),
+    r"node (?P<name>[\w.-]+) has not ended": (
+        "Repair node {name}, or delete it: `kubectl delete node {name}`. The operator forces"
+        " pods of dead nodes alone."
+    ),
+    r"(?:is|are) not gone yet": ("Wait: the job goes on once the names are free."),
     rf"what the cluster adds {_MORE} makes the pod invalid": (
         "Set resources of the role, or have the LimitRange or webhook corrected:"
         " `kubectl describe limitrange` shows defaults."

@@ -43,7 +43,7 @@ async def test_the_pods_of_a_tfjob_of_the_name_are_waited_for() -> None:
         assert world.status["state"] == "Pending"
         [refused] = [one for one in world.status["conditions"] if one["type"] == "CreationRefused"]
         assert refused["reason"] == names.Reason.NAME_CONFLICT
-        assert "delete the TFJob" in refused["message"]
+        assert "Delete the TFJob" in refused["message"]
         world.api._objects[CHIEF]["metadata"]["deletionTimestamp"] = world.clock.utc().isoformat()
         world.api.touch(CHIEF)
         await world.engine.settle(seconds=10)

@@ -61,7 +61,8 @@ async def test_a_job_of_and_against_the_schema_meets_no_bug(
     job: harness.Body, source: random.Random
 ) -> None:
     """The API server's own checks are left out: a stored job may be of another schema."""
-    roles = job.get("spec", {}).get("tfReplicaSpecs")
+    spec = job.get("spec")
+    roles = spec.get("tfReplicaSpecs") if isinstance(spec, dict) else None
     for role in roles.values() if isinstance(roles, dict) else ():
         if isinstance(role, dict):
             role["template"] = hostile.Generator(source).template()

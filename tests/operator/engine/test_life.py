@@ -114,11 +114,12 @@ async def test_a_service_of_that_name_which_is_not_ours_is_a_condition(
     place.kubectl("create", "service", "clusterip", "digits", "--tcp=80")
     async with place.operator():
         await place.create_job()
-        await place.until_state("Failed")
-        failed = await place.condition("Failed")
-        assert failed["reason"] == names.Reason.NAME_CONFLICT
-        assert "Service digits exists and does not belong to this job" in failed["message"]
+        refused = await place.until_refused(names.Reason.NAME_CONFLICT)
+        assert "`kubectl delete service/digits`" in refused["message"]
         assert await place.pods() == {}
+        place.kubectl("delete", "service", "digits")
+        await place.until_pods(*ALL)
+        await place.until_let_through()
 
 
 async def test_two_namespaces_are_watched_and_no_third(place: harness.Place, cluster: Any) -> None:

@@ -6,17 +6,22 @@ of the job's own keep the admission. An eviction counts as a disruption: the clu
 """
 
 import datetime
-import re
 
-from tfparallel_operator.api import job_status, names, policies, types
-from tfparallel_operator.core import context, decision, observation, remedies
-from tfparallel_operator.core.life import counts, deadlines, ending, restarts, spec_validity
+from tfparallel_operator.api import job_status, names, policies
+from tfparallel_operator.core import context, decision, remedies
+from tfparallel_operator.core.life import (
+    counts,
+    deadlines,
+    ending,
+    obstacles,
+    restarts,
+    spec_validity,
+)
 from tfparallel_operator.core.queue import gang, kueue, workload
 from tfparallel_operator.core.status import conditions
 
 _ADMITTED = names.Condition.ADMITTED
 _REFUSED = names.Condition.CREATION_REFUSED
-_FAILS = names.Reason.SERVER_UNAVAILABLE
 
 _OVER_WHILE_WAITING = (
     names.Condition.RUNNING,
@@ -86,36 +91,13 @@ def refuse_new_pods(
 
 
 def wait_for_creation(context: context.DecisionContext) -> decision.Decision | None:
-    """Say why pods cannot be created now; they are tried again, and nothing else changes.
-
-    The status says it once: the sentences of a quota differ from pod to pod in numbers alone.
-    """
+    """Say why pods cannot be created now; they are tried again, and nothing else changes."""
     refusal, status = context.refusal, context.status
     if refusal is None:
         return None
     wake_at = deadlines.active(context.job, status)
-    message = describe(refusal)
-    before = conditions.find_true(status, _REFUSED)
-    if before is not None and before.reason == refusal.reason:
-        name = context.job.metadata.name
-        if _without_numbers(name, before.message) == _without_numbers(name, message):
-            return decision.Decision(status, wake_at=wake_at)
-    status = context.stamp.set(status, _REFUSED, True, refusal.reason, message)
-    return decision.Decision(status, (decision.warning(refusal.reason, message),), wake_at=wake_at)
-
-
-def describe(refusal: observation.Refusal) -> str:
-    """Return what keeps a job from objects as the sentence and the remedy of a condition."""
-    what = ", ".join(refusal.objects) or "pods"
-    verb = "fails to create" if refusal.reason is _FAILS else "refuses to create"
-    message = f"the API server {verb} {what}, trying again: {refusal.message}"
-    return remedies.append(message, remedies.find(refusal.message))
-
-
-def _without_numbers(job: str, message: str) -> str:
-    """Return a sentence without what differs from pod to pod, and from try to try."""
-    pod = rf"{re.escape(job)}-(?:{'|'.join(role.label for role in types.Role)})-\d+"
-    return re.sub(r"\d+", "#", re.sub(pod, "POD", message))
+    status, events = obstacles.refuse(context, status, refusal)
+    return decision.Decision(status, events, wake_at=wake_at)
 
 
 def fail_if_too_large(context: context.DecisionContext) -> decision.Decision | None:

@@ -59,9 +59,14 @@ def force_deletions(
 
     On a node without a network such a pod may still run and write. The shipped trainer fences
     itself: who writes checkpoints holds its attempt, and gives way to a newer one. No one fences a
-    person's own command, so the Event of the deletion warns.
+    person's own command, so the Event of the deletion warns. Force does not end what a finalizer
+    keeps.
     """
-    due = [(pod, pod.delete_by + PATIENCE) for pod in pods if pod.delete_by is not None]
+    due = [
+        (pod, pod.delete_by + PATIENCE)
+        for pod in pods
+        if pod.delete_by is not None and not pod.finalizers
+    ]
     overdue = (pod for pod, at in due if at <= now)
     look_again_at = min((at if at > now else now + RETRY for _, at in due), default=None)
     forced = (decision.Deletion(pod.name, pod.uid, force_from=pod.node) for pod in overdue)

@@ -10,6 +10,7 @@ from tfparallel_operator.core.life import (
     counts,
     deadlines,
     ending,
+    obstacles,
     pace,
     recovery,
     restarts,
@@ -144,6 +145,10 @@ def _go_on(context: context.DecisionContext, course: recovery.Course) -> decisio
         status, restricted = admission.refuse_new_pods(context, status)
         wake_at = deadlines.earliest(wake_at, context.now + admission.LOOK_FOR_PERMISSION)
     news = (decision.normal(reason, message),) if runs and not was_running else ()
+    stuck, stuck_from = obstacles.find_stuck(view.stale, context.now)
+    if stuck is not None:
+        status, warnings = obstacles.refuse(context, status, stuck)
+        news = (*news, *warnings)
     group = gang.steps(context, view, status.attempt)
     return decision.Decision(
         status,
@@ -155,7 +160,7 @@ def _go_on(context: context.DecisionContext, course: recovery.Course) -> decisio
         ),
         changes=(*group.changes, *kueue.progress(context, view)),
         creations=_creations(context, status, view, group),
-        wake_at=deadlines.earliest(wake_at, restarts.pauses_until(status, context.now)),
+        wake_at=deadlines.earliest(wake_at, stuck_from, restarts.pauses_until(status, context.now)),
     )
 
 

@@ -86,6 +86,8 @@ class Informer(Generic[T]):
         self._records: dict[tuple[str, str], _Record[T]] = {}
         # The API server stores any uid in an owner reference, also that of another namespace's job.
         self._by_owner: dict[records.Owner, dict[tuple[str, str], T]] = {}
+        self._owners: dict[tuple[str, str], set[records.Owner]] = {}
+        """Those of each namespace and name: a job that is gone, and the one that is there now."""
         scopes: tuple[str | None, ...] = namespaces or (None,)
         self._streams = {scope: Stream(api, resource, scope, self, rewound) for scope in scopes}
 
@@ -123,6 +125,15 @@ class Informer(Generic[T]):
         """Return the values that belong to a job: of its namespace, its name and its uid."""
         return tuple(self._by_owner.get(owner, {}).values())
 
+    def of_others(self, key: tuple[str, str], uid: str) -> tuple[T, ...]:
+        """Return the values that belong to jobs of a namespace and name, but not to this uid's."""
+        owners = self._owners.get(key, ())
+        return tuple(value for one in owners if one.uid != uid for value in self.of(one))
+
+    def owners(self) -> tuple[tuple[str, str], ...]:
+        """Return namespace and name of every job that something belongs to."""
+        return tuple(self._owners)
+
     def learn(self, item: Mapping[str, Any]) -> None:
         """Take in the answer to a write, unless the watch has come past it already."""
         scope = item["metadata"]["namespace"]
@@ -155,6 +166,7 @@ class Informer(Generic[T]):
             self.drop(key)
         self._records[key] = _Record(owner, version, value)
         self._by_owner.setdefault(owner, {})[key] = value
+        self._owners.setdefault((owner.namespace, owner.name), set()).add(owner)
         self._changed(owner)
 
     def drop(self, key: tuple[str, str]) -> None:
@@ -166,7 +178,14 @@ class Informer(Generic[T]):
         del siblings[key]
         if not siblings:
             del self._by_owner[record.owner]
+            self._forget(record.owner)
         self._changed(record.owner)
+
+    def _forget(self, owner: records.Owner) -> None:
+        name = owner.namespace, owner.name
+        self._owners[name].discard(owner)
+        if not self._owners[name]:
+            del self._owners[name]
 
     def read(self, item: Mapping[str, Any]) -> Entry[T]:
         """Return what is known of an object."""

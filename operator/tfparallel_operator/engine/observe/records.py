@@ -16,6 +16,9 @@ _DISRUPTION = "DisruptionTarget"
 """Condition of a pod that the cluster is about to take, or has taken."""
 
 
+_OF_KUBERNETES = frozenset({"foregroundDeletion", "orphan", "kubernetes.io/pvc-protection"})
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Owner:
     """The job that an object belongs to."""
@@ -55,6 +58,17 @@ def deleting(item: Raw) -> bool:
     return bool(item["metadata"].get("deletionTimestamp"))
 
 
+def finalizers(item: Raw) -> tuple[str, ...]:
+    """Return the finalizers of an object but Kubernetes' own, which it removes by itself."""
+    every = item["metadata"].get("finalizers") or ()
+    return tuple(each for each in every if each not in _OF_KUBERNETES)
+
+
+def delete_by(item: Raw) -> datetime.datetime | None:
+    """Return when the grace of an object that is being deleted ends."""
+    return _time(item["metadata"].get("deletionTimestamp"))
+
+
 def ready(node: Raw) -> bool:
     """Whether a node's kubelet says that it is ready."""
     conditions = (node.get("status") or {}).get("conditions") or ()
@@ -86,13 +100,14 @@ def pod(item: Raw) -> observation.Pod | None:
         replica_attempt=replica_attempt,
         phase=_phase(status, state, ended),
         deleting=deleting(item),
-        delete_by=_time(metadata.get("deletionTimestamp")),
+        delete_by=delete_by(item),
         node=(item.get("spec") or {}).get("nodeName", ""),
         disrupted=bool(target),
         reason=said.get("reason", ""),
         message=said.get("message", ""),
         exit=ended,
         lingers=ended is not None and _runs(status),
+        finalizers=finalizers(item) if deleting(item) else (),
         waiting="" if ended else _waiting(status),
     )
 

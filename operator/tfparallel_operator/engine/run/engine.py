@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
@@ -184,7 +185,9 @@ class Engine:
             check,
         )
         workers = reconcile.Workers(engine)
-        self._queue.open(self.jobs.keys())
+        # Jobs that are gone may have left pods behind.
+        keys = {*self.jobs.keys(), *itertools.starmap(queue.Key, self._children.pods.owners())}
+        self._queue.open(keys)
         async with asyncio.TaskGroup() as group:
             for number in range(self.settings.workers):
                 spawn(group, f"worker {number}", workers.run())

@@ -15,7 +15,7 @@ from typing import Any
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decide, decision, layout, observation
-from tfparallel_operator.core.life import spec_validity
+from tfparallel_operator.core.life import cleanup, spec_validity
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine.observe import (
     flavors,
@@ -47,8 +47,8 @@ LARGE_JOB = 200
 _MAY_PASS = names.Reason.SERVER_UNAVAILABLE
 """What one failure of the API server is no news of: it is said if the next try fails, too."""
 
-BLOCKED_SECONDS = 2.0
-"""When to look again at a name that is still taken; its deletion is watched besides."""
+BLOCKED_SECONDS = 10.0
+"""Longest pause before a name that is still taken is looked at again; its deletion is watched."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,7 +93,9 @@ class Reconciler:
             self._specs.forget(key)
             self._restrictions.forget(key)
             self._waits.forget(key)
+            await self._force_left_over(key, body, uid="")
             return apply.DONE  # The garbage collector deletes its children.
+        await self._force_left_over(key, body, body["metadata"]["uid"])
         try:
             return await self._carry_out(body)
         except errors.Conflict:
@@ -107,6 +109,25 @@ class Reconciler:
         except errors.Refused as error:
             await self._report(self._jobs.get(key) or body, error)
             raise
+
+    async def _force_left_over(self, key: queue.Key, body: jobs.Body | None, uid: str) -> None:
+        """Delete by force the pods that deleted jobs of a name have left on dead nodes.
+
+        The garbage collector only asks the node to end them.
+
+        Args:
+            key: the name.
+            body: the job that has it; None: there is none.
+            uid: of the job whose pods are not meant; empty: it is being deleted.
+        """
+        pods = self._children.pods.of_others(key, uid)
+        deletions, look_again_at = cleanup.force_deletions(pods, self._clock())
+        if look_again_at is not None:
+            self._timers.set(key, look_again_at)
+        try:
+            await self._applier.delete(key.namespace, deletions, body)
+        except errors.ApiError as error:
+            _LOG.warning("pods of a deleted job: %s; again in %s", error, cleanup.RETRY)
 
     async def _carry_out(self, body: jobs.Body) -> apply.Outcome:
         key = jobs.key_of(body)
@@ -126,6 +147,10 @@ class Reconciler:
         decided = await self._decide(newest, refusal, admission, words)
         if conditions.finished(decided.status):
             return await self._apply(newest, decided)
+        if outcome.is_blocked:  # When it is gone, the watch says so.
+            self._timers.after(key, self._refusals.failed(key, BLOCKED_SECONDS))
+            await self._apply(newest, decided)
+            return outcome
         is_persistent = key in self._pauses or refusal.reason is not _MAY_PASS
         self._postpone(newest, refusal, outcome.retry_after)
         if is_persistent:
@@ -329,10 +354,7 @@ class Workers:
             return metrics.Outcome.BUG
         if outcome.refusal is not None:
             _LOG.info("refused for now: %s", outcome.refusal.message)
-            return metrics.Outcome.REFUSED
-        if outcome.blocked:
-            _LOG.info("waiting: %s", outcome.blocked)
-            self._timers.after(key, BLOCKED_SECONDS)
-            return metrics.Outcome.BLOCKED
+            blocked = metrics.Outcome.BLOCKED
+            return blocked if outcome.is_blocked else metrics.Outcome.REFUSED
         self._backoff.succeeded(key)
         return metrics.Outcome.STARTED if outcome.started else metrics.Outcome.DONE

@@ -3,13 +3,16 @@
 import asyncio
 import collections
 import dataclasses
+import functools
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision, observation
+from tfparallel_operator.core.life import obstacles
 from tfparallel_operator.engine.observe import jobs, records
 from tfparallel_operator.engine.write import context, merge, priorities, recorder, refusals
 
@@ -19,6 +22,9 @@ T = TypeVar("T")
 
 MAX_WRITES = 16
 """Writes for one job at the same time."""
+
+MAX_PROBES = 64
+"""Names that are looked up at once, when one is taken."""
 
 _MAY_STILL_WRITE = (
     ". If the node has lost its network alone, the command may still run and write files: make it"
@@ -49,10 +55,16 @@ class Outcome:
     """Why the API server refused a create; those after it were not tried."""
     retry_after: float | None = None
     """Seconds after which the API server wants to be asked again."""
-    blocked: str = ""
-    """Which name still belongs to an object that is being deleted; empty: none."""
+    holders: tuple[obstacles.Holder, ...] = ()
+    """Objects that have names which the job needs."""
     started: bool = False
     """Whether all was created, and the status is left to the next look."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the job waits for an object that is being deleted."""
+        passes = (names.Reason.NAME_HELD, names.Reason.DELETION_STUCK)
+        return self.refusal is not None and self.refusal.reason in passes
 
 
 DONE = Outcome()
@@ -80,19 +92,25 @@ class Applier:
             self._check_newest(body)
             try:
                 outcome = await self._create(decided.creations)
+            except errors.Conflict:
+                raise
             except errors.ApiError:
                 await self._write_status(body, decided)  # Its deadlines count from now on.
                 raise
             if outcome == DONE:
                 return STARTED
-        written = await self._write_status(body, decided)
+        try:
+            written = await self._write_status(body, decided)
+        except (errors.Invalid, errors.Refused) as error:
+            await self._say_without_status(body, decided, error)
+            raise
         if written is not None:
             for event in decided.events:
                 await self._events.record(written, event)
         for event in decided.notices:
             if await self._events.record(written or body, event):
                 _LOG.warning("%s", event.message)
-        await self._delete(body, decided.deletions)
+        await self.delete(body["metadata"]["namespace"], decided.deletions, body)
         await self._change(body, decided.changes)
         if not decided.starts:
             outcome = await self._create(decided.creations)
@@ -124,34 +142,74 @@ class Applier:
         _LOG.info("%s, %s ready", new.get("state"), new.get("ready") or "0")
         return answer
 
-    async def _delete(self, body: jobs.Body, deletions: Sequence[decision.Deletion]) -> None:
-        namespace = body["metadata"]["namespace"]
+    async def _say_without_status(
+        self, body: jobs.Body, decided: decision.Decision, error: errors.ApiError
+    ) -> None:
+        """Say by Events what a status should say that the API server does not take."""
+        for event in decided.events:
+            await self._events.record(body, event)
+        if isinstance(error, errors.Invalid):
+            message = (
+                f"the API server refuses the job's status: {error}. Delete the job, and apply it"
+                " again with what the message asks for"
+            )
+            event = decision.warning(names.Reason.STATUS_REFUSED, message)
+            await self._events.record(body, event)
 
-        async def delete(deletion: decision.Deletion) -> Outcome:
-            force = deletion.force_from is not None
-            if deletion.force_from and await self._lives(deletion.force_from):
-                _LOG.warning(
-                    "pod %s: its node %s is ready and does not end it",
-                    deletion.name,
-                    deletion.force_from,
-                )
-                return DONE
-            name, uid = deletion.name, deletion.uid
-            resource = self._children.served(resources.BY_TYPE[deletion.type])
-            self._may_write()
-            try:
-                await self._api.delete(resource, namespace, name, uid, force=force)
-            except (errors.NotFound, errors.Conflict):
-                return DONE  # It is gone, or another pod has the name by now.
-            if force:
-                message = f"{name} was deleted by force: its node did not end it"
-                if "trainer" not in (body.get("spec") or {}):
-                    message = f"{message}{_MAY_STILL_WRITE}"
-                reason = names.Reason.POD_FORCED
-                await self._events.record(body, decision.warning(reason, message))
-            return DONE
+    async def delete(
+        self,
+        namespace: str,
+        deletions: Sequence[decision.Deletion],
+        body: jobs.Body | None,
+    ) -> None:
+        """Delete objects of a job.
 
+        Args:
+            namespace: theirs.
+            deletions: of these objects.
+            body: the job that has their job's name now; None: there is none.
+
+        Raises:
+            errors.ApiError: one of them was not deleted.
+        """
+        delete = functools.partial(self._delete_one, namespace, body)
         _worst(await _at_once(delete, deletions))
+
+    async def _delete_one(
+        self, namespace: str, body: jobs.Body | None, deletion: decision.Deletion
+    ) -> Outcome:
+        force = deletion.force_from is not None
+        if deletion.force_from and await self._lives(deletion.force_from):
+            _LOG.warning(
+                "pod %s: its node %s is ready and does not end it",
+                deletion.name,
+                deletion.force_from,
+            )
+            return DONE
+        name, uid = deletion.name, deletion.uid
+        resource = self._children.served(resources.BY_TYPE[deletion.type])
+        self._may_write()
+        try:
+            await self._api.delete(resource, namespace, name, uid, force=force)
+        except (errors.NotFound, errors.Conflict):
+            return DONE  # It is gone, or another pod has the name by now.
+        if force and await self._is_gone(resource.path(namespace, name), uid):
+            message = f"{name} was deleted by force: its node did not end it"
+            _LOG.warning("pod %s", message)
+            if body is None:  # An Event needs a job.
+                return DONE
+            if "trainer" not in (body.get("spec") or {}):
+                message = f"{message}{_MAY_STILL_WRITE}"
+            reason = names.Reason.POD_FORCED
+            await self._events.record(body, decision.warning(reason, message))
+        return DONE
+
+    async def _is_gone(self, path: str, uid: str) -> bool:
+        """Whether an object is gone: a finalizer keeps it also when it is deleted by force."""
+        try:
+            return bool((await self._api.get(path))["metadata"]["uid"] != uid)
+        except errors.NotFound:
+            return True
 
     async def _change(self, body: jobs.Body, changes: Sequence[decision.Change]) -> None:
         for change in changes:
@@ -174,11 +232,41 @@ class Applier:
         return records.ready(manifest)
 
     async def _create(self, manifests: Sequence[decision.Manifest]) -> Outcome:
-        for wave in _waves(manifests):
-            outcome = _worst(await _at_once(self._create_one, wave))
+        waves = _waves(manifests)
+        for number, wave in enumerate(waves):
+            outcomes = await _at_once(self._create_one, wave)
+            outcome = _worst(outcomes)
+            if outcome.holders:
+                return await self._name_holders(outcome, itertools.chain(*waves[number:]))
             if outcome != DONE:
                 return outcome
         return DONE
+
+    async def _name_holders(
+        self, first: Outcome, manifests: Iterable[decision.Manifest]
+    ) -> Outcome:
+        """Say which objects have the names that a job needs next."""
+        now = self._engine.clock()
+        refusal = obstacles.explain(first.holders, now)
+        if refusal.reason is names.Reason.NAME_CONFLICT:
+            probed = list(itertools.islice(manifests, MAX_PROBES))
+            outcomes = await _at_once(self._probe, probed, on_all=True)
+            holders = [
+                holder
+                for outcome in outcomes
+                if isinstance(outcome, Outcome)
+                for holder in outcome.holders
+            ]
+            refusal = obstacles.explain(holders or first.holders, now)
+        return Outcome(refusal)
+
+    async def _probe(self, manifest: decision.Manifest) -> Outcome:
+        """Look whether an object has a name that the job needs; create nothing."""
+        resource = resources.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
+        try:
+            return await self._find_holder(self._children.served(resource), manifest)
+        except errors.NotFound:
+            return DONE
 
     async def _create_one(self, manifest: decision.Manifest) -> Outcome:
         resource = resources.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
@@ -192,7 +280,7 @@ class Applier:
             is_brief = resource in _KNOWN_BY_METADATA
             created = await self._api.create(served, namespace, manifest, metadata_only=is_brief)
         except errors.AlreadyExists:
-            return await self._adopt(served, manifest)
+            return await self._find_holder(served, manifest)
         except errors.Invalid as error:
             if resource == resources.WORKLOADS:  # Its labels may be corrected, unlike a spec.
                 return Outcome(refusals.refused(str(error)), error.retry_after)
@@ -214,33 +302,21 @@ class Applier:
             self._children.learn(resource, answer)
         return DONE
 
-    async def _adopt(self, resource: resources.Resource, manifest: decision.Manifest) -> Outcome:
-        """Take the object that has the name already, if it is the one that the job needs."""
+    async def _find_holder(
+        self, resource: resources.Resource, manifest: decision.Manifest
+    ) -> Outcome:
+        """Take the object that has a name, if it is the one that the job needs; else say whose."""
         metadata = manifest["metadata"]
-        name, kind = metadata["name"], manifest["kind"]
-        existing = await self._api.get(resource.path(metadata["namespace"], name))
-        if records.deleting(existing):
-            return Outcome(blocked=f"{kind} {name} is being deleted")
+        existing = await self._api.get(resource.path(metadata["namespace"], metadata["name"]))
         if resource == resources.CLAIMS:
             return _check_claim(existing, manifest)
-        job, owner = metadata["ownerReferences"][0], records.owner(existing)
-        if records.tfjob(existing) == job["name"]:
-            message = f"{kind} {name} belongs to the TFJob of this name: delete the TFJob"
-            reason = names.Reason.NAME_CONFLICT
-            return Outcome(observation.Refusal(reason, message, final=False))
-        if owner is None or owner.name != job["name"]:
-            message = (
-                f"{kind} {name} exists and does not belong to this job: delete it, or give the "
-                "job another name"
-            )
-            return Outcome(observation.Refusal(names.Reason.NAME_CONFLICT, message))
-        if owner.uid != job["uid"]:
-            return Outcome(blocked=f"{kind} {name} of an earlier job of this name is not gone yet")
+        whose = _find_whose(existing, manifest)
+        if whose is not None:
+            return Outcome(holders=(refusals.hold(existing, manifest, whose),))
+        self._learn(resource, existing)
         if (other := records.installation(existing)) not in ("", records.installation(manifest)):
-            return Outcome(blocked=f"{kind} {name} is of installation {other} of the operator")
-        if not _same_attempt(existing, manifest):
-            return Outcome(blocked=f"{kind} {name} of an earlier attempt is not gone yet")
-        return self._learn(resource, existing)
+            raise errors.Conflict(f"installation {other} of the operator acts on the job")
+        return DONE
 
     async def _delete_job(self, body: jobs.Body) -> None:
         metadata = body["metadata"]
@@ -276,11 +352,11 @@ def _waves(manifests: Sequence[decision.Manifest]) -> list[list[decision.Manifes
 
 
 async def _at_once(
-    do: Callable[[T], Awaitable[Outcome]], items: Sequence[T]
+    do: Callable[[T], Awaitable[Outcome]], items: Sequence[T], *, on_all: bool = False
 ) -> list[Outcome | Exception]:
     """Do something for every item, a bounded number at a time; return what became of each.
 
-    After the first that is not done, nothing more starts.
+    After the first that is not done, nothing more starts, unless it is to be done `on_all`.
     """
     remaining = collections.deque(items)
     outcomes: list[Outcome | Exception] = []
@@ -294,7 +370,7 @@ async def _at_once(
     async def work() -> None:
         while remaining:
             outcomes.append(await attempt(remaining.popleft()))
-            if outcomes[-1] != DONE:
+            if outcomes[-1] != DONE and not on_all:
                 remaining.clear()
 
     async with asyncio.TaskGroup() as group:
@@ -320,20 +396,36 @@ def _rank(outcome: Outcome | Exception) -> int:
         return 3 if isinstance(outcome, errors.ApiError) else 0
     if outcome.refusal is not None:
         return 1 if outcome.refusal.final else 2
-    return 4 if outcome.blocked else 5
+    return 4 if outcome.holders else 5
 
 
 def _check_claim(existing: client.Object, manifest: decision.Manifest) -> Outcome:
     """Take the claim of a name, if this job or an earlier one of its name has made it."""
-    name, labels = manifest["metadata"]["name"], existing["metadata"].get("labels") or {}
+    holder = refusals.hold(existing, manifest, obstacles.Whose.EARLIER)
+    if records.deleting(existing):
+        return Outcome(holders=(holder,))
+    labels = existing["metadata"].get("labels") or {}
     if labels.get(names.LABEL_JOB) != manifest["metadata"]["labels"][names.LABEL_JOB]:
         return Outcome(refusals.foreign_claim(manifest))
     owner = records.owner(existing)
     expected = manifest["metadata"].get("ownerReferences") or ()
-    if owner is not None and owner.uid not in [reference["uid"] for reference in expected]:
-        message = f"PersistentVolumeClaim {name} goes with an earlier job of this name"
-        return Outcome(blocked=message)
-    return DONE
+    is_of_other = owner and owner.uid not in [reference["uid"] for reference in expected]
+    return Outcome(holders=(holder,)) if is_of_other else DONE
+
+
+def _find_whose(existing: client.Object, manifest: decision.Manifest) -> obstacles.Whose | None:
+    """Return whose an object is that has the name of one that a job needs; None: the job's own."""
+    job, owner = manifest["metadata"]["ownerReferences"][0], records.owner(existing)
+    if records.tfjob(existing) == job["name"]:
+        return obstacles.Whose.TFJOB
+    if owner is None or owner.name != job["name"]:
+        return obstacles.Whose.OTHER
+    labels = existing["metadata"].get("labels") or {}
+    if labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY:
+        return obstacles.Whose.UNLABELED
+    if owner.uid != job["uid"] or not _same_attempt(existing, manifest):
+        return obstacles.Whose.EARLIER
+    return obstacles.Whose.EARLIER if records.deleting(existing) else None
 
 
 def _same_attempt(existing: client.Object, manifest: decision.Manifest) -> bool:

@@ -4,8 +4,10 @@ import re
 from typing import Any
 
 from tfparallel_operator.api import names, pods, quantities
-from tfparallel_operator.api_server import errors
+from tfparallel_operator.api_server import client, errors
 from tfparallel_operator.core import decision, observation
+from tfparallel_operator.core.life import obstacles
+from tfparallel_operator.engine.observe import records
 from tfparallel_trainer.contract import documentation
 
 _TOO_MANY = 429
@@ -88,6 +90,20 @@ def unavailable(manifest: decision.Manifest, error: errors.Unavailable) -> obser
     if error.status == _TOO_MANY:
         reason = names.Reason.TOO_MANY_REQUESTS
     return observation.Refusal(reason, str(error), final=False, objects=(_name(manifest),))
+
+
+def hold(
+    existing: client.Object, manifest: decision.Manifest, whose: obstacles.Whose
+) -> obstacles.Holder:
+    """Return what is said of an object that has the name of one that a job needs."""
+    return obstacles.Holder(
+        _name(manifest),
+        whose,
+        records.deleting(existing),
+        records.delete_by(existing),
+        (existing.get("spec") or {}).get("nodeName", ""),
+        records.finalizers(existing),
+    )
 
 
 def _name(manifest: decision.Manifest) -> str:

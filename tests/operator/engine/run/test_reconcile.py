@@ -199,6 +199,12 @@ async def test_a_pod_of_a_node_that_lives_is_left_to_it(world: World) -> None:
     async with world.running(workers=1):
         await _fail_and_keep(world)
         assert "1" in {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.raw_pods}
+        await world.engine.settle(seconds=30)
+        await world.engine.settle(seconds=30)
+        refused = world.condition("CreationRefused")
+        assert refused["reason"] == names.Reason.DELETION_STUCK
+        assert "node n1 has not ended pod/" in refused["message"]
+        assert "`kubectl delete node n1`" in refused["message"]
 
 
 async def _lose_a_node(world: World, ready: str = "Unknown") -> None:
@@ -285,12 +291,62 @@ async def test_a_corrected_template_starts_the_job_after_all(world: World) -> No
 async def test_a_foreign_pod_of_the_name_is_left_alone_and_named(world: World) -> None:
     await _occupy(world.api, None)
     async with world.running():
-        assert world.failed() == (
-            names.Reason.NAME_CONFLICT,
-            "Pod digits-chief-0 exists and does not belong to this job: delete it, or give the job "
-            "another name",
+        refused = world.condition("CreationRefused")
+        assert (refused["status"], refused["reason"]) == ("True", names.Reason.NAME_CONFLICT)
+        assert refused["message"] == (
+            "objects that are not the job's own have names that it needs:"
+            " pod/digits-chief-0. Delete them: `kubectl delete pod/digits-chief-0`. Or give the job"
+            " another name."
         )
         assert "digits-chief-0" in world.pods
+
+
+async def test_what_goes_by_itself_is_no_warning(world: World) -> None:
+    await _occupy(world.api, objects.owner(uid="earlier"))
+    async with world.running():
+        assert world.condition("CreationRefused")["reason"] == names.Reason.NAME_HELD
+        events = world.api.items(resources.EVENTS)
+        [event] = [one for one in events if one["reason"] == names.Reason.NAME_HELD]
+        assert event["type"] == "Normal"
+
+
+async def test_a_pod_that_lost_its_label_is_named(world: World) -> None:
+    world.api.refusal = errors.Refused(QUOTA, status=403)
+    async with world.running(workers=0):
+        world.api.refusal = None
+        [job] = world.api.items(resources.JOBS)
+        pod = objects.pod("digits-chief-0")
+        pod["metadata"]["ownerReferences"] = [objects.owner(uid=job["metadata"]["uid"])]
+        pod["metadata"]["labels"] = objects.labels("chief")
+        pod["metadata"]["labels"][names.LABEL_MANAGED_BY] = "somebody"
+        await world.api.create(resources.PODS, "default", pod)
+        await world.engine.settle()
+        refused = world.condition("CreationRefused")
+        assert refused["reason"] == names.Reason.NAME_CONFLICT
+        assert f"lost the label {names.LABEL_MANAGED_BY}" in refused["message"]
+
+
+async def test_a_pod_that_a_finalizer_keeps_is_not_forced(world: World) -> None:
+    await _lose_a_node(world)
+    async with world.running(workers=0):
+        [pod] = world.raw_pods
+        pod["spec"]["nodeName"] = "n1"
+        ended = {"exitCode": 75, "reason": "Error"}
+        pod["status"] = {"phase": "Failed", **objects.container(terminated=ended)}
+        pod["metadata"]["finalizers"] = ["example.com/flush-logs"]
+        world.api.touch(CHIEF)
+        for _ in range(20):
+            await world.engine.settle(seconds=10)
+        refused = world.condition("CreationRefused")
+        assert refused["reason"] == names.Reason.DELETION_STUCK
+        assert "finalizer example.com/flush-logs keeps pod/digits-chief-0" in refused["message"]
+        assert "`kubectl edit pod/digits-chief-0`" in refused["message"]
+        reasons = [event["reason"] for event in world.api.items(resources.EVENTS)]
+        assert names.Reason.POD_FORCED not in reasons
+        assert reasons.count(names.Reason.DELETION_STUCK) == 1
+        world.api.remove(CHIEF)
+        await world.engine.settle()
+        assert world.condition("CreationRefused")["status"] == "False"
 
 
 async def test_a_pod_of_an_earlier_job_of_the_name_is_waited_for(world: World) -> None:

@@ -58,6 +58,15 @@ class ForbiddingApi(memory_api.MemoryApi):
         raise errors.Refused("pods is forbidden", status=403)
 
 
+class StatuslessApi(memory_api.MemoryApi):
+    """Takes no status of a job."""
+
+    async def patch(self, path: str, change: Mapping[str, Any]) -> client.Object:
+        if path.endswith("/status"):
+            raise errors.Invalid("metadata.name must begin with a letter", status=422)
+        return await super().patch(path, change)
+
+
 class WithoutGangsApi(memory_api.MemoryApi):
     """Knows no PodGroups and no Workloads."""
 
@@ -268,11 +277,20 @@ async def _all_events() -> set[tuple[str, str]]:
     seen += await _all_deadlines()
     seen += await _all_edits()
 
-    world = small_world.World()
-    other = {**objects.pod("digits-chief-0"), "metadata": {"name": "digits-chief-0", "labels": {}}}
-    await world.api.create(resources.PODS, "default", other)
+    foreign = {"name": "digits-chief-0", "labels": {}}
+    earlier = objects.pod()["metadata"] | {"ownerReferences": [objects.owner(uid="earlier")]}
+    stuck = earlier | {"deletionTimestamp": "2026-11-21T10:00:00Z", "finalizers": ["a/b"]}
+    for metadata in (foreign, earlier, stuck):
+        world = small_world.World()
+        other = {**objects.pod(), "metadata": {**metadata, "name": "digits-chief-0"}}
+        await world.api.create(resources.PODS, "default", other)
+        async with world.running(objects.job()):
+            pass
+        seen += world.events()
+
+    world = small_world.World(StatuslessApi())
     async with world.running(objects.job()):
-        pass
+        await world.engine.settle(seconds=2)
     seen += world.events()
     return set(seen)
 
