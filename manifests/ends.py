@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from testing import pages
 from testing.operator import ends as examples
 from tfparallel_operator.api import policies
-from tfparallel_operator.core import ends, remedies
+from tfparallel_operator.core import ends, remedies, signs
 from tfparallel_operator.core.life import failure
 from tfparallel_operator.engine.observe import records
 
@@ -31,29 +31,29 @@ def table() -> str:
     return pages.table((*head, "source"), rows)
 
 
-def _signs(end: ends.End) -> str:
+def _signs(end: signs.End) -> str:
     """Say what of a pod's status a row looks at."""
-    signs = [f"reason {_either(end.reasons)}"] if end.reasons else []
+    parts = [f"reason {_either(end.reasons)}"] if end.reasons else []
     if end.begins:
-        signs.append(f"message {_either(f'{begin.rstrip()} …' for begin in end.begins)}")
+        parts.append(f"message {_either(f'{begin.rstrip()} …' for begin in end.begins)}")
     if end.disrupted is not None:
-        signs.append("`DisruptionTarget`" if end.disrupted else "no `DisruptionTarget`")
+        parts.append("`DisruptionTarget`" if end.disrupted else "no `DisruptionTarget`")
     if end.deleting:
-        signs.append("`deletionTimestamp`")
+        parts.append("`deletionTimestamp`")
     if end.container_reasons:
-        signs.append(f"container: reason {_either(end.container_reasons)}")
+        parts.append(f"container: reason {_either(end.container_reasons)}")
     if end.codes:
-        signs.append(f"exit code {_either(str(int(code)) for code in end.codes)}")
+        parts.append(f"exit code {_either(str(int(code)) for code in end.codes)}")
     if end.of_source:
-        signs.append("of the init container `tfparallel-source`")
-    return ", ".join(signs) or "any other exit code"
+        parts.append("of the init container `tfparallel-source`")
+    return ", ".join(parts) or "any other exit code"
 
 
 def _either(words: Iterable[str]) -> str:
     return " or ".join(f"`{word}`" for word in words)
 
 
-def _remedy_of_words(end: ends.End) -> str:
+def _remedy_of_words(end: signs.End) -> str:
     """Return the remedy that follows from the words of an example, or from the exit code."""
     pod = records.pod(examples.pod(end.name, examples.EXAMPLES[end.name][0]))
     if pod is None or end is ends.EXITED:

@@ -9,7 +9,7 @@ from testing.operator import ends as examples
 from testing.operator import symptoms
 from tfparallel.cli import why
 from tfparallel.diagnosis import findings, rules
-from tfparallel_operator.core import ends, observation, remedies
+from tfparallel_operator.core import ends, observation, remedies, signs
 from tfparallel_operator.engine.observe import records
 
 CASES = [
@@ -39,7 +39,7 @@ def diagnose(name: str, status: dict[str, Any], **policy: Any) -> findings.Diagn
 
 @pytest.mark.parametrize(("end", "status"), CASES)
 def test_why_says_what_kubernetes_said_and_what_to_do(
-    end: ends.End, status: dict[str, Any]
+    end: signs.End, status: dict[str, Any]
 ) -> None:
     diagnosis = diagnose(end.name, status)
     if diagnosis is None:

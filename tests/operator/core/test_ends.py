@@ -8,7 +8,7 @@ import pytest
 from testing.operator import builders
 from testing.operator import ends as examples
 from tfparallel_operator.api import load, names, policies
-from tfparallel_operator.core import ends, observation, remedies
+from tfparallel_operator.core import ends, observation, remedies, signs
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine.observe import records
 
@@ -21,13 +21,13 @@ PAID = (policies.Cause.OUT_OF_MEMORY, policies.Cause.STALL, None)
 """Causes of rows that count against backoffLimit."""
 
 
-def see(end: ends.End, status: dict[str, Any]) -> observation.Pod:
+def see(end: signs.End, status: dict[str, Any]) -> observation.Pod:
     pod = records.pod(examples.pod(end.name, status))
     assert pod is not None
     return pod
 
 
-def lose(end: ends.End, status: dict[str, Any], **job: Any) -> builders.World:
+def lose(end: signs.End, status: dict[str, Any], **job: Any) -> builders.World:
     """Return a job of one worker, whose pod has ended in the way of a row."""
     world = builders.a_world(**{"worker": 1, **job})
     world.run()
@@ -56,7 +56,7 @@ def test_every_row_has_a_name_of_its_own_and_an_example() -> None:
 
 
 @pytest.mark.parametrize(("end", "status"), CASES)
-def test_a_status_is_of_its_row(end: ends.End, status: dict[str, Any]) -> None:
+def test_a_status_is_of_its_row(end: signs.End, status: dict[str, Any]) -> None:
     assert ends.find(see(end, status)) is end
 
 
@@ -64,7 +64,7 @@ ENDED = [case for case in CASES if see(*case.values).phase.ended]  # type: ignor
 
 
 @pytest.mark.parametrize(("end", "status"), ENDED)
-def test_what_a_row_counts_is_counted(end: ends.End, status: dict[str, Any]) -> None:
+def test_what_a_row_counts_is_counted(end: signs.End, status: dict[str, Any]) -> None:
     world = lose(end, status, run_policy={"backoffLimit": 1})
     world.settle()
     assert world.status.attempt == 2
@@ -77,7 +77,7 @@ def test_what_a_row_counts_is_counted(end: ends.End, status: dict[str, Any]) -> 
 
 @pytest.mark.parametrize(("end", "status"), ENDED)
 def test_a_pod_that_ends_so_each_time_is_bounded_or_paced(
-    end: ends.End, status: dict[str, Any]
+    end: signs.End, status: dict[str, Any]
 ) -> None:
     world = lose(end, status, run_policy={"backoffLimit": 2})
     began, runs = world.now, 0
@@ -97,7 +97,7 @@ def test_a_pod_that_ends_so_each_time_is_bounded_or_paced(
 
 @pytest.mark.parametrize(("end", "status"), ENDED)
 def test_the_condition_has_the_words_of_who_ended_the_pod_and_a_remedy(
-    end: ends.End, status: dict[str, Any]
+    end: signs.End, status: dict[str, Any]
 ) -> None:
     world = lose(end, status)
     world.step()
@@ -107,7 +107,7 @@ def test_the_condition_has_the_words_of_who_ended_the_pod_and_a_remedy(
         assert f"job-worker-0 {end.words}" in written
         assert "ended by signal 9" not in written or end.deleting
     if end.of_pod:
-        reason, words = ends.words(see(end, status))
+        reason, words = signs.words(see(end, status))
         assert reason in written
         assert words.strip().rstrip(".") in written
     remedy = remedies.BY_END.get(end.name, "")
@@ -121,7 +121,7 @@ def test_the_condition_has_the_words_of_who_ended_the_pod_and_a_remedy(
     [case for case in ENDED if case.values[0].of_pod],  # type: ignore[union-attr]
 )
 def test_a_program_that_obeys_with_0_has_not_finished(
-    end: ends.End, status: dict[str, Any]
+    end: signs.End, status: dict[str, Any]
 ) -> None:
     obeyed = {**status, **examples.exited(0, "Completed")}
     world = lose(end, obeyed, run_policy={"backoffLimit": 0})

@@ -12,6 +12,7 @@ from tfparallel_operator.core import (
     observation,
     remedies,
     replicas,
+    signs,
     view,
 )
 from tfparallel_trainer.contract import exits
@@ -51,7 +52,7 @@ class Loss:
     """Its pod, if that has ended."""
 
     @property
-    def end(self) -> ends.End:
+    def end(self) -> signs.End:
         """How its pod ended; as by itself where there is none."""
         return ends.EXITED if self.pod is None else ends.find(self.pod)
 
@@ -90,7 +91,7 @@ class Loss:
 
 def quote(pod: observation.Pod) -> str:
     """Return what was said of a pod's end, to stand behind the operator's own words."""
-    reason, message = ends.words(pod)
+    reason, message = signs.words(pod)
     if not reason and pod.exit is not None and not ends.find(pod).of_pod:
         reason, message = pod.exit.reason, pod.exit.message
     sentence = remedies.shorten(message).rstrip(".")
@@ -116,11 +117,11 @@ def losses(view: view.View, restarts: int = 1) -> tuple[Loss, ...]:
     that say they lost someone, then the earliest. A pod that is being taken, and still runs, is no
     loss by itself; it is the root of the losses of a gang whose other members have ended.
     """
+    settled = view.ignored | view.completed
     losses = [
         Loss(pod.replica, cause(view.layout, pod, restarts), pod.exit, pod=pod)
         for pod in view.current.values()
-        if pod.phase is observation.Phase.FAILED
-        and pod.replica not in view.ignored | view.completed
+        if pod.phase is observation.Phase.FAILED and pod.replica not in settled
     ]
     waits = view.is_waiting_gang
     losses += [
@@ -188,7 +189,7 @@ def cause(layout: layout.Layout, pod: observation.Pod, restarts: int = 1) -> pol
     return policies.Cause.PERMANENT_EXIT
 
 
-def _decisive_code(end: ends.End, ended: observation.Exit | None) -> int:
+def _decisive_code(end: signs.End, ended: observation.Exit | None) -> int:
     """Return the exit code that decides; the program of a pod that was ended has chosen none."""
     return -1 if ended is None or end.of_pod else ended.code
 
