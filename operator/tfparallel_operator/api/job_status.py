@@ -165,7 +165,7 @@ class HostPorts(_Observed):
     first: int
     """The first one; the others follow it."""
     count: int
-    """How many there are: one for each replica that the job may have."""
+    """How many there are: one for each replica."""
 
 
 class JobStatus(_Observed):

@@ -128,8 +128,9 @@ REASONS: Mapping[names.Reason, Explanation] = {
         "Have each watch namespaces of its own (`watchNamespaces`), or uninstall one.",
     ),
     names.Reason.HOST_PORTS_TAKEN: _warning(
-        "Other jobs with `hostNetwork` use the ports that this job needs.",
-        "Wait for these jobs, or turn `hostNetwork` off.",
+        "Other jobs with `hostNetwork` use the ports that this job needs, or its namespace has all"
+        " that it may have.",
+        "Wait for these jobs, request fewer replicas, or turn `hostNetwork` off.",
     ),
     names.Reason.GANG_SCHEDULER_NOT_INSTALLED: _warning(
         "The cluster has no PodGroups of the gang scheduler that the job names.",

@@ -14,6 +14,7 @@ from tfparallel_operator.core.life import (
     cleanup,
     deadlines,
     ending,
+    host_ports,
     installations,
     scaling,
     spec_validity,
@@ -34,7 +35,7 @@ PHASES: tuple[Phase, ...] = (
     admission.wait_for_creation,
     admission.fail_if_too_large,
     admission.wait_for_quota,
-    admission.wait_for_ports,
+    host_ports.wait,
     training.train,
 )
 
@@ -78,6 +79,7 @@ def _decide(
     decided = next(filter(None, (phase(described) for phase in PHASES)))
     overdue, look_again_at = cleanup.force_deletions(children.pods, now)
     status = _with_attempt_of(children.pods, decided.status)
+    status = host_ports.give_back(described, status)
     return dataclasses.replace(
         decided,
         status=status.model_copy(update={"observed_generation": generation}),

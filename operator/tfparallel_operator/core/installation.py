@@ -11,6 +11,9 @@ from tfparallel_operator.api import types
 SETTLING = datetime.timedelta(seconds=10)
 """How long the exit of a replica that lost a peer waits for the peer's own to be seen."""
 
+HOST_PORTS_OF_NAMESPACE = 2_000
+"""Ports of nodes that the jobs of a namespace may have, of 20,000 that there are."""
+
 SHARE_ABOVE = 64
 """Replicas beyond which a copy of the cluster in each pod is more than one for all."""
 
@@ -67,6 +70,8 @@ class Settings:
     """Whether jobs with the label of a queue wait for Kueue."""
     trainer_pull_secrets: tuple[str, ...] = ()
     """Secrets that pull the trainer's image, for pods whose template has none."""
+    host_ports_of_namespace: int = HOST_PORTS_OF_NAMESPACE
+    """Ports of nodes that the jobs of a namespace may have at once."""
     installation: str = ""
     """Name of this installation among others in the cluster; empty: there are no others."""
     pod_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)

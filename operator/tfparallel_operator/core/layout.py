@@ -107,10 +107,15 @@ class Layout:
         return sum(self.counts.values()) - workers + (self.most_workers or workers)
 
     @property
+    def needed_ports(self) -> int:
+        """How many ports of nodes the replicas in force need."""
+        return sum(self.counts.values())
+
+    @property
     def lacks_ports(self) -> bool:
         """Whether ports, or more of them, have yet to be set aside for the job."""
         ports = self.host_ports
-        return self.job.spec.host_network and (ports is None or ports.count < self.most_replicas)
+        return self.job.spec.host_network and (ports is None or ports.count < self.needed_ports)
 
     def host_port(self, replica: replicas.Replica) -> int | None:
         """Return the port of a replica on its node; None: it is not on its node's network."""
@@ -198,7 +203,7 @@ def build(job: types.TFParallelJob, *, first_port: int | None = None) -> Layout:
     layout = Layout(job, specs, counts, job.status.host_ports)
     if first_port is None or not layout.lacks_ports:
         return layout
-    ports = job_status.HostPorts(first=first_port, count=layout.most_replicas)
+    ports = job_status.HostPorts(first=first_port, count=layout.needed_ports)
     return dataclasses.replace(layout, host_ports=ports)
 
 

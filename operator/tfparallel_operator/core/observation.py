@@ -163,6 +163,8 @@ class Children:
     """Whether there is a NetworkPolicy."""
     host_port: int | None = None
     """The first of the nodes' ports that are free for a job that has none yet and needs some."""
+    host_ports_left: int | None = None
+    """How many ports of nodes the job may have besides those of its namespace's other jobs."""
     groups: tuple[Group, ...] = ()
     workloads: tuple[Workload, ...] = ()
     flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)

@@ -11,7 +11,7 @@ from testing.operator import harness, objects, small_world
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import config
-from tfparallel_operator.engine.observe import host_ports, jobs
+from tfparallel_operator.engine.observe import host_ports, jobs, records
 from tfparallel_operator.engine.workqueue import queue
 
 JOB = resources.JOBS.path("default", "digits")
@@ -292,35 +292,39 @@ def _job(uid: str, first: int, count: int) -> dict[str, Any]:
     return {"metadata": metadata, "status": {"hostPorts": {"first": first, "count": count}}}
 
 
+def _owner(name: str) -> records.Owner:
+    return records.Owner("ns", name, name)
+
+
 def test_more_ports_follow_those_that_a_job_has_where_they_are_free() -> None:
     known = jobs.Jobs(queue.Queue())
     for body in (_job("a", 10_000, 2), _job("b", 10_005, 2)):
         known.watched("ADDED", body)
     ports = host_ports.HostPorts(known)
-    assert ports.find("a", 5) == 10_000
-    assert ports.find("a", 6) is None
-    assert ports.find("b", 3) == 10_005
+    assert ports.find(_owner("a"), 5) == 10_000
+    assert ports.find(_owner("a"), 6) is None
+    assert ports.find(_owner("b"), 3) == 10_005
     known.watched("ADDED", {"metadata": {**_job("c", 0, 0)["metadata"]}, "status": {}})
-    assert ports.find("c", 1) == 10_008, "what is promised is not given to others"
+    assert ports.find(_owner("c"), 1) == 10_008, "what is promised is not given to others"
 
 
-async def test_ports_are_set_aside_for_workers_that_may_come(world: small_world.World) -> None:
+async def test_ports_are_set_aside_for_workers_when_they_come(world: small_world.World) -> None:
     job = objects.job(network="Open", hostNetwork=True)
-    job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 2
+    job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 5_000
     async with world.running(job):
         await world.start_pods()
         assert world.status["hostPorts"] == {"first": 10_000, "count": 3}
-        await edit(world, tfReplicaSpecs={"Worker": {"maxReplicas": 9}})
-        assert world.status["hostPorts"] == {"first": 10_000, "count": 10}
+        await edit(world, tfReplicaSpecs={"Worker": {"replicas": 4}})
+        assert world.status["hostPorts"] == {"first": 10_000, "count": 5}
         other = objects.job("letters", network="Open", hostNetwork=True)
         await world.api.create(resources.JOBS, "default", other)
         await world.engine.settle(seconds=0)
-        await edit(world, tfReplicaSpecs={"Worker": {"maxReplicas": 10, "replicas": 3}})
+        await edit(world, tfReplicaSpecs={"Worker": {"replicas": 5}})
         path = resources.JOBS.path("default", "digits")
         status = world.api._objects[path]["status"]
-        assert status["hostPorts"] == {"first": 10_000, "count": 10}
+        assert status["hostPorts"] == {"first": 10_000, "count": 5}
         [invalid] = [one for one in status["conditions"] if one["type"] == "SpecInvalid"]
-        assert "maxReplicas" in invalid["message"]
+        assert "Worker.replicas" in invalid["message"]
         assert status["state"] == "Running"
 
 

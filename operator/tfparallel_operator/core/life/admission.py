@@ -29,10 +29,6 @@ _OVER_WHILE_WAITING = (
     names.Condition.TRAINING_STALLED,
 )
 
-_LOOK_FOR_PORTS = datetime.timedelta(seconds=10)
-"""How often a job that waits for ports looks whether some are free."""
-
-
 LOOK_FOR_PERMISSION = datetime.timedelta(seconds=30)
 """How often a job that may not use a Secret looks whether it has the label now."""
 
@@ -138,22 +134,4 @@ def wait_for_quota(context: context.DecisionContext) -> decision.Decision | None
         deletions=(*ending.delete_all_children(context), *steps.deletions),
         changes=steps.changes,
         creations=steps.creations,
-    )
-
-
-def wait_for_ports(context: context.DecisionContext) -> decision.Decision | None:
-    """Have a job wait until other jobs on their nodes' network have ended."""
-    if not context.layout.lacks_ports:
-        return None
-    reason = names.Reason.HOST_PORTS_TAKEN
-    message = (
-        f"hostNetwork: no {context.layout.most_replicas} ports in a row are free: other jobs on"
-        " their nodes' network have to end first"
-    )
-    is_news = not conditions.holds(context.status, _REFUSED)
-    status = context.stamp.set(context.status, _REFUSED, True, reason, message)
-    return decision.Decision(
-        status,
-        events=(decision.warning(reason, message),) if is_news else (),
-        wake_at=context.now + _LOOK_FOR_PORTS,
     )

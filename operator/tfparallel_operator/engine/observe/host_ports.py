@@ -1,41 +1,76 @@
-"""Sets ports of nodes aside for jobs on their nodes' network: no two jobs get the same."""
+"""Sets ports of nodes aside for jobs on their nodes' network: no two jobs get the same.
+
+A job has ports while it has pods, or is about to create some: see `core.life.host_ports`.
+"""
+
+import dataclasses
 
 from tfparallel_operator.api import names
+from tfparallel_operator.core import installation
 from tfparallel_operator.core.pods import host_network
-from tfparallel_operator.engine.observe import jobs
+from tfparallel_operator.engine.observe import jobs, records
 
 _ENDED = (names.State.SUCCEEDED.value, names.State.FAILED.value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Block:
+    """The ports of a job."""
+
+    namespace: str
+    ports: range
 
 
 class HostPorts:
     """Finds ports that no job has. A job's status keeps its ports: they outlive the operator."""
 
-    def __init__(self, known: jobs.Jobs) -> None:
+    def __init__(
+        self, known: jobs.Jobs, most_of_namespace: int = installation.HOST_PORTS_OF_NAMESPACE
+    ) -> None:
         self._jobs = known
+        self._most_of_namespace = most_of_namespace
         self._promised: dict[str, range] = {}
         """By uid: ports of jobs whose status does not have them yet."""
 
-    def find(self, uid: str, count: int) -> int | None:
+    def find(self, job: records.Owner, count: int) -> int | None:
         """Return the first of so many free ports in a row for a job; None when there are none."""
         taken = self._taken()
-        self._promised = {each: taken[each] for each in self._promised if each in taken}
-        if uid in taken:
-            return self._extended(uid, count, taken)
+        self._promised = {each: taken[each].ports for each in self._promised if each in taken}
+        if count > self._left(job, taken):
+            return None
+        if job.uid in taken:
+            return self._extended(job.uid, count, taken)
         first = host_network.FIRST_PORT
-        for other in sorted(taken.values(), key=lambda ports: ports.start):
+        for other in sorted((block.ports for block in taken.values()), key=lambda one: one.start):
             if first + count <= other.start:
                 break
             first = max(first, other.stop)
         if first + count > host_network.END_PORT:
             return None
-        self._promised[uid] = range(first, first + count)
+        self._promised[job.uid] = range(first, first + count)
         return first
 
-    def _extended(self, uid: str, count: int, taken: dict[str, range]) -> int | None:
+    def left(self, job: records.Owner) -> int:
+        """Return how many ports a job may have: other jobs of its namespace have the rest."""
+        return self._left(job, self._taken())
+
+    def release(self, uid: str) -> None:
+        """Take a promise back: the job does not create pods now."""
+        self._promised.pop(uid, None)
+
+    def _left(self, job: records.Owner, taken: dict[str, _Block]) -> int:
+        others = (
+            len(block.ports)
+            for uid, block in taken.items()
+            if block.namespace == job.namespace and uid != job.uid
+        )
+        return max(0, self._most_of_namespace - sum(others))
+
+    def _extended(self, uid: str, count: int, taken: dict[str, _Block]) -> int | None:
         """Return the first port of a job that has some, with those that follow up to a count."""
-        first = taken[uid].start
-        wider = range(first, max(taken[uid].stop, first + count))
-        others = (ports for other, ports in taken.items() if other != uid)
+        first = taken[uid].ports.start
+        wider = range(first, max(taken[uid].ports.stop, first + count))
+        others = (block.ports for other, block in taken.items() if other != uid)
         if wider.stop > host_network.END_PORT or any(
             ports.start < wider.stop and wider.start < ports.stop for ports in others
         ):
@@ -43,17 +78,19 @@ class HostPorts:
         self._promised[uid] = wider
         return first
 
-    def _taken(self) -> dict[str, range]:
+    def _taken(self) -> dict[str, _Block]:
         """Return the ports of every job that has not ended, by its uid."""
-        ports_of = {}
+        blocks = {}
         for body in self._jobs.bodies():
-            uid, status = body["metadata"]["uid"], body.get("status") or {}
+            metadata, status = body["metadata"], body.get("status") or {}
+            uid, namespace = metadata["uid"], metadata["namespace"]
             ports = status.get("hostPorts")
             if status.get("state") in _ENDED:
                 continue
             promised = self._promised.get(uid)
             if ports is not None and (promised is None or len(promised) < ports["count"]):
-                ports_of[uid] = range(ports["first"], ports["first"] + ports["count"])
+                block = range(ports["first"], ports["first"] + ports["count"])
+                blocks[uid] = _Block(namespace, block)
             elif promised is not None:
-                ports_of[uid] = promised
-        return ports_of
+                blocks[uid] = _Block(namespace, promised)
+        return blocks

@@ -237,6 +237,7 @@ class Engine:
             restrictions=self.settings.restrictions,
             gangs=self.settings.gangs,
             queues=True,
+            host_ports_of_namespace=self.settings.host_ports_per_namespace,
             installation=self.settings.installation_name,
         )
         if self._bundle is None:

@@ -72,7 +72,9 @@ class Reconciler:
         self._events = recorder.Recorder(engine)
         self._applier = apply.Applier(engine, self._events)
         self._flavors = flavors.Flavors(engine.api, engine.children)
-        self._host_ports = host_ports.HostPorts(engine.jobs)
+        self._host_ports = host_ports.HostPorts(
+            engine.jobs, engine.settings.host_ports_of_namespace
+        )
         self._waits = waits.Waits(engine.api, engine.timers, engine.clock)
         self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
         self._pauses: dict[queue.Key, _Pause] = {}
@@ -190,11 +192,11 @@ class Reconciler:
         admission: Mapping[str, Any],
         words: Mapping[str, str],
     ) -> decision.Decision:
-        port, owner = None, records.as_owner(body)
+        port, left, owner = None, None, records.as_owner(body)
         job: types.TFParallelJob | observation.InvalidJob
         try:
             job = self._specs.newest(body)
-            port = self._ports(job)
+            port, left = self._ports(job, owner)
             message = spec_validity.find_problem_of_edit(job, self._engine.settings)
             if message is not None:
                 raise load.SpecError(message)
@@ -210,12 +212,14 @@ class Reconciler:
             children = self._children.of(owner)
             pods = waits.explain(children.pods, words)
             seen = {**admission, "pods": pods, "host_port": port, "restriction": restriction}
-            seen["may_create"] = paused_until is None
+            seen |= {"may_create": paused_until is None, "host_ports_left": left}
             children = dataclasses.replace(children, **seen)
             now, settings = self._clock().replace(microsecond=0), self._engine.settings
             return functools.partial(decide.decide, job, children, now, settings, refusal)
 
         decided = await self._compute(observe, _size(job, self._children.of(owner)))
+        if decided.status.host_ports is None:
+            self._host_ports.release(owner.uid)
         if decided.wake_at is not None:
             # Set before anything is written: a deadline holds also while writes are refused.
             self._timers.set(jobs.key_of(body), decided.wake_at)
@@ -240,24 +244,28 @@ class Reconciler:
         async with self._large:  # Several threads would only take the interpreter from each other.
             return await asyncio.to_thread(_without_collection, observe())
 
-    def _ports(self, job: types.TFParallelJob) -> int | None:
+    def _ports(
+        self, job: types.TFParallelJob, owner: records.Owner
+    ) -> tuple[int | None, int | None]:
         """Set ports of nodes aside for a job; None: it needs none, or has to wait for some.
+
+        Return how many it may have, too, if it has to wait.
 
         Raises:
             load.SpecError: it has some, and those that follow are not free.
         """
         requested = layout.build(job)
         if not requested.lacks_ports:
-            return None
-        needed = requested.most_replicas
-        port = self._host_ports.find(job.metadata.uid, needed)
+            return None, None
+        needed = requested.needed_ports
+        port = self._host_ports.find(owner, needed)
         if port is None and job.status.host_ports is not None:
             raise load.SpecError(
-                f"spec.tfReplicaSpecs.Worker.maxReplicas: the job needs {needed} ports in a row,"
+                f"spec.tfReplicaSpecs.Worker.replicas: the job needs {needed} ports in a row,"
                 f" and only the {job.status.host_ports.count} that it has are free. Give a smaller"
                 " number, or delete the job and apply it again"
             )
-        return port
+        return port, None if port is not None else self._host_ports.left(owner)
 
     async def _read(self, key: queue.Key, uid: str) -> None:
         """Read a job again: its newest version is needed before the watch brings it."""

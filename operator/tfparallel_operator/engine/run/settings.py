@@ -164,6 +164,11 @@ class Settings:
     tls_secret: str = _field(
         "Secret that keeps the progress endpoint's certificates.", "tfparallel-operator-tls"
     )
+    host_ports_per_namespace: int = _field(
+        "Ports of nodes that the jobs with hostNetwork of a namespace may have at once.",
+        installation.HOST_PORTS_OF_NAMESPACE,
+        kind=click.IntRange(min=1, max=20_000),
+    )
     workers: int = _field(
         "Jobs that the operator reconciles at the same time.", 4, kind=click.IntRange(min=1)
     )

@@ -1,5 +1,6 @@
 """Jobs on the network of their nodes: each replica has a port that no other one has."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import job_status, load, names, types
-from tfparallel_operator.core import layout, replicas
+from tfparallel_operator.core import decide, layout, observation, replicas
 from tfparallel_operator.core.pods import cluster_spec, pod_builder
 from tfparallel_operator.core.status import conditions
 
@@ -42,7 +43,7 @@ def test_ports_of_others_stay_when_workers_come() -> None:
     document["spec"].update(HOST)
     document["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 8
     plan = layout.build(load.parse_job(document), first_port=10_000)
-    assert plan.host_ports == job_status.HostPorts(first=10_000, count=10)
+    assert plan.host_ports == job_status.HostPorts(first=10_000, count=4)
     server = replicas.Replica(types.Role.PS, 0)
     before = plan.address(server)
     document["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 8
@@ -84,6 +85,36 @@ def test_a_job_waits_for_ports_and_keeps_those_that_it_has_got() -> None:
     assert world.status.host_ports is not None
     assert (world.status.attempt, world.status.host_ports.first) == (2, 11_000)
     assert conditions.find(world.status, names.Condition.FAILED) is None
+
+
+def test_a_namespace_that_has_all_its_ports_is_told_so() -> None:
+    world = a_world(worker=2)
+    children = dataclasses.replace(world.children(), host_ports_left=1)
+    decided = decide.decide(world.job, children, world.now, world.settings)
+    [event] = decided.events
+    assert event.reason == names.Reason.HOST_PORTS_TAKEN
+    assert "needs 2 ports" in event.message and "1 are left" in event.message
+    assert "jobs.hostPortsPerNamespace" in event.message
+
+
+@pytest.mark.parametrize("reason", ["suspended", "refused", "restricted", "paused"])
+def test_a_job_without_pods_that_creates_none_has_no_ports(reason: str) -> None:
+    world = a_world(worker=2)
+    world.host_port = 11_000
+    world.settle()
+    assert world.status.host_ports is not None
+    world.pods.clear()
+    children, refusal = world.children(), None
+    if reason == "suspended":
+        world.edit(suspend=True)
+    elif reason == "refused":
+        refusal = observation.Refusal(names.Reason.ADMISSION_DENIED, "no", final=False)
+    elif reason == "restricted":
+        children = dataclasses.replace(children, restriction="no")
+    else:
+        children = dataclasses.replace(children, may_create=False)
+    decided = decide.decide(world.job, children, world.now, world.settings, refusal)
+    assert decided.status.host_ports is None
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from testing.operator import harness, objects
+from testing.operator import harness, objects, places
 from tfparallel_operator.api_server import errors
 from tfparallel_operator.core.pods import host_network
-from tfparallel_operator.engine.observe import host_ports, jobs
+from tfparallel_operator.engine.observe import host_ports, jobs, records
 from tfparallel_operator.engine.workqueue import queue
 
 HOST = {"network": "Open", "hostNetwork": True}
@@ -17,6 +17,10 @@ HOST = {"network": "Open", "hostNetwork": True}
 def _body(name: str, version: int = 1, **status: Any) -> dict[str, Any]:
     metadata = {"namespace": "ns", "name": name, "uid": name, "resourceVersion": str(version)}
     return {"metadata": metadata, "status": status}
+
+
+def _owner(name: str) -> records.Owner:
+    return records.Owner("ns", name, name)
 
 
 def _known(*bodies: dict[str, Any]) -> jobs.Jobs:
@@ -29,10 +33,10 @@ def _known(*bodies: dict[str, Any]) -> jobs.Jobs:
 def test_ports_that_are_promised_are_not_promised_again() -> None:
     known = _known(_body("a"), _body("b"), _body("c"))
     ports = host_ports.HostPorts(known)
-    assert [ports.find(uid, 3) for uid in ("a", "b", "a")] == [10_000, 10_003, 10_000]
+    assert [ports.find(_owner(uid), 3) for uid in ("a", "b", "a")] == [10_000, 10_003, 10_000]
     known.watched("DELETED", _body("a", 2))
-    assert ports.find("c", 4) == 10_006
-    assert host_ports.HostPorts(known).find("c", 3) == 10_000
+    assert ports.find(_owner("c"), 4) == 10_006
+    assert host_ports.HostPorts(known).find(_owner("c"), 3) == 10_000
 
 
 def test_a_gap_is_used_and_what_ended_gives_its_ports_back() -> None:
@@ -40,16 +44,34 @@ def test_a_gap_is_used_and_what_ended_gives_its_ports_back() -> None:
     second = _body("b", hostPorts={"first": 10_010, "count": 5})
     ended = _body("c", hostPorts={"first": 10_015, "count": 5}, state="Succeeded")
     ports = host_ports.HostPorts(_known(first, second, ended, _body("d"), _body("e")))
-    assert ports.find("d", 5) == 10_005
-    assert ports.find("e", 6) == 10_015
+    assert ports.find(_owner("d"), 5) == 10_005
+    assert ports.find(_owner("e"), 6) == 10_015
 
 
 def test_a_job_for_which_there_is_no_room_gets_none() -> None:
     all_of_them = host_network.END_PORT - host_network.FIRST_PORT
     full_job = _body("a", hostPorts={"first": host_network.FIRST_PORT, "count": all_of_them - 1})
-    ports = host_ports.HostPorts(_known(full_job, _body("b"), _body("c")))
-    assert ports.find("b", 2) is None
-    assert ports.find("c", 1) == host_network.END_PORT - 1
+    ports = host_ports.HostPorts(_known(full_job, _body("b"), _body("c")), all_of_them)
+    assert ports.find(_owner("b"), 2) is None
+    assert ports.find(_owner("c"), 1) == host_network.END_PORT - 1
+
+
+def test_the_jobs_of_a_namespace_have_a_bound_together() -> None:
+    first = _body("a", hostPorts={"first": 10_000, "count": 5})
+    other = {**_body("x"), "metadata": {**_body("x")["metadata"], "namespace": "other"}}
+    ports = host_ports.HostPorts(_known(first, _body("b"), _body("c"), other), 8)
+    assert (ports.find(_owner("b"), 4), ports.left(_owner("b"))) == (None, 3)
+    assert ports.find(_owner("b"), 3) == 10_005
+    assert (ports.find(_owner("c"), 1), ports.left(_owner("c"))) == (None, 0)
+    assert ports.find(_owner("a"), 6) is None, "nor does a job that has some get more"
+    assert ports.find(records.Owner("other", "x", "x"), 8) == 10_008
+
+
+def test_a_promise_that_is_taken_back_leaves_the_ports_to_others() -> None:
+    ports = host_ports.HostPorts(_known(_body("a"), _body("b")))
+    assert ports.find(_owner("a"), 3) == 10_000
+    ports.release("a")
+    assert ports.find(_owner("b"), 3) == 10_000
 
 
 def _listens_on(pods: dict[str, dict[str, Any]], job: str) -> list[int]:
@@ -60,6 +82,35 @@ def _listens_on(pods: dict[str, dict[str, Any]], job: str) -> list[int]:
             assert port["hostPort"] == port["containerPort"]
             ports.append(port["containerPort"])
     return ports
+
+
+async def test_jobs_whose_pods_are_refused_hold_no_ports(place: harness.Place) -> None:
+    """Pod Security forbids the network of nodes in one namespace; another one needs all ports."""
+    other = harness.Place(place.api, place.cluster, places.fresh_name())
+    await other.create_namespace()
+    place.kubectl(
+        "label", "namespace", place.namespace, "pod-security.kubernetes.io/enforce=restricted"
+    )
+    most = host_network.END_PORT - host_network.FIRST_PORT
+    namespaces = (place.namespace, other.namespace)
+    try:
+        async with place.operator(watch_namespaces=namespaces, host_ports_per_namespace=most):
+            for number in range(4):
+                job = objects.job(f"greedy-{number}", workers=1, **HOST)
+                job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 5_000
+                await place.create_job(job)
+                await place.until_status(
+                    "its pods are refused and it has no ports",
+                    lambda now: now.get("conditions") and "hostPorts" not in now,
+                    f"greedy-{number}",
+                )
+                refused = await place.condition("CreationRefused", f"greedy-{number}")
+                assert refused["reason"] == "AdmissionDenied"
+            await other.create_job(objects.job("victim", workers=1, **HOST))
+            await other.until_pods("victim-chief-0", "victim-worker-0")
+            assert (await other.status("victim"))["hostPorts"]["count"] == 2
+    finally:
+        await other.delete_jobs()
 
 
 async def test_jobs_on_their_nodes_network_get_different_ports(place: harness.Place) -> None:

@@ -1,0 +1,53 @@
+"""Ports of nodes: a job holds them while it has pods or is about to create some. Pure."""
+
+import datetime
+
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import context, decision
+from tfparallel_operator.core.status import conditions
+
+_REFUSED = names.Condition.CREATION_REFUSED
+
+_LOOK_FOR_PORTS = datetime.timedelta(seconds=10)
+"""How often a job that waits for ports looks whether some are free."""
+
+
+def wait(context: context.DecisionContext) -> decision.Decision | None:
+    """Have a job wait until other jobs on their nodes' network have ended."""
+    if not context.layout.lacks_ports or not context.children.may_create:
+        return None
+    needed, left = context.layout.needed_ports, context.children.host_ports_left
+    message = (
+        f"hostNetwork: no {needed} ports in a row are free: other jobs on their nodes' network have"
+        " to end first"
+    )
+    if left is not None and left < needed:
+        most = context.settings.host_ports_of_namespace
+        message = (
+            f"hostNetwork: the job needs {needed} ports of nodes, and of the {most} that the jobs"
+            f" of a namespace may have {left} are left. End other jobs of the namespace, request"
+            " fewer replicas, or have an administrator raise jobs.hostPortsPerNamespace"
+        )
+    reason = names.Reason.HOST_PORTS_TAKEN
+    is_news = not conditions.holds(context.status, _REFUSED)
+    status = context.stamp.set(context.status, _REFUSED, True, reason, message)
+    return decision.Decision(
+        status,
+        events=(decision.warning(reason, message),) if is_news else (),
+        wake_at=context.now + _LOOK_FOR_PORTS,
+    )
+
+
+def give_back(
+    context: context.DecisionContext, status: job_status.JobStatus
+) -> job_status.JobStatus:
+    """Return a status without ports, if the job has no pods and creates none for now."""
+    children = context.children
+    if children.pods or status.host_ports is None:
+        return status
+    is_refused = context.refusal is not None or not children.may_create or children.restriction
+    rests = conditions.holds(status, names.Condition.SUSPENDED)
+    waits = conditions.denied(status, names.Condition.ADMITTED)
+    if not (is_refused or rests or waits):
+        return status
+    return status.model_copy(update={"host_ports": None})
