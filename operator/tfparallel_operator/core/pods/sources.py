@@ -28,6 +28,9 @@ _COPIED = (
 _RESOURCES = ("cpu", "memory", "ephemeral-storage")
 """What an init container asks for like the container that trains; devices it needs none."""
 
+_ARCHIVE_LIMIT = f"{4 * source_code.MAX_BYTES // 1_000_000}M"
+"""Disk that an unpacked archive may take: each file takes whole blocks, and folders some more."""
+
 _PYTHON_PATH = "PYTHONPATH"
 
 
@@ -65,7 +68,7 @@ def fill(
 def _add_source(container: containers.Container, source: source_code.Source) -> None:
     fetching = _init_container(container, paths.SOURCE_DIR)
     if source.archive is not None:
-        container.mount(_SOURCE, paths.SOURCE_DIR, {"emptyDir": {}})
+        container.mount(_SOURCE, paths.SOURCE_DIR, {"emptyDir": {"sizeLimit": _ARCHIVE_LIMIT}})
         fetching.mount_volume(_SOURCE, paths.SOURCE_DIR, read_only=False)
     elif source.config_map is not None:
         volume = containers.config_map(source.config_map.name)

@@ -68,7 +68,7 @@ def test_an_archive_is_unpacked_by_an_init_container_of_the_trainers_image() -> 
         {"name": "code-0", "items": [{"key": "chunk", "path": "0000"}]},
         {"name": "code-1", "items": [{"key": "chunk", "path": "0001"}]},
     ]
-    assert volumes(pod)["tfparallel-source"] == {"emptyDir": {}}
+    assert volumes(pod)["tfparallel-source"] == {"emptyDir": {"sizeLimit": "512M"}}
     assert mounts(fetching)["tfparallel-source"] == (paths.SOURCE_DIR, False)
     assert mounts(trainer)["tfparallel-source"] == (paths.SOURCE_DIR, True)
     assert "tfparallel-chunks" not in mounts(trainer)
