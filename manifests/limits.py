@@ -33,6 +33,7 @@ def connections_table() -> str:
         ("headers of a request", f"{serving.MAX_HEADERS}, of 8 KiB each"),
         ("a connection", f"{serving.CONNECTION_SECONDS:.0f} s"),
         ("arrival of a report", f"{endpoint.BODY_SECONDS:.0f} s"),
+        ("a refusal", f"answered after {endpoint.REFUSAL_SECONDS:g} s"),
         ("reports of a job", f"one in {limits.MIN_SECONDS_BETWEEN_REPORTS:.0f} s; others get 429"),
         ("tokens that are checked at once", f"{tokens.MAX_REVIEWS}, one of each address"),
         ("a token that was wrong", f"{tokens.INVALID_SECONDS:.0f} s until it is checked again"),

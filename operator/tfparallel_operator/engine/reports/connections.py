@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 MAX_CONNECTIONS = 128
 """Connections of a server, counted from the moment they are accepted."""
 
-MAX_OF_ADDRESS = 16
+MAX_OF_ADDRESS = 80
 """The same of one address, such as a pod's: who opens more closes the oldest of them."""
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pydantic
 from aiohttp import web
@@ -25,6 +25,9 @@ _LOG = logging.getLogger(__name__)
 
 BODY_SECONDS = 10.0
 """How long a report may take to arrive."""
+
+REFUSAL_SECONDS = 0.25
+"""Pause before a refusal is answered: a flood of them over few connections costs little."""
 
 _SCHEME = "Bearer "
 
@@ -51,7 +54,7 @@ class Endpoint:
 
     def application(self) -> web.Application:
         """Build the application with the one route."""
-        app = web.Application(client_max_size=limits.MAX_BODY_BYTES)
+        app = web.Application(client_max_size=limits.MAX_BODY_BYTES, middlewares=[_pause])
         app.add_routes([web.post(progress_report.path("{namespace}", "{name}"), self._handle)])
         return app
 
@@ -113,6 +116,8 @@ class Endpoint:
         pod = await self.reviews.find_pod(token, audience, source)
         if pod is None or pod.namespace != key.namespace:
             raise _Refusal(401, _INVALID)
+        if job is None and (seconds := self.turns.take(pod.uid)) > 0:
+            raise _Refusal(429, "the pod has just sent another report", seconds)
         if job is None and self._is_of_a_job(pod, audience):
             raise _Refusal(404, f"there is no job {key.name!r} in namespace {key.namespace!r}")
         if job is None or audience != expected:
@@ -139,6 +144,21 @@ class Endpoint:
         attempt = int((job.get("status") or {}).get("attempt", 0))
         if pod.attempt < attempt:
             raise _Refusal(403, f"pod {pod.name} is of attempt {pod.attempt}; {attempt} runs now")
+
+
+@web.middleware
+async def _pause(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answer a refusal, also of a path that does not exist, after a pause."""
+    try:
+        answer = await handler(request)
+    except web.HTTPException:
+        await asyncio.sleep(REFUSAL_SECONDS)
+        raise
+    if answer.status >= 400:
+        await asyncio.sleep(REFUSAL_SECONDS)
+    return answer
 
 
 class Turns:

@@ -7,7 +7,9 @@ import dataclasses
 import gzip
 import json
 import logging
+import re
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -110,6 +112,11 @@ class Site:
         return int(first.split()[1]), received, json.loads(content) if is_json else {}
 
 
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "REFUSAL_SECONDS", 0.0)
+
+
 @contextlib.asynccontextmanager
 async def _site() -> AsyncIterator[Site]:
     world, time = small_world.World(), clock.Clock()
@@ -192,7 +199,32 @@ async def test_only_a_pod_of_a_known_job_learns_that_there_is_no_such_job() -> N
             _token([site.audience], pod="another-pod"),
             _token([site.audience], namespace="b", pod=site.pod),
         ):
+            site.time.advance(limits.MIN_SECONDS_BETWEEN_REPORTS)
             assert (await site.post(stranger, job="nosuch"))[0] == 401
+
+
+async def test_a_pod_that_asks_for_jobs_again_and_again_costs_no_search() -> None:
+    async with _site() as site:
+        answers = [(await site.post(site.right, job="nosuch"))[0] for _ in range(5)]
+        assert answers == [404, 429, 429, 429, 429]
+
+
+async def test_a_flood_of_refusals_over_one_connection_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Requests are pipelined: without the pause, all of them would be answered at once."""
+    monkeypatch.setattr(endpoint, "REFUSAL_SECONDS", 0.1)
+    async with _site() as site:
+        began = time.monotonic()
+        reader, writer = await asyncio.open_connection(*site.address)
+        path = progress_report.path("default", "digits").encode()
+        lines = (b"POST " + path, b"GET " + path, b"GET /other")
+        requests = b"".join(line + b" HTTP/1.1\r\nHost: x\r\n\r\n" for line in lines)
+        writer.write(requests + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answers = re.findall(rb"HTTP/1.1 (\d+)", await reader.read())
+        writer.close()
+        assert answers == [b"401", b"405", b"404", b"404"]
+        assert time.monotonic() - began > 4 * 0.1 * 0.99
 
 
 async def test_a_pod_of_another_namespace_is_not_the_jobs_whatever_it_claims() -> None:

@@ -49,7 +49,10 @@ def test_an_address_that_opens_too_many_connections_loses_its_oldest() -> None:
     assert len(book) == connections.MAX_OF_ADDRESS + 2
 
 
-def test_of_too_many_connections_the_address_with_the_most_loses_one() -> None:
+def test_of_too_many_connections_the_address_with_the_most_loses_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MAX_OF_ADDRESS", connections.MAX_CONNECTIONS // 8)
     full, rest = divmod(connections.MAX_CONNECTIONS - 1, connections.MAX_OF_ADDRESS)
     counts = {f"flood-{number}": connections.MAX_OF_ADDRESS for number in range(full)}
     book, opened = _filled({"probe": 1, **counts, "last": rest})
