@@ -21,7 +21,10 @@ async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
             target.write(chunk)
             await target.drain()
     with contextlib.suppress(OSError):
-        target.write_eof()
+        if target.can_write_eof():
+            target.write_eof()
+        else:  # TLS ends both directions at once.
+            target.close()
 
 
 async def connect(

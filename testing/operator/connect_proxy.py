@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from testing.cluster import forwarder
@@ -17,18 +18,21 @@ class Proxy:
     """What the proxy has been asked for."""
 
     port: int = 0
+    scheme: str = "http"
     requests: list[str] = dataclasses.field(default_factory=list)
     """The head of each request, as it came."""
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
 
 @contextlib.asynccontextmanager
-async def serving(target: int, refusal: str = "") -> AsyncIterator[Proxy]:
+async def serving(
+    target: int, refusal: str = "", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Proxy]:
     """Serve CONNECT, or answer it with a status line such as `407 Proxy Authentication`."""
-    proxy = Proxy()
+    proxy = Proxy(scheme="http" if tls is None else "https")
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -40,7 +44,7 @@ async def serving(target: int, refusal: str = "") -> AsyncIterator[Proxy]:
         else:
             await forwarder.connect("127.0.0.1", target, reader, writer)
 
-    async with _listening("127.0.0.1", handle) as port:
+    async with _listening("127.0.0.1", handle, tls) as port:
         proxy.port = port
         yield proxy
 
@@ -54,7 +58,9 @@ async def forwarding(host: str, target: int) -> AsyncIterator[int]:
 
 
 @contextlib.asynccontextmanager
-async def _listening(host: str, handle: _Handle) -> AsyncIterator[int]:
+async def _listening(
+    host: str, handle: _Handle, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
     """Serve connections, and wait for the end of those that clients have closed."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -67,7 +73,7 @@ async def _listening(host: str, handle: _Handle) -> AsyncIterator[int]:
         finally:
             tasks.discard(task)
 
-    async with await asyncio.start_server(serve, host, 0) as server:
+    async with await asyncio.start_server(serve, host, 0, ssl=tls) as server:
         yield int(server.sockets[0].getsockname()[1])
         async with asyncio.timeout(CLOSE_SECONDS):
             await asyncio.gather(*tasks)

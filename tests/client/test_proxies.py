@@ -2,6 +2,7 @@
 
 import asyncio
 import pathlib
+import ssl
 import subprocess
 import sys
 import urllib.parse
@@ -106,6 +107,19 @@ async def test_the_proxy_of_the_environment_leads_to_the_server(
         with pytest.raises(api_errors.Unavailable, match=r"cluster\.invalid"):
             await api.get("/version")
     assert len(proxy.requests) == 1
+
+
+async def test_a_proxy_may_speak_tls_itself(place: harness.Place, tmp_path: pathlib.Path) -> None:
+    """It has the certificate of the API server, which the kubeconfig trusts."""
+    keys = place.cluster.directory / "keys"
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(keys / "kube-apiserver.crt", keys / "kube-apiserver.key")
+    async with connect_proxy.serving(_port(place), tls=tls) as secure:
+        file = _hidden(place, tmp_path, proxy_url=secure.url)
+        await _kubectl(place, file, command=("get", "namespaces"))
+        async with client.Client(credentials.find(file)) as api:
+            assert "gitVersion" in await api.get("/version")
+        assert len(secure.requests) >= 2
 
 
 async def test_the_operator_works_through_a_proxy(
