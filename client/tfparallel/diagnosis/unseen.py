@@ -3,12 +3,14 @@
 import datetime
 from collections.abc import Iterator
 
+from tfparallel import models
 from tfparallel.cluster import answers
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import names
 from tfparallel_operator.core import remedies
 
-_REFUSED = names.Reason.STATUS_REFUSED
+_REFUSED = (names.Reason.STATUS_REFUSED, names.Reason.REPLICAS_PENDING)
+"""Reasons of Events on jobs whose status the operator cannot write."""
 
 UNSEEN_AFTER = datetime.timedelta(seconds=10)
 """How long an operator that runs may take to look at a new job."""
@@ -29,15 +31,19 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
     if facts.now - job.created < UNSEEN_AFTER:
         sentence = f"{job.name} was created {age} ago, and the operator has not looked at it yet"
         return findings.Diagnosis(findings.Kind.UNSEEN, sentence, "Wait a moment.")
-    refused = next((one for one in reversed(facts.events) if one.reason == _REFUSED), None)
+    refused = next(
+        (one for one in reversed(_list_own_events(facts)) if one.reason in _REFUSED), None
+    )
     if refused is not None:
-        remedy = f"Delete it: `tfparallel delete {job.name}`. Then apply it again, corrected."
+        remedy = "Give the operator the right that the message names, or correct the policy."
+        if refused.reason == names.Reason.STATUS_REFUSED:
+            remedy = f"Delete it: `tfparallel delete {job.name}`. Then apply it again, corrected."
         return findings.Diagnosis(
             findings.Kind.REFUSED,
             f"{job.name} cannot have a status: {remedies.shorten(refused.message)}",
             remedy,
             tuple(_describe_events(facts)),
-            _REFUSED,
+            refused.reason,
         )
     reason, remedy = _missing_operator(facts)
     evidence = tuple(
@@ -52,10 +58,15 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
     return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy, evidence)
 
 
+def _list_own_events(facts: findings.Facts) -> list[models.Event]:
+    """Return the Events of the job itself, oldest first."""
+    return [one for one in facts.events if one.object == f"{names.SINGULAR}/{facts.job.name}"]
+
+
 def _describe_events(facts: findings.Facts) -> Iterator[findings.Evidence]:
     """Yield what the operator could say of the job by Events alone."""
-    for event in facts.events:
-        if event.reason != _REFUSED and event.object.startswith(f"{names.SINGULAR}/"):
+    for event in _list_own_events(facts):
+        if event.reason not in _REFUSED:
             text = f"{event.reason} {facts.age(event.time)} ago: {remedies.shorten(event.message)}"
             yield findings.Evidence(findings.Source.EVENT, text)
 

@@ -61,6 +61,10 @@ class Unavailable(ApiError):  # noqa: N818
     """No answer, or one that says to try later."""
 
 
+class WebhookFailed(Unavailable):
+    """A webhook does not answer the API server, which refuses the request therefore."""
+
+
 _BY_STATUS = {
     400: Invalid,
     403: Refused,
@@ -80,6 +84,8 @@ _DENIED = ("denied the request", "denied request")
 """Words of admission webhooks and policies. They may answer with any status; what they deny may be
 let through later, unlike an object that is wrong in itself."""
 
+_FAILED_WEBHOOK = "failed calling webhook"
+
 
 def from_answer(status: int, body: Mapping[str, Any], retry_after: float | None = None) -> ApiError:
     """Return the error that an answer of the API server stands for.
@@ -91,9 +97,14 @@ def from_answer(status: int, body: Mapping[str, Any], retry_after: float | None 
     """
     reason = str(body.get("reason", ""))
     message = str(body.get("message") or f"the API server answered with HTTP status {status}")
-    kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(status, Unavailable)
-    if kind is Invalid and any(words in message for words in _DENIED):
+    if reason == "AlreadyExists":
+        kind: type[ApiError] = AlreadyExists
+    elif any(words in message for words in _DENIED):
         kind = Refused
+    elif _FAILED_WEBHOOK in message:
+        kind = WebhookFailed
+    else:
+        kind = _BY_STATUS.get(status, Unavailable)
     return kind(
         message, status=status, reason=reason, retry_after=retry_after, causes=_causes(body)
     )

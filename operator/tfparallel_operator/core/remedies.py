@@ -246,7 +246,7 @@ _ROWS = {
         "Set resources of the role, or have the LimitRange or webhook corrected:"
         " `kubectl describe limitrange` shows defaults."
     ),
-    r"(?:maximum|minimum) \S+ usage per (?:Container|Pod)": (
+    r"(?:maximum|minimum) \S+ usage per (?:Container|Pod)|max limit to request ratio per": (
         "Change resources of the role, or have the LimitRange changed: `kubectl describe"
         " limitrange` shows its bounds."
     ),
@@ -267,6 +267,10 @@ _ROWS = {
     r'serviceaccount "(?P<name>[^"]+)" not found': (
         "Create the service account {name}, or correct serviceAccountName of the role."
     ),
+    r'RuntimeClass "(?P<name>[^"]+)" not found': (
+        "Create the RuntimeClass {name}, or correct runtimeClassName of the role."
+    ),
+    r"because it is being terminated": "Create the job in another namespace: this one is deleted.",
     r"violates PodSecurity": (
         "Set the securityContext that the message names, or use a namespace with a lower Pod"
         " Security level."

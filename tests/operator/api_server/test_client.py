@@ -20,6 +20,20 @@ async def _watch(api: client.Client, version: str = "1") -> list[client.WatchEve
     return [event async for event in api.watch(resources.PODS, None, version, "a=b")]
 
 
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 410, 413, 422, 429, 500])
+def test_a_webhook_denies_with_any_status(status: int) -> None:
+    words = 'admission webhook "pods.example.com" denied the request: no pods today'
+    assert isinstance(errors.from_answer(status, {"message": words}), errors.Refused)
+
+
+def test_a_webhook_that_does_not_answer_is_told_from_other_failures() -> None:
+    words = 'Internal error occurred: failed calling webhook "pods.example.com": refused'
+    error = errors.from_answer(500, {"message": words})
+    assert isinstance(error, errors.WebhookFailed)
+    other = errors.from_answer(500, {"message": "etcdserver: leader changed"})
+    assert not isinstance(other, errors.WebhookFailed)
+
+
 async def test_a_list_is_read_page_by_page() -> None:
     async with scripted_server.serving() as server, server.client() as api:
         first = scripted_server.listing(7, {"metadata": {"name": "a"}}, go_on="more")

@@ -27,6 +27,20 @@ WORDS = {
         " is 1Gi",
         "have the LimitRange changed",
     ),
+    "ratio of a LimitRange": (
+        'pods "digits-chief-0" is forbidden: memory max limit to request ratio per Container is 1,'
+        " but provided ratio is 2.000000",
+        "have the LimitRange changed",
+    ),
+    "missing RuntimeClass": (
+        'pods "digits-chief-0" is forbidden: pod rejected: RuntimeClass "gvisor" not found',
+        "Create the RuntimeClass gvisor",
+    ),
+    "namespace that is deleted": (
+        'pods "digits-chief-0" is forbidden: unable to create new content in namespace team because'
+        " it is being terminated",
+        "another namespace",
+    ),
     "security context constraints": (
         'pods "digits-chief-0" is forbidden: unable to validate against any security context'
         ' constraint: [provider "restricted-v2": .spec.containers[0].runAsUser: Invalid value:'

@@ -108,7 +108,7 @@ class Reconciler:
             if self._jobs.get(key) is not None:
                 raise
             return apply.DONE
-        except errors.Refused as error:
+        except (errors.Refused, errors.WebhookFailed) as error:
             await self._report(self._jobs.get(key) or body, error)
             raise
 
@@ -274,8 +274,8 @@ class Reconciler:
         except errors.NotFound:
             self._jobs.forget(key, uid)
 
-    async def _report(self, body: jobs.Body, error: errors.Refused) -> None:
-        """Say on the job why it does not get on: a person has to change the quota or policy."""
+    async def _report(self, body: jobs.Body, error: errors.ApiError) -> None:
+        """Say on the job why it does not get on: a person has to change the rights or policy."""
         message = f"refused by the API server, trying again: {error}"
         event = decision.warning(names.Reason.REPLICAS_PENDING, message)
         # Its numbers change from try to try: which pod, how much of a quota is used.

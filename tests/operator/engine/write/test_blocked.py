@@ -1,6 +1,7 @@
 """What keeps pods from being created, on a real API server: said on the job, and tried again."""
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,17 +9,21 @@ from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api_server import resources
 
-LIMITS = resources.Resource("v1", "limitranges")
 WEBHOOKS = resources.Resource("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations")
 
 
 @contextlib.asynccontextmanager
-async def dead_webhook(place: harness.Place) -> AsyncIterator[None]:
-    """Have the API server ask about pods of the namespace where nobody listens."""
+async def dead_webhook(place: harness.Place, *more: str) -> AsyncIterator[None]:
+    """Have the API server ask about pods of the namespace where nobody listens.
+
+    Args:
+        place: the namespace.
+        more: operations besides CREATE.
+    """
     rule = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
-        "operations": ["CREATE"],
+        "operations": ["CREATE", *more],
         "resources": ["pods"],
     }
     webhook = {
@@ -103,6 +108,26 @@ async def test_a_restart_says_that_a_webhook_does_not_answer(place: harness.Plac
             assert (await place.status())["state"] == "Restarting"
         await place.until_pods("digits-chief-0", attempt=2)
         await place.until_let_through()
+
+
+async def test_a_deletion_that_a_webhook_does_not_answer_is_said(place: harness.Place) -> None:
+    async with place.operator():
+        await place.create_job(objects.job(workers=0))
+        await place.until_pods("digits-chief-0")
+        await place.run_all()
+        await place.until_state("Running")
+        async with dead_webhook(place, "DELETE"):
+            await place.end("digits-chief-0", 75)
+
+            async def is_said() -> bool:
+                events = place.kubectl("get", "events.events.k8s.io", "-o", "json")
+                return any(
+                    event["reason"] == "ReplicasPending" and "failed calling" in event["note"]
+                    for event in json.loads(events)["items"]
+                )
+
+            await waiting.until_async(is_said, "an Event says why nothing is deleted")
+        await place.until_pods("digits-chief-0", attempt=2)
 
 
 def _asks(memory: str) -> dict[str, Any]:

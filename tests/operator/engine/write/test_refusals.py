@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api_server import client, errors, resources
@@ -56,8 +58,10 @@ async def test_a_missing_priority_class_is_waited_for(place: harness.Place) -> N
         await place.until_let_through()
 
 
-async def test_what_a_policy_denies_is_tried_again(place: harness.Place) -> None:
-    await _deny_pods(place)
+@pytest.mark.parametrize("reason", ["Forbidden", "Invalid", "RequestEntityTooLarge"])
+async def test_what_a_policy_denies_is_tried_again(place: harness.Place, reason: str) -> None:
+    """A policy chooses the status of its denials."""
+    await _deny_pods(place, reason)
     async with place.operator():
         await place.create_job(objects.job(workers=0))
         refused = await _refused(place, "AdmissionDenied")
@@ -67,9 +71,9 @@ async def test_what_a_policy_denies_is_tried_again(place: harness.Place) -> None
         await place.until_let_through()
 
 
-async def _deny_pods(place: harness.Place) -> None:
+async def _deny_pods(place: harness.Place, reason: str) -> None:
     """Deny the pods of the test's namespace, and wait until that is in force."""
-    await _create_policy(place.api, place.namespace)
+    await _create_policy(place.api, place.namespace, reason)
     probe = {"metadata": {"name": "probe"}, **objects.template()}
 
     async def denied() -> bool:
@@ -84,7 +88,7 @@ async def _deny_pods(place: harness.Place) -> None:
     await waiting.until_async(denied, "the policy is in force")
 
 
-async def _create_policy(api: client.Client, namespace: str) -> None:
+async def _create_policy(api: client.Client, namespace: str, reason: str) -> None:
     rule = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
@@ -92,11 +96,12 @@ async def _create_policy(api: client.Client, namespace: str) -> None:
         "resources": ["pods"],
     }
     selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    validation = {"expression": "false", "message": "no pods today", "reason": reason}
     policy = {
         "metadata": {"name": namespace},
         "spec": {
             "matchConstraints": {"resourceRules": [rule], "namespaceSelector": selector},
-            "validations": [{"expression": "false", "message": "no pods today"}],
+            "validations": [validation],
         },
     }
     await api.create(POLICIES, None, policy)
