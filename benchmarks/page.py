@@ -106,6 +106,9 @@ value.""",
   pods, sends reports with wrong tokens or without an end from eight addresses, and opens slow
   connections. Meanwhile pods of other jobs start and stop. The row counts the seconds from each of
   these events until the job's status shows it.
+- *One tenant* sends with all that `edit` allows in a namespace: jobs, pods and ConfigMaps that are
+  too large, nest too deeply or break every rule, reports as the pod of a job, and connections. What
+  becomes of them, [limits](../reference/limits.md) say. *Before the gate* is commit 2e0e8d13.
 - *10,000 events a second* are more than an API server writes on two cores. So a process between it
   and the operator repeats the last state of each of the 200 pods, each time as a newer version.
 - *Jobs of 5,000* are decided in a thread. The block is measured from the operator's start on until

@@ -132,7 +132,11 @@ async def running(one: Contestant, place: Place) -> AsyncIterator[Running]:
         yield operator
     finally:
         process.terminate()
-        await asyncio.to_thread(process.wait, END_SECONDS)
+        try:
+            await asyncio.to_thread(process.wait, END_SECONDS)
+        except subprocess.TimeoutExpired:  # It computes, and sees no signal.
+            process.kill()
+            process.wait()
 
 
 def _our_command(place: Place, module: str = "tfparallel_operator.main") -> Command:

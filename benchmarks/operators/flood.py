@@ -1,22 +1,17 @@
-"""Other jobs while one job, and the progress endpoint, are flooded: delay, Lease, memory."""
+"""Other jobs while one job, the progress endpoint or all of a namespace is flooded."""
 
 import asyncio
-import contextlib
-import dataclasses
-import datetime
-import itertools
+import os
 import pathlib
-import statistics
+import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from typing import Any
 
 from benchmarks import results
-from benchmarks.operators import arena, attacks, contestants, load, usage
+from benchmarks.operators import arena, attacked, attacks, contestants
 from benchmarks.scripts import flood, hostile_tenant
 from testing.cluster import settings
-from tfparallel_operator.api_server import resources
+from testing.operator import earlier
 from tfparallel_operator.engine.run import lease
 from tfparallel_operator.local import ports
 
@@ -24,108 +19,11 @@ DELAY_TARGET, MEMORY_TARGET = 1.0, 150.0
 HOSTILE_MEMORY_TARGET = 200.0
 PROBE_TARGET = 5.0
 """Seconds after which the chart's probes count as failed."""
-LEASE = "operator"
-LEASE_SECONDS = 15
-FLOODED = "flooded"
-RATE = 5.0
-"""Events of the other jobs in a second."""
 
+BEFORE_GATE = "2e0e8d13c9988b3c2759eda101f842537980a6db"
+"""The last commit whose operator read whatever a tenant stored."""
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sample:
-    """What was seen in some seconds."""
-
-    delays: Sequence[float]
-    """Seconds from each event of another job until its status showed it."""
-    renewals: Sequence[datetime.datetime]
-    """When the Lease was renewed, by the operator's clock."""
-
-    @property
-    def delay(self) -> float:
-        """The delay that 99 % of the events did not exceed."""
-        return statistics.quantiles(self.delays, n=100, method="inclusive")[-1]
-
-    @property
-    def longest_gap(self) -> float:
-        """Seconds from one renewal to the next, at most."""
-        gaps = zip(self.renewals, self.renewals[1:], strict=False)
-        return max((after - before).total_seconds() for before, after in gaps)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Attacked:
-    """What was measured of an operator that was attacked."""
-
-    peace: Sample
-    flooded: Sample
-    counts: Mapping[str, float]
-    """How often the attacker did what, and in how many `seconds`."""
-    used: float
-    """CPU seconds of the operator under the attack."""
-    resident: tuple[float, float]
-    """Its memory before the attack and at most, in MB."""
-    probe: float
-    """Seconds of the slowest answer to a probe under the attack."""
-
-    def rate(self, what: str) -> str:
-        """How often the attacker did something in a second."""
-        return f"{self.counts.get(what, 0) / self.counts['seconds']:.0f}"
-
-    @property
-    def share(self) -> str:
-        """How much of a core the operator used."""
-        return f"{100 * self.used / self.counts['seconds']:.0f} %"
-
-
-class Others:
-    """The jobs that nobody attacks: their pods start and end, one after another."""
-
-    def __init__(self, work: load.Load, jobs: Sequence[str], workers: int) -> None:
-        self._work = work
-        self._api = work.place.api
-        self._jobs = jobs
-        self._workers = workers
-        self._turns = itertools.count()
-        self._running = dict.fromkeys(jobs, 0)
-        """How many pods of each job run, as their statuses say."""
-        self._expected = dict.fromkeys(jobs, 0)
-        """How many of each job run since its last event."""
-        self._seen = asyncio.Condition()
-
-    async def follow(self) -> None:
-        """Learn of every status, for ever."""
-        namespace = self._work.place.namespace
-        version = (await self._api.list(resources.JOBS, namespace)).version
-        async for event in self._api.watch(resources.JOBS, namespace, version):
-            name = event.object["metadata"].get("name")  # A bookmark has none.
-            if name in self._running:
-                roles = (event.object.get("status") or {}).get("replicas") or {}
-                self._running[name] = roles.get("Worker", {}).get("running", 0)
-                async with self._seen:
-                    self._seen.notify_all()
-
-    async def delays(self, seconds: float) -> list[float]:
-        """Start and stop a pod of one job after another; return the seconds until each is seen."""
-        begun = time.monotonic()
-        tasks = []
-        for number in range(round(seconds * RATE)):
-            await asyncio.sleep(max(0.0, begun + number / RATE - time.monotonic()))
-            turn, job = divmod(next(self._turns), len(self._jobs))
-            tasks.append(asyncio.create_task(self._change(self._jobs[job], turn)))
-        return list(await asyncio.gather(*tasks))
-
-    async def _change(self, job: str, turn: int) -> float:
-        """Start the pod of a turn, or have it wait again; return the seconds until that is seen."""
-        starts = turn % 2 == 0
-        pod = f"{job}-worker-{turn // 2 % self._workers}"
-        state: dict[str, contestants.Body] = {"running": {}} if starts else {"waiting": {}}
-        await self._work.place.kubelet(pod, "Running" if starts else "Pending", **state)
-        begun = time.perf_counter()
-        async with asyncio.timeout(load.LIMIT_SECONDS), self._seen:
-            self._expected[job] = int(starts)
-            self._seen.notify_all()  # A status may show this event and the one before at once.
-            await self._seen.wait_for(lambda: self._running[job] == self._expected[job])
-        return time.perf_counter() - begun
+WHEN = "while one tenant sends the worst of everything"
 
 
 def measure(size: results.Size) -> list[results.Result]:
@@ -143,142 +41,92 @@ async def rows(place: contestants.Place, size: results.Size) -> list[results.Res
     target = flood.Target(
         str(place.cluster.kubeconfig),
         place.namespace,
-        FLOODED,
+        attacked.FLOODED,
         size.large,
         port,
         float(size.seconds),
     )
     variables = {"TFPARALLEL_PROGRESS_PORT": str(port)}
-    attacked = await attacked_operator(place, size, variables, attacks.flooding(target))
-    async with attacks.repeater(place, FLOODED) as (kubeconfig, repeating):
-        repeated = await attacked_operator(place, size, {"KUBECONFIG": kubeconfig}, repeating)
-    return [*_results(attacked), _of_events(repeated), *await _of_a_tenant(place, size)]
+    observed = await attacked.attack_operator(place, size, variables, attacks.flooding(target))
+    async with attacks.repeater(place, attacked.FLOODED) as (kubeconfig, repeating):
+        repeated = await attacked.attack_operator(
+            place, size, {"KUBECONFIG": kubeconfig}, repeating
+        )
+    return [*_results(observed), _of_events(repeated), *await _of_a_tenant(place, size)]
 
 
 async def _of_a_tenant(place: contestants.Place, size: results.Size) -> list[results.Result]:
     """Measure while a tenant of another namespace stores and sends the worst of everything."""
-    [port] = ports.allocate(1)
-    namespace = f"{place.namespace}-tenant"
-    target = hostile_tenant.Target(
-        str(place.cluster.kubeconfig), namespace, port, float(size.seconds)
-    )
-    variables = {
-        "TFPARALLEL_PROGRESS_PORT": str(port),
-        "TFPARALLEL_WATCH_NAMESPACES": f"{place.namespace},{namespace}",
-    }
-    attacked = await attacked_operator(place, size, variables, attacks.storing(target))
+    target, variables = _tenant(place, size, "tenant")
+    observed = await attacked.attack_operator(place, size, variables, attacks.storing(target))
     at_most = results.Bound.AT_MOST
-    rates = (
-        f"in each second {attacked.rate('objects')} hostile objects, {attacked.rate('statuses')}"
-        f" statuses of pods, {attacked.rate('reports')} reports with a valid token;"
-        f" {hostile_tenant.SILENT} connections that say nothing; {hostile_tenant.LARGE_JOBS} jobs"
-        f" and {hostile_tenant.LARGE_MAPS} ConfigMaps of {hostile_tenant.LARGE / 1e6:.1f} MB;"
-        f" templates of {' and '.join(map(str, hostile_tenant.DEPTHS))} levels"
-    )
-    when = "while one tenant sends the worst of everything"
     return [
         results.Result(
-            f"99 % of other jobs' statuses after their event, {when}",
+            f"99 % of other jobs' statuses after their event, {WHEN}",
             DELAY_TARGET,
             at_most,
-            attacked.flooded.delay,
+            observed.flooded.delay,
             " s",
-            f"{rates}; the operator used {attacked.share} of a core",
+            f"in each second {observed.rate('objects')} hostile objects,"
+            f" {observed.rate('statuses')} statuses of pods, {observed.rate('reports')} reports"
+            f" with a valid token; {hostile_tenant.SILENT} connections that say nothing;"
+            f" {hostile_tenant.LARGE_JOBS} jobs and {hostile_tenant.LARGE_MAPS} ConfigMaps of"
+            f" {hostile_tenant.LARGE / 1e6:.1f} MB; the operator used {observed.share} of a core",
         ),
         results.Result(
-            f"resident memory at most, {when}",
+            f"resident memory at most, {WHEN}",
             HOSTILE_MEMORY_TARGET,
             at_most,
-            attacked.resident[1],
+            observed.resident[1],
             " MB",
-            f"{attacked.resident[0]:.0f} MB before it",
+            f"{observed.resident[0]:.0f} MB before it; {await _try_before_gate(place, size)}",
         ),
         results.Result(
-            f"slowest answer of a probe, {when}",
+            f"slowest answer of a probe, {WHEN}",
             PROBE_TARGET,
             at_most,
-            attacked.probe,
+            observed.probe,
             " s",
-            f"longest time between two renewals of the Lease {attacked.flooded.longest_gap:.1f} s",
+            f"longest time between two renewals of the Lease {observed.flooded.longest_gap:.1f} s",
         ),
     ]
 
 
-async def attacked_operator(
-    place: contestants.Place,
-    size: results.Size,
-    variables: Mapping[str, str],
-    attack: contextlib.AbstractAsyncContextManager[Mapping[str, float]],
-) -> Attacked:
-    """Measure an operator with environment variables, first in peace and then under an attack."""
-    ours = contestants.with_variables(
-        contestants.OURS,
-        TFPARALLEL_LEASE=LEASE,
-        TFPARALLEL_LEASE_SECONDS=str(LEASE_SECONDS),
-        **variables,
-    )
-    jobs = [f"other-{number}" for number in range(min(size.jobs, 20))]
-    async with load.opened(place.cluster, place.namespace) as opened:
-        work = load.Load(opened, ours)
-        async with contestants.running(ours, place) as running:
-            await work.start([FLOODED], size.large)
-            await work.start(jobs, size.replicas)
-            others = Others(work, jobs, size.replicas)
-            async with _beside(others.follow()):
-                peace = await _sample(work, others, size.seconds / 2)
-                resident = usage.resident(running.pid)
-                used = usage.cpu_seconds(running.pid)
-                probes: list[float] = []
-                async with attack as counts, _beside(_probe(running, probes)):
-                    flooded = await _sample(work, others, size.seconds)
-                used = usage.cpu_seconds(running.pid) - used
-            most = usage.most_resident(running.pid)
-        await asyncio.to_thread(work.wipe)
-    return Attacked(peace, flooded, counts, used, (resident, most), max(probes))
+def _tenant(
+    place: contestants.Place, size: results.Size, name: str
+) -> tuple[hostile_tenant.Target, dict[str, str]]:
+    """Return the attack of a tenant, and what an operator that is attacked is started with."""
+    [port] = ports.allocate(1)
+    namespace = f"{place.namespace}-{name}"
+    kubeconfig, seconds = str(place.cluster.kubeconfig), float(size.seconds)
+    return hostile_tenant.Target(kubeconfig, namespace, port, seconds), {
+        "TFPARALLEL_PROGRESS_PORT": str(port),
+        "TFPARALLEL_WATCH_NAMESPACES": f"{place.namespace},{namespace}",
+    }
 
 
-async def _probe(running: contestants.Running, seconds: list[float]) -> None:
-    """Ask both probes each second, forever, and note how long the answers took."""
-    while True:
-        for path in ("/healthz", "/readyz"):
-            begun = time.perf_counter()
-            await asyncio.to_thread(running.read, path)
-            seconds.append(time.perf_counter() - begun)
-        await asyncio.sleep(1)
+async def _try_before_gate(place: contestants.Place, size: results.Size) -> str:
+    """Attack the operator of BEFORE_GATE in the same way; say what became of it."""
+    operator = earlier.unpack_commit(place.folder / "before", BEFORE_GATE)
+    if operator is None:
+        return "the operator before the gate is not in the history of this checkout"
+    target, variables = _tenant(place, size, "before")
+    folders = os.pathsep.join([operator.variables["PYTHONPATH"], *filter(None, sys.path)])
+    before = contestants.with_variables(contestants.OURS, **variables, PYTHONPATH=folders)
+    async with contestants.running(before, place) as running, attacks.storing(target):
+        begun = time.monotonic()
+        while time.monotonic() - begun < size.seconds:
+            try:
+                await asyncio.to_thread(running.read, "/healthz")
+            except OSError:
+                seconds = time.monotonic() - begun
+                return f"the operator before the gate no longer answered after {seconds:.0f} s"
+            await asyncio.sleep(0.5)
+    return "the operator before the gate answered until the end"
 
 
-@contextlib.asynccontextmanager
-async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Let something without an end go on meanwhile; what it raises ends the rest too."""
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(work)
-        yield
-        task.cancel()
-
-
-async def _sample(work: load.Load, others: Others, seconds: float) -> Sample:
-    """Measure delays for some seconds, and note each renewal of the Lease."""
-    api, namespace = work.place.api, work.place.namespace
-    renewals: list[datetime.datetime] = []
-
-    def note(body: contestants.Body) -> None:
-        renewals.append(datetime.datetime.fromisoformat(body["spec"]["renewTime"]))
-
-    async def follow() -> None:
-        listing = await api.list(resources.LEASES, namespace)
-        for item in listing.items:
-            note(item)
-        async for event in api.watch(resources.LEASES, namespace, listing.version):
-            if event.type != "BOOKMARK":
-                note(event.object)
-
-    async with _beside(follow()):
-        delays = await others.delays(seconds)
-    return Sample(delays, renewals)
-
-
-def _results(attacked: Attacked) -> list[results.Result]:
-    flooded, peace = attacked.flooded, attacked.peace
+def _results(observed: attacked.Attacked) -> list[results.Result]:
+    flooded, peace = observed.flooded, observed.peace
     at_most = results.Bound.AT_MOST
     return [
         results.Result(
@@ -288,38 +136,39 @@ def _results(attacked: Attacked) -> list[results.Result]:
             flooded.delay,
             " s",
             f"{len(flooded.delays)} events; in peace {peace.delay:.2f} s; in each second"
-            f" {attacked.rate('events')} events on one job, {attacked.rate('tokens')} wrong tokens,"
-            f" {attacked.rate('uploads')} reports that are too large; {flood.SLOW} connections that"
-            f" send next to nothing; the operator used {attacked.share} of a core",
+            f" {observed.rate('events')} events on one job, {observed.rate('tokens')} wrong tokens,"
+            f" {observed.rate('uploads')} reports that are too large; {flood.SLOW} connections that"
+            f" send next to nothing; the operator used {observed.share} of a core",
         ),
         results.Result(
             "longest time between two renewals of the Lease, in a flood",
-            LEASE_SECONDS * lease.RENEWED_WITHIN,
+            attacked.LEASE_SECONDS * lease.RENEWED_WITHIN,
             at_most,
             flooded.longest_gap,
             " s",
-            f"{LEASE_SECONDS / lease.TRIES:.0f} s are planned; in peace {peace.longest_gap:.2f} s",
+            f"{attacked.LEASE_SECONDS / lease.TRIES:.0f} s are planned; in peace"
+            f" {peace.longest_gap:.2f} s",
         ),
         results.Result(
             "resident memory at most, in a flood",
             MEMORY_TARGET,
             at_most,
-            attacked.resident[1],
+            observed.resident[1],
             " MB",
-            f"{attacked.resident[0]:.0f} MB before it",
+            f"{observed.resident[0]:.0f} MB before it",
         ),
     ]
 
 
-def _of_events(attacked: Attacked) -> results.Result:
+def _of_events(observed: attacked.Attacked) -> results.Result:
     return results.Result(
         f"99 % of other jobs' statuses, with {attacks.REPEATED:,} events a second on one job",
         DELAY_TARGET,
         results.Bound.AT_MOST,
-        attacked.flooded.delay,
+        observed.flooded.delay,
         " s",
-        f"{len(attacked.flooded.delays)} events; in peace {attacked.peace.delay:.2f} s;"
-        f" {attacked.rate('events')} events in each second; the operator used {attacked.share} of"
-        f" a core; longest time between two renewals {attacked.flooded.longest_gap:.1f} s; memory"
-        f" at most {attacked.resident[1]:.0f} MB",
+        f"{len(observed.flooded.delays)} events; in peace {observed.peace.delay:.2f} s;"
+        f" {observed.rate('events')} events in each second; the operator used {observed.share} of"
+        f" a core; longest time between two renewals {observed.flooded.longest_gap:.1f} s; memory"
+        f" at most {observed.resident[1]:.0f} MB",
     )

@@ -57,6 +57,14 @@ def unpack(folder: pathlib.Path) -> Operator:
     return Operator(_unpack(folder, OLDEST, *PACKAGES), folder)
 
 
+def unpack_commit(folder: pathlib.Path, commit: str) -> Operator | None:
+    """The operator of this commit; None where the history of git does not reach back to it."""
+    if not _succeeds("cat-file", "-e", f"{commit}^{{commit}}"):
+        return None
+    _extract(folder, commit, *PACKAGES)
+    return Operator(commit, folder)
+
+
 def unpack_chart(folder: pathlib.Path) -> pathlib.Path:
     """The chart of the newest commit that is a week older than this one, else the oldest."""
     _unpack(folder, OLDEST_CHART, "charts")
@@ -68,9 +76,13 @@ def _unpack(folder: pathlib.Path, oldest: str, *packages: str) -> str:
     if not _succeeds("cat-file", "-e", f"{oldest}^{{commit}}"):
         pytest.skip("An upgrade needs the full history of git: run git fetch --unshallow.")
     commit = _a_week_ago(oldest) or oldest
+    _extract(folder, commit, *packages)
+    return commit
+
+
+def _extract(folder: pathlib.Path, commit: str, *packages: str) -> None:
     with tarfile.open(fileobj=io.BytesIO(_git("archive", commit, *packages))) as archive:
         archive.extractall(folder, filter="data")
-    return commit
 
 
 def _a_week_ago(oldest: str) -> str:
