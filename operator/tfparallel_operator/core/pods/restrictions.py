@@ -6,7 +6,7 @@ The pod that would be created is looked at, so that no field of a job can be ove
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel_operator.api import types
@@ -72,44 +72,17 @@ def find_uses(job: types.TFParallelJob, settings: installation.Settings) -> tupl
 
 
 def find_problem(
-    uses: Iterable[Use],
-    restrictions: installation.Restrictions,
-    secrets: Mapping[str, Mapping[str, str] | None],
-) -> str:
-    """Say which use is not allowed, and who can change that; empty: all are.
-
-    Args:
-        uses: of one job.
-        restrictions: the installation's.
-        secrets: labels of the Secrets that are named; None: there is no such Secret.
-    """
-    sentences = (_problem(use, restrictions, secrets) for use in uses)
-    return next(filter(None, sentences), "")
-
-
-def visit_pod(spec: Mapping[str, Any], above: str) -> Iterator[Use]:
-    """Yield what a pod uses by the fields of its spec, which stands at a path."""
-    name = "serviceAccountName" if spec.get("serviceAccountName") else "serviceAccount"
-    if account := _account(spec):
-        yield Use(Kind.SERVICE_ACCOUNT, account, f"{above}.{name}")
-    for field in _HOST_NAMESPACES:
-        if spec.get(field):
-            yield Use(Kind.HOST, field, f"{above}.{field}")
-    yield from _visit_security(spec, above)
-    for path, reference in _items(spec, "imagePullSecrets", above):
-        yield from _secret(reference.get("name"), f"{path}.name")
-    for field in _CONTAINERS:
-        for path, container in _items(spec, field, above):
-            yield from _visit_container(container, path)
-    for path, volume in _items(spec, "volumes", above):
-        yield from _visit_volume(volume, path)
-
-
-def _problem(
     use: Use,
     restrictions: installation.Restrictions,
     secrets: Mapping[str, Mapping[str, str] | None],
 ) -> str:
+    """Say why a use is not allowed, and who can change that; empty: it is.
+
+    Args:
+        use: of a job.
+        restrictions: the installation's.
+        secrets: labels of the Secrets that are named; None: there is no such Secret.
+    """
     accounts, labels = restrictions.service_accounts, restrictions.secret_labels
     match use.kind:
         case Kind.SERVICE_ACCOUNT if accounts and use.value not in accounts:
@@ -132,6 +105,24 @@ def _problem(
     return ""
 
 
+def visit_pod(spec: Mapping[str, Any], above: str) -> Iterator[Use]:
+    """Yield what a pod uses by the fields of its spec, which stands at a path."""
+    name = "serviceAccountName" if spec.get("serviceAccountName") else "serviceAccount"
+    if account := _account(spec):
+        yield Use(Kind.SERVICE_ACCOUNT, account, f"{above}.{name}")
+    for field in _HOST_NAMESPACES:
+        if spec.get(field):
+            yield Use(Kind.HOST, field, f"{above}.{field}")
+    yield from _visit_security(spec, above)
+    for path, reference in _items(spec, "imagePullSecrets", above):
+        yield from _secret(reference.get("name"), f"{path}.name")
+    for field in _CONTAINERS:
+        for path, container in _items(spec, field, above):
+            yield from _visit_container(container, path)
+    for path, volume in _items(spec, "volumes", above):
+        yield from _visit_volume(volume, path)
+
+
 def _visit_job(job: types.TFParallelJob, settings: installation.Settings) -> Iterator[Use]:
     """Yield uses by the fields of the job, and then those of its pods that no field explained."""
     if job.spec.host_network:
@@ -146,11 +137,14 @@ def _visit_job(job: types.TFParallelJob, settings: installation.Settings) -> Ite
     of_job = dataclasses.replace(settings, pod_defaults={}, trainer_pull_secrets=())
     builder = pod_builder.PodBuilder(layout.build(job), of_job, job.status)
     has_default = bool(_mapping(settings.pod_defaults.get("spec")).get("serviceAccountName"))
-    for role in roles:
+    for role, spec in roles.items():
+        template = _mapping((spec.template or {}).get("spec"))
         pod_spec = builder.build(replicas.Replica(role, 0))["spec"]
         path = f"spec.tfReplicaSpecs.{role}.template.spec"
         yield from visit_pod(pod_spec, path)
-        if not has_default and not _account(pod_spec):
+        # An empty field of the template wins over the default, and means `default`.
+        is_defaulted = has_default and "serviceAccountName" not in template
+        if not is_defaulted and not _account(pod_spec):
             yield Use(Kind.SERVICE_ACCOUNT, "default", f"{path}.serviceAccountName")
 
 

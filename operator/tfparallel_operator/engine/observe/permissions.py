@@ -63,11 +63,13 @@ class Permissions:
         else:
             return ""
         secrets: dict[str, _Labels] = {}
-        if limits.secret_labels:
-            for use in uses:
-                if use.kind is restrictions.Kind.SECRET:
-                    secrets[use.value] = await self._read(accepted.metadata.namespace, use.value)
-        return restrictions.find_problem(uses, limits, secrets)
+        for use in uses:
+            if limits.secret_labels and use.kind is restrictions.Kind.SECRET:
+                secrets[use.value] = await self._read(accepted.metadata.namespace, use.value)
+            # The first problem ends the requests: a job may name thousands of Secrets.
+            if problem := restrictions.find_problem(use, limits, secrets):
+                return problem
+        return ""
 
     def _uses_of(self, job: types.TFParallelJob) -> tuple[restrictions.Use, ...]:
         key = queue.Key(job.metadata.namespace, job.metadata.name)

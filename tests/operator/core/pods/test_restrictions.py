@@ -162,7 +162,11 @@ def test_what_the_installation_adds_is_its_own() -> None:
     settings = dataclasses.replace(
         builders.SETTINGS, pod_defaults={"spec": of_pods}, trainer_pull_secrets=("registry",)
     )
-    assert find_uses({**container(), "serviceAccountName": ""}, settings) == []
+    job = builders.a_job(trainer=True, worker=1)
+    assert restrictions.find_uses(job, settings) == ()
+    # A job that empties the field gets the namespace's account in the place of the chosen one.
+    [use] = find_uses({**container(), "serviceAccountName": ""}, settings)
+    assert (use.kind, use.value) == (restrictions.Kind.SERVICE_ACCOUNT, "default")
 
 
 RESTRICTED = installation.Restrictions(
@@ -179,11 +183,11 @@ USES = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_refusal_names_field_value_and_who_may_change_it(use: restrictions.Use) -> None:
-    message = restrictions.find_problem([use], RESTRICTED, {})
+    message = restrictions.find_problem(use, RESTRICTED, {})
     assert message.startswith("spec.x ")
     assert use.value in message
     assert "have an administrator change jobs.restrictions." in message
-    assert restrictions.find_problem([use], installation.Restrictions(), {}) == ""
+    assert restrictions.find_problem(use, installation.Restrictions(), {}) == ""
 
 
 @pytest.mark.parametrize(
@@ -200,10 +204,10 @@ def test_a_secret_is_allowed_by_its_labels_alone(
 ) -> None:
     """One sentence says that it is missing or has no label: nobody learns which Secrets exist."""
     use = USES[restrictions.Kind.SECRET]
-    message = restrictions.find_problem([use], RESTRICTED, {"hidden": labels})
+    message = restrictions.find_problem(use, RESTRICTED, {"hidden": labels})
     assert (message == "") == is_allowed
     if not is_allowed:
-        assert message == restrictions.find_problem([use], RESTRICTED, {"hidden": {}})
+        assert message == restrictions.find_problem(use, RESTRICTED, {"hidden": {}})
 
 
 @dataclasses.dataclass

@@ -55,6 +55,14 @@ async def test_labels_are_read_again_after_a_while_and_nothing_but_metadata() ->
     assert len(api.asked) == 2
 
 
+async def test_the_first_secret_that_is_not_allowed_ends_the_requests() -> None:
+    api = Secrets()
+    volumes = [{"name": f"v{n}", "secret": {"secretName": f"hub-{n}"}} for n in range(100)]
+    allowed = the_permissions(api, clock.Clock(), secret_labels=LABELS)
+    assert "'hub-0'" in await allowed.find(a_job(volumes=volumes))
+    assert len(api.asked) == 1
+
+
 @pytest.mark.parametrize("name", ["../hub", "..", "hub/x", "hub?x=y", "Hub", "h" * 254, "hub\n"])
 async def test_what_is_no_name_of_a_secret_is_never_asked_for(name: str) -> None:
     """It would stand in the path of a request, and lead to other objects."""
