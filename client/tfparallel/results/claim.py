@@ -59,7 +59,9 @@ for folder, folders, files in os.walk(root):
         if not name.startswith("."):
             print(json.dumps([os.path.relpath(path, root), *describe(path)]))
 """
-_READ = f"""{_BEGIN}
+_READ = (
+    _BEGIN
+    + """
 out = sys.stdout.buffer
 with file:
     file.seek(int(sys.argv[2]))
@@ -69,11 +71,15 @@ with file:
         out.write(chunk)
 out.flush()
 """
-_DIGEST = f"""{_BEGIN}
+)
+_DIGEST = (
+    _BEGIN
+    + """
 import hashlib
 with file:
     print(hashlib.file_digest(file, "sha256").hexdigest())
 """
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

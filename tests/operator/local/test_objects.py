@@ -45,6 +45,12 @@ async def test_values_come_from_secrets_of_the_file(folder: pathlib.Path) -> Non
 
 
 @pytest.mark.usefixtures("processes")
+async def test_a_run_keeps_its_results_below_no_namespace(folder: pathlib.Path) -> None:
+    document = printing("echo [$TFPARALLEL_JOB_NAMESPACE]", checkpoint={"uri": "s3://bucket/runs"})
+    assert await lines(folder, document) == ["[]"]
+
+
+@pytest.mark.usefixtures("processes")
 async def test_values_come_from_the_environment_of_the_run(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
