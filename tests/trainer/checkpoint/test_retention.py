@@ -202,6 +202,6 @@ def test_a_removed_checkpoint_is_a_draft_from_the_first_moment(
         with pytest.raises(KeyboardInterrupt):
             save(saved, 20)
     assert kept(tmp_path) == [20]
-    assert len(list(tmp_path.glob(".writing-*"))) == 1
+    assert len(list(tmp_path.glob(".writing-removed-*"))) == 1
     save(checkpoints.opened(tmp_path, 2, 1), 30)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.json", entries.name(30)]

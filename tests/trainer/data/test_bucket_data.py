@@ -45,7 +45,7 @@ def test_a_copy_that_somebody_changed_is_fetched_again(
     for changed in (b"dog", b"", b"much longer"):
         local.write_bytes(changed)
         assert fetch.fetch(uri, tmp_path).read_bytes() == b"cat"
-    (local.parent / ".writing-0123456789abcdef-cat.png").write_bytes(b"half")
+    (local.parent / ".draft-0123456789abcdef-cat.png").write_bytes(b"half")
     local.unlink()
     assert fetch.fetch(uri, tmp_path).read_bytes() == b"cat"
     assert [path.name for path in local.parent.iterdir()] == ["cat.png"]

@@ -75,7 +75,7 @@ def test_drafts_of_killed_processes_are_removed_and_nothing_else(tmp_path: pathl
     durable.draft(path).mkdir()
     for name in (".77.model.keras", ".model.keras.77"):  # as older versions name them
         (tmp_path / name).write_text("half")
-    others = {".my-model.keras", "model.keras", ".writing-mine-model.keras"}
+    others = {".my-model.keras", "model.keras", ".draft-mine-model.keras"}
     for name in others:
         (tmp_path / name).write_text("a person's")
     durable.remove_drafts(path)

@@ -13,15 +13,13 @@ import stat
 from collections.abc import Collection, Iterator
 from typing import IO
 
-DRAFT = ".writing-"
-"""How the names of drafts begin."""
-
+_DRAFT = ".draft-"
 _OLD_NS = 600 * 10**9
 
 
 def draft(path: pathlib.Path) -> pathlib.Path:
     """Return a hidden name next to a path, which ends as it does and is new each time."""
-    return path.with_name(f"{DRAFT}{secrets.token_hex(8)}-{path.name}")
+    return path.with_name(f"{_DRAFT}{secrets.token_hex(8)}-{path.name}")
 
 
 def publish(draft: pathlib.Path, path: pathlib.Path) -> None:
@@ -52,7 +50,7 @@ def remove_drafts(path: pathlib.Path, older_than: pathlib.Path | None = None) ->
         older_than: a new file; only drafts stay that are less than ten minutes older.
     """
     name = re.escape(path.name)
-    leftover = re.compile(rf"\.(writing-[0-9a-f]{{16}}-{name}|\d+\.{name}|{name}\.\d+)")
+    leftover = re.compile(rf"\.(draft-[0-9a-f]{{16}}-{name}|\d+\.{name}|{name}\.\d+)")
     with contextlib.suppress(OSError):
         limit = None if older_than is None else older_than.stat().st_mtime_ns - _OLD_NS
         for place in path.parent.iterdir():

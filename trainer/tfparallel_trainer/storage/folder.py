@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import pathlib
+import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import IO, Self
 
 from tfparallel_trainer.storage import directory, durable
 
+_DRAFT = ".writing-"
 _QUARANTINED = ".damaged-"
 _TICK_NS = 100_000_000
 """File systems may give the same time to all writes within some milliseconds."""
@@ -77,11 +79,11 @@ class Folder:
 
     def drafts(self) -> Sequence[Self]:
         """Drafts that writers left, and those that are being written."""
-        return [self.child(name) for name in self._names() if name.startswith(durable.DRAFT)]
+        return [self.child(name) for name in self._names() if name.startswith(_DRAFT)]
 
     def draft(self, name: str, writer: str) -> Self:
         """A folder that has no entry's name yet."""
-        return self.child(f"{durable.DRAFT}{writer}-{name}")
+        return self.child(f"{_DRAFT}{writer}-{name}")
 
     def publish(self, draft: Self, name: str, index: bytes) -> None:
         """Write the index into a draft and rename it."""
@@ -95,7 +97,7 @@ class Folder:
         """Give a folder a draft's name, and remove it as far as that is possible."""
         path = entry.path
         if not path.name.startswith("."):
-            path = durable.draft(path)
+            path = self.path / f"{_DRAFT}removed-{secrets.token_hex(8)}-{path.name}"
             try:
                 entry.path.rename(path)
                 durable.sync_names(self.path)
