@@ -16,6 +16,7 @@ from tfparallel_operator.core.life import (
     ending,
     host_ports,
     installations,
+    obstacles,
     scaling,
     spec_validity,
     training,
@@ -85,9 +86,15 @@ def _decide(
         status=status.model_copy(update={"observed_generation": generation}),
         events=(*events, *decided.events),
         deletions=(*decided.deletions, *overdue),
+        notices=_find_notices(children),
         changes=(*config.changes(requested, settings, children.config), *decided.changes),
         wake_at=deadlines.earliest(decided.wake_at, look_again_at),
     )
+
+
+def _find_notices(children: observation.Children) -> tuple[decision.Event, ...]:
+    hidden = obstacles.find_hidden(children.pods)
+    return (decision.warning(hidden.reason, obstacles.describe(hidden)),) if hidden else ()
 
 
 def _with_attempt_of(

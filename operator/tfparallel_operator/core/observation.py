@@ -54,6 +54,8 @@ class Pod:
     phase: Phase
     deleting: bool = False
     """Whether it has a deletion timestamp."""
+    hidden: bool = False
+    """Whether it has lost the label by which the operator follows pods."""
     delete_by: datetime.datetime | None = None
     """When its grace ends, if it is being deleted."""
     node: str = ""

@@ -88,6 +88,13 @@ _FOREIGN: Mapping[Whose, str] = {
 """Sentences about objects that do not go by themselves, in the order in which they are said."""
 
 
+def find_hidden(pods: Iterable[observation.Pod]) -> observation.Refusal | None:
+    """Return what is said of a job's pods that have lost the label that they are followed by."""
+    hidden = [Holder(f"pod/{pod.name}", Whose.UNLABELED) for pod in pods if pod.hidden]
+    now = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+    return explain(hidden, now) if hidden else None
+
+
 def find_stuck(
     pods: Iterable[observation.Pod], now: datetime.datetime
 ) -> tuple[observation.Refusal | None, datetime.datetime | None]:

@@ -38,7 +38,7 @@ class Children:
         follow = functools.partial(
             informer.Informer, api, namespaces=namespaces, changed=changed, rewound=rewound
         )
-        self.pods = follow(resources.PODS, slim=functools.partial(_pod, clock))
+        self.pods = follow(resources.PODS, slim=functools.partial(_pod, clock), keeps_hidden=True)
         # Of these, others may make large ones with the same label.
         follow_metadata = functools.partial(follow, metadata_only=True)
         self._services = follow_metadata(resources.SERVICES, slim=_named(_is_service, _exists))

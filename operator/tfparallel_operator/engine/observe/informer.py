@@ -29,6 +29,9 @@ SELECTOR = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
 RETRY_SECONDS = (1.0, 10.0)
 """Shortest and longest pause before a list or watch that failed is tried again."""
 
+HIDDEN_SECONDS = 10.0
+"""How often an object is read that has lost the label by which it is followed."""
+
 ABSENT_SECONDS = 30.0
 """How often it is looked whether a resource that is not there has been installed."""
 
@@ -61,7 +64,8 @@ class Informer(Generic[T]):
     """Records of one resource's objects that belong to jobs.
 
     One that is `optional` need not be installed: nothing is there until it is. With `metadata_only`
-    nothing but metadata is read, so that the size of objects does not matter.
+    nothing but metadata is read, so that the size of objects does not matter. With `keeps_hidden`
+    an object that has lost the label of the selector still counts, and is read from time to time.
     """
 
     def __init__(
@@ -75,12 +79,16 @@ class Informer(Generic[T]):
         rewound: Rewound = lambda: None,
         optional: bool = False,
         metadata_only: bool = False,
+        keeps_hidden: bool = False,
     ) -> None:
         self.resource = resource
         self.served = resource
         """The resource in the version that the API server serves."""
         self.optional = optional
         self.metadata_only = metadata_only
+        self.keeps_hidden = keeps_hidden
+        self.hidden: dict[tuple[str, str], str] = {}
+        """Uids of objects that the watch no longer shows, though they may be there."""
         self._slim = slim
         self._changed = changed
         self._records: dict[tuple[str, str], _Record[T]] = {}
@@ -214,7 +222,8 @@ class Informer(Generic[T]):
         """Remove what a list of this version does not hold; what is newer than it stays."""
         for key, record in list(self._records.items()):
             inside = scope is None or key[0] == scope
-            if inside and key not in keys and record.version <= version:
+            is_gone = key not in keys and key not in self.hidden
+            if inside and is_gone and record.version <= version:
                 self.drop(key)
 
 
@@ -239,6 +248,7 @@ class Stream:
         """Whether the API server was not there: it may have come back with an older etcd."""
         self._listing = asyncio.Lock()
         self._watching: asyncio.Timeout | None = None
+        self._reads: set[asyncio.Task[None]] = set()
         self.listed = asyncio.Event()
         self.version = 0
         """The resource version that the stream has come to; 0: it must list."""
@@ -367,11 +377,42 @@ class Stream:
             if _version(event.object) <= self.version:
                 continue  # A list has told of it, or of what came after it.
             if event.type == "DELETED":
-                self._informer.drop(_key(event.object))
+                self._forget(event.object)
             elif event.type in ("ADDED", "MODIFIED"):
+                self._informer.hidden.pop(_key(event.object), None)
                 self._informer.put(event.object)
             self.version = _version(event.object)
             self.newest = max(self.newest, self.version)
+
+    def _forget(self, item: Mapping[str, Any]) -> None:
+        """Drop an object that is gone; one that nobody deleted may have lost its label alone."""
+        key = _key(item)
+        if not self._informer.keeps_hidden or records.deleting(item):
+            self._informer.drop(key)
+            return
+        self._informer.hidden[key] = uid = item["metadata"]["uid"]
+        read = asyncio.create_task(self._read_hidden(key, uid))
+        self._reads.add(read)
+        read.add_done_callback(self._reads.discard)
+
+    async def _read_hidden(self, key: tuple[str, str], uid: str) -> None:
+        """Read an object that the watch does not show, until it is gone or shown again."""
+        hidden, path = self._informer.hidden, self._informer.served.path(*key)
+        while hidden.get(key) == uid:
+            try:
+                item = await self._api.get(path)
+            except errors.NotFound:
+                break
+            except errors.ApiError as error:
+                _LOG.info("%s is not read: %s", path, error)
+            else:
+                if item["metadata"]["uid"] != uid:
+                    break
+                self._informer.put(item)
+            await asyncio.sleep(HIDDEN_SECONDS)
+        if hidden.get(key) == uid:
+            del hidden[key]
+            self._informer.drop(key)
 
     async def _pause(self, error: errors.ApiError) -> None:
         shortest, longest = RETRY_SECONDS

@@ -100,6 +100,7 @@ def pod(item: Raw) -> observation.Pod | None:
         replica_attempt=replica_attempt,
         phase=_phase(status, state, ended),
         deleting=deleting(item),
+        hidden=labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY,
         delete_by=delete_by(item),
         node=(item.get("spec") or {}).get("nodeName", ""),
         disrupted=bool(target),

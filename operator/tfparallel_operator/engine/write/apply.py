@@ -295,6 +295,10 @@ class Applier:
             return Outcome(refusals.unavailable(manifest, error), error.retry_after)
         if is_brief:
             created = {**manifest, "metadata": created["metadata"]}
+        labels = created["metadata"].get("labels") or {}
+        if labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY:  # A policy has changed it.
+            holder = refusals.hold(created, manifest, obstacles.Whose.UNLABELED)
+            return Outcome(holders=(holder,))
         return self._learn(resource, created)
 
     def _learn(self, resource: resources.Resource, answer: client.Object) -> Outcome:
