@@ -4,11 +4,25 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from testing import pages
+from tfparallel_operator.api import gate
 from tfparallel_operator.engine.reports import connections, endpoint, serving, tokens
 from tfparallel_operator.engine.telemetry import logs
 from tfparallel_trainer.contract import limits, progress
 
 Node = Mapping[str, Any]
+
+
+def jobs() -> str:
+    """Return what a job may have."""
+    rows = (
+        ("the spec as JSON", f"{gate.MAX_SPEC_BYTES:,} bytes"),
+        ("levels of the spec", f"{gate.MAX_DEPTH:,}"),
+        ("fields and items of the spec", f"{gate.MAX_VALUES:,}"),
+        ("the name of a field, and a value called `name`", f"{gate.MAX_NAME_LETTERS:,} letters"),
+        ("a number", f"-{gate.MAX_NUMBER:,} to {gate.MAX_NUMBER:,}"),
+        ("the templates of all replicas together, as JSON", f"{gate.MAX_POD_BYTES:,} bytes"),
+    )
+    return pages.table(("of a job", "limit"), rows)
 
 
 def reports() -> str:

@@ -35,7 +35,11 @@ def files() -> dict[Path, str]:
         REASONS_FILE: _filled(REASONS_FILE, reason_tables),
         LIMITS_FILE: _filled(
             LIMITS_FILE,
-            {"reports": limits.reports(), "connections": limits.connections_table()},
+            {
+                "jobs": limits.jobs(),
+                "reports": limits.reports(),
+                "connections": limits.connections_table(),
+            },
         ),
         ENDS_FILE: _filled(ENDS_FILE, {"ends": ends.table()}),
         LIFE_FILE: _filled(LIFE_FILE, {"edits": edit_effects.table()}),

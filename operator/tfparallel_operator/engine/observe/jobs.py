@@ -69,6 +69,10 @@ class Jobs:
         for body in self._bodies.values():
             yield str((body.get("status") or {}).get("state") or names.State.PENDING.value)
 
+    def count_beyond_limits(self) -> int:
+        """Return how many jobs have a spec that has not passed the gate."""
+        return sum(gate.PROBLEM in body for body in self._bodies.values())
+
     def silence(self) -> float:
         """Return the seconds since the last event of the watch, or list."""
         return time.monotonic() - self._heard_at

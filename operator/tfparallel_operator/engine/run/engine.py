@@ -1,8 +1,8 @@
-"""The engine as one group of tasks: when one of them ends, all of it ends.
+"""The engine as one group of tasks. A part that fails begins again, and leaves the others alone.
 
 Each of several operators watches, answers probes and takes reports of progress, so that all are
 ready. The one that holds the Lease also acts. One that loses it ends: it starts from nothing and
-leaves nothing behind.
+leaves nothing behind. It also ends without the custom resource, and with settings that cannot be.
 """
 
 import asyncio
@@ -12,15 +12,23 @@ import datetime
 import itertools
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import client, credentials, errors
 from tfparallel_operator.core import installation
 from tfparallel_operator.engine.observe import children, jobs, records, sweeper
 from tfparallel_operator.engine.reports import endpoint, serving, tls, tokens
-from tfparallel_operator.engine.run import gauges, history, lease, probes, reconcile, settings
+from tfparallel_operator.engine.run import (
+    gauges,
+    history,
+    lease,
+    parts,
+    probes,
+    reconcile,
+    settings,
+)
 from tfparallel_operator.engine.telemetry import metrics
 from tfparallel_operator.engine.workqueue import queue, timers
 from tfparallel_operator.engine.write import context, publisher
@@ -37,10 +45,6 @@ LOOK_SPACING_SECONDS = 0.05
 
 ASK_AGAIN_SECONDS = 2.0
 """Pause before the API server is asked again for what nothing goes on without."""
-
-
-class MemberEnded(Exception):  # noqa: N818 (what has happened)
-    """A task that should run forever has returned."""
 
 
 class Engine:
@@ -73,6 +77,7 @@ class Engine:
         self._sweeper = sweeper.Sweeper(self.api, self.jobs, namespaces, self._rewound)
         self.history = history.History(self._children, self._sweeper, self.metrics)
         self._listed = asyncio.Event()
+        self._parts = parts.Parts(self.metrics.part_failed)
         self.metrics.registry.register(gauges.Gauges(self.jobs, self._queue, self._children))
 
     async def start(self) -> None:
@@ -118,28 +123,28 @@ class Engine:
         return probes.healthy(self._children, self._queue)
 
     def missing(self) -> str:
-        """Return what has not been listed yet; empty: the engine is ready."""
-        return probes.ready(self._children, self._listed.is_set())
+        """Return what has not been listed yet, or fails again and again; empty: it is ready."""
+        return self._parts.problem() or probes.ready(self._children, self._listed.is_set())
 
     async def _run(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
             for each in self._clients:
                 await stack.enter_async_context(each)
             async with asyncio.TaskGroup() as group:
-                spawn(group, "probes", self._serve_probes())
+                self._parts.start(group, "probes", self._serve_probes, needs=OSError)
                 if self.settings.progress_host:
                     self._bundle = await _patiently(self._ensure_certificates)
-                spawn(group, "children", self._children.run())
+                self._parts.start(group, "children", self._children.run)
                 await self._children.wait_synced()
                 await _patiently(self._sweeper.sweep)
                 self._listed.set()
                 _LOG.info("watching %s", ", ".join(self.settings.watch_namespaces) or "all jobs")
-                spawn(group, "sweeper", self._sweeper.run())
-                spawn(group, "history", self.history.run())
+                self._parts.start(group, "sweeper", self._sweeper.run)
+                self._parts.start(group, "history", self.history.run)
                 if self._bundle is not None:
                     self._spawn_progress(group, self._bundle)
                 work = self._act() if self._lease is None else self._lead(self._lease)
-                spawn(group, "jobs", work)
+                parts.spawn(group, "jobs", work)
 
     async def _ensure_certificates(self) -> tls.Bundle:
         options = self.settings
@@ -152,9 +157,9 @@ class Engine:
         await leadership.acquire()
         try:
             async with asyncio.TaskGroup() as group:
-                spawn(group, "lease", leadership.keep())
+                parts.spawn(group, "lease", leadership.keep())
                 await self._catch_up()
-                spawn(group, "work", self._act(leadership.check))
+                parts.spawn(group, "work", self._act(leadership.check))
         finally:
             await leadership.release()
 
@@ -190,7 +195,7 @@ class Engine:
         self._queue.open(keys)
         async with asyncio.TaskGroup() as group:
             for number in range(self.settings.workers):
-                spawn(group, f"worker {number}", workers.run())
+                self._parts.start(group, f"worker {number}", workers.run)
 
     def _job_changed(self, before: jobs.Body | None, after: jobs.Body) -> None:
         if self._queue.opened:  # What happens to a job is counted by the operator that acts.
@@ -202,10 +207,13 @@ class Engine:
             self.jobs, self._children, tokens.Tokens(self.api), writer, self.metrics
         )
         context = bundle.context()
-        served = serving.serve(reports.application(), self.settings.progress_port, context)
-        spawn(group, "progress", served)
-        spawn(group, "publisher", writer.run())
-        spawn(group, "certificates", self._renew(context))
+
+        async def serve() -> None:
+            await serving.serve(reports.application(), self.settings.progress_port, context)
+
+        self._parts.start(group, "progress", serve, needs=OSError)
+        self._parts.start(group, "publisher", writer.run)
+        self._parts.start(group, "certificates", lambda: self._renew(context))
 
     async def _renew(self, context: ssl.SSLContext) -> None:
         """Exchange the certificate under the running server before it ends."""
@@ -263,16 +271,6 @@ def from_environment() -> Engine:
 def _lease(api: client.Client, options: settings.Settings) -> lease.Lease:
     terms = lease.Terms(options.namespace, options.lease, options.instance, options.lease_seconds)
     return lease.Lease(api, terms)
-
-
-def spawn(group: asyncio.TaskGroup, name: str, member: Coroutine[Any, Any, None]) -> None:
-    """Start a part that should run forever: the group ends when it fails, and when it returns."""
-
-    async def run() -> None:
-        await member
-        raise MemberEnded(f"the operator's part {name!r} has ended, which it never should")
-
-    group.create_task(run(), name=name)
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:

@@ -38,6 +38,11 @@ class Gauges(registry.Collector):
             for state in names.State:
                 gauge.add_metric([state.value], states[state.value])
             yield gauge
+            yield core.GaugeMetricFamily(
+                "tfparallel_jobs_beyond_limits",
+                "Jobs whose spec is larger, deeper or stranger than the operator reads.",
+                self._jobs.count_beyond_limits(),
+            )
         yield core.GaugeMetricFamily(
             "tfparallel_queue_depth",
             "Jobs that wait to be looked at, or are looked at.",

@@ -27,6 +27,13 @@ _START = (1, 2, 5, 10, 30, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 4 * _HOUR)
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
+_PARTS = (
+    *("probes", "children", "sweeper", "history"),
+    *("worker", "progress", "publisher", "certificates"),
+)
+"""The parts of the engine that begin again."""
+
+
 class Outcome(enum.StrEnum):
     """How one look at a job ended."""
 
@@ -106,6 +113,14 @@ class Metrics:
         self._rewound = prometheus_client.Counter(
             "history_rewinds", "Restores of etcd from an older copy that were noticed.", **options
         )
+        self._failures = prometheus_client.Counter(
+            "part_failures",
+            "Failures of parts of the operator, which begin again.",
+            ["part"],
+            **options,
+        )
+        for part in _PARTS:
+            self._failures.labels(part)
         version = importlib.metadata.version("tfparallel-operator")
         prometheus_client.Info("operator", "The operator.", **options).info({"version": version})
 
@@ -165,6 +180,10 @@ class Metrics:
     def rewound(self) -> None:
         """Count a restore of etcd from an older copy."""
         self._rewound.inc()
+
+    def part_failed(self, part: str) -> None:
+        """Count a failure of a part of the operator, which begins again."""
+        self._failures.labels(part.split()[0]).inc()
 
     def route(self) -> web.RouteDef:
         """Return the route that shows everything, in the format that is asked for."""

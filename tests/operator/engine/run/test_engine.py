@@ -7,30 +7,80 @@ import sys
 from typing import Any
 
 import pytest
+from prometheus_client import exposition
 
-from testing import clock
+from testing import clock, waiting
 from testing.operator import memory_api
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.engine import handlers
-from tfparallel_operator.engine.observe import children
-from tfparallel_operator.engine.run import engine, probes, settings
+from tfparallel_operator.engine.observe import children, sweeper
+from tfparallel_operator.engine.run import engine, parts, probes, settings
 from tfparallel_operator.engine.telemetry import logs
 from tfparallel_operator.engine.workqueue import queue
 
 
-class FaultyApi(memory_api.MemoryApi):
-    """Its list ends in an error that no part expects."""
+class EmptyApi(memory_api.MemoryApi):
+    """Does not know TFParallelJob."""
 
-    async def page(self, *_: object, **__: object) -> client.Listing:
-        raise ZeroDivisionError("a bug")
+    async def page(self, resource: resources.Resource, *more: Any, **named: Any) -> client.Listing:
+        if resource == resources.JOBS:
+            raise errors.NotFound("the server could not find the requested resource")
+        return await super().page(resource, *more, **named)
 
 
 @pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
-async def test_a_part_that_ends_takes_the_process_with_it() -> None:
+async def test_the_operator_ends_where_the_custom_resource_is_missing() -> None:
     operator_settings = settings.Settings("trainer:test", health_port=0)
     with pytest.raises(ExceptionGroup) as caught:
-        await engine.Engine(operator_settings, FaultyApi()).start()
-    assert caught.value.split(ZeroDivisionError)[0] is not None
+        await engine.Engine(operator_settings, EmptyApi()).start()
+    assert caught.value.split(sweeper.NotInstalled)[0] is not None
+
+
+class FaultyApi(memory_api.MemoryApi):
+    """Its first lists of pods end in an error that no part expects."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    async def page(self, resource: resources.Resource, *more: Any, **named: Any) -> client.Listing:
+        if resource == resources.PODS and self.failures:
+            self.failures -= 1
+            raise ZeroDivisionError("a bug")
+        return await super().page(resource, *more, **named)
+
+
+@pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
+async def test_a_part_that_fails_once_begins_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(parts, "PAUSES_SECONDS", (0.0, 0.0))
+    operator_engine = engine.Engine(settings.Settings("trainer:test", health_port=0), FaultyApi(1))
+    await operator_engine.start()
+    assert operator_engine.missing() == ""
+    shown = exposition.generate_latest(operator_engine.metrics.registry).decode()
+    assert 'tfparallel_part_failures_total{part="children"} 1.0' in shown
+    assert "the part 'children' failed" in caplog.text
+    assert "ZeroDivisionError: a bug" in caplog.text
+    await operator_engine.stop()
+
+
+@pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
+async def test_a_part_that_always_fails_leaves_the_others_and_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parts, "PAUSES_SECONDS", (0.0, 0.01))
+    operator_engine = engine.Engine(settings.Settings("trainer:test", health_port=0), FaultyApi(-1))
+    start = asyncio.create_task(operator_engine.start())
+
+    async def is_named() -> bool:
+        return "the part 'children' has failed" in operator_engine.missing()
+
+    await waiting.until_async(is_named, "the part is named")
+    assert not start.done()
+    assert operator_engine.problem() == ""
+    start.cancel()
+    await asyncio.gather(start, return_exceptions=True)
 
 
 class BusyApi(memory_api.MemoryApi):
@@ -66,8 +116,8 @@ async def test_a_start_that_fails_leaves_kopf_nothing_to_wait_for() -> None:
     stop = asyncio.Event()
     operator_settings = settings.Settings("trainer:test", health_port=0)
     with pytest.raises(ExceptionGroup) as caught:
-        await handlers.run(engine.Engine(operator_settings, FaultyApi()), stop)
-    assert caught.value.split(ZeroDivisionError)[0] is not None
+        await handlers.run(engine.Engine(operator_settings, EmptyApi()), stop)
+    assert caught.value.split(sweeper.NotInstalled)[0] is not None
     assert stop.is_set()
 
 
@@ -83,7 +133,7 @@ async def test_a_part_that_returns_is_named() -> None:
 
     with pytest.raises(ExceptionGroup) as caught:
         async with asyncio.TaskGroup() as group:
-            engine.spawn(group, "watch", returning())
+            parts.spawn(group, "watch", returning())
     assert "the operator's part 'watch' has ended" in str(caught.value.exceptions[0])
 
 
