@@ -83,7 +83,7 @@ async def test_deadlines_count_while_a_webhook_does_not_answer(place: harness.Pl
             ("pends", "pendingDeadlineSeconds"),
             ("runs", "activeDeadlineSeconds"),
         ):
-            job = objects.job(name, workers=0, runPolicy={policy: 5})
+            job = objects.job(name, workers=0, runPolicy={policy: 12})
             await place.create_job(job)
         await place.until_state("Failed", "pends")
         failed = await place.condition("Failed", "pends")

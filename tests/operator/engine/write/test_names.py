@@ -21,6 +21,10 @@ _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
 
 @pytest.fixture
 def is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    _be_impatient(monkeypatch)
+
+
+def _be_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have pods on lost nodes be late in seconds."""
     monkeypatch.setattr(cleanup, "PATIENCE", datetime.timedelta(seconds=3))
     monkeypatch.setattr(obstacles, "STUCK_AFTER", datetime.timedelta(seconds=6))
@@ -100,7 +104,7 @@ async def test_a_finalizer_of_others_is_named_and_nothing_is_said_to_be_forced(
 
 @pytest.mark.parametrize("again", [True, False])
 async def test_a_pod_of_a_deleted_job_on_a_lost_node_is_deleted_by_force(
-    place: harness.Place, is_impatient: None, again: bool
+    place: harness.Place, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     await _create_lost_node(place)
     async with place.operator():
@@ -109,11 +113,14 @@ async def test_a_pod_of_a_deleted_job_on_a_lost_node_is_deleted_by_force(
         place.kubectl("delete", "tfpj", "digits")
         # Without a garbage collector the test is it.
         place.kubectl("delete", "service,configmap,networkpolicy", "-l", _OURS)
+        if not again:
+            _be_impatient(monkeypatch)
         place.kubectl("delete", "pod", "digits-chief-0", "--wait=false")
         if again:
             await place.create_job(_bound(place))
             refused = await place.until_refused("NameHeld")
             assert "pod/digits-chief-0 of an earlier job" in refused["message"]
+            _be_impatient(monkeypatch)
 
         async def is_replaced() -> bool:
             owners = [
