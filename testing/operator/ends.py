@@ -128,7 +128,8 @@ EXAMPLES: Mapping[str, Sequence[Status]] = {
     "node-shutdown": [
         _failed("Terminated", _SHUTDOWN, **_target("TerminationByKubelet", _SHUTDOWN), **how)
         for how in (exited(143), exited(0, "Completed"))
-    ],
+    ]
+    + [_failed("NodeShutdown", _SHUTDOWN, **exited(0, "Completed"))],
     "node-lost": [
         {
             "phase": "Running",

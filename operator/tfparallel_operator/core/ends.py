@@ -93,6 +93,7 @@ _REJECTIONS = (
         name="rejected-shutdown",
         meaning="The node is about to shut down.",
         reasons=("NodeShutdown",),
+        begins=(_REJECTED,),
         source="kubelet/nodeshutdown/nodeshutdown_manager_linux.go: Admit",
     ),
     _Rejection(
@@ -176,7 +177,7 @@ _TAKEN = (
         name="node-shutdown",
         meaning="The node shut down.",
         words="was ended with its node",
-        reasons=("Terminated", "Shutdown"),
+        reasons=("Terminated", "Shutdown", "NodeShutdown"),
         source="kubelet/nodeshutdown/nodeshutdown_manager.go",
     ),
     _Taken(

@@ -89,7 +89,7 @@ def pod(item: Raw) -> observation.Pod | None:
     index, attempt, replica_attempt = map(int, numbers)
     container = _container(status)
     state: Raw = container.get("state") or {}
-    ended = _exit(status, container)
+    ended = _exit(item, container)
     target = _disruption(status)
     said: Raw = status if status.get("reason") else target
     return observation.Pod(
@@ -166,7 +166,8 @@ def _runs(status: Raw) -> bool:
     )
 
 
-def _exit(status: Raw, container: Raw) -> observation.Exit | None:
+def _exit(item: Raw, container: Raw) -> observation.Exit | None:
+    status = item.get("status") or {}
     ended = _first_end(container)
     if ended is not None:
         return observation.Exit(
@@ -180,7 +181,7 @@ def _exit(status: Raw, container: Raw) -> observation.Exit | None:
         # Evicted before it ran, or its node is gone: no container can tell how it ended.
         reason, message = status.get("reason", ""), status.get("message", "")
         taken = observation.Exit(code=-1, reason=reason, message=message, finished_at=None)
-        return taken if reason else _exit_before_training(status) or taken
+        return taken if reason else _exit_before_training(item) or taken
     return None
 
 
@@ -201,12 +202,19 @@ _IN_PLACE = {"exitCode": -1, "reason": ends.RESTARTING_ALL}
 """How a container ended whose end is gone from its pod's status."""
 
 
-def _exit_before_training(status: Raw) -> observation.Exit | None:
+def _exit_before_training(item: Raw) -> observation.Exit | None:
     """Return how an init container has ended a pod; None when none has.
 
-    The codes of the operator's own container have a meaning; of any other the name says most.
+    The codes of the operator's own container have a meaning; of any other the name says most. A
+    sidecar ends with its pod, and ends none.
     """
-    for container in status.get("initContainerStatuses") or ():
+    sidecars = {
+        container.get("name")
+        for container in (item.get("spec") or {}).get("initContainers") or ()
+        if container.get("restartPolicy") == "Always"
+    }
+    statuses = (item.get("status") or {}).get("initContainerStatuses") or ()
+    for container in (one for one in statuses if one.get("name") not in sidecars):
         ended = (container.get("state") or {}).get("terminated") or {}
         code = int(ended.get("exitCode", 0))
         if not code:

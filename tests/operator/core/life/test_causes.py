@@ -103,12 +103,16 @@ def test_a_pod_that_is_being_deleted_is_no_failed_one() -> None:
 
 def test_peers_of_a_pod_that_is_being_taken_fail_in_consequence() -> None:
     world = running(chief=1, worker=2, run_policy={"backoffLimit": 0})
-    world.update("job-worker-1", disrupted=True)
+    preempted = {"reason": "PreemptionByScheduler", "message": "default-scheduler: preempting."}
+    world.update("job-worker-1", disrupted=True, **preempted)
     world.exit("job-chief-0", 1)
     world.settle()
     assert world.status.attempt == 2
     assert world.status.restart_causes == {"Disruption": 1}
-    assert "job-worker-1 is being deleted or evicted" in world.events[-1].message
+    assert world.events[-1].message == (
+        "job-worker-1 is being deleted or evicted (PreemptionByScheduler): default-scheduler:"
+        " preempting; all replicas run again (a disruption)"
+    )
 
 
 def test_a_verdict_waits_for_signs_that_the_cluster_took_a_replica() -> None:

@@ -178,6 +178,20 @@ def test_an_init_container_of_a_template_is_named_and_its_code_means_nothing() -
     assert ended.message == "init container fetch, code 78 no such package"
 
 
+def test_a_sidecar_that_ends_with_its_pod_is_not_why_the_pod_ended() -> None:
+    ended = {"exitCode": 143, "reason": "Error"}
+    statuses = [
+        {"name": "proxy", "state": {"terminated": ended}},
+        {"name": "fetch", "state": {"terminated": {**ended, "exitCode": 3}}},
+    ]
+    raw = objects.pod(phase="Failed", initContainerStatuses=statuses)
+    raw["spec"] = {"initContainers": [{"name": "proxy", "restartPolicy": "Always"}]}
+    pod = records.pod(raw)
+    assert pod is not None
+    assert pod.exit is not None
+    assert pod.exit.message.startswith("init container fetch, code 3")
+
+
 def test_a_pod_that_was_evicted_while_its_source_was_fetched_was_evicted() -> None:
     ended = _ended_by(names.SOURCE_CONTAINER, 137, reason="Evicted", message="low on memory")
     assert (ended.code, ended.reason, ended.of_source) == (-1, "Evicted", False)
