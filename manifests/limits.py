@@ -5,8 +5,11 @@ from typing import Any
 
 from testing import pages
 from tfparallel_operator.api import gate
+from tfparallel_operator.core.life import counts
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine.reports import connections, endpoint, serving, tokens
 from tfparallel_operator.engine.telemetry import logs
+from tfparallel_operator.engine.write import recorder
 from tfparallel_trainer.contract import limits, progress
 
 Node = Mapping[str, Any]
@@ -54,6 +57,16 @@ def connections_table() -> str:
         ("lines in the log about such requests", f"{logs.BRIEF_LINES} a minute of each port"),
     ]
     return pages.table(("what", "limit"), rows)
+
+
+def messages() -> str:
+    """Return the limits of what the operator says on a job."""
+    rows = [
+        ("message of a condition, and why replicas wait", conditions.MESSAGE_BYTES),
+        ("note of an Event", recorder.NOTE_BYTES),
+        ("reason of a replica's last exit", counts.REASON_BYTES),
+    ]
+    return pages.table(("text", "bytes"), [(name, f"{limit:,}") for name, limit in rows])
 
 
 def _fields(path: str, node: Node, definitions: Node) -> Iterator[tuple[str, str]]:

@@ -39,6 +39,7 @@ def files() -> dict[Path, str]:
                 "jobs": limits.jobs(),
                 "reports": limits.reports(),
                 "connections": limits.connections_table(),
+                "messages": limits.messages(),
             },
         ),
         ENDS_FILE: _filled(ENDS_FILE, {"ends": ends.table()}),

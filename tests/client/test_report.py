@@ -179,12 +179,15 @@ def test_values_of_variables_stay_out_of_the_page() -> None:
 
 def test_texts_of_strangers_are_no_markup() -> None:
     evil = "<script>alert(1)</script>"
+    controls = "\x1b[2J\u202e"
     run = report_runs.with_a_loss()
     lines = [report_runs.line(8, "train", 10, epoch=0, metrics={evil: 1.0, "$x_$": 2.0})]
-    events = [dataclasses.replace(one, message=evil) for one in run.events]
+    events = [dataclasses.replace(one, message=evil + controls) for one in run.events]
     odd = dataclasses.replace(run, records=report_runs.parsed(lines), events=events)
     text = page.render(dataclasses.replace(odd, place=evil), NOW)
     assert "<script" not in text
+    assert r"\x1b[2J\u202e" in text
+    assert set("\x1b\u202e").isdisjoint(text)
     Outline(text)
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from tfparallel.planning import show
 from tfparallel.report import content, draw, mesh, records
-from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract import plain_text, plan
 
 SHOWN_METRICS = 12
 SHOWN_PODS = 60
@@ -50,6 +50,7 @@ def render(run: records.Run, now: datetime.datetime) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tfparallel.report", "."),
         autoescape=True,
+        finalize=_show_controls,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
@@ -68,6 +69,13 @@ def render(run: records.Run, now: datetime.datetime) -> str:
         version=importlib.metadata.version("tfparallel"),
         written=f"{now:%Y-%m-%d %H:%M %Z}",
     )
+
+
+def _show_controls(value: object) -> object:
+    """Return text, or a picture, without characters that would turn or hide the page's text."""
+    if isinstance(value, str):
+        return type(value)(plain_text.escape(value, keep="\n\t"))  # Markup stays markup.
+    return value
 
 
 def _what_ran(run: records.Run, figures: content.Content) -> Section:
