@@ -152,6 +152,52 @@ async def test_an_operator_that_loses_the_lease_ends(place: harness.Place) -> No
     assert await _holder(place) == "operator-1"
 
 
+async def _versions(place: harness.Place) -> dict[str, str]:
+    """The versions of the job, its pods and its Events: any write changes one."""
+    listings = [
+        await place.api.list(resource, place.namespace)
+        for resource in (resources.JOBS, resources.PODS, resources.EVENTS)
+    ]
+    items = (item["metadata"] for listing in listings for item in listing.items)
+    return {item["uid"]: item["resourceVersion"] for item in items}
+
+
+async def test_an_operator_that_was_paused_past_its_lease_writes_nothing_when_it_wakes(
+    place: harness.Place, tmp_path: pathlib.Path
+) -> None:
+    async with (
+        place.creations() as created,
+        operator_process.running(_environment(place, 0, 15), tmp_path / "0.log") as first,
+    ):
+        await first.until_ready()
+        await _until_held(place, "operator-0")
+        await place.create_job()
+        await place.until_pods(*ALL)
+        await place.run_all()
+        await place.until_state("Running")
+        async with operator_process.running(
+            _environment(place, 1, LONG_SECONDS), tmp_path / "1.log"
+        ) as second:
+            await second.until_ready()
+            first.process.send_signal(signal.SIGSTOP)
+            await _until_held(place, "operator-1")
+            await place.end("digits-worker-0", 1)
+            await place.until_pods(*ALL, attempt=2)
+            await place.run_all()
+            await place.until_state("Running")
+            second.process.send_signal(signal.SIGSTOP)  # So that all writes are of the first.
+            before = await _versions(place)
+            first.process.send_signal(signal.SIGCONT)
+            async with asyncio.timeout(waiting.LIMIT_SECONDS):
+                assert await first.process.wait() != 0
+            assert await _versions(place) == before
+            assert f"Lease {LEASE}" in first.log
+            second.process.send_signal(signal.SIGCONT)
+            await place.end("digits-chief-0", 0)
+            await place.until_state("Succeeded")
+    assert sorted(created) == [(pod, attempt, "0") for pod in ALL for attempt in ("1", "2")]
+
+
 @contextlib.asynccontextmanager
 async def _second(
     place: harness.Place,
