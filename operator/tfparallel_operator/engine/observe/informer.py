@@ -258,6 +258,14 @@ class Stream:
 
     async def run(self) -> None:
         """List and watch forever; pause when the API server does not answer."""
+        try:
+            await self._run()
+        finally:
+            self._informer.hidden.clear()
+            for read in self._reads:
+                read.cancel()
+
+    async def _run(self) -> None:
         while True:
             self.active_at = time.monotonic()
             fresh = self.version == 0
