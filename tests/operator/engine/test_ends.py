@@ -128,11 +128,11 @@ async def test_the_kubelet_restarts_no_container_in_place(place: harness.Place) 
             assert not {"restartPolicy", "restartPolicyRules"} & {*container}
         await _start(place)
 
-        async def told() -> bool:
+        async def event_is_written() -> bool:
             events = await place.api.list(resources.EVENTS, place.namespace)
             return "RestartPolicyIgnored" in {event["reason"] for event in events.items}
 
-        await waiting.until_async(told, "the Event")
+        await waiting.until_async(event_is_written, "the Event")
 
 
 async def test_a_container_that_was_restarted_in_place_has_ended(place: harness.Place) -> None:
