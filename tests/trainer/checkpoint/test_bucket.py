@@ -178,6 +178,17 @@ def test_a_job_of_an_earlier_version_keeps_its_prefix_and_no_other_namespace_get
     assert of_namespace(s3, "a", "uid-3").restore(checkpoints.state(0)) == checkpoints.at(11)
 
 
+def test_credentials_for_the_namespace_alone_suffice(
+    s3: buckets.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.put("runs/test/checkpoints/owner.json", b"{}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", buckets.STRANGER)
+    for cache in (prefix.of_job, connection.connect):
+        cache.cache_clear()
+    assert str(prefix.of_job(s3.uri, "a", "test")) == f"{s3.uri}/a/test"
+    connection.connect.cache_clear()
+
+
 def test_a_prefix_of_another_namespace_is_refused_with_its_name(s3: buckets.Bucket) -> None:
     store.Store(s3.checkpoints, 2, "uid-1", 3, lambda _: None, namespace="a")
     with pytest.raises(

@@ -8,7 +8,7 @@ import functools
 import json
 
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.storage import address, bucket
+from tfparallel_trainer.storage import address, bucket, connection
 
 
 @functools.cache
@@ -34,7 +34,7 @@ def _owner_namespace(place: address.Address) -> str | None:
     """The namespace whose job has taken a prefix; empty if it is not told, None if none has."""
     try:
         owner = json.loads(bucket.Bucket(place.child(outputs.CHECKPOINTS)).read(outputs.OWNER))
-    except FileNotFoundError:
+    except (FileNotFoundError, connection.RefusedError):  # without the right to list, S3 refuses
         return None
     except ValueError:
         return ""
