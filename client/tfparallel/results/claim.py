@@ -59,9 +59,7 @@ for folder, folders, files in os.walk(root):
         if not name.startswith("."):
             print(json.dumps([os.path.relpath(path, root), *describe(path)]))
 """
-_READ = (
-    _BEGIN
-    + """
+_READ = """
 out = sys.stdout.buffer
 with file:
     file.seek(int(sys.argv[2]))
@@ -71,15 +69,11 @@ with file:
         out.write(chunk)
 out.flush()
 """
-)
-_DIGEST = (
-    _BEGIN
-    + """
+_DIGEST = """
 import hashlib
 with file:
     print(hashlib.file_digest(file, "sha256").hexdigest())
 """
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,14 +108,14 @@ class ClaimPlace:
     async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
         """Yield the content of a file from a byte on."""
         path, left = f"{self.folder}/{file.path}", file.size - offset
-        command = ("python", "-c", _READ, path, str(offset), str(left))
+        command = ("python", "-c", _BEGIN + _READ, path, str(offset), str(left))
         with _telling_gone():
             async for chunk in execute.run(self.cluster, self.pod, command):
                 yield chunk
 
     async def compute_digest(self, file: files.File) -> str | None:
         """Return the SHA-256 of a file."""
-        return (await self._run(_DIGEST, f"{self.folder}/{file.path}")).strip()
+        return (await self._run(_BEGIN + _DIGEST, f"{self.folder}/{file.path}")).strip()
 
     async def _run(self, program: str, *arguments: str) -> str:
         command = ("python", "-c", program, *arguments)
