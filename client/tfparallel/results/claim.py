@@ -60,6 +60,7 @@ for folder, folders, files in os.walk(root):
             print(json.dumps([os.path.relpath(path, root), *describe(path)]))
 """
 _READ = """
+import sys
 out = sys.stdout.buffer
 with file:
     file.seek(int(sys.argv[2]))
