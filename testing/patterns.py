@@ -134,13 +134,13 @@ def _text(node: ast.AST | None, names: Mapping[str, ast.expr]) -> str | None:
 
 def _flags(call: ast.Call) -> int:
     """Return the flags that a call names."""
-    found = 0
+    flags = 0
     for node in ast.walk(call):
         if isinstance(node, ast.Attribute) and isinstance(
             getattr(re, node.attr, None), re.RegexFlag
         ):
-            found |= getattr(re, node.attr)
-    return int(found)
+            flags |= getattr(re, node.attr)
+    return int(flags)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import click.testing
 import orjson
 import pytest
 import yaml
+from aiohttp import web
 
 from testing import pages, paths
 from testing.operator import harness, routes, scripted_server
@@ -217,3 +218,28 @@ async def test_jobs_of_a_real_api_server(place: harness.Place) -> None:
     none = await asyncio.to_thread(runner.invoke, app.tfparallel, ("get", "jobs", *labels, *where))
     assert (none.exit_code, none.stdout) == (0, "")
     assert "There are no jobs in namespace" in none.stderr
+
+
+async def test_a_job_that_nests_too_deep_is_listed_with_the_others(tmp_path: pathlib.Path) -> None:
+    """The limit of 1,024 levels is that of the client's own reader of JSON."""
+    deep = orjson.dumps({**FLOWERS, "spec": "SPEC"}).replace(b'"SPEC"', b"[" * 1100 + b"]" * 1100)
+    page = (
+        b'{"apiVersion":"v1","items":[%b],"kind":"L","metadata":{"continue":"%b",'
+        b'"resourceVersion":"5"}}'
+    )
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        first, second = orjson.dumps(DIGITS), deep
+        both = request.query["limit"] != "1"
+        is_first = "continue" not in request.query
+        items = first + b"," + second if both else first if is_first else second
+        go_on = b"" if both or not is_first else b"next"
+        return web.Response(body=page % (items, go_on))
+
+    async with scripted_server.serving() as server:
+        server.script = [answer]
+        where = ("--kubeconfig", str(routes.kubeconfig(tmp_path, server.url)))
+        runner = click.testing.CliRunner()
+        result = await asyncio.to_thread(runner.invoke, app.tfparallel, ("get", "jobs", *where))
+    rows = words(result)[1:]
+    assert [row[:2] for row in rows] == [["digits", "Running"], ["flowers", "Failed"]]

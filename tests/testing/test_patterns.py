@@ -54,7 +54,7 @@ def test_a_pattern_that_takes_time_like_its_text(pattern: str, use: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "sentence"),
     [
         ("P = re.compile('a*a*')\nP.fullmatch(x)", "module.py:2: 'a*a*' can take quadratic time"),
         ("A = 'a*'\nre.fullmatch(rf'{A}{A}', x)", "module.py:3: 'a*a*' can take quadratic time"),
@@ -67,12 +67,14 @@ def test_a_pattern_that_takes_time_like_its_text(pattern: str, use: str) -> None
         ("P = re.compile('a*b')\nP.match(x)\nre.search(re.escape(y), x)", ""),
     ],
 )
-def test_patterns_are_read_from_the_source(source: str, found: str, tmp_path: pathlib.Path) -> None:
+def test_patterns_are_read_from_the_source(
+    source: str, sentence: str, tmp_path: pathlib.Path
+) -> None:
     file = tmp_path / "module.py"
     file.write_text(f"import re\n{source}\n", encoding="utf-8")
     problems = patterns.check(file)
-    assert len(problems) == bool(found)
-    assert found in "".join(problems)
+    assert len(problems) == bool(sentence)
+    assert sentence in "".join(problems)
 
 
 def test_the_products_have_no_slow_pattern(capsys: pytest.CaptureFixture[str]) -> None:

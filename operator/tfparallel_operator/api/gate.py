@@ -160,8 +160,8 @@ def _find_fault(value: Any, depth: int, values: list[int]) -> _Fault | None:
                 return (), message
     for part, inner in pairs:
         if isinstance(inner, dict | list):
-            if found := _find_fault(inner, depth + 1, values):
-                return (part, *found[0]), found[1]
+            if fault := _find_fault(inner, depth + 1, values):
+                return (part, *fault[0]), fault[1]
         elif isinstance(inner, str):
             if not inner.isprintable() and (control := _CONTROL.search(inner)):
                 shown = plain_text.escape(control[0])

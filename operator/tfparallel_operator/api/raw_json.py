@@ -1,9 +1,9 @@
 """The parts of a job in the bytes of its JSON, however deep it nests and however large it is. Pure.
 
-Python's readers of JSON recurse, and make an object of each value: 1 MB of text may need 30 MB, and
-1,100 levels cannot be read at all. Here no value is made, and the parts that may be large are only
-searched. This holds for what an API server writes: the fields of an object are in the order of
-their names, managed fields have no field called `name`, and a string has no bare quote.
+Python's readers of JSON recurse, and make an object of each value. So 1 MB of text may need 30 MB,
+and nobody can read 1,100 levels. This module makes no values, and only searches the parts that may
+be large. It relies on how an API server writes. The fields of an object are in the order of their
+names. Managed fields have no field called `name`, and a string has no bare quote.
 """
 
 import dataclasses

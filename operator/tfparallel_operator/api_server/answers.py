@@ -12,8 +12,8 @@ PAGE = 200
 """Objects in one answer of a list: bounds memory on both sides, and how long reading takes."""
 
 PAGE_BYTES = 2 * 2**20
-"""A page of several jobs that is larger is asked for again in smaller ones: 30 times as much memory
-may be needed to read it."""
+"""The client asks for a larger page of several jobs again, in smaller ones. Reading a page may need
+30 times as much memory."""
 
 FIRST_PAGE = 20
 

@@ -39,6 +39,14 @@ def _text(name: str, value: str) -> bytes:
     return json.dumps(job).replace('"STRANGE"', value).encode()
 
 
+def _with_long_quantity() -> dict[str, Any]:
+    """Return a job whose quantity took the first parser minutes, next to the GPU that needs it."""
+    job = objects.job("quantity", workers=0)
+    [container] = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"]
+    container["resources"] = {"limits": {"memory": "9" * 60_000 + "x", "nvidia.com/gpu": "1"}}
+    return job
+
+
 async def _send(place: harness.Place, method: str, text: bytes, name: str = "") -> None:
     """Store a job that this project's own client would not send."""
     kind = "application/merge-patch+json" if name else "application/json"
@@ -75,6 +83,7 @@ async def test_jobs_beyond_the_limits_end_no_operator_and_hold_up_no_other_job(
             await operator.until_ready()
             for name, (value, _) in HOSTILE.items():
                 await _send(place, "POST", _text(name, value))
+            await place.create_job(_with_long_quantity())
             await other.create_job(objects.job(workers=1))
             await other.until_pods(*PODS)
             for name, (_, words) in HOSTILE.items():

@@ -1,8 +1,7 @@
 """The operator's parts: tasks that run forever, and of which one that fails begins again.
 
-A failure of one part, such as a bug that one object meets, leaves the others alone. The group that
-a part belongs to ends with it only if it fails at its start for want of what it needs, such as a
-port.
+A failure of one part, such as a bug that one object meets, leaves the others alone. A group ends
+with one of its parts only if that part cannot begin without what it needs, such as a port.
 """
 
 import asyncio
