@@ -143,8 +143,11 @@ class Jobs:
             known = None if is_lost else self._bodies.get(key)
             self._of_lost_history.discard(key)
             self._bodies[key] = _packed(body, known)
-            if self._changed is not None:
-                self._changed(known, self._bodies[key])
+            try:
+                if self._changed is not None:
+                    self._changed(known, self._bodies[key])
+            except Exception:  # What is counted of one job must not keep the next from being seen.
+                _LOG.exception("a change of job %s/%s is not counted", key.namespace, key.name)
 
     def _known_version(self, key: queue.Key) -> int:
         """Return the version of a job that newer ones replace; 0: any does."""

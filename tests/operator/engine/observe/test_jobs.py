@@ -1,17 +1,20 @@
 """What is kept of a job."""
 
+import pytest
+
 from testing.operator import objects
 from tfparallel_operator.api import gate
 from tfparallel_operator.engine.observe import jobs
 from tfparallel_operator.engine.workqueue import queue
 
 KEY = queue.Key("team", "digits")
+METADATA = {"name": "digits", "namespace": "team", "uid": "u"}
 
 
 def _body(version: int, **more: object) -> dict[str, object]:
     job = objects.job()
-    metadata = {"name": "digits", "namespace": "team", "uid": "u", "resourceVersion": str(version)}
-    return {**job, "metadata": {**metadata, "annotations": {"a": "b" * 1000}}, **more}
+    metadata = {**METADATA, "resourceVersion": str(version), "annotations": {"a": "b" * 1000}}
+    return {**job, "metadata": metadata, **more}
 
 
 def test_a_large_spec_is_kept_compressed_and_comes_back_for_a_look() -> None:
@@ -46,3 +49,21 @@ def test_a_job_that_becomes_too_large_keeps_the_status_that_is_known() -> None:
     assert newest is not None
     assert newest["status"] == {"state": "Running"}
     assert list(known.states()) == ["Running"]
+
+
+def test_a_job_whose_change_cannot_be_counted_is_seen_and_so_is_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_: jobs.Body | None, after: jobs.Body) -> None:
+        if after["metadata"]["uid"] == "u":
+            raise ZeroDivisionError("a bug")
+
+    work: queue.Queue[queue.Key] = queue.Queue()
+    known = jobs.Jobs(work, fail)
+    other = _body(2)
+    other["metadata"] = {**METADATA, "name": "flowers", "uid": "v", "resourceVersion": "2"}
+    known.listed([_body(1), other], 2)
+    names = {body["metadata"]["name"] for body in known.bodies()}
+    assert names == {"digits", "flowers"}
+    assert len(work) == 2
+    assert "a change of job team/digits is not counted" in caplog.text
