@@ -16,6 +16,9 @@ from typing import TextIO
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file
 
+_STDERR = sys.__stderr__ or sys.stderr
+"""A real file, whatever a notebook or a test has put in its place."""
+
 _LOOKS = 20
 """How often a limit is looked at before it is over."""
 
@@ -59,7 +62,7 @@ class _Sign:
 class Watch:
     """Takes the signs of life of a process: that something has begun or ended."""
 
-    def __init__(self, limits: Limits, stream: TextIO = sys.stderr) -> None:
+    def __init__(self, limits: Limits, stream: TextIO = _STDERR) -> None:
         """Take the limits between two signs, and a real file that stacks are written to."""
         self._limits = limits
         self._stream = stream
@@ -119,7 +122,7 @@ class Watch:
 
 @contextlib.contextmanager
 def watching(
-    limits: Limits, give_up: Callable[[errors.TrainerError], None], stream: TextIO = sys.stderr
+    limits: Limits, give_up: Callable[[errors.TrainerError], None], stream: TextIO = _STDERR
 ) -> Iterator[Watch]:
     """Watch this process while the body runs; `give_up` ends it, and is called from a thread."""
     watch = Watch(limits, stream)
