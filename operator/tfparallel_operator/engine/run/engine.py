@@ -66,6 +66,8 @@ class Engine:
         self._lease = _lease(lease_api, settings) if settings.lease else None
         namespaces = settings.watch_namespaces
         self._bundle: tls.Bundle | None = None
+        self._acting: context.Context | None = None
+        """What the workers share, once this operator acts."""
         self._queue: queue.Queue[queue.Key] = queue.Queue(
             opened=False, spacing=LOOK_SPACING_SECONDS
         )
@@ -178,7 +180,7 @@ class Engine:
             may_write()
             self.history.check()
 
-        engine = context.Context(
+        self._acting = engine = context.Context(
             self.api,
             self.jobs,
             self._children,
@@ -225,6 +227,18 @@ class Engine:
                 _LOG.warning("certificates: %s; again in %s", error, CERTIFICATE_CHECK)
             else:
                 bundle.load_into(context)
+                self._publish(bundle)
+
+    def _publish(self, bundle: tls.Bundle) -> None:
+        """Have the ConfigMaps of all jobs carry the authorities, if they are new."""
+        is_new = self._bundle is None or bundle.authorities != self._bundle.authorities
+        self._bundle = bundle
+        if is_new and self._acting is not None:
+            self._acting.settings = dataclasses.replace(
+                self._acting.settings, progress_ca=bundle.authorities
+            )
+            for key in map(jobs.key_of, self.jobs.bodies()):
+                self._queue.add(key)
 
     async def _serve_probes(self) -> None:
         routes = [self.metrics.route()] if self.settings.metrics else []

@@ -11,7 +11,7 @@ from tfparallel_operator.engine.telemetry import metrics
 from tfparallel_operator.engine.workqueue import queue, timers
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Context:
     """The cluster as it was last seen, the ways to act on it, and the leave to do so."""
 
@@ -22,7 +22,7 @@ class Context:
     timers: timers.Timers[queue.Key]
     metrics: metrics.Metrics
     settings: installation.Settings
-    """What the installation decides for every job."""
+    """What the installation decides for every job; a new certificate authority changes it."""
     instance: str
     """Name of this operator in Events."""
     may_write: Callable[[], None]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime
 import functools
 import ssl
@@ -17,6 +18,7 @@ from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine.reports import tls
+from tfparallel_operator.engine.run import engine
 from tfparallel_operator.engine.write import publisher
 from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import limits
@@ -243,3 +245,25 @@ def test_a_new_authority_is_trusted_beside_the_old_one_until_that_ends() -> None
     third = tls.renew(second, "operator.svc", NOW + datetime.timedelta(days=6000))
     assert third.authorities.count("BEGIN CERTIFICATE") == 2
     assert not third.authorities.endswith(first.authorities)
+
+
+async def test_a_new_authority_reaches_jobs_that_run_without_a_restart(
+    place: harness.Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "CERTIFICATE_CHECK", datetime.timedelta(seconds=0.2))
+    path = resources.CONFIG_MAPS.path(place.namespace, config.name("digits"))
+
+    async def authorities() -> str:
+        return str((await place.api.get(path))["data"][config.CA_FILE_KEY])
+
+    async with _site(place) as site:
+        before = await authorities()
+        place.kubectl("delete", "secret", "tfparallel-operator-tls")
+        after = await waiting.until_async(
+            authorities, "the ConfigMap has the new authority", when=lambda now: now != before
+        )
+        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=after))
+        async with aiohttp.ClientSession(connector=connector) as http:
+            trusting = dataclasses.replace(site, http=http)
+            token = await trusting.token("digits-chief-0", await trusting.audience())
+            assert await trusting.send(token) == (202, "")
