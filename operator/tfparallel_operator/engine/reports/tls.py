@@ -26,8 +26,8 @@ _LOG = logging.getLogger(__name__)
 
 AUTHORITY_DAYS = 3650
 AUTHORITY_RENEWED_DAYS = 730
-"""Days before its end that the authority is replaced. Jobs that run by then trust the old one
-alone: they train on, and their progress is no longer seen."""
+"""Days before its end that the authority is replaced. Jobs that run by then get the new one with
+their ConfigMap, which the kubelet writes into their pods a minute later."""
 
 CERTIFICATE_DAYS = 365
 CERTIFICATE_RENEWED_DAYS = 90
