@@ -80,6 +80,7 @@ lint: $(VENV)/.dev ## Check style, types, layers and language
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy client operator trainer images release testing tests manifests benchmarks docs/.site/hooks.py
 	$(BIN)/lint-imports
+	$(BIN)/python -m testing.patterns
 	$(BIN)/python -m testing.language
 
 format: $(VENV)/.dev ## Rewrite the code in the common style
