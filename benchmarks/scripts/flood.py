@@ -16,11 +16,11 @@ import logging
 import os
 import ssl
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import aiohttp
 
+from benchmarks.scripts import attacking
 from tfparallel_operator.api_server import client, credentials, errors, resources
 from tfparallel_operator.core.pods import progress_report
 
@@ -38,8 +38,6 @@ UPLOADS = 8
 SLOW = 64
 CHUNK = bytes(2**16)
 UPLOAD_CHUNKS = 2**10
-
-Attack = Callable[["Flood"], Awaitable[None]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,7 +145,7 @@ async def trickle(flood: Flood) -> None:
                 await asyncio.sleep(1)
 
 
-ATTACKS: tuple[tuple[Attack, int], ...] = (
+ATTACKS: tuple[tuple[attacking.Attack[Flood], int], ...] = (
     (change_pods, POD_WRITERS),
     (change_job, JOB_WRITERS),
     (send_tokens, SOURCES * SENDERS),
@@ -160,25 +158,8 @@ async def run(target: Target) -> dict[str, float]:
     """Attack, and return the counts with the seconds that they took."""
     async with client.Client(credentials.find(target.kubeconfig)) as api:
         flood = Flood(target, api)
-        begun = time.monotonic()
-        tasks = [
-            asyncio.create_task(_go_on(attack, flood))
-            for attack, number in ATTACKS
-            for _ in range(number)
-        ]
-        await asyncio.sleep(target.seconds)
-        seconds = time.monotonic() - begun
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        seconds = await attacking.run(ATTACKS, flood, target.seconds)
     return {**flood.counts, "seconds": seconds}
-
-
-async def _go_on(attack: Attack, flood: Flood) -> None:
-    """Attack again after an error of the network that nobody foresaw."""
-    while True:
-        with contextlib.suppress(OSError):
-            await attack(flood)
 
 
 if __name__ == "__main__":

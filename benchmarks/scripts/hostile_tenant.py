@@ -16,12 +16,11 @@ import os
 import random
 import ssl
 import sys
-import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import aiohttp
 
+from benchmarks.scripts import attacking
 from testing.operator import harness, hostile, objects, progress_site
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, credentials, errors, resources
@@ -41,8 +40,6 @@ SILENT = 3_000
 
 KEPT = 100
 """Objects of a sender that are there at the same time."""
-
-Attack = Callable[["Tenant"], Coroutine[Any, Any, None]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,7 +168,7 @@ async def say_nothing(tenant: Tenant) -> None:
         await asyncio.sleep(1)
 
 
-ATTACKS: tuple[tuple[Attack, int], ...] = (
+ATTACKS: tuple[tuple[attacking.Attack[Tenant], int], ...] = (
     (store_jobs, 2),
     (store_pods, 2),
     (store_large_objects, 1),
@@ -195,17 +192,7 @@ async def run(target: Target) -> dict[str, float]:
             site = progress_site.Site(place, target.port, http)
             token = await site.token(f"{JOB}-chief-0", await site.audience())
             tenant = Tenant(target, site, (await place.job())["metadata"]["uid"], token)
-            begun = time.monotonic()
-            tasks = [
-                asyncio.create_task(attack(tenant))
-                for attack, number in ATTACKS
-                for _ in range(number)
-            ]
-            await asyncio.sleep(target.seconds)
-            seconds = time.monotonic() - begun
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            seconds = await attacking.run(ATTACKS, tenant, target.seconds)
     return {**tenant.counts, "seconds": seconds}
 
 

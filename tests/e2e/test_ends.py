@@ -1,5 +1,6 @@
 """How pods end on a real kubelet: what its statuses say decides, and not the exit code alone."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -64,12 +65,17 @@ def test_a_program_that_obeys_a_deletion_or_an_eviction_runs_again(
     namespace: namespaces.Namespace,
 ) -> None:
     namespace.apply(_job("obeys", OBEYS, terminationGracePeriodSeconds=30))
-    ends = (lambda pod: namespace.kubectl("delete", "pod", pod, "--wait=false"), namespace.evict)
-    for attempt, end in enumerate(ends, start=1):
-        namespace.wait("obeys", lambda s: s.get("state") == "Running")
-        assert namespace.job("obeys")["status"]["attempt"] == attempt
+
+    def delete(pod: str) -> None:
+        namespace.kubectl("delete", "pod", pod, "--wait=false")
+
+    def runs(attempt: int) -> Callable[[namespaces.Object], bool]:
+        return lambda s: (s.get("state"), s.get("attempt")) == ("Running", attempt)
+
+    for attempt, end in enumerate((delete, namespace.evict), start=1):
+        namespace.wait("obeys", runs(attempt))
         end("obeys-worker-0")
-        namespace.wait("obeys", lambda s, after=attempt + 1: s.get("attempt") == after)
+    namespace.wait("obeys", runs(3))
     status = namespace.job("obeys")["status"]
     assert status["restarts"] == {"failure": 0, "disruption": 2}
 

@@ -30,8 +30,8 @@ def test_every_exit_code_has_a_meaning_and_lies_clear_of_shells_and_signals() ->
         assert code == 0 or 64 <= code <= 113
     assert exits.describe(137) == "ended by signal 9"
     assert exits.describe(192) == "ended by signal 64"
-    for code in (1, 128, 193, 255):
-        assert exits.describe(code) == "the command failed"
+    for other in (1, 128, 193, 255):
+        assert exits.describe(other) == "the command failed"
 
 
 @pytest.mark.parametrize(
