@@ -14,7 +14,7 @@ from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batches, batching, nest, order, passes
 from tfparallel_trainer.keras_fit import arrays
 
-CLAIM = "output_dir"
+CLAIM = "output-dir"
 """Stands for the name of a claim, which a script's folder has not."""
 
 
