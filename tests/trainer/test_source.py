@@ -27,6 +27,13 @@ def link(name: str, target: str) -> tarfile.TarInfo:
     return member
 
 
+def extended() -> tarfile.TarInfo:
+    """Return a header that speaks of the next one, and says nothing of it."""
+    member = tarfile.TarInfo("headers")
+    member.type = tarfile.XHDTYPE
+    return member
+
+
 def chunked(folder: pathlib.Path, content: bytes, size: int) -> str:
     """Write the chunks as the kubelet shows them, and return the digest of the whole."""
     folder.mkdir()
@@ -80,9 +87,15 @@ def test_chunks_of_another_archive_are_refused(tmp_path: pathlib.Path) -> None:
         sources.archive({"model.py": "x"}, link("latest", "model.py")),
         sources.archive({}, link("out", "/etc/passwd")),
         sources.archive({"model.py": "x" * 5000})[:-40],
+        sources.archive({"model.py": "x" * 5000})[:-60],
+        gzip.compress(gzip.decompress(sources.archive({"model.py": "x" * 5000}))[:3000]),
+        gzip.compress(b"".join(map(tarfile.TarInfo.tobuf, [extended()] * 2000))),
         b"no archive",
     ],
-    ids=["parent", "parent of a folder", "root", "link", "link out", "cut", "no archive"],
+    ids=[
+        *("parent", "parent of a folder", "root", "link", "link out", "cut", "cut in a file"),
+        *("cut before it was packed", "headers alone", "no archive"),
+    ],
 )
 def test_an_archive_that_is_broken_or_leads_elsewhere_is_refused(
     content: bytes, tmp_path: pathlib.Path

@@ -1,7 +1,7 @@
 """Where a job's code comes from: `spec.trainer.source`, and the chunks of an archive."""
 
+import contextlib
 import dataclasses
-import functools
 import gzip
 import hashlib
 import io
@@ -9,7 +9,7 @@ import posixpath
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import IO, Annotated
 
 import pydantic
 
@@ -52,7 +52,7 @@ class File:
     path: str
     """Below the folder of the source."""
     blocks: Iterator[bytes]
-    """Its content, which has to be taken before the next file."""
+    """Its content, which has to be taken before the next file; a ValueError where it ends early."""
     executable: bool
 
 
@@ -73,30 +73,46 @@ def read_files(content: bytes) -> Iterator[File]:
     Raises:
         ValueError: it is no archive or beyond a limit, or a member leads elsewhere.
     """
+    with _explained(), tarfile.open(fileobj=_Unpacked(content), mode="r:") as archive:
+        total = 0
+        for number, member in enumerate(archive, 1):
+            archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+            total += max(member.size, 0)
+            if number > MAX_FILES or total > MAX_BYTES:
+                raise ValueError(_BEYOND)
+            path = posixpath.normpath(member.name)
+            if path.startswith("/") or path.split("/")[0] == "..":
+                raise ValueError(f"{member.name[:100]!r} leads out of its folder")
+            if len(path) > _LONGEST_PATH:
+                raise ValueError(
+                    f"{path[:100]!r}… is a path of {len(path)} characters, of {_LONGEST_PATH}"
+                )
+            if member.isdir():
+                continue
+            data = archive.extractfile(member) if member.isfile() else None
+            if data is None:
+                raise ValueError(
+                    f"{member.name[:100]!r} is a link, or no file: archive its content"
+                )
+            yield File(path, _read_blocks(data), bool(member.mode & 0o100))
+
+
+def _read_blocks(data: IO[bytes]) -> Iterator[bytes]:
+    # An iterator runs in its caller, where `read_files` catches nothing.
+    with _explained():
+        while block := data.read(_BLOCK_BYTES):
+            yield block
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what `tarfile` raises for a broken archive into a ValueError."""
     try:
-        with tarfile.open(fileobj=_Unpacked(content), mode="r:") as archive:
-            total = 0
-            for number, member in enumerate(archive, 1):
-                archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
-                total += max(member.size, 0)
-                if number > MAX_FILES or total > MAX_BYTES:
-                    raise ValueError(_BEYOND)
-                path = posixpath.normpath(member.name)
-                if path.startswith("/") or path.split("/")[0] == "..":
-                    raise ValueError(f"{member.name[:100]!r} leads out of its folder")
-                if len(path) > _LONGEST_PATH:
-                    raise ValueError(
-                        f"{path[:100]!r}… is a path of {len(path)} characters, of {_LONGEST_PATH}"
-                    )
-                if member.isdir():
-                    continue
-                data = archive.extractfile(member) if member.isfile() else None
-                if data is None:
-                    raise ValueError(f"{member.name!r} is a link, or no file: archive its content")
-                blocks = iter(functools.partial(data.read, _BLOCK_BYTES), b"")
-                yield File(path, blocks, bool(member.mode & 0o100))
+        yield
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"not a tar archive compressed by gzip: {error}") from error
+    except RecursionError as error:  # `tarfile` calls itself for each header of a row
+        raise ValueError("it holds too many headers without a file") from error
 
 
 class _Unpacked(io.RawIOBase):
