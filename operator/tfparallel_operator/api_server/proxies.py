@@ -53,9 +53,9 @@ def parse(text: str, origin: str) -> Proxy:
 
 
 def _login(url: yarl.URL) -> dict[str, str]:
-    if not url.user:
+    if url.user is None and url.password is None:
         return {}
-    encoded = base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
+    encoded = base64.b64encode(f"{url.user or ''}:{url.password or ''}".encode()).decode()
     return {"Proxy-Authorization": f"Basic {encoded}"}
 
 
@@ -96,8 +96,8 @@ def _covers(item: str, host: str, address: _Address | None, port: int | None) ->
     name, excepted_port = _split(item)
     if excepted_port and excepted_port != str(port):
         return False
-    if address is not None:
-        return _address(name) == address
+    if address is not None and _address(name) == address:
+        return True
     domain = name[1:] if name.startswith("*.") else name
     if domain.startswith("."):
         return host.endswith(domain)
@@ -123,7 +123,9 @@ def _is_in(address: _Address, network: str) -> bool:
 
 
 def _address(text: str) -> _Address | None:
+    """Return the address that a text is; one of IPv4 in IPv6 is that of IPv4, as in Go."""
     try:
-        return ipaddress.ip_address(text.partition("%")[0])
+        address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
+    return getattr(address, "ipv4_mapped", None) or address

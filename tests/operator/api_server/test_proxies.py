@@ -1,5 +1,7 @@
 """Which proxy a server is reached through: the rules of client-go."""
 
+import base64
+
 import pytest
 
 from tfparallel_operator.api_server import proxies
@@ -20,6 +22,7 @@ PROXY = "http://proxy.example:3128"
         ("http://api.example:8001", {"HTTP_PROXY": PROXY}, PROXY),
         ("https://127.0.0.1:6443", {"HTTPS_PROXY": PROXY}, None),
         ("https://[::1]:6443", {"HTTPS_PROXY": PROXY}, None),
+        ("https://[::ffff:127.0.0.1]:6443", {"HTTPS_PROXY": PROXY}, None),
         ("https://localhost:6443", {"HTTPS_PROXY": PROXY}, None),
     ],
 )
@@ -48,7 +51,11 @@ def test_the_variable_of_the_scheme_names_the_proxy(
         ("10.96.0.1", "10.96.0.1", True),
         ("10.96.0.1", "10.96.0.1:6443", True),
         ("10.96.0.1", "10.96.0.1:443", False),
-        ("10.96.0.1", "11.0.0.0/8,0.1,10.96.0.0/33", False),
+        ("10.96.0.1", ".96.0.1", True),
+        ("10.96.0.1", "96.0.1", True),
+        ("10.96.0.1", "11.0.0.0/8,10.96.0,6.0.1,10.96.0.0/33", False),
+        ("[::ffff:10.96.0.1]", "10.0.0.0/8", True),
+        ("[::ffff:10.96.0.1]", "10.96.0.1", True),
         ("[fd00::1]", "fd00::/8", True),
         ("[fd00::1]", "[fd00::1]:6443", True),
         ("[fd00::1]", "fd00::1", True),
@@ -69,6 +76,22 @@ def test_no_proxy_excepts_hosts_domains_addresses_and_networks(
 def test_a_proxy_that_cannot_be_used_is_refused_by_whose_it_is(text: str) -> None:
     with pytest.raises(proxies.ProxyError, match=r"^proxy-url names .*: write http://HOST:PORT"):
         proxies.parse(text, "proxy-url")
+
+
+@pytest.mark.parametrize(
+    ("login", "sent"),
+    [
+        ("me:secret@", "me:secret"),
+        ("me%40here:p%3A%2F@", "me@here:p:/"),
+        ("me@", "me:"),
+        (":token@", ":token"),
+    ],
+)
+def test_a_login_is_sent_as_it_is_meant(login: str, sent: str) -> None:
+    proxy = proxies.parse(f"http://{login}proxy.example:3128", "HTTPS_PROXY")
+    expected = base64.b64encode(sent.encode()).decode()
+    assert proxy.login == {"Proxy-Authorization": f"Basic {expected}"}
+    assert "token" not in str(proxy)
 
 
 def test_a_password_is_never_shown() -> None:
