@@ -40,7 +40,7 @@ def test_training_goes_on_from_an_older_versions_checkpoint(runs: trainings.Runs
 def test_a_checkpoint_of_another_format_is_refused_and_stays(runs: trainings.Runs) -> None:
     run = resume(runs, FORMAT_1)
     assert run.chief.code == exits.Exit.BAD_CONFIGURATION, run.ended
-    assert "has format 1, and this version of the trainer reads format 2" in run.chief.errors
+    assert "has format 1, and this version of the trainer reads formats 2 and 3" in run.chief.errors
     assert "give trainer.checkpoint another claim or uri" in run.chief.errors
     kept = entries.checkpoints(folders.Folder(run.output / outputs.CHECKPOINTS))
     assert [checkpoint.name for checkpoint in kept] == [entries.name(BEGUN)]

@@ -1,6 +1,7 @@
 """Which checkpoints stay: damage costs the damaged one, and never what can still be read."""
 
 import errno
+import json
 import os
 import pathlib
 import shutil
@@ -179,13 +180,57 @@ def test_an_index_without_a_sum_is_read_and_one_of_no_version_is_damage(
 ) -> None:
     save(checkpoints.opened(tmp_path), 7)
     path = tmp_path / entries.name(7) / "index.json"
-    older = path.read_bytes().partition(b',\n "crc32"')[0] + b"\n}"
+    newer = path.read_bytes()
+    assert json.loads(newer)["format"] == 3  # who knows no sum refuses it, and removes nothing
+    unsummed = newer.partition(b',\n "crc32"')[0] + b"\n}"
+    older = unsummed.replace(b'"format": 3', b'"format": 2')
     path.write_bytes(older)
     assert restored(tmp_path) == checkpoints.at(7)
-    for number in (b"0", b"3", b"6"):  # 2 with one flipped bit
+    for number in (b"0", b"3", b"6", b"true"):  # 2 with one flipped bit
         path.write_bytes(older.replace(b'"format": 2', b'"format": ' + number))
-        with pytest.raises(files.DamagedError, match="no sum"):
+        with pytest.raises(files.DamagedError, match="has format"):
             files.read_index(folders.Folder(path.parent))
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 10_000, b'{"format": 1e999}', b"\xff\xfe{"])
+def test_an_index_that_is_no_index_is_damage(tmp_path: pathlib.Path, content: bytes) -> None:
+    save(checkpoints.opened(tmp_path, 1, 2), 7, 8)
+    (tmp_path / entries.name(8) / "index.json").write_bytes(content)
+    assert restored(tmp_path) == checkpoints.at(7)
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "removed with difficulty"])
+def test_what_has_the_name_of_a_checkpoint_or_a_damaged_one_stops_no_save(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    save(checkpoints.opened(tmp_path, 1, 1), 7)
+    hidden = tmp_path / f".damaged-{entries.name(8)}"
+    if kind == "file":
+        hidden.write_text("of a person")
+    elif kind == "link":
+        hidden.symlink_to("nowhere")
+    else:
+        (hidden / "part").mkdir(parents=True)
+        monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    (tmp_path / entries.name(8)).mkdir()
+    saved = checkpoints.opened(tmp_path, 2, 1)
+    save(saved, 8)
+    assert restored(tmp_path) == checkpoints.at(8)
+
+
+def test_a_link_to_a_checkpoint_is_removed_as_one_and_leaves_what_it_leads_to(
+    tmp_path: pathlib.Path,
+) -> None:
+    folder, elsewhere = tmp_path / "checkpoints", tmp_path / "elsewhere"
+    folder.mkdir()
+    save(checkpoints.opened(folder, 1, 1), 7)
+    (folder / entries.name(7)).rename(elsewhere)
+    (folder / entries.name(7)).symlink_to(elsewhere)
+    (folder / ".writing-file").write_text("left")
+    assert restored(folder) == checkpoints.at(7)
+    save(checkpoints.opened(folder, 2, 1), 8)
+    assert sorted(path.name for path in folder.iterdir()) == ["owner.json", entries.name(8)]
+    assert len(list(elsewhere.iterdir())) == 3
 
 
 def test_a_removed_checkpoint_is_a_draft_from_the_first_moment(

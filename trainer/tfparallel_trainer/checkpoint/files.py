@@ -23,15 +23,21 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import entries, shard
 from tfparallel_trainer.storage import directory
 
-FORMAT = 2
-_WITHOUT_SUM = (1, 2)
-"""Formats of which versions exist whose index has no sum."""
+FORMAT = 3
+"""Versions that know no sum would take an index with one for damage, and begin from step 0."""
+
+_UNSUMMED = 2
+"""The format before: its index has a sum or none, and is otherwise the same."""
+
+_OLDER = (1,)
+"""Formats that are not read."""
+
 _SUMMED = re.compile(rb'(?s)(?P<content>\{.+),\n "crc32": (?P<sum>\d{1,10})\n\}')
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 """What the storage says of a file that is not there; any other error may pass."""
 _OTHER_FORMAT = (
-    "{} has format {}, and this version of the trainer reads format {}. Train on with the image "
-    "that wrote it, or give trainer.checkpoint another claim or uri to begin from step 0."
+    "{} has format {}, and this version of the trainer reads formats {} and {}. Train on with the "
+    "image that wrote it, or give trainer.checkpoint another claim or uri to begin from step 0."
 )
 
 
@@ -173,7 +179,7 @@ def read_index(folder: directory.Directory) -> Index:
         index = _parse_index(folder, folder.read(directory.INDEX))
     except OSError as error:
         raise _unread(path, error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} cannot be read: {error}") from error
     if entries.is_named(folder) and entries.step_of(folder) != index.position.step:
         raise DamagedError(f"{path} has step {index.position.step}, which is not that of its name")
@@ -293,10 +299,14 @@ def _parse_index(folder: directory.Directory, content: bytes) -> Index:
         content = match["content"] + b"\n}"
     values = json.loads(content)
     written = values.get("format") if isinstance(values, dict) else None
-    if isinstance(written, int) and written != FORMAT:
-        if match is None and written not in _WITHOUT_SUM:
-            raise ValueError(f"it has format {written} and no sum")
-        raise errors.BadConfigurationError(_OTHER_FORMAT.format(folder, written, FORMAT))
+    if isinstance(written, bool):  # True is 1
+        raise ValueError(f"it has format {written}")
+    if match is None and written not in (*_OLDER, _UNSUMMED):
+        raise ValueError(f"it has format {written} and no sum")
+    if written not in (_UNSUMMED, FORMAT):
+        raise errors.BadConfigurationError(
+            _OTHER_FORMAT.format(folder, written, _UNSUMMED, FORMAT)
+        )
     return Index.model_validate(values)
 
 

@@ -157,7 +157,7 @@ def _opens(path: pathlib.Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return bool(archive.namelist())
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError):
         return False
 
 

@@ -2,9 +2,9 @@
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 import secrets
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Self
@@ -103,12 +103,14 @@ class Folder:
                 durable.sync_names(self.path)
             except OSError:
                 return  # an entry stays whole
-        shutil.rmtree(path, ignore_errors=True)
+        durable.remove(path)
 
     def quarantine(self, entry: Self) -> None:
         """Hide a folder by its name; it replaces one that an earlier save of its name left."""
         hidden = self.path / f"{_QUARANTINED}{entry.name}"
-        shutil.rmtree(hidden, ignore_errors=True)
+        durable.remove(hidden)
+        if os.path.lexists(hidden):  # another user's, perhaps
+            hidden = hidden.with_name(f"{hidden.name}-{secrets.token_hex(8)}")
         entry.path.rename(hidden)
         durable.sync_names(self.path)
 

@@ -36,6 +36,6 @@ def _owner_namespace(place: address.Address) -> str | None:
         owner = json.loads(bucket.Bucket(place.child(outputs.CHECKPOINTS)).read(outputs.OWNER))
     except (FileNotFoundError, connection.RefusedError):  # without the right to list, S3 refuses
         return None
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return str(owner.get("namespace", "")) if isinstance(owner, dict) else ""
