@@ -9,7 +9,7 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ from tfparallel_operator.api import load, names, types
 from tfparallel_operator.api_server import credentials, resources
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_trainer.storage import address
+from tfparallel_trainer.storage import bucket as storage_bucket
 
 _MODEL = b"0123456789" * 10
 _RESULTS = {
@@ -203,18 +204,23 @@ def _write_moving(root: pathlib.Path) -> pathlib.Path:
             f"../../{target}" if target in ("model.keras", "../../secret") else target
         )
     os.mkfifo(results / "logs/tensorboard/pipe")
+    (results / "logs/tensorboard/replaced").mkdir()
+    (results / "logs/tensorboard/.file").touch()
     return results
 
 
 _LEFT_OUT = ("circle", "dangling", "folder", "outside", "pipe", "tunnel")
+_GONE = ("removed", "replaced", ".file/below")
 
 
 async def _bring_moving(place: files.Place, folder: pathlib.Path) -> list[str]:
     """Fetch what a place lists, a file of which goes meanwhile; return what is said."""
     sentences: list[str] = []
     chosen = files.select(await place.list_files(), files.Part.ALL)
-    gone = files.File("logs/tensorboard/removed", 10)
-    fetched = await download.fetch(place, [gone, *chosen], folder, lambda _: None, sentences.append)
+    gone = [files.File(f"logs/tensorboard/{name}", 10) for name in _GONE]
+    fetched = await download.fetch(
+        place, [*gone, *chosen], folder, lambda _: None, sentences.append
+    )
     assert [file.path for file in fetched] == ["logs/tensorboard/latest", "model.keras"]
     for name in ("model.keras", "logs/tensorboard/latest"):
         assert (folder / name).read_bytes() == _MODEL
@@ -223,12 +229,12 @@ async def _bring_moving(place: files.Place, folder: pathlib.Path) -> list[str]:
 
 
 def _assert_said(sentences: list[str]) -> None:
-    expected = sorted((*_LEFT_OUT, "removed"))
+    expected = sorted((*_LEFT_OUT, *_GONE))
     assert [sentence.split()[0] for sentence in sentences] == [
         f"logs/tensorboard/{name}" for name in expected
     ]
-    by_name = {sentence.split()[0].rpartition("/")[2]: sentence for sentence in sentences}
-    assert "was removed meanwhile" in by_name["removed"]
+    by_name = {sentence.split()[0].partition("board/")[2]: sentence for sentence in sentences}
+    assert all("was removed meanwhile" in by_name[name] for name in _GONE)
     assert all("leads out of" in by_name[name] for name in ("outside", "tunnel", "folder"))
 
 
@@ -237,23 +243,117 @@ async def test_files_of_a_folder_that_come_and_go_end_no_download(tmp_path: path
     _assert_said(await _bring_moving(place, tmp_path / "to"))
 
 
-@pytest.mark.usefixtures("processes")
-async def test_files_of_a_claim_that_come_and_go_end_no_download(
+async def test_what_a_disk_does_not_give_is_left_out(tmp_path: pathlib.Path) -> None:
+    place = folder.FolderPlace(tmp_path / "results")
+    place.path.mkdir()
+    (place.path / "summary.json").symlink_to("/proc/self/mem")  # EIO at its begin
+    (place.path / "model.keras").write_bytes(_MODEL)
+    chosen = [files.File("summary.json", 10), files.File("model.keras", len(_MODEL))]
+    sentences: list[str] = []
+    await download.fetch(place, chosen, tmp_path / "to", lambda _: None, sentences.append)
+    expected = "summary.json is left out: it cannot be read (Input/output error)"
+    assert sentences == [expected]
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["model.keras"]
+
+
+def test_folders_that_go_while_they_are_listed_are_passed_over(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    listing = os.scandir
+
+    def scandir(path: Any) -> Any:
+        """Remove the others when the first folder is listed."""
+        for other in tmp_path.iterdir() if pathlib.Path(path).parent == tmp_path else ():
+            if str(other) != str(path):
+                (other / "file").unlink()
+                other.rmdir()
+        return listing(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    listed = asyncio.run(folder.FolderPlace(tmp_path).list_files())
+    assert [pathlib.Path(file.path).name for file in listed] == ["file"]
+
+
+async def test_of_a_file_that_grows_comes_what_was_listed(
+    tmp_path: pathlib.Path, local_claim: Callable[[pathlib.Path], claim.ClaimPlace]
+) -> None:
+    (tmp_path / "train.jsonl").write_bytes(_MODEL)
+    listed = [files.File("train.jsonl", 40)]
+    places: list[files.Place] = [folder.FolderPlace(tmp_path), local_claim(tmp_path)]
+    for number, place in enumerate(places):
+        to = tmp_path / f"to-{number}"
+        assert await download.fetch(place, listed, to, lambda _: None, print) == listed
+        assert (to / "train.jsonl").read_bytes() == _MODEL[:40]
+
+
+async def test_a_file_of_a_claim_that_may_not_be_read_or_named_is_left_out(
+    tmp_path: pathlib.Path, local_claim: Callable[[pathlib.Path], claim.ClaimPlace]
+) -> None:
+    (tmp_path / "denied").write_bytes(_MODEL)
+    (tmp_path / "model.keras").write_bytes(_MODEL)
+    (tmp_path / os.fsdecode(b"model.keras\xff")).write_bytes(b"of another name")
+    place = local_claim(tmp_path)
+    sentences: list[str] = []
+    listed = sorted(await place.list_files(), key=lambda file: file.path)
+    fetched = await download.fetch(place, listed, tmp_path / "to", lambda _: None, sentences.append)
+    assert [file.path for file in fetched] == ["model.keras"]
+    assert (tmp_path / "to/model.keras").read_bytes() == _MODEL
+    assert [sentence.partition(" is left out: ")[2] for sentence in sentences] == [
+        "it cannot be read (Permission denied)",
+        "its name is no UTF-8",
+    ]
+
+
+async def test_what_stands_for_a_folder_in_a_bucket_is_no_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = {"": 0, "/logs": 0, "/logs/train": 0, "/logs/train/a": 3, "/best": 4, "/best/a": 5}
+    objects = [{"path": f"runs/digits{name}", "size": size} for name, size in sizes.items()]
+    monkeypatch.setattr(storage_bucket.Bucket, "objects", lambda _: objects)
+    place = bucket.BucketPlace(address.Address.parse("s3://b/runs/digits"))
+    assert {file.path: file.problem for file in await place.list_files()} == {
+        "logs/train/a": "",
+        "best": "other files have its name as their folder",
+        "best/a": "",
+    }
+
+
+@pytest.fixture
+def local_claim(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, processes: object
+) -> Callable[[pathlib.Path], claim.ClaimPlace]:
     """The pod's programs run here: what differs in a pod is the connection alone."""
 
     async def run(_: object, pod: str, command: Sequence[str]) -> AsyncIterator[bytes]:
-        done = subprocess.run([sys.executable, *command[1:]], capture_output=True, check=False)
+        program, *arguments = command[2:]
+        if arguments[0].endswith("denied"):  # tests may run as root, who may read all
+            program = f"def open(*_): raise PermissionError\n{program}"
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], capture_output=True, check=False
+        )
         yield done.stdout
         if done.returncode:
             cause = {"reason": "ExitCode", "message": str(done.returncode)}
             execute._check({"status": "Failure", "details": {"causes": [cause]}}, done.stderr)
 
     monkeypatch.setattr(execute, "run", run)
-    monkeypatch.setattr(claim, "MOUNT", str(tmp_path / "claim"))
     cluster: Any = None
-    place = claim.ClaimPlace(cluster, "pod", str(_write_moving(tmp_path)))
+
+    def open_place(root: pathlib.Path) -> claim.ClaimPlace:
+        claimed = tmp_path / "claim"
+        monkeypatch.setattr(claim, "MOUNT", str(claimed if claimed.exists() else root))
+        return claim.ClaimPlace(cluster, "pod", str(root))
+
+    return open_place
+
+
+async def test_files_of_a_claim_that_come_and_go_end_no_download(
+    tmp_path: pathlib.Path, local_claim: Callable[[pathlib.Path], claim.ClaimPlace]
+) -> None:
+    place = local_claim(_write_moving(tmp_path))
     _assert_said(await _bring_moving(place, tmp_path / "to"))
 
 

@@ -147,7 +147,7 @@ async def _read(place: files.Place) -> Mapping[str, str]:
     texts = {}
     for file in await place.list_files():
         if file.path in _FILES and not file.problem:
-            with contextlib.suppress(files.GoneError):
+            with contextlib.suppress(files.LeftOutError):
                 chunks = [chunk async for chunk in place.read(file, 0)]
                 texts[file.path] = b"".join(chunks).decode(errors="replace")
     return texts

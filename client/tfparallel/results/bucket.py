@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import pathlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 import obstore
@@ -11,6 +12,8 @@ from tfparallel import errors
 from tfparallel.results import files
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_trainer.storage import address, bucket, connection, prefix
+
+_IS_FOLDER = "other files have its name as their folder"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,10 +27,13 @@ class BucketPlace:
         with _explained():
             objects = await asyncio.to_thread(bucket.Bucket(self.address).objects)
         start = len(self.address.prefix) + 1
+        listed = [(meta["path"][start:], meta["size"]) for meta in objects]
+        folders = {parent for path, _ in listed for parent in _folders(path)}
         return [
-            files.File(meta["path"][start:], meta["size"])
-            for meta in objects
-            if len(meta["path"]) > start
+            files.File(path, size, _IS_FOLDER if path in folders else "")
+            for path, size in listed
+            # Some tools put an empty object where a folder would be.
+            if path and (size or path not in folders)
         ]
 
     async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
@@ -47,6 +53,10 @@ class BucketPlace:
         return None
 
 
+def _folders(path: str) -> Iterator[str]:
+    return (str(parent) for parent in pathlib.PurePosixPath(path).parents)
+
+
 async def find(uri: str, namespace: str, name: str) -> BucketPlace:
     """Find where a job keeps its results."""
     with _explained():
@@ -58,7 +68,7 @@ def _telling_gone() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise files.GoneError from error
+        raise files.LeftOutError(files.GONE) from error
 
 
 @contextlib.contextmanager

@@ -31,19 +31,26 @@ _STUCK = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateCo
 """Reasons for which waiting does not help."""
 
 _SLEEP = f"import time; time.sleep({_LIFE_SECONDS})"
-_GONE = 44
-"""How a program of the pod exits if its file is not there."""
+_GONE, _DENIED = 44, 45
+_LEFT_OUT = {_GONE: files.GONE, _DENIED: f"{files.UNREADABLE} (Permission denied)"}
+"""What an exit code of a program of the pod says of its file."""
 _BEGIN = f"""
 import os, sys
 try:
     file = open(sys.argv[1], "rb")
-except FileNotFoundError:
+except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
     sys.exit({_GONE})
+except PermissionError:
+    sys.exit({_DENIED})
 """
 _LIST = """
 import json, os, stat, sys
 root, claim = sys.argv[1], os.path.realpath(sys.argv[2])
 def describe(path):
+    try:
+        path.encode()
+    except UnicodeError:
+        return 0, "its name is no UTF-8"
     try:
         if os.path.commonpath([os.path.realpath(path), claim]) != claim:
             return 0, "it is a link that leads out of the claim"
@@ -59,21 +66,26 @@ for folder, folders, files in os.walk(root):
         if not name.startswith("."):
             print(json.dumps([os.path.relpath(path, root), *describe(path)]))
 """
+_BLOCKS = """
+def blocks(begin, left):
+    with file:
+        file.seek(begin)
+        while left > 0 and (block := file.read(min(left, 1 << 18))):
+            left -= len(block)
+            yield block
+"""
 _READ = """
-import sys
 out = sys.stdout.buffer
-with file:
-    file.seek(int(sys.argv[2]))
-    left = int(sys.argv[3])
-    while left > 0 and (chunk := file.read(min(left, 1 << 18))):
-        left -= len(chunk)
-        out.write(chunk)
+for block in blocks(int(sys.argv[2]), int(sys.argv[3])):
+    out.write(block)
 out.flush()
 """
 _DIGEST = """
 import hashlib
-with file:
-    print(hashlib.file_digest(file, "sha256").hexdigest())
+digest = hashlib.sha256()
+for block in blocks(0, int(sys.argv[2])):
+    digest.update(block)
+print(digest.hexdigest())
 """
 
 
@@ -109,30 +121,31 @@ class ClaimPlace:
     async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
         """Yield the content of a file from a byte on."""
         path, left = f"{self.folder}/{file.path}", file.size - offset
-        command = ("python", "-c", _BEGIN + _READ, path, str(offset), str(left))
-        with _telling_gone():
+        command = ("python", "-c", _BEGIN + _BLOCKS + _READ, path, str(offset), str(left))
+        with _telling_left_out():
             async for chunk in execute.run(self.cluster, self.pod, command):
                 yield chunk
 
     async def compute_digest(self, file: files.File) -> str | None:
         """Return the SHA-256 of a file."""
-        return (await self._run(_BEGIN + _DIGEST, f"{self.folder}/{file.path}")).strip()
+        path, program = f"{self.folder}/{file.path}", _BEGIN + _BLOCKS + _DIGEST
+        return (await self._run(program, path, str(file.size))).strip()
 
     async def _run(self, program: str, *arguments: str) -> str:
         command = ("python", "-c", program, *arguments)
-        with _telling_gone():
+        with _telling_left_out():
             parts = [chunk async for chunk in execute.run(self.cluster, self.pod, command)]
         return b"".join(parts).decode()
 
 
 @contextlib.contextmanager
-def _telling_gone() -> Iterator[None]:
-    """Raise GoneError where a program of the pod has not found its file."""
+def _telling_left_out() -> Iterator[None]:
+    """Raise LeftOutError where a program of the pod cannot open its file."""
     try:
         yield
     except execute.CommandFailure as failure:
-        if failure.exit_code == _GONE:
-            raise files.GoneError from failure
+        if failure.exit_code in _LEFT_OUT:
+            raise files.LeftOutError(_LEFT_OUT[failure.exit_code]) from failure
         raise
 
 

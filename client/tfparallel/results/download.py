@@ -30,7 +30,7 @@ async def fetch(
     """Copy files below a folder; return those that came.
 
     All are written next to their targets first: until the last one is complete and checked, nothing
-    that the folder holds changes. What is no file, or removed meanwhile, is left out.
+    that the folder holds changes. What is no file, unreadable, or removed meanwhile, is left out.
 
     Raises:
         Failure: the connection breaks again and again, the disk is full, or a digest differs.
@@ -63,8 +63,8 @@ async def _fetched(
     """Copy a file; return why it did not come."""
     try:
         await _fetch(place, file, draft, progress)
-    except files.GoneError:
-        return "it was removed meanwhile"
+    except files.LeftOutError as error:
+        return str(error)
     return ""
 
 

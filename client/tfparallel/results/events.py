@@ -128,7 +128,7 @@ async def update(place: files.Place, target: pathlib.Path, *, is_script: bool = 
         if size == file.size:
             continue
         begin = 0 if size > file.size else size  # a shorter file is another one
-        with download.writing(target), contextlib.suppress(files.GoneError):
+        with download.writing(target), contextlib.suppress(files.LeftOutError):
             copy.parent.mkdir(parents=True, exist_ok=True)
             with copy.open("ab" if begin else "wb") as out:
                 async for chunk in place.read(file, begin):

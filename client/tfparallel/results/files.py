@@ -53,8 +53,12 @@ class File:
     """Why it is not brought; empty for a file that is."""
 
 
-class GoneError(Exception):
-    """A file is no longer where the place has listed it."""
+GONE = "it was removed meanwhile"
+UNREADABLE = "it cannot be read"
+
+
+class LeftOutError(Exception):
+    """A file does not come; the text says why."""
 
 
 class Place(Protocol):
@@ -64,13 +68,13 @@ class Place(Protocol):
         """Return all files, but none that is being written."""
 
     def read(self, file: File, offset: int) -> AsyncIterator[bytes]:
-        """Yield the content of a file from a byte on; a GoneError if it was removed."""
+        """Yield the content of a file from a byte on; a LeftOutError if that cannot be."""
 
     async def compute_digest(self, file: File) -> str | None:
-        """Return the SHA-256 of a file; None: the place checks what it sends.
+        """Return the SHA-256 of what was listed; None: the place checks what it sends.
 
         Raises:
-            GoneError: the file was removed.
+            LeftOutError: the file was removed, or cannot be read.
         """
 
 

@@ -1,11 +1,12 @@
 """Results of a local run."""
 
+import contextlib
 import dataclasses
 import hashlib
 import io
 import os
 import pathlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from tfparallel import errors
 from tfparallel.results import files
@@ -24,16 +25,20 @@ class FolderPlace:
 
     async def list_files(self) -> Sequence[files.File]:
         """Return the files below the folder."""
-        return [
-            files.describe(path, self.path)
-            for path in self.path.rglob("*")
-            if (path.is_symlink() or not path.is_dir())
-            and not any(part.startswith(".") for part in path.relative_to(self.path).parts)
-        ]
+        listed = []
+        for root, below, names in os.walk(self.path):  # passes over folders that go meanwhile
+            below[:] = [name for name in below if not name.startswith(".")]
+            links = [name for name in below if os.path.islink(os.path.join(root, name))]
+            listed += [
+                files.describe(pathlib.Path(root, name), self.path)
+                for name in names + links
+                if not name.startswith(".")
+            ]
+        return listed
 
     async def read(self, file: files.File, offset: int) -> AsyncIterator[bytes]:
         """Yield the content of a file from a byte on."""
-        with self._open(file) as content:
+        with _explained(), self._open(file) as content:
             content.seek(offset)
             left = file.size - offset
             while left > 0 and (chunk := content.read(min(_CHUNK_BYTES, left))):
@@ -42,14 +47,23 @@ class FolderPlace:
 
     async def compute_digest(self, file: files.File) -> str | None:
         """Return the SHA-256 of a file."""
-        with self._open(file) as content:
-            return hashlib.file_digest(content, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        async for chunk in self.read(file, 0):
+            digest.update(chunk)
+        return digest.hexdigest()
 
     def _open(self, file: files.File) -> io.BufferedReader:
-        try:
-            return (self.path / file.path).open("rb")
-        except FileNotFoundError as error:
-            raise files.GoneError from error
+        return (self.path / file.path).open("rb")
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise files.LeftOutError(files.GONE) from error
+    except OSError as error:
+        raise files.LeftOutError(f"{files.UNREADABLE} ({error.strerror})") from error
 
 
 def find(run: pathlib.Path) -> FolderPlace:
