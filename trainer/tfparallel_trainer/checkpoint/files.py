@@ -304,9 +304,7 @@ def _parse_index(folder: directory.Directory, content: bytes) -> Index:
     if match is None and written not in (*_OLDER, _UNSUMMED):
         raise ValueError(f"it has format {written} and no sum")
     if written not in (_UNSUMMED, FORMAT):
-        raise errors.BadConfigurationError(
-            _OTHER_FORMAT.format(folder, written, _UNSUMMED, FORMAT)
-        )
+        raise errors.BadConfigurationError(_OTHER_FORMAT.format(folder, written, _UNSUMMED, FORMAT))
     return Index.model_validate(values)
 
 

@@ -6,6 +6,7 @@ No two processes ever write the same object of an entry.
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -194,14 +195,24 @@ class Mirror:
         """Copy what has changed since the last time."""
         if self._bucket is None:
             return
-        for path in sorted(self._output.rglob("*")):
+        for path in sorted(_visible_files(self._output)):
             name = path.relative_to(self._output).as_posix()
-            if name.startswith(".") or "/." in name or not path.is_file():
-                continue
-            version = _version(path)
-            if self._uploaded.get(name) != version:
-                self._bucket.upload(path, name)
-                self._uploaded[name] = version
+            try:
+                version = _version(path)
+                if self._uploaded.get(name) != version:
+                    self._bucket.upload(path, name)
+                    self._uploaded[name] = version
+            except FileNotFoundError:
+                if path.exists():
+                    raise  # it is the bucket that lacks something
+
+
+def _visible_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Find the files below a folder; what is removed meanwhile is passed over."""
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = (pathlib.Path(root, name) for name in names if not name.startswith("."))
+        yield from (path for path in paths if path.is_file())
 
 
 def _version(path: pathlib.Path) -> tuple[int, int]:
