@@ -202,6 +202,8 @@ class Mirror:
                 if self._uploaded.get(name) != version:
                     self._bucket.upload(path, name)
                     self._uploaded[name] = version
+            except connection.NameRefusedError:
+                continue  # a file of the module's own, which no object can carry
             except FileNotFoundError:
                 if path.exists():
                     raise  # it is the bucket that lacks something

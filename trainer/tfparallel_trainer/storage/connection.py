@@ -25,6 +25,7 @@ Retries = dict[str, Any]
 """What obstore takes as the configuration of repeats."""
 
 RETRIES: Retries = {"max_retries": 10, "retry_timeout": datetime.timedelta(minutes=3)}
+_SHOWN = 100
 _FIRST_RETRIES: Retries = {"max_retries": 3, "retry_timeout": datetime.timedelta(seconds=20)}
 _TIMEOUTS: "store.ClientConfig" = {"read_timeout": "30s", "timeout": "10m", "connect_timeout": "5s"}
 _SERVERS = {
@@ -40,6 +41,9 @@ _REGION = re.compile(r"PermanentRedirect|AuthorizationHeaderMalformed|redirect w
 _CREDENTIALS = re.compile(
     r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|ExpiredToken|Unauthorized"
 )
+_LISTED_NAME = "Encountered object with invalid path"
+"""What obstore says of an object that another program has stored; it lists none of its page."""
+
 _TRANSIENT = (404, 408, 409, 429)
 """Answers below 500 that a repeat may change."""
 
@@ -52,6 +56,10 @@ class RefusedError(PermissionError):
 
     def __str__(self) -> str:
         return str(self.strerror)
+
+
+class NameRefusedError(RefusedError):
+    """No object can have a name: it has a control character, an empty part, or is no UTF-8."""
 
 
 class ChangedError(OSError):
@@ -101,11 +109,17 @@ def explained(place: address.Address) -> Iterator[None]:
     Raises:
         FileNotFoundError: the object is missing.
         ChangedError: a conditional write came too late.
+        NameRefusedError: no object can have such a name.
         RefusedError: the bucket is missing or refuses the credentials.
         OSError: anything else.
     """
     try:
         yield
+    except ValueError as error:  # of obstore for a path, of Python for what is no UTF-8
+        raise NameRefusedError(
+            f"no object can be named {place.prefix[-_SHOWN:]!r}: use a name without control "
+            "characters, empty parts and dots alone"
+        ) from error
     except (FileNotFoundError, exceptions.BaseError) as error:
         raise _explanation(error, place) from error
 
@@ -136,6 +150,11 @@ def _refusal(error: str, text: str, place: address.Address) -> str | None:
         return (
             f"the environment has no credentials for {where}: set {CREDENTIALS[scheme]} from a "
             "Secret, or give the pod's service account a role of the cloud"
+        )
+    if _LISTED_NAME in error:
+        return (
+            f"{where} has an object below {place} that cannot be listed ({text}): remove it, or "
+            "give it a name without control characters and empty parts"
         )
     if status == 401 or _CREDENTIALS.search(error):
         return (

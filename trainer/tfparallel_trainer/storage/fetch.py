@@ -112,14 +112,18 @@ def _copy(place: address.Address, meta: "ObjectMeta", root: pathlib.Path) -> Non
         durable.remove_drafts(path)
         draft = durable.draft(path)
         source = connection.connect(place.scheme, place.bucket)
-        with connection.explained(dataclasses.replace(place, prefix=key)), draft.open("wb") as file:
-            for chunk in obstore.get(source, key).stream():
-                file.write(chunk)
-        if draft.stat().st_size != meta["size"]:
-            raise OSError(errno.EIO, f"{draft.stat().st_size} of {meta['size']} bytes came", key)
-        lock.truncate(0)  # a power cut may leave the one without the other
-        lock.flush()
-        draft.replace(path)
+        item = dataclasses.replace(place, prefix=key)
+        try:
+            with connection.explained(item), draft.open("wb") as file:
+                for chunk in obstore.get(source, key).stream():
+                    file.write(chunk)
+            if (size := draft.stat().st_size) != meta["size"]:
+                raise OSError(errno.EIO, f"{size} of {meta['size']} bytes came", key)
+            lock.truncate(0)  # a power cut may leave the one without the other
+            lock.flush()
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
         lock.write(version + _fingerprint(path))
 
 
