@@ -27,6 +27,18 @@ _CAPABILITIES = frozenset(
 )
 """Those that the Pod Security level baseline allows, and the one that RDMA needs."""
 
+_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
+"""Begins annotations that name a container's profile, as before Kubernetes 1.30."""
+
+_UNCONFINED = "Unconfined"
+_SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+"""Those that the Pod Security level baseline allows."""
+
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_HOOKS = ("postStart", "preStop")
+_REQUESTS = ("httpGet", "tcpSocket")
+"""What the kubelet sends from the node, to the pod unless `host` names another place."""
+
 _SECRET_VOLUMES = {
     "azureFile": "secretName",
     "cephfs": "secretRef",
@@ -123,14 +135,23 @@ def visit_pod(spec: Mapping[str, Any], above: str) -> Iterator[Use]:
         yield from _visit_volume(volume, path)
 
 
+def visit_annotations(annotations: Mapping[str, Any], above: str) -> Iterator[Use]:
+    """Yield what a pod uses by its annotations, which stand at a path."""
+    for name, profile in annotations.items():
+        if name.startswith(_APPARMOR) and profile == _UNCONFINED.lower():
+            yield Use(Kind.HOST, "an unconfined AppArmor profile", f"{above}[{name}]")
+
+
 def _visit_job(job: types.TFParallelJob, settings: installation.Settings) -> Iterator[Use]:
     """Yield uses by the fields of the job, and then those of its pods that no field explained."""
     if job.spec.host_network:
         yield Use(Kind.HOST, "hostNetwork", "spec.hostNetwork")
     roles = job.spec.tf_replica_specs
     for role, spec in roles.items():
-        template = _mapping((spec.template or {}).get("spec"))
-        yield from visit_pod(template, f"spec.tfReplicaSpecs.{role}.template.spec")
+        template, above = _mapping(spec.template), f"spec.tfReplicaSpecs.{role}.template"
+        yield from visit_pod(_mapping(template.get("spec")), f"{above}.spec")
+        annotations = _mapping(_mapping(template.get("metadata")).get("annotations"))
+        yield from visit_annotations(annotations, f"{above}.metadata.annotations")
     if job.spec.trainer is not None:
         fields = job.spec.trainer.model_dump(mode="json", by_alias=True, exclude_none=True)
         yield from _visit_trainer(fields, "spec.trainer")
@@ -162,6 +183,13 @@ def _visit_container(container: Mapping[str, Any], above: str) -> Iterator[Use]:
     for path, port in _items(container, "ports", above):
         if port.get("hostPort"):
             yield Use(Kind.HOST, f"host port {port['hostPort']}", f"{path}.hostPort")
+    lifecycle = _mapping(container.get("lifecycle"))
+    handlers = [(f"{above}.{name}", container.get(name)) for name in _PROBES]
+    handlers += [(f"{above}.lifecycle.{name}", lifecycle.get(name)) for name in _HOOKS]
+    for path, handler in handlers:
+        for kind in _REQUESTS:
+            if host := _mapping(_mapping(handler).get(kind)).get("host"):
+                yield Use(Kind.HOST, f"requests to {host}", f"{path}.{kind}.host")
 
 
 def _visit_security(owner: Mapping[str, Any], above: str) -> Iterator[Use]:
@@ -174,6 +202,16 @@ def _visit_security(owner: Mapping[str, Any], above: str) -> Iterator[Use]:
     for place, name in _all_items(capabilities, "add", f"{path}.capabilities"):
         if str(name).removeprefix("CAP_") not in _CAPABILITIES:
             yield Use(Kind.HOST, str(name), place)
+    for field, shown in (("seccompProfile", "seccomp"), ("appArmorProfile", "AppArmor")):
+        if _mapping(security.get(field)).get("type") == _UNCONFINED:
+            yield Use(Kind.HOST, f"an unconfined {shown} profile", f"{path}.{field}.type")
+    selinux = _mapping(security.get("seLinuxOptions"))
+    if selinux.get("type", "") not in _SELINUX_TYPES:
+        yield Use(Kind.HOST, f"the SELinux type {selinux['type']}", f"{path}.seLinuxOptions.type")
+    for field in ("user", "role"):
+        if selinux.get(field):
+            used = f"the SELinux {field} {selinux[field]}"
+            yield Use(Kind.HOST, used, f"{path}.seLinuxOptions.{field}")
     if _mapping(security.get("windowsOptions")).get("hostProcess"):
         yield Use(Kind.HOST, "hostProcess", f"{path}.windowsOptions.hostProcess")
 

@@ -92,6 +92,42 @@ HOST = {
             {"name": "x", "image": "i", "securityContext": {"capabilities": {"add": ["ALL"]}}}
         ],
     },
+    **{
+        f"securityContext.{profile}.type": {
+            **container(),
+            "securityContext": {profile: {"type": "Unconfined"}},
+        }
+        for profile in ("seccompProfile", "appArmorProfile")
+    },
+    "containers[0].securityContext.seccompProfile.type": container(
+        securityContext={"seccompProfile": {"type": "Unconfined"}}
+    ),
+    **{
+        f"containers[0].securityContext.seLinuxOptions.{field}": container(
+            securityContext={"seLinuxOptions": {"level": "s0:c1,c2", field: value}}
+        )
+        for field, value in {"type": "spc_t", "user": "system_u", "role": "system_r"}.items()
+    },
+    **{
+        f"containers[0].{probe}.{request}.host": container(
+            **{probe: {request: {"host": "127.0.0.1", "port": 10250}}}
+        )
+        for probe in ("livenessProbe", "readinessProbe", "startupProbe")
+        for request in ("httpGet", "tcpSocket")
+    },
+    "containers[0].lifecycle.preStop.httpGet.host": container(
+        lifecycle={"preStop": {"httpGet": {"host": "169.254.169.254", "port": 80}}}
+    ),
+    "initContainers[0].lifecycle.postStart.tcpSocket.host": {
+        **container(),
+        "initContainers": [
+            {
+                "name": "x",
+                "image": "i",
+                "lifecycle": {"postStart": {"tcpSocket": {"host": "127.0.0.1", "port": 1}}},
+            }
+        ],
+    },
     "securityContext.windowsOptions.hostProcess": {
         **container(),
         "securityContext": {"windowsOptions": {"hostProcess": True}},
@@ -131,6 +167,38 @@ def test_fields_of_the_trainer_are_named_as_they_are_written(
 def test_every_way_to_the_node_is_seen(path: str) -> None:
     [use] = find_uses(HOST[path])
     assert (use.kind, use.path) == (restrictions.Kind.HOST, f"{TEMPLATE}.{path}")
+
+
+def test_an_annotation_that_ends_the_confinement_of_a_container_is_seen() -> None:
+    prefix = "container.apparmor.security.beta.kubernetes.io"
+    annotations = {
+        f"{prefix}/{names.CONTAINER}": "unconfined",
+        f"{prefix}/sidecar": "runtime/default",
+        "team": "unconfined",
+    }
+    template = {
+        "metadata": {"annotations": annotations},
+        "spec": {"serviceAccountName": "trainer", **container()},
+    }
+    role = {"replicas": 1, "template": template}
+    job = builders.a_job(trainer=True, worker=1, spec={"tfReplicaSpecs": {"Worker": role}})
+    [use] = [
+        use
+        for use in restrictions.find_uses(job, builders.SETTINGS)
+        if use.kind is restrictions.Kind.HOST
+    ]
+    above = TEMPLATE.removesuffix(".spec")
+    assert use.path == f"{above}.metadata.annotations[{prefix}/{names.CONTAINER}]"
+
+
+def test_confinement_and_requests_to_the_pod_itself_are_no_host_access() -> None:
+    security = {
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "appArmorProfile": {"type": "Localhost", "localhostProfile": "p"},
+        "seLinuxOptions": {"level": "s0:c1,c2", "type": "container_t"},
+    }
+    probe = {"httpGet": {"port": 80, "path": "/"}}
+    assert find_uses(container(securityContext=security, livenessProbe=probe)) == []
 
 
 def test_the_field_of_a_job_for_its_nodes_network_is_seen() -> None:
