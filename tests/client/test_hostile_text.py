@@ -151,3 +151,19 @@ def test_on_a_terminal_colors_of_a_replica_stay_and_all_else_is_shown(
 def test_a_sentence_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
     wrapping.echo(f"one\n\ttwo {HOSTILE}")
     assert capsys.readouterr().out == f"one\n\ttwo {SHOWN}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "plain"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\ and text", "link and text"),
+        ("\x1b]0;title\x07", r"\x1b]0;title"),
+        ("\x1b]0;title\x1b\\text \x1b]2;other", r"text \x1b]2;other"),
+        ("\x1b\x1b]]", r"\x1b]]"),
+        ("\x1b]" * 100_000, r"\x1b]" * 100_000),  # took time like the square of the length
+    ],
+    ids=["color", "link", "no end", "one end", "one in another", "many"],
+)
+def test_a_command_that_does_not_end_is_shown_and_costs_no_more(line: str, plain: str) -> None:
+    assert display.parse_colors(line).plain == plain

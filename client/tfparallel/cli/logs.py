@@ -1,7 +1,6 @@
 """`tfparallel logs`."""
 
 import click
-from rich import text as rich_text
 
 from tfparallel import logs
 from tfparallel.cli import complete, options
@@ -51,7 +50,7 @@ def command(
             # control characters. A file or a pipe gets what the replica wrote, as from kubectl:
             # who reads it compares and searches, and no terminal obeys it.
             if out.is_terminal:
-                display.print_line(out, rich_text.Text.from_ansi(text))
+                display.print_line(out, display.parse_colors(text))
             else:
                 click.echo(text)
 

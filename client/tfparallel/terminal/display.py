@@ -34,6 +34,9 @@ _ERROR = "error: "
 _FRAME = '  File "'
 """Begins the place of a traceback; lines that are indented further belong to it."""
 
+_COMMAND, _END_OF_COMMAND = "\x1b]", "\x1b\\"
+"""OSC and ST: between them are links, titles and the like."""
+
 _REMEMBERED_ERRORS = 32
 """How many of the last errors of replicas the next ones and events are compared with."""
 
@@ -85,6 +88,19 @@ def print_line(console: rich_console.Console, text: str | rich_text.Text) -> Non
     """
     has_long_word = any(len(word) > console.width for word in str(text).split())
     console.print(text, soft_wrap=has_long_word or not console.is_terminal)
+
+
+def parse_colors(line: str) -> rich_text.Text:
+    """Return a replica's line with its colors, in time like its length.
+
+    At each command of a terminal that does not end, rich would read all of the line.
+    """
+    complete, end, tail = line.rpartition(_END_OF_COMMAND)
+    *parts, last = tail.split(_COMMAND)
+    # An escape before a backslash would be an end of its own.
+    parts = [part.rstrip(_COMMAND[0]) for part in parts]
+    shown = plain_text.escape(_COMMAND).join([*parts, last])
+    return rich_text.Text.from_ansi(complete + end + shown)
 
 
 class Display:
@@ -148,7 +164,7 @@ class Display:
         The shipped trainer has named itself already. An error that another replica had first is
         not repeated, nor is its traceback.
         """
-        words = rich_text.Text.from_ansi(text.removeprefix(f"[{replica}] "))
+        words = parse_colors(text.removeprefix(f"[{replica}] "))
         if log_lines.is_start_of_tensorflow(words.plain):
             return
         is_frame = words.plain.startswith(_FRAME)
