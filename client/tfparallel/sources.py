@@ -97,8 +97,18 @@ def pack(folder: pathlib.Path, program: str | None, field: str = "spec.trainer.m
         field: of the job, which names the program.
 
     Raises:
-        SpecError: the program is missing or ignored, or the files are too large.
+        SpecError: the program is missing or ignored, or the files are too large or unreadable.
     """
+    try:
+        return _pack(folder, program, field)
+    except OSError as error:
+        raise load.SpecError(
+            f"{error.filename or folder}: cannot be sent with the job ({error.strerror or error})."
+            f" Make it readable and run the command again, or name it in {IGNORE_FILE}"
+        ) from error
+
+
+def _pack(folder: pathlib.Path, program: str | None, field: str) -> Archive:
     paths = list(_find_files(folder))
     listed = [path.relative_to(folder).as_posix() for path in paths]
     if program is not None and program not in listed:
@@ -120,7 +130,8 @@ def pack(folder: pathlib.Path, program: str | None, field: str = "spec.trainer.m
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for path, name in zip(paths, listed, strict=True):
-            archive.addfile(_describe(path, name), io.BytesIO(path.read_bytes()))
+            content = path.read_bytes()
+            archive.addfile(_describe(path, name, len(content)), io.BytesIO(content))
     packed = Archive(buffer.getvalue(), listed)
     if len(packed.chunks) > MAX_CHUNKS:
         size = f"{len(packed.data) / 2**20:.0f} MiB packed"
@@ -147,10 +158,10 @@ def _find_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
                 yield base / name
 
 
-def _describe(path: pathlib.Path, name: str) -> tarfile.TarInfo:
+def _describe(path: pathlib.Path, name: str, size: int) -> tarfile.TarInfo:
     """Describe a file without what differs between machines: owner, time."""
     info = tarfile.TarInfo(name)
-    info.size = path.stat().st_size
+    info.size = size
     info.mode = 0o755 if os.access(path, os.X_OK) else 0o644
     return info
 

@@ -10,6 +10,7 @@ import pytest
 
 from tfparallel import sources
 from tfparallel_operator.api import load
+from tfparallel_trainer.contract import source_code
 
 
 def write(folder: pathlib.Path, *names: str) -> pathlib.Path:
@@ -101,3 +102,32 @@ def test_a_module_that_would_be_missing_is_named(
     (tmp_path / sources.IGNORE_FILE).write_text(ignored)
     with pytest.raises(load.SpecError, match=rf"spec.trainer.module: 'train.py' {reason}"):
         sources.pack(tmp_path, "train.py")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text("one")
+    (tmp_path / "memory").symlink_to("/proc/self/mem")  # it cannot be read from its begin
+    with pytest.raises(load.SpecError, match=r"cannot be sent with the job \(Input/output error\)"):
+        sources.pack(tmp_path, "model.py")
+    (tmp_path / sources.IGNORE_FILE).write_text("memory")
+    assert sources.pack(tmp_path, "model.py").files == ["model.py"]
+
+
+def test_a_file_that_changes_while_it_is_packed_is_whole(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found with one size and read with another one."""
+    (tmp_path / "model.py").write_text("one")
+    (tmp_path / "train.log").write_text("one")
+    reading = pathlib.Path.read_bytes
+
+    def read_bytes(path: pathlib.Path) -> bytes:
+        if path.name == "train.log":
+            path.write_text("")
+        return reading(path)
+
+    monkeypatch.setattr(pathlib.Path, "read_bytes", read_bytes)
+    archive = sources.pack(tmp_path, "model.py")
+    packed = source_code.read_files(archive.data)
+    contents = {file.path: b"".join(file.blocks) for file in packed}
+    assert contents == {"model.py": b"one", "train.log": b""}
