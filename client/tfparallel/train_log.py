@@ -38,6 +38,12 @@ class Record:
         return self.event == outputs.TrainEvent.FIRST_STEP
 
 
+_NO_RECORD = (
+    *(ValueError, KeyError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),  # a number or a nesting that JSON allows and Python does not
+)
+
+
 def parse(text: str, file: str) -> Sequence[Record]:
     """Read a train log; what follows its last line end is being written.
 
@@ -64,7 +70,7 @@ def _parse_lines(lines: Sequence[str], file: str) -> Iterator[Record]:
                 metrics=metrics,
                 fields=fields,
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _NO_RECORD as error:
             raise load.SpecError(
                 f"{file}:{number}: not a record of the trainer: {line[:80]!r}. Remove the line, and"
                 " run the command again"

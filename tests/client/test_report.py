@@ -237,7 +237,11 @@ def test_what_is_missing_is_said_in_one_sentence(changes: dict[str, object], sen
 def test_a_log_that_is_being_written_is_read_up_to_its_last_line() -> None:
     text = report_runs.line(1, "train", 3) + '\n{"time": "2026'
     assert [one.step for one in train_log.parse(text, "train.jsonl")] == [3]
-    for line in ("x", "[]", report_runs.line(1, "train", 3, metrics={"loss": "low"})):
+    infinite, huge = '{"time": "2026-01-01", "event": "train", "step": 1e999}', 10**400
+    for line in (
+        *("x", "[]", "[" * 20_000, infinite),
+        *(report_runs.line(1, "train", 3, metrics={"loss": loss}) for loss in ("low", huge)),
+    ):
         with pytest.raises(load.SpecError, match=r"train.jsonl:2: not a record of the trainer: '"):
             train_log.parse(f"{report_runs.line(1, 'train', 3)}\n{line}\n", "train.jsonl")
 
