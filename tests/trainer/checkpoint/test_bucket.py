@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import http.server
 import pathlib
+import shutil
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -74,6 +75,19 @@ def test_parts_without_an_index_are_no_checkpoint_and_are_removed(s3: buckets.Bu
     saved.save(checkpoints.state(6), checkpoints.at(6))
     assert not draft.objects()
     assert root.drafts() == []
+
+
+def test_of_two_that_saved_one_step_the_whole_one_is_taken(s3: buckets.Bucket) -> None:
+    saved = opened(s3)
+    for step in (10, 20):
+        saved.save(checkpoints.state(step), checkpoints.at(step))
+    first = s3.results / "checkpoints" / names(s3)[-1]
+    second = shutil.copytree(first, first.with_name(first.name.replace("-000001-", "-000002-")))
+    (second / "part-00000.bin").write_bytes(b"damaged")
+    assert opened(s3, None).restore(checkpoints.state(0)) == checkpoints.at(20)
+    assert (second / "damaged-index.json").exists()
+    assert not (second / "index.json").exists()
+    assert (first / "index.json").exists()
 
 
 def test_what_is_saved_below_a_damaged_checkpoint_stays(s3: buckets.Bucket) -> None:

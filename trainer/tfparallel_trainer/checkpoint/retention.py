@@ -3,7 +3,7 @@
 import contextlib
 import enum
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import entries, files
@@ -83,11 +83,16 @@ class Retention:
             with contextlib.suppress(OSError):
                 self._folder.quarantine(folder)
 
-    def same(self, step: int) -> directory.Directory | None:
-        """Return the newest checkpoint of a step; None: processes see different ones, or none."""
+    def same(
+        self, step: int, but: Collection[directory.Directory] = ()
+    ) -> directory.Directory | None:
+        """Return the newest checkpoint of a step, without some of them.
+
+        None: processes see different ones, or none.
+        """
         same_step = []
         with contextlib.suppress(OSError):
-            same_step = entries.of_step(self._folder, step)
+            same_step = [one for one in entries.of_step(self._folder, step) if one not in but]
         names = self._peers.gather(zlib.crc32(same_step[-1].name.encode()) if same_step else -1)
         return same_step[-1] if same_step and len(set(names)) == 1 else None
 

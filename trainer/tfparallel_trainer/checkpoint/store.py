@@ -149,12 +149,12 @@ class Store:
         steps = [entries.step_of(folder) for folder in entries.checkpoints(self._folder)]
         passed: list[tuple[directory.Directory, retention.Health]] = []
         while True:
-            (step, *_) = self._peers.gather(steps.pop() if steps else -1)
+            (step, *_) = self._peers.gather(steps[-1] if steps else -1)
             if step < 0:
                 break
-            steps = [one for one in steps if one < step]
-            folder = self._retention.same(step)
-            if folder is None:
+            folder = self._retention.same(step, but=[folder for folder, _ in passed])
+            if folder is None:  # no other writer has saved this step
+                steps = [one for one in steps if one < step]
                 continue
             index, health = self._verified(folder, state)
             if index is None:
