@@ -91,3 +91,30 @@ def test_a_write_removes_drafts_that_are_old_and_no_others(tmp_path: pathlib.Pat
     folders.Folder(tmp_path).write("owner.json", b"whole")
     assert sorted(tmp_path.iterdir()) == sorted([path, fresh])
     assert path.read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize("draft_kind", ["file", "folder"])
+@pytest.mark.parametrize(
+    "place_kind", ["file", "folder", "link to a folder", "link to nothing", "absent"]
+)
+def test_whatever_has_the_name_is_replaced(
+    tmp_path: pathlib.Path, draft_kind: str, place_kind: str
+) -> None:
+    path, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    draft = durable.draft(path)
+    for place, kind in ((draft, draft_kind), (path, place_kind)):
+        if kind == "file":
+            place.write_text(f"{place == draft}")
+        elif kind == "folder":
+            place.mkdir()
+            (place / "content").write_text(f"{place == draft}")
+        elif kind != "absent":
+            place.symlink_to("elsewhere" if kind == "link to a folder" else "nowhere")
+    durable.publish(draft, path)
+    content = path if draft_kind == "file" else path / "content"
+    assert content.read_text() == "True"
+    assert not path.is_symlink()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["elsewhere", "model"]
+    assert (elsewhere / "kept").exists()

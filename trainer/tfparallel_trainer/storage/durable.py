@@ -25,11 +25,11 @@ def draft(path: pathlib.Path) -> pathlib.Path:
 def publish(draft: pathlib.Path, path: pathlib.Path) -> None:
     """Bring a file or folder to the disk and give it its name, in place of what has it.
 
-    A folder that has the name is renamed, and removed when the new one is in place.
+    What a rename cannot replace is renamed itself, and removed when the new one is in place.
     """
     sync(draft)
     aside = None
-    if path.is_dir():
+    if path.is_dir() or (draft.is_dir() and os.path.lexists(path)):
         aside = _renamed(path)
     try:
         draft.replace(path)
@@ -39,7 +39,7 @@ def publish(draft: pathlib.Path, path: pathlib.Path) -> None:
         raise
     sync_names(path.parent)
     if aside is not None:
-        shutil.rmtree(aside, ignore_errors=True)
+        remove(aside)
 
 
 def remove_drafts(path: pathlib.Path, older_than: pathlib.Path | None = None) -> None:
@@ -110,7 +110,7 @@ def _sync(path: pathlib.Path) -> None:
 
 
 def _renamed(path: pathlib.Path) -> pathlib.Path:
-    """Give a folder a draft's name."""
+    """Give a file or a folder a draft's name."""
     aside = draft(path)
     path.rename(aside)
     return aside
