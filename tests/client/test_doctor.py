@@ -48,7 +48,8 @@ async def _cluster(
 ) -> AsyncIterator[pathlib.Path]:
     """Serve a cluster where operator and definition have a version; yield its kubeconfig."""
     definition = schema.custom_resource_definition()
-    definition["metadata"]["labels"] = {"app.kubernetes.io/version": version} if version else {}
+    labels = {"app.kubernetes.io/version": version} if version else {}
+    definition["metadata"] |= {"labels": labels, "resourceVersion": "1"}
     if not same_fields:
         definition["spec"]["versions"][0]["schema"] = {}
     documents = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from tfparallel_operator.api import names, problems, raw_json
+from tfparallel_operator.api import envelopes, names, problems, raw_json
 from tfparallel_trainer.contract import plain_text
 
 Body = dict[str, Any]
@@ -65,13 +65,12 @@ def read_job(text: bytes) -> Body:
     """
     if len(text) <= MAX_SPEC_BYTES:
         try:
-            body: Body = orjson.loads(text)
-            return admit(body)
+            return admit(envelopes.check_document(orjson.loads(text)))
         except orjson.JSONDecodeError:
             pass  # Some of it nests deeper than the reader goes.
     outline = raw_json.read_outline(text.strip(), MAX_STATUS_BYTES)
     try:
-        body = {**_KIND, "metadata": orjson.loads(outline.metadata)}
+        body: Body = {**_KIND, "metadata": orjson.loads(outline.metadata)}
         body |= {"status": orjson.loads(outline.status)} if outline.status else {}
     except orjson.JSONDecodeError as error:
         raise raw_json.BrokenError(f"the metadata or the status are no JSON: {error}") from error
@@ -96,12 +95,13 @@ def read_event(line: bytes) -> tuple[str, Body]:
         except orjson.JSONDecodeError:
             pass
         else:
-            is_job = event["type"] in ("ADDED", "MODIFIED", "DELETED")
-            return event["type"], admit(event["object"]) if is_job else event["object"]
+            kind, document = envelopes.check_event(event)
+            return kind, admit(document) if kind in ("ADDED", "MODIFIED", "DELETED") else document
     begin = _EVENT.match(line)
     if begin is None:
         raise raw_json.BrokenError(f"a line of {len(line)} bytes is no event")
-    return begin[1].decode(), read_job(line[begin.end() :].rstrip()[:-1])
+    job = read_job(line[begin.end() :].rstrip()[:-1])
+    return envelopes.check_event({"type": begin[1].decode(), "object": job})
 
 
 def read_list_of_one(text: bytes) -> Body:

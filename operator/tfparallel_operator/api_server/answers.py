@@ -1,25 +1,29 @@
-"""Reads what the API server answers: jobs through the gate, and pages of them bounded in bytes."""
+"""Reads what the API server answers: jobs through the gate, and pages bounded in bytes."""
 
 import dataclasses
 
 import aiohttp
 import orjson
 
-from tfparallel_operator.api import gate, names, raw_json
+from tfparallel_operator.api import envelopes, gate, names, raw_json
 from tfparallel_operator.api_server import errors
 
 PAGE = 200
 """Objects in one answer of a list: bounds memory on both sides, and how long reading takes."""
 
 PAGE_BYTES = 2 * 2**20
-"""The client asks for a larger page of several jobs again, in smaller ones. Reading a page may need
-30 times as much memory."""
+"""The client asks for a larger page of several objects again, in smaller ones. Reading a page may
+need 30 times as much memory."""
 
 FIRST_PAGE = 20
+"""Jobs in the first page of a list."""
+
+_STORED = ("get", "patch", "apply")
+"""What is answered by an object that is stored."""
 
 
 class PageTooLargeError(Exception):
-    """A page of jobs cannot be read as a whole."""
+    """A page cannot be read as a whole."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"a page has at least {size} bytes")
@@ -29,17 +33,17 @@ class PageTooLargeError(Exception):
 
 @dataclasses.dataclass(slots=True)
 class PageSize:
-    """How many jobs the next page may have."""
+    """How many objects the next page may have."""
 
     limit: int = FIRST_PAGE
 
     def learn(self, count: int, size: int) -> None:
-        """Ask for as many jobs as half a page takes, after a page of so many jobs and bytes."""
+        """Ask for as many as half a page takes, after a page of so many objects and bytes."""
         fitting = PAGE_BYTES // 2 * max(count, 1) // max(size, 1)
         self.limit = max(1, min(fitting, 8 * self.limit, PAGE))
 
     def shrink(self, error: PageTooLargeError) -> None:
-        """Ask for fewer jobs, after a page that could not be read."""
+        """Ask for fewer, after a page that could not be read."""
         self.limit = max(1, self.limit // 8) if error.size else 1
 
 
@@ -49,27 +53,50 @@ async def read(response: aiohttp.ClientResponse, verb: str, plural: str, limit: 
     Args:
         response: of the API server.
         verb: what was asked for.
-        plural: the resource.
+        plural: the resource; empty: it is about none.
         limit: the most objects of a list.
 
     Raises:
-        PageTooLargeError: it is a page of several jobs, and has to be asked for in smaller ones.
-        errors.Unavailable: it is no JSON.
+        PageTooLargeError: it is a page of several objects, and has to be asked for in smaller ones.
+        errors.ApiError: it says that the request has failed.
+        errors.Unavailable: it is not what an API server answers.
     """
-    if plural != names.PLURAL:
-        return _parse(await response.read(), response)
+    is_page = verb == "list" and limit > 1
+    text = await (_read_page(response) if is_page else response.read())
     try:
-        if verb != "list":
-            return gate.read_job(await response.read())
-        if limit == 1:
-            text = await response.read()
-            return {**gate.read_list_of_one(text), "size": len(text)}
-        return await _read_page(response)
+        document = _parse(text, verb, plural, limit)
+        if envelopes.is_failure(document):
+            code = document.get("code")
+            raise errors.from_answer(code if isinstance(code, int) else 0, document)
+        if verb == "list":
+            document = {**_admit_items(envelopes.check_list(document), plural), "size": len(text)}
+        elif plural and verb in _STORED:
+            envelopes.check_object(document)
+    except orjson.JSONDecodeError as error:
+        if is_page and plural == names.PLURAL and text.lstrip()[:1] == b"{":
+            raise PageTooLargeError(0) from error  # Most likely a job nests too deep.
+        raise _no_json(response) from error
     except raw_json.BrokenError as error:
         raise _no_json(response) from error
+    return document
 
 
-async def _read_page(response: aiohttp.ClientResponse) -> gate.Body:
+def _parse(text: bytes, verb: str, plural: str, limit: int) -> gate.Body:
+    """Return a document; one of a single job may be as large and deep as it likes."""
+    if plural == names.PLURAL and verb != "list":
+        return gate.read_job(text)
+    if plural == names.PLURAL and limit == 1:
+        return gate.read_list_of_one(text)
+    return envelopes.check_document(orjson.loads(text))
+
+
+def _admit_items(listing: gate.Body, plural: str) -> gate.Body:
+    if plural != names.PLURAL:
+        return listing
+    return {**listing, "items": [gate.admit(item) for item in listing["items"] or ()]}
+
+
+async def _read_page(response: aiohttp.ClientResponse) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for part in response.content.iter_any():
@@ -78,19 +105,7 @@ async def _read_page(response: aiohttp.ClientResponse) -> gate.Body:
         if size > PAGE_BYTES:
             response.close()
             raise PageTooLargeError(size)
-    try:
-        page: gate.Body = orjson.loads(b"".join(parts))
-    except orjson.JSONDecodeError as error:
-        raise PageTooLargeError(0) from error  # Most likely a job nests too deep.
-    return {**page, "items": [gate.admit(item) for item in page["items"]], "size": size}
-
-
-def _parse(text: bytes, response: aiohttp.ClientResponse) -> gate.Body:
-    try:
-        document: gate.Body = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise _no_json(response) from error
-    return document
+    return b"".join(parts)
 
 
 def _no_json(response: aiohttp.ClientResponse) -> errors.Unavailable:

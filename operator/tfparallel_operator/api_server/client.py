@@ -18,7 +18,7 @@ from typing import Any, Self
 import aiohttp
 import orjson
 
-from tfparallel_operator.api import gate, names, raw_json
+from tfparallel_operator.api import envelopes, gate, names, raw_json
 from tfparallel_operator.api_server import answers, credentials, errors, resources
 
 Object = dict[str, Any]
@@ -35,6 +35,12 @@ REQUEST_SECONDS = 90.0
 
 WATCH_SECONDS = (300, 600)
 """Bounds of the time after which a watch is asked to end, drawn so that not all end at once."""
+
+MAX_RETRY_AFTER_SECONDS = 60
+"""How long the API server, or a proxy before it, can have a request wait that it refuses."""
+
+_LONGEST_NUMBER = 9
+"""Digits of such a time that are read."""
 
 MAX_IN_FLIGHT = 32
 """Requests at the same time, watches not counted."""
@@ -72,7 +78,7 @@ class Listing:
     rest: str = ""
     """Where the next page begins; empty: this is the last."""
     size: int = 0
-    """Bytes of a page of jobs; 0: it is not known."""
+    """Bytes of the page; 0: it is not known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,8 +177,7 @@ class Client:
         size = answers.PageSize(answers.FIRST_PAGE if resource == resources.JOBS else PAGE)
         options: dict[str, Any] = {"metadata_only": metadata_only}
         while True:
-            if resource == resources.JOBS:
-                options["limit"] = size.limit
+            options["limit"] = size.limit
             try:
                 page = await self.page(resource, namespace, selector, place, fields, **options)
             except answers.PageTooLargeError as error:
@@ -206,7 +211,6 @@ class Client:
         answer = await self._request("list", resource.path(namespace), query, accept=accept)
         metadata = answer["metadata"]
         rest = metadata.get("continue", "")
-        # A list of metadata alone that has no items says null.
         items = tuple(answer["items"] or ())
         return Listing(items, metadata["resourceVersion"], rest, answer.get("size", 0))
 
@@ -407,7 +411,6 @@ def _no_answer(method: str, path: str, error: Exception) -> str:
 async def _raise_for_status(response: aiohttp.ClientResponse) -> None:
     if response.status < 300:
         return
-    after = response.headers.get("Retry-After", "")
     try:
         body = orjson.loads(await response.read())
     except orjson.JSONDecodeError:
@@ -415,8 +418,15 @@ async def _raise_for_status(response: aiohttp.ClientResponse) -> None:
     raise errors.from_answer(
         response.status,
         body if isinstance(body, dict) else {},
-        float(after) if after.isdecimal() else None,
+        _read_pause(response.headers.get("Retry-After", "")),
     )
+
+
+def _read_pause(text: str) -> float | None:
+    """Return the seconds of a header Retry-After; None for none, and for a date."""
+    if not text.isdecimal():
+        return None
+    return float(min(int(text[:_LONGEST_NUMBER]), MAX_RETRY_AFTER_SECONDS))
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
@@ -437,10 +447,11 @@ def _event(line: bytes, resource: resources.Resource) -> WatchEvent:
         if resource == resources.JOBS:
             kind, document = gate.read_event(line)
         else:
-            event = orjson.loads(line)
-            kind, document = event["type"], event["object"]
+            kind, document = envelopes.check_event(orjson.loads(line))
     except (orjson.JSONDecodeError, raw_json.BrokenError) as error:
-        raise errors.Unavailable(f"the watch sent a line that is not JSON: {error}") from error
+        raise errors.Unavailable(
+            f"the watch sent a line that is not JSON as an API server's is: {error}"
+        ) from error
     if kind == "ERROR":
-        raise errors.from_answer(int(document.get("code", 0)), document)
+        raise errors.from_answer(document.get("code", 0), document)
     return WatchEvent(kind, document)

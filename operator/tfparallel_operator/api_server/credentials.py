@@ -24,6 +24,8 @@ PROXY_FIELD = "proxy-url of its cluster in the kubeconfig"
 CONNECT_TIMEOUT_SECONDS = 10.0
 READ_TIMEOUT_SECONDS = 30.0
 
+_REDIRECTS = (301, 302, 303, 307, 308)
+
 
 class CredentialsError(Exception):
     """The way to the API server cannot be found; a sentence for whoever started the operator."""
@@ -117,6 +119,12 @@ class Access:
                 if not request.is_ssl():  # The proxy reads the request itself.
                     request.headers.update(self.proxy.login)
             response = await handler(request)
+            if response.status in _REDIRECTS:
+                response.close()  # The next request would carry the token to whoever it names.
+                raise aiohttp.ClientConnectionError(
+                    f"HTTP status {response.status}, a redirect, as no API server sends: a proxy"
+                    " or a login page answers in its place"
+                )
             if response.status != 401:
                 return response
             self.token.forget(sent)

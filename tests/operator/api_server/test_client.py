@@ -118,6 +118,107 @@ async def test_a_busy_server_says_when_to_come_again() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1000000000", 60.0), ("9" * 5_000, 60.0), ("Fri, 27 Nov 2099 00:00:00 GMT", None)],
+)
+async def test_a_busy_server_cannot_have_the_client_wait_for_long(
+    text: str, seconds: float | None
+) -> None:
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [scripted_server.document({}, 429, **{"Retry-After": text})]
+        with pytest.raises(errors.Unavailable) as caught:
+            await api.get("/version")
+    assert caught.value.retry_after == seconds
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed_and_the_token_stays(status: int) -> None:
+    """The page of a login would answer in its place, and a list of it may have no items."""
+    async with scripted_server.serving() as server, scripted_server.serving() as other:
+        other.script = [scripted_server.document(scripted_server.listing(7))]
+        server.script = [scripted_server.document({}, status, Location=other.url)]
+        async with server.client(lambda: "secret") as api:
+            with pytest.raises(errors.Unavailable, match=f"HTTP status {status}, a redirect"):
+                await api.list(resources.PODS, None)
+            with pytest.raises(errors.Unavailable, match="a redirect"):
+                await api.create(resources.PODS, "team", {})
+            with pytest.raises(errors.Unavailable, match="a redirect"):
+                await _watch(api)
+    assert other.requests == []
+
+
+_FAILURE = {"kind": "Status", "status": "Failure", "code": 500, "message": "etcd is away"}
+_VERSION = {"resourceVersion": "7"}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        *(None, [], "login", 7, {}, {"metadata": None, "items": []}, _FAILURE),
+        {**_FAILURE, "code": None},
+        {"metadata": {"resourceVersion": "x", "name": "a"}, "items": []},
+        {"metadata": {"resourceVersion": 7, "name": "a"}, "items": []},
+        {"metadata": _VERSION},
+        {"metadata": _VERSION, "items": {}},
+        {"metadata": _VERSION, "items": [None]},
+        {"metadata": _VERSION, "items": [{}]},
+    ],
+    ids=str,
+)
+async def test_an_answer_that_no_api_server_gives_is_an_error_and_no_bug(document: object) -> None:
+    pod, job = resources.PODS.path("team", "a"), resources.JOBS.path("team", "a")
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [scripted_server.document(document)]
+        for request in (
+            lambda: api.list(resources.PODS, None),
+            lambda: api.list(resources.JOBS, None),
+            lambda: api.current_version(resources.PODS, None),
+            lambda: api.current_version(resources.JOBS, None),
+            lambda: api.get(pod),
+            lambda: api.patch(pod, {}),
+            lambda: api.get(job),
+        ):
+            with pytest.raises(errors.Unavailable):
+                await request()
+
+
+@pytest.mark.parametrize("resource", [resources.PODS, resources.JOBS])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("null", "[]", "7", "{}", '{"type":"ADDED"}', '{"type":"ADDED","object":null}'),
+        *('{"type":"ADDED","object":{}}', '{"type":"ADDED","object":{"metadata":null}}'),
+        '{"type":"ADDED","object":{"metadata":{"name":"a"}}}',
+        '{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"?"}}}',
+        '{"type":"ADDED","object":{"metadata":{"resourceVersion":"7"}}}',
+        '{"object":{"metadata":{"name":"a","resourceVersion":"7"}}}',
+        *('{"type":"BOOKMARK","object":{}}', '{"type":"ERROR","object":null}'),
+        '{"type":"ERROR","object":{"code":null}}',
+    ],
+)
+async def test_an_event_that_no_api_server_sends_is_an_error_and_no_bug(
+    line: str, resource: resources.Resource
+) -> None:
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = [scripted_server.stream(line.encode() + b"\n")]
+        with pytest.raises(errors.Unavailable):
+            async for _ in api.watch(resource, None, "1"):
+                pass
+
+
+async def test_large_objects_are_read_in_small_pages() -> None:
+    large = {"metadata": {"name": "a"}, "spec": "x" * (answers.PAGE_BYTES // 2)}
+    page = scripted_server.listing(7, large, large, large)
+    alone = [scripted_server.listing(7, large, go_on="b"), scripted_server.listing(7, large)]
+    async with scripted_server.serving() as server, server.client() as api:
+        server.script = list(map(scripted_server.document, (page, page, *alone)))
+        listing = await api.list(resources.PODS, None)
+        limits = [int(request.query["limit"]) for request in server.requests]
+    assert len(listing.items) == 2
+    assert limits == [200, 25, 3, 1]
+
+
+@pytest.mark.parametrize(
     ("status", "reason", "kind"),
     [
         (400, "BadRequest", errors.Invalid),

@@ -109,7 +109,8 @@ class Waits:
         return "" if words == pod.waiting else words
 
     async def _read_events(self, namespace: str, fields: str) -> list[waits.Event]:
-        page = await self._api.page(resources.EVENTS, namespace, fields=fields)
+        # One page is enough: people may write many Events about a pod, and large ones.
+        page = await anext(self._api.pages(resources.EVENTS, namespace, fields=fields))
         return waits.parse_events(page.items)
 
     async def _read_unbound_claims(self, namespace: str, name: str) -> list[waits.Claim]:

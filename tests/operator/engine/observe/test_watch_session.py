@@ -59,10 +59,19 @@ async def test_an_event_that_kopf_cannot_read_is_replaced_and_the_others_stay(
     assert all("managedFields" not in event["object"]["metadata"] for event in events)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("<html>", "null", "[]", "{}", '{"type":"ADDED"}', '{"type":"ADDED","object":null}'),
+        *('{"type":"ADDED","object":{"metadata":null}}', '{"type":"BOOKMARK","object":{}}'),
+        '{"type":"ADDED","object":{"metadata":{"name":"a"}}}',
+        '{"type":"ERROR","object":null}',
+    ],
+)
 async def test_a_line_that_is_no_event_is_left_out(
-    server: scripted_server.Server, caplog: pytest.LogCaptureFixture
+    line: str, server: scripted_server.Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.script = [scripted_server.stream(b"<html>\n", _line("ADDED", "a"))]
+    server.script = [scripted_server.stream(line.encode() + b"\n", _line("ADDED", "a"))]
     [event] = await _read(server)
     assert event["object"]["metadata"]["name"] == "a"
     assert "an event of the watch of jobs is left out" in caplog.text
