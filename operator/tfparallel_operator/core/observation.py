@@ -10,6 +10,18 @@ from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import replicas
 
 
+def parse_time(text: str | None) -> datetime.datetime | None:
+    """Return a time of an object; None for none, and for one that has no meaning here.
+
+    The API server stores times beyond the year 9999, and other writers leave out the zone.
+    """
+    try:
+        time = datetime.datetime.fromisoformat(text or "")
+        return (time if time.tzinfo else time.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
 class Phase(enum.StrEnum):
     """Where a pod is in its life; the exit of the container tensorflow decides, not sidecars."""
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tfparallel_operator.core import remedies
+from tfparallel_operator.core import observation, remedies
 
 _VOLUMES = re.compile(
     r"unbound immediate PersistentVolumeClaims|binding volumes|VolumeBinding"
@@ -27,7 +27,10 @@ _PROGRESS = ("WaitForFirstConsumer", "WaitForPodScheduled", "Provisioning")
 UNREMARKABLE = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Waiting reasons that every pod passes through: the cause, if any, is in Events alone."""
 
-_EPOCH = "1970-01-01T00:00:00Z"
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+_LONGEST_NOTE = 2_048
+"""Letters of an Event's note that are read: events of core/v1 may have any number."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,10 +173,10 @@ def parse_event(body: Mapping[str, Any]) -> Event:
         body["metadata"].get("creationTimestamp"),
     )
     return Event(
-        time=datetime.datetime.fromisoformat(next(filter(None, moments), _EPOCH)),
+        time=next(filter(None, map(observation.parse_time, moments)), _EPOCH),
         type=body.get("type", "Normal"),
         reason=body.get("reason", ""),
         object=f"{regarding.get('kind', '').lower()}/{regarding.get('name', '')}",
-        message=" ".join((body.get("note") or "").split()),
+        message=" ".join((body.get("note") or "")[:_LONGEST_NOTE].split()),
         count=series.get("count") or body.get("deprecatedCount") or 1,
     )

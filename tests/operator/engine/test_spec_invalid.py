@@ -8,7 +8,7 @@ import pytest
 
 from testing import waiting
 from testing.operator import harness, objects, small_world
-from tfparallel_operator.api import names
+from tfparallel_operator.api import gate, names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine.observe import host_ports, jobs, records
@@ -157,11 +157,34 @@ async def test_a_stricter_release_ends_no_job_that_runs(
             assert world.status["attempt"] == 2
 
 
-async def test_without_a_record_a_job_is_left_alone(world: small_world.World) -> None:
+def _record(hostile: str) -> str:
+    """Return a record of a spec that would be valid but for what its template has."""
+    roles = f'{{"Worker":{{"replicas":1,"template":{{"x":{hostile}}}}}}}'
+    return f'{{"generation":1,"spec":{{"trainer":null,"tfReplicaSpecs":{roles}}}}}'
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        *("", "null", "[]", "{", '{"generation":1}', '{"generation":"x","spec":{}}'),
+        f'{{"generation":1,"spec":{"[" * 300}{"]" * 300}}}',
+        _record("[" * gate.MAX_DEPTH + "]" * gate.MAX_DEPTH),
+        _record(f"[{'{},' * gate.MAX_VALUES}{{}}]"),
+        _record(f'"{"x" * 2 * gate.MAX_SPEC_BYTES}"'),
+    ],
+    ids=range(11),
+)
+async def test_without_a_record_a_job_is_left_alone(
+    world: small_world.World, record: str | None
+) -> None:
+    """People who may edit ConfigMaps may write anything there."""
     async with world.running(objects.job()):
         await world.start_pods()
         before = pods(world)
     del world.api._objects[CONFIG]["data"][config.SPEC_KEY]
+    if record is not None:
+        world.api._objects[CONFIG]["data"][config.SPEC_KEY] = record
     await world.api.patch(JOB, {"spec": RENAMED})
     async with world.running():
         invalid = condition(world, "SpecInvalid")

@@ -33,7 +33,7 @@ def may_act(
     """Whether this installation acts on a job: nobody else does, or who did gives no answer."""
     if config_map is None or not is_other(config_map, settings):
         return True
-    state, asked_at = _read_question(config_map, settings.installation)
+    state, asked_at = _read_question(config_map, settings.installation, now)
     return state == _ASKED and now - asked_at >= ANSWER_TIME
 
 
@@ -44,7 +44,7 @@ def stand_back(
     now: datetime.datetime,
 ) -> decision.Decision:
     """Leave a job to another installation, and ask from time to time whether that one lives."""
-    state, asked_at = _read_question(config_map, settings.installation)
+    state, asked_at = _read_question(config_map, settings.installation, now)
     if state == _ASKED:
         return decision.Decision(status, wake_at=asked_at + ANSWER_TIME)
     if state == _ANSWERED and now - asked_at < ASK_AGAIN:
@@ -81,19 +81,18 @@ def _write_question(asker: str, state: str, now: datetime.datetime) -> str:
     return f"{asker} {state} {now.isoformat()}"
 
 
-def _read_question(config_map: observation.Config, asker: str) -> tuple[str, datetime.datetime]:
+def _read_question(
+    config_map: observation.Config, asker: str, now: datetime.datetime
+) -> tuple[str, datetime.datetime]:
     """Return whether an installation has asked or has its answer, and when it asked.
 
     Both are of its own clock. What cannot be read, or is of another one, was never asked.
     """
     who, state, time = _parse(config_map.question)
     never = "", datetime.datetime.min.replace(tzinfo=datetime.UTC)
-    if who != asker:
-        return never
-    try:
-        return state, datetime.datetime.fromisoformat(time).astimezone(datetime.UTC)
-    except (ValueError, OverflowError):
-        return never
+    asked_at = observation.parse_time(time) if who == asker else None
+    # People may write here, too, and a time to come would never be over.
+    return never if asked_at is None or asked_at > now else (state, asked_at)
 
 
 def _parse(question: str) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ The pod that would be created is looked at, so that no field of a job can be ove
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel_operator.api import types
@@ -15,6 +15,9 @@ from tfparallel_operator.core.pods import pod_builder
 
 VALUE = "jobs.restrictions"
 """The chart's value, as messages name it."""
+
+MAX_SECRETS = 100
+"""Of a job, where their labels decide."""
 
 _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 _HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
@@ -115,6 +118,20 @@ def find_problem(
                 f" {VALUE}.secrets"
             )
     return ""
+
+
+def find_many_secrets(uses: Iterable[Use]) -> str:
+    """Say that a job names more Secrets than the labels are read of; empty: it does not.
+
+    Each takes a request, so that one job could have the operator do nothing else.
+    """
+    count = sum(use.kind is Kind.SECRET for use in uses)
+    if count <= MAX_SECRETS:
+        return ""
+    return (
+        f"the job names {count} Secrets, and may name {MAX_SECRETS} where {VALUE}.secrets is set."
+        " Put the values of several into one"
+    )
 
 
 def visit_pod(spec: Mapping[str, Any], above: str) -> Iterator[Use]:

@@ -196,8 +196,16 @@ class Informer(Generic[T]):
             del self._owners[name]
 
     def read(self, item: Mapping[str, Any]) -> Entry[T]:
-        """Return what is known of an object."""
-        return _key(item), _version(item), records.owner(item), self._slim(item)
+        """Return what is known of an object; what was, if its newest version cannot be read."""
+        key, version = _key(item), _version(item)
+        try:
+            return key, version, records.owner(item), self._slim(item)
+        except Exception:  # One object that cannot be read must not hide all others.
+            _LOG.exception("%s %s/%s cannot be read", self.resource.plural, *key)
+            record = self._records.get(key)
+            return (
+                (key, version, record.owner, record.value) if record else (key, version, None, None)
+            )
 
     def take(self, entries: Iterable[Entry[T]], version: int) -> bool:
         """Write the records of objects that a list of this version holds, unless newer are there.

@@ -26,11 +26,13 @@ _PACKED = "packed"
 
 _KEPT_METADATA = frozenset(
     {
-        *("name", "namespace", "uid", "resourceVersion", "generation", "labels"),
-        *("creationTimestamp", "deletionTimestamp", "ownerReferences"),
+        *("name", "namespace", "uid", "resourceVersion", "generation"),
+        *("creationTimestamp", "deletionTimestamp"),
     }
 )
-"""What anything here asks for. Managed fields and annotations may be as large as the spec."""
+"""What anything here asks for. All else may be as large as the spec."""
+
+_KEPT_LABELS = (names.LABEL_QUEUE, names.LABEL_WORKLOAD_PRIORITY)
 
 Changed = Callable[[Body | None, Body], None]
 """Told of every newer version of a job, and of the one before it."""
@@ -171,6 +173,9 @@ def _version(body: Body) -> int:
 def _packed(body: Body, known: Body | None) -> Body:
     """Return what is kept of a job."""
     metadata = {k: v for k, v in body["metadata"].items() if k in _KEPT_METADATA}
+    labels = body["metadata"].get("labels") or {}
+    if labels := {name: labels[name] for name in _KEPT_LABELS if name in labels}:
+        metadata["labels"] = labels
     kept = {**body, "metadata": metadata}
     if gate.PROBLEM in body and "status" not in body and known is not None:
         kept["status"] = known.get("status")  # It may have become too large to be read.

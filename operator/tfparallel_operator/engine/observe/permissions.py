@@ -62,11 +62,13 @@ class Permissions:
             uses = restrictions.find_uses(accepted, self._settings)
         else:
             return ""
+        if limits.secret_labels and (problem := restrictions.find_many_secrets(uses)):
+            return problem
         secrets: dict[str, _Labels] = {}
         for use in uses:
             if limits.secret_labels and use.kind is restrictions.Kind.SECRET:
                 secrets[use.value] = await self._read(accepted.metadata.namespace, use.value)
-            # The first problem ends the requests: a job may name thousands of Secrets.
+            # The first problem ends the requests.
             if problem := restrictions.find_problem(use, limits, secrets):
                 return problem
         return ""

@@ -16,6 +16,9 @@ _DISRUPTION = "DisruptionTarget"
 """Condition of a pod that the cluster is about to take, or has taken."""
 
 
+_LONGEST_ANNOTATION = 512
+"""Letters of an annotation that are kept: more than the operator writes."""
+
 _OF_KUBERNETES = frozenset({"foregroundDeletion", "orphan", "kubernetes.io/pvc-protection"})
 
 
@@ -66,7 +69,7 @@ def finalizers(item: Raw) -> tuple[str, ...]:
 
 def delete_by(item: Raw) -> datetime.datetime | None:
     """Return when the grace of an object that is being deleted ends."""
-    return _time(item["metadata"].get("deletionTimestamp"))
+    return observation.parse_time(item["metadata"].get("deletionTimestamp"))
 
 
 def ready(node: Raw) -> bool:
@@ -133,8 +136,7 @@ def group(api_version: str, item: Raw) -> observation.Group | None:
 
 def installation(item: Raw) -> str:
     """Return the installation of the operator that a ConfigMap names; empty: none."""
-    annotations = item["metadata"].get("annotations") or {}
-    return str(annotations.get(names.ANNOTATION_INSTALLATION, ""))
+    return _annotation(item, names.ANNOTATION_INSTALLATION)
 
 
 def config(item: Raw) -> observation.Config | None:
@@ -142,14 +144,19 @@ def config(item: Raw) -> observation.Config | None:
     if deleting(item):
         return None
     metadata = item["metadata"]
-    annotations = metadata.get("annotations") or {}
     return observation.Config(
         metadata["name"],
         metadata["uid"],
-        annotations.get(names.ANNOTATION_CONTENT, ""),
+        _annotation(item, names.ANNOTATION_CONTENT),
         installation(item),
-        annotations.get(names.ANNOTATION_QUESTION, ""),
+        _annotation(item, names.ANNOTATION_QUESTION),
     )
+
+
+def _annotation(item: Raw, name: str) -> str:
+    """Return an annotation of ours; people may have put a longer text in its place."""
+    annotations = item["metadata"].get("annotations") or {}
+    return str(annotations.get(name, ""))[:_LONGEST_ANNOTATION]
 
 
 def _container(status: Raw) -> Raw:
@@ -174,7 +181,7 @@ def _exit(item: Raw, container: Raw) -> observation.Exit | None:
             code=int(ended["exitCode"]),
             reason=ended.get("reason", ""),
             message=ended.get("message", ""),
-            finished_at=_time(ended.get("finishedAt")),
+            finished_at=observation.parse_time(ended.get("finishedAt")),
             restarted="terminated" not in (container.get("state") or {}),
         )
     if status.get("phase") == observation.Phase.FAILED:
@@ -226,7 +233,7 @@ def _exit_before_training(item: Raw) -> observation.Exit | None:
             code=code if of_source else -1,
             reason=ended.get("reason", ""),
             message=message if of_source else f"init container {name}, code {code} {message}",
-            finished_at=_time(ended.get("finishedAt")),
+            finished_at=observation.parse_time(ended.get("finishedAt")),
             of_source=of_source,
         )
     return None
@@ -265,7 +272,7 @@ def workload(item: Raw) -> observation.Workload:
         queue=spec.get("queueName", ""),
         priority_class=_workload_priority_class(spec),
         counts={one.get("name", ""): one.get("count", 1) for one in spec.get("podSets") or ()},
-        resources=(metadata.get("annotations") or {}).get(names.ANNOTATION_RESOURCES, ""),
+        resources=_annotation(item, names.ANNOTATION_RESOURCES),
         active=spec.get("active", True),
         deleting=deleting(item),
         conditions=tuple(status.get("conditions") or ()),
@@ -316,7 +323,3 @@ def _waiting(status: Raw) -> str:
 
 def _words(state: Raw) -> str:
     return ": ".join(part for part in (state.get("reason"), state.get("message")) if part)
-
-
-def _time(text: str | None) -> datetime.datetime | None:
-    return None if text is None else datetime.datetime.fromisoformat(text)

@@ -5,6 +5,8 @@ may have other rules. Neither ends what runs: the job goes on with the spec on r
 ConfigMap (`core.pods.config`), which is read when it is needed and no sooner.
 """
 
+import zlib
+
 import orjson
 
 from tfparallel_operator.api import gate, job_status, load, types
@@ -14,6 +16,9 @@ from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine.observe import jobs, records
 from tfparallel_operator.engine.workqueue import queue
 
+_MAX_RECORD_BYTES = 2 * gate.MAX_SPEC_BYTES
+"""A record has defaults, too."""
+
 
 class Specs:
     """Finds the spec of each job."""
@@ -22,8 +27,8 @@ class Specs:
         self._api = api
         self._valid: dict[queue.Key, tuple[str, int]] = {}
         """Uid and generation of the jobs whose spec is known to be valid."""
-        self._records: dict[queue.Key, tuple[str, jobs.Body]] = {}
-        """Uid and record of the jobs whose newest spec cannot be used."""
+        self._records: dict[queue.Key, tuple[str, bytes]] = {}
+        """Uid and compressed record of the jobs whose newest spec cannot be used."""
 
     def forget(self, key: queue.Key) -> None:
         """Drop what is known of a job that is gone."""
@@ -91,9 +96,9 @@ class Specs:
     async def _record(self, body: jobs.Body) -> jobs.Body | None:
         """Read the record of a job's spec; None when there is none."""
         key, metadata = jobs.key_of(body), body["metadata"]
-        uid, record = self._records.get(key, ("", None))
+        uid, packed = self._records.get(key, ("", b""))
         if uid == metadata["uid"]:
-            return record
+            return _parse_record(zlib.decompress(packed))
         path = resources.CONFIG_MAPS.path(key.namespace, config.name(key.name))
         try:
             config_map = await self._api.get(path)
@@ -103,15 +108,19 @@ class Specs:
         content = (config_map.get("data") or {}).get(config.SPEC_KEY)
         if owner is None or owner.uid != metadata["uid"] or content is None:
             return None
-        try:
-            read: jobs.Body = orjson.loads(content)
-            self._records[key] = (
-                metadata["uid"],
-                {
-                    "generation": int(read["generation"]),
-                    "spec": dict(read["spec"]),
-                },
-            )
-        except (ValueError, KeyError, TypeError):
-            return None  # Somebody has written over it.
-        return self._records[key][1]
+        record = _parse_record(content.encode())
+        if record is not None:
+            self._records[key] = metadata["uid"], zlib.compress(content.encode(), 1)
+        return record
+
+
+def _parse_record(content: bytes) -> jobs.Body | None:
+    """Return what a record says, which passes the gate; None: somebody has written over it."""
+    if len(content) > _MAX_RECORD_BYTES:
+        return None
+    try:
+        written: jobs.Body = orjson.loads(content)
+        record = {"generation": int(written["generation"]), "spec": dict(written["spec"])}
+    except (ValueError, KeyError, TypeError):
+        return None
+    return None if gate.PROBLEM in gate.admit(record) else record

@@ -52,6 +52,10 @@ def test_a_job_of_ours_or_of_an_older_release_is_acted_on(installation: str) -> 
         f"{OTHER} asked 2026-11-20T10:00:00+00:00",
         f"{OURS} asked tomorrow",
         f"{OURS} asked",
+        f"{OURS} asked 9999-12-31T23:59:59+00:00",
+        f"{OURS} asked 9999-12-31T23:59:59-14:00",
+        f"{OURS} answered 2999-01-01T00:00:00",
+        f"{OURS} asked 0001-01-01T00:00:00+14:00",
         "x",
     ],
 )

@@ -308,3 +308,32 @@ async def test_who_owns_which_field_is_not_kept() -> None:
     body["metadata"]["managedFields"] = [{"manager": "kubectl"}]
     known.watched("ADDED", body)
     assert known.get(KEY) == _body(1)
+
+
+async def test_an_object_that_cannot_be_read_hides_no_other_and_stays_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a list, and in a watch, which would come to it again and again."""
+    world, read_pod = World(), records.pod
+
+    def read(item: Mapping[str, Any]) -> observation.Pod | None:
+        if item["metadata"].get("annotations"):
+            raise ZeroDivisionError("a bug")
+        return read_pod(item)
+
+    monkeypatch.setattr(world.pods, "_slim", read)
+    first = await world.add("first")
+    broken = {"metadata": {**first["metadata"], "name": "never", "annotations": {"a": "b"}}}
+    await world.api.create(resources.PODS, "default", {**first, **broken})
+    async with asyncio.timeout(30), world.running():
+        assert world.names() == ["first"]
+        await world.api.patch(
+            resources.PODS.path("default", "first"), {"metadata": {"annotations": {"a": "b"}}}
+        )
+        await world.add("second")
+        await waiting.idle()
+        assert world.names() == ["first", "second"]
+        world.api.remove(resources.PODS.path("default", "first"))
+        await waiting.idle()
+        assert world.names() == ["second"]
+    assert "pods default/never cannot be read" in caplog.text

@@ -3,7 +3,7 @@
 import pytest
 
 from testing.operator import objects
-from tfparallel_operator.api import gate
+from tfparallel_operator.api import gate, names
 from tfparallel_operator.engine.observe import jobs
 from tfparallel_operator.engine.workqueue import queue
 
@@ -37,6 +37,19 @@ def test_annotations_are_not_kept() -> None:
     assert body is not None
     assert body["metadata"].keys() == {"name", "namespace", "uid", "resourceVersion"}
     assert body["spec"] == objects.job()["spec"]
+
+
+def test_of_labels_those_are_kept_that_decide() -> None:
+    """The API server does not limit their number."""
+    known = jobs.Jobs(queue.Queue())
+    labels = {f"l{number}": "x" for number in range(1000)}
+    queued = {names.LABEL_QUEUE: "q", names.LABEL_WORKLOAD_PRIORITY: "p"}
+    short: dict[str, object] = {**METADATA, "resourceVersion": "1", "labels": queued}
+    owners = [{"name": f"o{number}"} for number in range(1000)]
+    more: dict[str, object] = {"labels": labels | queued, "ownerReferences": owners}
+    known.watched("ADDED", {**objects.job(), "metadata": short | more})
+    [kept] = known.bodies()
+    assert kept["metadata"] == short
 
 
 def test_a_job_that_becomes_too_large_keeps_the_status_that_is_known() -> None:

@@ -9,6 +9,7 @@ from testing.operator import builders, memory_api
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import client
 from tfparallel_operator.core import installation, observation
+from tfparallel_operator.core.pods import restrictions
 from tfparallel_operator.engine.observe import permissions
 
 LABELS = {"use": "jobs"}
@@ -61,6 +62,19 @@ async def test_the_first_secret_that_is_not_allowed_ends_the_requests() -> None:
     allowed = the_permissions(api, clock.Clock(), secret_labels=LABELS)
     assert "'hub-0'" in await allowed.find(a_job(volumes=volumes))
     assert len(api.asked) == 1
+
+
+async def test_a_job_that_names_very_many_secrets_has_none_of_them_read() -> None:
+    """The operator would do nothing else: labels are good enough for 15 s."""
+    api = Secrets()
+    api.labels = LABELS
+    most = restrictions.MAX_SECRETS
+    volumes = [{"name": f"v{n}", "secret": {"secretName": f"hub-{n}"}} for n in range(most + 1)]
+    allowed = the_permissions(api, clock.Clock(), secret_labels=LABELS)
+    assert f"names {most + 1} Secrets" in await allowed.find(a_job(volumes=volumes))
+    assert api.asked == []
+    allowed = the_permissions(api, clock.Clock(), secret_labels=LABELS)
+    assert await allowed.find(a_job(volumes=volumes[1:])) == ""
 
 
 @pytest.mark.parametrize("name", ["../hub", "..", "hub/x", "hub?x=y", "Hub", "h" * 254, "hub\n"])

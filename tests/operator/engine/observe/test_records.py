@@ -11,6 +11,7 @@ from tfparallel_operator.core import observation, replicas
 from tfparallel_operator.engine.observe import records
 
 PHASE = observation.Phase
+TENTH = datetime.datetime(2026, 11, 21, 10, microsecond=123456, tzinfo=datetime.UTC)
 
 
 def _seen(**status: Any) -> observation.Pod:
@@ -91,6 +92,31 @@ def test_an_exit_carries_code_reason_message_and_time() -> None:
     moment = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
     assert pod.exit == observation.Exit(137, "OOMKilled", "too big", moment)
     assert not pod.disrupted
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("10000-01-01T00:59:59Z", None),
+        ("0000-01-01T00:00:00Z", None),
+        ("9999-12-31T23:59:59-14:00", None),
+        ("2026-11-21T23:59:60Z", None),
+        ("yesterday", None),
+        ("", None),
+        (None, None),
+        ("2026-11-21T10:00:00", datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)),
+        ("2026-11-21T12:00:00.123456789+02:00", TENTH),
+        ("2026-11-21T10:00:00.123456Z", TENTH),
+    ],
+)
+def test_a_time_without_meaning_is_none(text: str | None, moment: datetime.datetime | None) -> None:
+    """The API server stores any that Go reads, and writes years of five digits."""
+    ended = {"exitCode": 1, "reason": "Error", "finishedAt": text}
+    pod = _seen(phase="Failed", **objects.container(terminated=ended))
+    assert pod.exit == observation.Exit(1, "Error", "", moment)
+    deleted = objects.pod()
+    deleted["metadata"]["deletionTimestamp"] = text
+    assert records.delete_by(deleted) == moment
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, PHASE.SUCCEEDED), (1, PHASE.FAILED)])
@@ -215,3 +241,19 @@ def test_a_deletion_timestamp_is_seen() -> None:
     pod = records.pod(raw)
     assert pod is not None
     assert pod.deleting
+
+
+def test_of_annotations_that_people_made_long_a_part_is_kept() -> None:
+    """As many ConfigMaps with them as a namespace may have would fill the memory."""
+    annotations = (names.ANNOTATION_CONTENT, names.ANNOTATION_INSTALLATION)
+    raw = {
+        "metadata": {
+            "name": "digits-tfparallel",
+            "uid": "u",
+            "annotations": dict.fromkeys((*annotations, names.ANNOTATION_QUESTION), "x" * 80_000),
+        }
+    }
+    config = records.config(raw)
+    assert config is not None
+    kept = (config.fingerprint, config.installation, config.question)
+    assert max(map(len, kept)) < 1_000

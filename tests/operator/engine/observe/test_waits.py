@@ -84,6 +84,18 @@ async def test_the_condition_says_what_an_event_says(api: Api, world: small_worl
         assert message(world) == "1/1 replicas run or have completed"
 
 
+async def test_an_event_with_an_odd_time_and_a_very_long_note_is_read(
+    api: Api, world: small_world.World
+) -> None:
+    """The API server stores both, and whoever may write Events may write such ones."""
+    async with world.running(objects.job(workers=0)):
+        await api.warn("digits-chief-0", "no volume " + "x" * 100_000)
+        [event] = [one for one in api.items(resources.EVENTS) if one["reason"] == "FailedMount"]
+        event["eventTime"] = "10000-01-01T00:00:00.000000Z"
+        await world.engine.settle(seconds=60)
+        assert "FailedMount: no volume xx" in message(world)
+
+
 async def test_the_condition_names_a_claim_that_has_no_volume(world: small_world.World) -> None:
     async with world.running(objects.job(volumeClaimTemplates=[objects.claim_template()])):
         [claim] = world.api.items(resources.CLAIMS)
