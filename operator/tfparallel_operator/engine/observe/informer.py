@@ -12,6 +12,7 @@ goes on from a version of the lost future would be silent, so where the API serv
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import random
 import sys
@@ -31,6 +32,9 @@ RETRY_SECONDS = (1.0, 10.0)
 
 HIDDEN_SECONDS = 10.0
 """How often an object is read that has lost the label by which it is followed."""
+
+HIDDEN_A_SECOND = 10.0
+"""How many such objects are read in a second at most: anybody may take a label from many pods."""
 
 ABSENT_SECONDS = 30.0
 """How often it is looked whether a resource that is not there has been installed."""
@@ -137,6 +141,10 @@ class Informer(Generic[T]):
         """Return the values that belong to jobs of a namespace and name, but not to this uid's."""
         owners = self._owners.get(key, ())
         return tuple(value for one in owners if one.uid != uid for value in self.of(one))
+
+    def has(self, key: tuple[str, str]) -> bool:
+        """Whether something is known of an object."""
+        return key in self._records
 
     def owners(self) -> tuple[tuple[str, str], ...]:
         """Return namespace and name of every job that something belongs to."""
@@ -256,7 +264,7 @@ class Stream:
         """Whether the API server was not there: it may have come back with an older etcd."""
         self._listing = asyncio.Lock()
         self._watching: asyncio.Timeout | None = None
-        self._reads: set[asyncio.Task[None]] = set()
+        self._reads: dict[tuple[str, str], asyncio.Task[None]] = {}
         self.listed = asyncio.Event()
         self.version = 0
         """The resource version that the stream has come to; 0: it must list."""
@@ -270,7 +278,7 @@ class Stream:
             await self._run()
         finally:
             self._informer.hidden.clear()
-            for read in self._reads:
+            for read in self._reads.values():
                 read.cancel()
 
     async def _run(self) -> None:
@@ -405,11 +413,16 @@ class Stream:
         key = _key(item)
         if not self._informer.keeps_hidden or records.deleting(item):
             self._informer.drop(key)
-            return
-        self._informer.hidden[key] = uid = item["metadata"]["uid"]
-        read = asyncio.create_task(self._read_hidden(key, uid))
-        self._reads.add(read)
-        read.add_done_callback(self._reads.discard)
+        elif self._informer.has(key):
+            self._informer.hidden[key] = uid = item["metadata"]["uid"]
+            if key in self._reads:  # The label comes and goes.
+                self._reads[key].cancel()
+            self._reads[key] = read = asyncio.create_task(self._read_hidden(key, uid))
+            read.add_done_callback(functools.partial(self._end_read, key))
+
+    def _end_read(self, key: tuple[str, str], read: asyncio.Task[None]) -> None:
+        if self._reads.get(key) is read:
+            del self._reads[key]
 
     async def _read_hidden(self, key: tuple[str, str], uid: str) -> None:
         """Read an object that the watch does not show, until it is gone or shown again."""
@@ -425,7 +438,7 @@ class Stream:
                 if item["metadata"]["uid"] != uid:
                     break
                 self._informer.put(item)
-            await asyncio.sleep(HIDDEN_SECONDS)
+            await asyncio.sleep(find_pause(len(hidden)))
         if hidden.get(key) == uid:
             del hidden[key]
             self._informer.drop(key)
@@ -436,6 +449,11 @@ class Stream:
         self._failures = min(self._failures + 1, 10)
         _LOG.warning("watch of %s: %s; again in %.0f s", self._resource.plural, error, pause)
         await asyncio.sleep(max(pause, error.retry_after or 0))
+
+
+def find_pause(hidden: int) -> float:
+    """Return the seconds between two reads of one of so many objects without their label."""
+    return max(HIDDEN_SECONDS, hidden / HIDDEN_A_SECOND)
 
 
 def _key(item: Mapping[str, Any]) -> tuple[str, str]:

@@ -337,3 +337,30 @@ async def test_an_object_that_cannot_be_read_hides_no_other_and_stays_as_it_was(
         await waiting.idle()
         assert world.names() == ["second"]
     assert "pods default/never cannot be read" in caplog.text
+
+
+async def test_a_label_that_comes_and_goes_leaves_one_reader_and_pods_of_no_job_none() -> None:
+    """Each reader asks every few seconds, forever."""
+    world = World()
+    world.pods.keeps_hidden = True
+    path = resources.PODS.path("default", "a")
+    await world.add("a")
+    stranger = objects.pod("stranger")
+    del stranger["metadata"]["ownerReferences"]
+    async with world.running():
+        before = len(asyncio.all_tasks())
+        for item in (*world.api.items(resources.PODS) * 20, stranger):
+            world.api._record(resources.PODS, "DELETED", item, "loses its label")
+            await waiting.idle()
+            assert world.names() == ["a"]
+            if item is not stranger:
+                world.api.touch(path)
+                await waiting.idle()
+        world.api._record(resources.PODS, "DELETED", world.api.items(resources.PODS)[0], "again")
+        await waiting.idle()
+        assert len(asyncio.all_tasks()) == before + 1
+
+
+def test_objects_without_their_label_are_read_at_a_bounded_rate() -> None:
+    assert informer.find_pause(1) == informer.HIDDEN_SECONDS
+    assert 10_000 / informer.find_pause(10_000) == informer.HIDDEN_A_SECOND
