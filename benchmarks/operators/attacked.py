@@ -27,13 +27,20 @@ class Sample:
 
     delays: Sequence[float]
     """Seconds from each event of another job until its status showed it."""
+    writes: Sequence[float]
+    """Seconds that the API server took for each event itself."""
     renewals: Sequence[datetime.datetime]
     """When the Lease was renewed, by the operator's clock."""
 
     @property
     def delay(self) -> float:
         """The delay that 99 % of the events did not exceed."""
-        return statistics.quantiles(self.delays, n=100, method="inclusive")[-1]
+        return _quantile(self.delays)
+
+    @property
+    def write(self) -> float:
+        """The time of the API server that 99 % of the events did not exceed."""
+        return _quantile(self.writes)
 
     @property
     def longest_gap(self) -> float:
@@ -81,6 +88,8 @@ class Others:
         self._expected = dict.fromkeys(jobs, 0)
         """How many of each job run since its last event."""
         self._seen = asyncio.Condition()
+        self.writes: list[float] = []
+        """Seconds that the API server took for each event itself."""
 
     async def follow(self) -> None:
         """Learn of every status, for ever."""
@@ -109,8 +118,10 @@ class Others:
         starts = turn % 2 == 0
         pod = f"{job}-worker-{turn // 2 % self._workers}"
         state: dict[str, contestants.Body] = {"running": {}} if starts else {"waiting": {}}
+        sent = time.perf_counter()
         await self._work.place.kubelet(pod, "Running" if starts else "Pending", **state)
         begun = time.perf_counter()
+        self.writes.append(begun - sent)
         async with asyncio.timeout(load.LIMIT_SECONDS), self._seen:
             self._expected[job] = int(starts)
             self._seen.notify_all()  # A status may show this event and the one before at once.
@@ -186,6 +197,11 @@ async def _sample(work: load.Load, others: Others, seconds: float) -> Sample:
             if event.type != "BOOKMARK":
                 note(event.object)
 
+    others.writes.clear()
     async with _beside(follow()):
         delays = await others.delays(seconds)
-    return Sample(delays, renewals)
+    return Sample(delays, tuple(others.writes), renewals)
+
+
+def _quantile(seconds: Sequence[float]) -> float:
+    return statistics.quantiles(seconds, n=100, method="inclusive")[-1]

@@ -12,18 +12,22 @@ Attack = Callable[[T], Coroutine[Any, Any, None]]
 
 
 async def run(attacks: Sequence[tuple[Attack[T], int]], subject: T, seconds: float) -> float:
-    """Run each attack several times at once on a subject; return the seconds that it took."""
+    """Run each attack several times at once on a subject; return the seconds that it took.
+
+    Raises:
+        ExceptionGroup: the attacks that failed otherwise than by the network.
+    """
     begun = time.monotonic()
-    tasks = [
-        asyncio.create_task(_repeat(attack, subject))
-        for attack, number in attacks
-        for _ in range(number)
-    ]
-    await asyncio.sleep(seconds)
-    took = time.monotonic() - begun
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(_repeat(attack, subject))
+            for attack, number in attacks
+            for _ in range(number)
+        ]
+        await asyncio.sleep(seconds)
+        took = time.monotonic() - begun
+        for task in tasks:
+            task.cancel()
     return took
 
 

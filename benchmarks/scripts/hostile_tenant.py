@@ -38,6 +38,14 @@ DIGITS = 60_000
 SILENT = 3_000
 """Connections that are open at the same time, and on which nothing is sent."""
 
+RECONNECT_SECONDS = 10.0
+"""Before one that was closed is opened again: the attacker shares two cores with all else."""
+
+HTTP_CREATED = 201
+
+PAUSE_SECONDS = 0.1
+"""Of each sender: the operator is to be tried, and not how much an API server takes."""
+
 KEPT = 100
 """Objects of a sender that are there at the same time."""
 
@@ -64,6 +72,8 @@ class Tenant:
         self.token = token
         self.counts: collections.Counter[str] = collections.Counter()
         self.numbers = itertools.count()
+        self.pods: collections.deque[str] = collections.deque(maxlen=KEPT)
+        """Names of pods that claim to be the job's."""
         self.generator = hostile.Generator(random.Random(0))  # noqa: S311 (chance, not a secret)
 
     async def store(self, resource: resources.Resource, body: client.Object) -> str:
@@ -78,6 +88,16 @@ class Tenant:
         self.counts["objects"] += 1
         return str(answer["metadata"]["uid"])
 
+    async def send(self, resource: resources.Resource, text: str) -> None:
+        """Create an object of a text that the operator's own client would not write."""
+        access = self.api.access
+        url = access.server + resource.path(self.target.namespace)
+        kind = {"Content-Type": "application/json"}
+        async with access.session() as http, http.post(url, data=text, headers=kind) as answer:
+            if answer.status != HTTP_CREATED:
+                raise RuntimeError(await answer.text())
+        self.counts["objects"] += 1
+
 
 async def store_jobs(tenant: Tenant) -> None:
     """Store one hostile job after another, and delete old ones."""
@@ -88,6 +108,7 @@ async def store_pods(tenant: Tenant) -> None:
     """Store pods that claim to be the job's."""
 
     def build(name: str) -> client.Object:
+        tenant.pods.append(name)
         pod = tenant.generator.pod(name, JOB, tenant.uid)
         pod["metadata"].pop("finalizers", None)
         return pod
@@ -106,6 +127,7 @@ async def _replace(
         if len(stored) > KEPT:
             with contextlib.suppress(errors.ApiError):
                 await tenant.api.delete(resource, tenant.target.namespace, *stored.popleft())
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def store_large_objects(tenant: Tenant) -> None:
@@ -126,11 +148,9 @@ async def store_deep_and_long_texts(tenant: Tenant) -> None:
     """Store what takes a parser long, or too far down."""
     for depth in DEPTHS:
         job = objects.job(f"deep-{depth}", workers=0)
-        nested: object = {}
-        for _ in range(depth):
-            nested = {"x": nested}
-        job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["x"] = nested
-        await tenant.store(resources.JOBS, job)
+        job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["x"] = "NESTED"
+        text = json.dumps(job).replace('"NESTED"', "[" * depth + "]" * depth)
+        await tenant.send(resources.JOBS, text)
     limits = {"memory": "9" * DIGITS + "x", names.GPU_RESOURCE: "1"}
     job = objects.job("digits-of-a-quantity", workers=0)
     template = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]
@@ -139,13 +159,14 @@ async def store_deep_and_long_texts(tenant: Tenant) -> None:
 
 
 async def write_statuses(tenant: Tenant) -> None:
-    """Write statuses of the job's pods as no kubelet does."""
+    """Write statuses of the job's pods, and of those that claim to be, as no kubelet does."""
     for number in itertools.count():
-        pod = f"{JOB}-worker-{number % 2}"
+        pod = tenant.pods[-1] if number % 2 and tenant.pods else f"{JOB}-worker-{number % 4 // 2}"
         path = resources.PODS.path(tenant.target.namespace, pod, "status")
         with contextlib.suppress(errors.ApiError):
             await tenant.api.patch(path, {"status": tenant.generator.pod_status()})
             tenant.counts["statuses"] += 1
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def report(tenant: Tenant) -> None:
@@ -155,6 +176,7 @@ async def report(tenant: Tenant) -> None:
             status, _ = await tenant.site.send(tenant.token, tenant.generator.report())
             tenant.counts["reports"] += 1
             tenant.counts[f"status {status}"] += 1
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def say_nothing(tenant: Tenant) -> None:
@@ -165,7 +187,7 @@ async def say_nothing(tenant: Tenant) -> None:
             tenant.counts["silent"] += 1
             await reader.read()
             writer.close()
-        await asyncio.sleep(1)
+        await asyncio.sleep(RECONNECT_SECONDS)
 
 
 ATTACKS: tuple[tuple[attacking.Attack[Tenant], int], ...] = (
