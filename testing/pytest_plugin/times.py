@@ -90,14 +90,15 @@ def _is_worker(config: pytest.Config) -> bool:
 
 def cpu_seconds() -> float:
     """CPU seconds of this process and of all it has started, as far as they can be seen."""
-    return sum(os.times()[:4]) + sum(map(_seconds_of, _descendants(os.getpid())))
+    return sum(os.times()[:4]) + sum(map(_seconds_of, descendants(os.getpid())))
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
+    """The processes below a process, itself not among them."""
     for task in _listed(pathlib.Path(f"/proc/{pid}/task")):
         for child in _text(task / "children").split():
             yield int(child)
-            yield from _descendants(int(child))
+            yield from descendants(int(child))
 
 
 def _seconds_of(pid: int) -> float:

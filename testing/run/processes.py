@@ -3,9 +3,10 @@
 import contextlib
 import ctypes
 import os
-import pathlib
 import signal
 import time
+
+from testing.pytest_plugin import times
 
 PR_SET_CHILD_SUBREAPER = 36
 """Of prctl(2): whoever loses its parent becomes a child of this process."""
@@ -23,28 +24,12 @@ def end_descendants() -> None:
     """End all that this process and its descendants have started; return when it has ended."""
     for number, grace in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, GRACE_SECONDS)):
         deadline = time.monotonic() + grace
-        for pid in find_descendants(os.getpid()):
+        for pid in [*times.descendants(os.getpid())]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-        while find_descendants(os.getpid()) and time.monotonic() < deadline:
+        while any(times.descendants(os.getpid())) and time.monotonic() < deadline:
             _reap()
             time.sleep(0.05)
-
-
-def find_descendants(pid: int) -> list[int]:
-    """The processes below a process, itself not among them."""
-    children: list[int] = []
-    for task in _list(pathlib.Path(f"/proc/{pid}/task")):
-        with contextlib.suppress(OSError):
-            children += map(int, (task / "children").read_text(encoding="utf-8").split())
-    return [*children, *(each for child in children for each in find_descendants(child))]
-
-
-def _list(folder: pathlib.Path) -> list[pathlib.Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:  # It has ended meanwhile.
-        return []
 
 
 def _reap() -> None:
