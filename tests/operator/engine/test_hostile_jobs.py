@@ -29,7 +29,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "text": ('"a\\u0000b"', r"the text has the control character \x00"),
     "name": (f'{{"{"n" * 1025}":1}}', "a name has 1025 letters, and may have 1024"),
 }
-"""What stands in the template of each job, and what the job says of it."""
+"""A field of each job's template, and the words of the job's condition."""
 
 
 def _text(name: str, value: str) -> bytes:

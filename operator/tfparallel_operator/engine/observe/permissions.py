@@ -20,7 +20,7 @@ MAX_SECRETS = 1000
 """Secrets of which labels are kept."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""What may stand in a path: no other name is that of a Secret."""
+"""A name that a path may hold: no other is the name of a Secret."""
 
 _Labels = Mapping[str, str] | None
 

@@ -79,7 +79,7 @@ async def test_a_job_that_names_very_many_secrets_has_none_of_them_read() -> Non
 
 @pytest.mark.parametrize("name", ["../hub", "..", "hub/x", "hub?x=y", "Hub", "h" * 254, "hub\n"])
 async def test_what_is_no_name_of_a_secret_is_never_asked_for(name: str) -> None:
-    """It would stand in the path of a request, and lead to other objects."""
+    """In the path of a request it would lead to other objects."""
     api = Secrets()
     api.labels = LABELS
     allowed = the_permissions(api, clock.Clock(), secret_labels=LABELS)
