@@ -431,6 +431,7 @@ _JOB = {
         "name": "digits",
         "namespace": "team",
         "uid": "1",
+        "resourceVersion": "1",
         "creationTimestamp": "2026-01-01T00:00:00Z",
     },
     "spec": {

@@ -320,7 +320,7 @@ async def test_the_files_of_a_job_are_copied_until_it_has_ended(
             async for job in copies:
                 copy = tmp_path / "to" / TRAIN
                 sizes.append((job.state, copy.stat().st_size if copy.exists() else 0))
-                s3.put(f"runs/digits/{TRAIN}", EVENTS * len(sizes))
+                s3.put(f"runs/team/digits/{TRAIN}", EVENTS * len(sizes))
                 if len(sizes) == 2:
                     documents[path] = written_job(s3, 2, "Succeeded")
     size = len(EVENTS)
@@ -366,7 +366,7 @@ def test_the_page_has_the_commands_that_the_tests_run() -> None:
 
 
 async def test_a_real_tensorboard_shows_a_job(s3: buckets.Bucket, tmp_path: pathlib.Path) -> None:
-    s3.put(f"runs/digits/{TRAIN}", EVENTS)
+    s3.put(f"runs/team/digits/{TRAIN}", EVENTS)
     body = written_job(s3, 1, "Running")
     async with scripted_server.serving() as server:
         server.script = [routes.answers({resources.JOBS.path("team", "digits"): body})]

@@ -43,5 +43,5 @@ def test_the_job_of_the_page_leaves_its_model_in_the_bucket(
     assert summary.epochs == 3
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     names: dict[str, pathlib.Path] = {}
-    exec(code, names)  # noqa: S102
+    exec(code.replace("/team-a/", "/"), names)  # noqa: S102
     assert keras.models.load_model(names["path"]).count_params() > 0

@@ -324,6 +324,7 @@ def test_the_examples_of_the_page_give_examples(block: str, tmp_path: pathlib.Pa
 def test_the_examples_of_the_page_read_from_a_bucket(
     block: str, tmp_path: pathlib.Path, s3: buckets.Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     write_files(tmp_path / "files")
     for path in (tmp_path / "files").rglob("*.*"):
