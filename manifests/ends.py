@@ -14,21 +14,33 @@ def table() -> str:
     """Return a row for each way, in the order in which they are tried."""
     rows = []
     for end in ends.TABLE:
-        paid = end.cause is None or end.cause.bounded
-        first = end.cause is policies.Cause.INFRASTRUCTURE
+        counter, pause = _RESTARTS[_is_final(end), end.cause is None or end.cause.bounded]
+        pause = "from the first" if end.cause is policies.Cause.INFRASTRUCTURE else pause
         rows.append(
             (
                 f'<a id="{end.name}"></a>{end.meaning}',
                 _signs(end),
                 "by `restartPolicy`" if end.cause is None else f"`{end.cause}`",
-                "`restarts.failure`" if paid else "`restarts.disruption`",
-                "from the first" if first else "from the second",
+                counter,
+                pause,
                 remedies.BY_END.get(end.name) or _remedy_of_words(end),
                 end.source,
             )
         )
     head = ("what happened", "what Kubernetes writes", "cause", "counter", "pause", "what to do")
     return pages.table((*head, "source"), rows)
+
+
+_RESTARTS = {
+    (False, True): ("`restarts.failure`", "from the second"),
+    (False, False): ("`restarts.disruption`", "from the second"),
+    (True, True): ("none: the job fails", ""),
+}
+"""Counter and pause, by whether the job fails at once and whether restarts are bounded."""
+
+
+def _is_final(end: signs.End) -> bool:
+    return end.cause is policies.Cause.PERMANENT_EXIT
 
 
 def _signs(end: signs.End) -> str:

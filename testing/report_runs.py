@@ -9,7 +9,7 @@ from typing import Any
 from tfparallel import models, train_log
 from tfparallel.report import records
 from tfparallel_operator.api import job_status, names
-from tfparallel_trainer.contract import job_file, outputs, plan, progress
+from tfparallel_trainer.contract import job_file, outputs, plan, progress, verification
 
 BEGIN = datetime.datetime(2026, 11, 1, 12, tzinfo=datetime.UTC)
 
@@ -141,9 +141,12 @@ def of_a_split_model(stages: int = 2, data: int = 2, tensor: int = 2) -> records
         if span.work != plan.MESSAGE
     )
     measured = plan.Pipeline(placement=placement, planned=planned, step_seconds=0.05, spans=spans)
+    differences = {verification.Quantity.GRADIENTS: verification.Difference(3e-15, 1e-10)}
+    verified = verification.Verification.with_check(None, verification.Check(16, differences))
     status = run.job.status.model_copy(
         update={
             "strategy": "ModelSplit",
+            "verification": job_status.VerificationStatus.model_validate(verified.model_dump()),
             "placement": job_status.PlacementStatus.model_validate(placement.model_dump()),
         }
     )

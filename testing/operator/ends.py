@@ -243,6 +243,7 @@ EXAMPLES: Mapping[str, Sequence[Status]] = {
     "exit-asked": [{"phase": "Failed", **exited(code)} for code in (42, 76)],
     "exit-out-of-memory": [{"phase": "Failed", **exited(77)}],
     "exit-stalled": [{"phase": "Failed", **exited(79)}],
+    "exit-verification": [{"phase": "Failed", **exited(67)}],
     "exit": [
         {"phase": "Failed", **exited(1)},
         {"phase": "Failed", **exited(255)},

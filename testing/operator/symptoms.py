@@ -16,7 +16,7 @@ from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import observation, waits
 from tfparallel_operator.core.life import obstacles
 from tfparallel_operator.engine.write import refusals
-from tfparallel_trainer.contract import progress
+from tfparallel_trainer.contract import progress, verification
 
 NO_GPUS = "Unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
 NO_CLAIM = (
@@ -141,8 +141,8 @@ def report(seen: builders.World, **more: Any) -> None:
     sent = progress.Report(
         step=120, total_steps=400, metrics={"loss": "0.31"}, examples_per_second="840", **more
     )
-    status, placement = job_status.of_report(sent, seen.now)
-    changed = seen.status.model_copy(update={"progress": status, "placement": placement})
+    reports = job_status.of_report(sent, seen.now)
+    changed = seen.status.model_copy(update=reports._asdict())
     seen.job = seen.job.model_copy(update={"status": changed})
 
 
@@ -389,7 +389,9 @@ def training() -> findings.Facts:
     """Nothing is wrong."""
     seen = running()
     seen.advance(5)
-    report(seen, eta="5m3s", input_wait="0.02")
+    differences = {verification.Quantity.LOSS: verification.Difference(2e-16, 1e-10)}
+    verified = verification.Verification.with_check(None, verification.Check(64, differences))
+    report(seen, eta="5m3s", input_wait="0.02", verification=verified)
     return facts(seen)
 
 

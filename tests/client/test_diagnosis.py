@@ -403,3 +403,22 @@ def test_json_has_the_parts() -> None:
         "documentation": "",
         "evidence": [],
     }
+
+
+def test_training_that_was_compared_with_one_process_has_that_as_evidence() -> None:
+    diagnosis = rules.diagnose(symptoms.training())
+    assert "Step 64 (1 check) equals one process: loss 2e-16 (limit 1e-10)" in [
+        evidence.text for evidence in diagnosis.evidence
+    ]
+
+
+def test_a_step_that_differs_from_one_process_fails_the_job_for_good() -> None:
+    seen = symptoms.world(run_policy={"backoffLimit": 6})
+    seen.run()
+    seen.settle()
+    sentence = "After step 2 the kernel of dense differs from one process. Synchronize it."
+    seen.exit("digits-worker-0", exits.Exit.VERIFICATION_FAILED, sentence)
+    seen.settle()
+    diagnosis = rules.diagnose(symptoms.facts(seen))
+    assert (diagnosis.kind, diagnosis.reason) == ("Failed", "VerificationFailed")
+    assert "the kernel of dense differs from one process" in diagnosis.sentence

@@ -112,6 +112,7 @@ def test_a_page_says_what_ran_and_where_the_time_went() -> None:
     assert "TensorFlow 2.21.0, Keras 3.14.0, Python 3.11.2" in said
     assert "ReplicaFailed: digits-worker-1 exited with code 137" in said
     assert "worker-0 node-0 digits-worker-0 2 Completed" in said
+    assert "Step 16 (1 check) equals one process: gradients 3e-15 (limit 1e-10)" in said
     assert "The planner expected: Stage 0 sets the pace" in said
     titles = list(map(pictures.title, pictures.find(text)))
     assert titles.count("Timeline") == titles.count("Pipeline") == titles.count("Placement") == 2

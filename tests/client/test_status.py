@@ -36,6 +36,11 @@ STATUS: dict[str, Any] = {
         }
     },
     "progress": {"step": 7, "totalSteps": 10, "percent": 70, "metrics": {"loss": "0.5"}},
+    "verification": {
+        "checks": 3,
+        "step": 4,
+        "compared": [{"quantity": "gradients", "difference": "3e-15", "limit": "1e-10"}],
+    },
     "placement": {
         "mesh": {"data": 1, "stage": 2, "spatial": 1, "tensor": 1, "microbatches": 4},
         "stages": [
@@ -83,6 +88,7 @@ async def test_a_job_is_shown_with_its_replicas_and_placement(place: harness.Pla
         "attempt 2 (after 0 failures, 1 disruptions)",
         "restarts 1 Disruption",
         "progress step 7/10 (70%) loss 0.5",
+        "verified Step 4 (3 checks) equals one process: gradients 3e-15 (limit 1e-10)",
         "running ReplicasRunning: 2/2 replicas run or have completed",
         "Worker 2 0 2 0 0 digits-worker-1 exited 75 peer lost",
         "mesh stage 2, 4 microbatches (1F1B)",

@@ -41,6 +41,12 @@ class NonFiniteError(TrainerError):
     exit = exits.Exit.NON_FINITE
 
 
+class VerificationError(TrainerError):
+    """A step gives other numbers than the same step of one process."""
+
+    exit = exits.Exit.VERIFICATION_FAILED
+
+
 class DeviceError(TrainerError):
     """A device, its libraries or what joins devices failed."""
 

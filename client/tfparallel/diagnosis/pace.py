@@ -94,6 +94,8 @@ def _list_evidence_of_training(
     report: job_status.ProgressStatus, status: job_status.JobStatus
 ) -> Iterator[findings.Evidence]:
     yield from _describe_input_wait(report)
+    if status.verification is not None:
+        yield findings.Evidence(findings.Source.PROGRESS, status.verification.sentence)
     workers = status.replicas.get(types.Role.WORKER.value)
     trains_in_step = status.strategy == types.Strategy.MULTI_WORKER_MIRRORED
     if trains_in_step and workers is not None and workers.running:

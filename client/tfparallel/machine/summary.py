@@ -62,6 +62,8 @@ def _rows(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
         ended = status.completion_time or wall_clock.utc_now()
         seconds = max(datetime.timedelta(), ended - status.start_time).total_seconds()
         yield "time", contract_progress.format_duration(seconds)
+    if status.verification is not None:
+        yield "verified", status.verification.sentence
     if status.restarts.failure or status.restarts.disruption:
         yield "restarts", str(status.restarts.failure + status.restarts.disruption)
     yield from _results(outcome)

@@ -128,6 +128,8 @@ def _facts(run: records.Run) -> Iterator[tuple[str, str]]:
     yield "lasted", contract_progress.format_duration((run.end - run.begin).total_seconds())
     if (steps := _steps(run)) is not None:
         yield "steps", steps
+    if status.verification is not None:
+        yield "verified", status.verification.sentence
     restarts = status.restarts.failure + status.restarts.disruption
     if restarts:
         causes = ", ".join(f"{cause} {count}" for cause, count in status.restart_causes.items())

@@ -166,6 +166,8 @@ def _facts(job: models.Job) -> Iterator[tuple[str, str]]:
         if job.is_finished:
             progress = progress.model_copy(update={"eta": None})
         yield "progress", display.sentence(progress)
+    if status.verification is not None:
+        yield "verified", status.verification.sentence
     for condition in status.conditions:
         if condition.status is job_status.Truth.TRUE:
             yield condition.type.lower(), f"{condition.reason}: {condition.message}"

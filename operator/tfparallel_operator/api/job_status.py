@@ -2,12 +2,12 @@
 
 import datetime
 import enum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import pydantic
 
 from tfparallel_operator.api import names
-from tfparallel_trainer.contract import base, job_file, limits, progress
+from tfparallel_trainer.contract import base, job_file, limits, progress, verification
 
 _TEXT = pydantic.WithJsonSchema({"type": "string", "maxLength": 316})
 """The schema of a word that another version of the operator may add to: any text."""
@@ -159,6 +159,18 @@ class PlacementStatus(progress.Placement, _Observed):
     ] = ()
 
 
+class ComparisonStatus(verification.Comparison, _Observed):
+    """How near a quantity is to one process."""
+
+
+class VerificationStatus(verification.Verification, _Observed):
+    """What the checks of `trainer.verify` have compared with one process."""
+
+    compared: Annotated[
+        tuple[ComparisonStatus, ...], pydantic.Field(max_length=limits.MAX_QUANTITIES)
+    ] = ()
+
+
 class HostPorts(_Observed):
     """Ports of nodes that are set aside for a job."""
 
@@ -218,11 +230,19 @@ class JobStatus(_Observed):
     """How far training has come, as the coordinator reports it."""
     placement: Reported[PlacementStatus] = None
     """Where the parts of the model are, with strategy ModelSplit, as the coordinator reports it."""
+    verification: Reported[VerificationStatus] = None
+    """How near training is to one process (`trainer.verify`), as the coordinator reports it."""
 
 
-def of_report(
-    report: progress.Report, arrived_at: datetime.datetime
-) -> tuple[ProgressStatus, PlacementStatus | None]:
+class Reports(NamedTuple):
+    """The parts of a status that a coordinator reports, as the fields are called."""
+
+    progress: ProgressStatus
+    placement: PlacementStatus | None
+    verification: VerificationStatus | None
+
+
+def of_report(report: progress.Report, arrived_at: datetime.datetime) -> Reports:
     """Return what a status shows of a report.
 
     Args:
@@ -230,8 +250,9 @@ def of_report(
         arrived_at: when it arrived.
     """
     fields = report.model_dump()
-    placement = fields.pop("placement")
-    return (
+    placement, verified = fields.pop("placement"), fields.pop("verification")
+    return Reports(
         ProgressStatus(**fields, last_update_time=arrived_at),
         None if placement is None else PlacementStatus.model_validate(placement),
+        None if verified is None else VerificationStatus.model_validate(verified),
     )

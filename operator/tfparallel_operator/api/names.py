@@ -94,8 +94,8 @@ CONTROLLER = f"{GROUP}/operator"
 
 FIELD_MANAGER = "tfparallel-operator"
 PROGRESS_FIELD_MANAGER = "tfparallel-progress"
-"""Owns `status.progress` and `status.placement`, which reports tell, and nothing else, so that
-reports and decisions never fight over a field."""
+"""Owns `status.progress`, `placement` and `verification`, which reports tell, and nothing else, so
+that reports and decisions never fight over a field."""
 
 
 class Condition(enum.StrEnum):
@@ -133,6 +133,7 @@ class Reason(enum.StrEnum):
     REPLICA_FAILED = "ReplicaFailed"
     REPLICA_LOST = "ReplicaLost"
     RESTART_POLICY_IGNORED = "RestartPolicyIgnored"
+    VERIFICATION_FAILED = "VerificationFailed"
     SOURCE_FAILED = "SourceFailed"
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
     FAILURE_POLICY = "FailurePolicy"

@@ -69,6 +69,11 @@ REASONS: Mapping[names.Reason, Explanation] = {
         " operator removes it.",
         "Remove the field. For a sidecar, use an init container with `restartPolicy: Always`.",
     ),
+    names.Reason.VERIFICATION_FAILED: _warning(
+        "A step gave other numbers than one process gives on the same examples. The message names"
+        " what differs and the likely cause. The job does not run again: the same would happen.",
+        "Do what the message says. `trainer.verify: Off` trains without the comparison.",
+    ),
     names.Reason.SOURCE_FAILED: _warning(
         "The init container could not fetch the job's code or packages.",
         "Correct `trainer.source` or the requirements that the message names.",

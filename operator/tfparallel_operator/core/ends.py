@@ -278,6 +278,14 @@ EXITED = signs.End(
     source="kubelet/kubelet_pods.go: convertContainerStatus",
 )
 
+VERIFICATION_FAILED = signs.End(
+    name="exit-verification",
+    meaning="A step gave other numbers than one process, and would do so again.",
+    cause=policies.Cause.PERMANENT_EXIT,
+    codes=(exits.Exit.VERIFICATION_FAILED,),
+    source="exit code 67",
+)
+
 _EXITS = (
     signs.End(
         name="out-of-memory",
@@ -322,6 +330,7 @@ _EXITS = (
         codes=(exits.Exit.STALLED,),
         source="exit code 79",
     ),
+    VERIFICATION_FAILED,
     EXITED,
 )
 """Programs that ended by themselves."""

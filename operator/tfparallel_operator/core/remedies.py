@@ -393,6 +393,8 @@ BY_EXIT_CODE: Mapping[int, str] = {
     " `tfparallel run`.",
     exits.Exit.NON_FINITE: "Lower the learning rate or clip gradients, or set"
     " trainer.onNonFiniteLoss to Continue.",
+    exits.Exit.VERIFICATION_FAILED: "Do what the log's last line says: the job would not train what"
+    " one process trains.",
     exits.Exit.INTERNAL_ERROR: "Report the log's traceback as a bug.",
     exits.Exit.DEVICE_FAILED: "Look at the node's devices and driver if it happens again there.",
     exits.Exit.STORAGE_FAILED: "See that the claim has free space, and that the source of the data"

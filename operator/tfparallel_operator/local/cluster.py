@@ -103,11 +103,10 @@ class LocalCluster:
     def report(self, received: progress.Report) -> None:
         """Take a report of the coordinator into the status."""
         now = self._clock().replace(microsecond=0)
-        latest, placement = job_status.of_report(received, now)
-        before = self.job.status.placement
-        shown = {"progress": latest, "placement": placement}
-        self._write(self.job.status.model_copy(update=shown))
-        self._observer.progress(latest)
+        reports = job_status.of_report(received, now)
+        placement, before = reports.placement, self.job.status.placement
+        self._write(self.job.status.model_copy(update=reports._asdict()))
+        self._observer.progress(reports.progress)
         if placement is not None and placement.mesh != (before and before.mesh):
             self._observer.split(placement)
 

@@ -273,12 +273,13 @@ def test_a_status_shows_a_report_with_its_placement_apart() -> None:
         "stages": [],
     }
     report = progress.Report.model_validate({"step": 4, "totalSteps": 10, "placement": placement})
-    shown, placed = job_status.of_report(report, builders.START)
+    shown, placed, verified = job_status.of_report(report, builders.START)
+    assert verified is None
     assert (shown.step, shown.total_steps, shown.last_update_time) == (4, 10, builders.START)
     assert placed is not None
     assert placed.mesh.data == 2
     plain = report.model_copy(update={"placement": None})
-    assert job_status.of_report(plain, builders.START)[1] is None
+    assert job_status.of_report(plain, builders.START).placement is None
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,12 @@ ENDED = [case for case in CASES if see(*case.values).phase.ended]  # type: ignor
 def test_what_a_row_counts_is_counted(end: signs.End, status: dict[str, Any]) -> None:
     world = lose(end, status, run_policy={"backoffLimit": 1})
     world.settle()
+    if end is ends.VERIFICATION_FAILED:
+        assert world.status.attempt == 1
+        failed = conditions.find_true(world.status, names.Condition.FAILED)
+        assert failed is not None
+        assert failed.reason == names.Reason.VERIFICATION_FAILED
+        return
     assert world.status.attempt == 2
     paid = end.cause in PAID
     restarts = world.status.restarts
@@ -90,7 +96,8 @@ def test_a_pod_that_ends_so_each_time_is_bounded_or_paced(
             old = world.pods["job-worker-0"]
             again = dataclasses.replace(seen, uid=old.uid, attempt=old.attempt, name=old.name)
             world.pods["job-worker-0"] = again
-    assert conditions.finished(world.status) == (end.cause in PAID)
+    final = end is ends.VERIFICATION_FAILED
+    assert conditions.finished(world.status) == (final or end.cause in PAID)
     if not end.asks:
         assert world.status.restarts.failure == (2 if end.cause in PAID else 0)
 

@@ -72,6 +72,17 @@ class OnNonFiniteLoss(enum.StrEnum):
     """The step's update is left out, and training goes on."""
 
 
+class Verify(enum.StrEnum):
+    """Which steps are compared with the same step of one process."""
+
+    AUTO = "Auto"
+    """Steps 1, 2, 4, 8 and so on, and the first one after a restart or a change by a callback."""
+    ALWAYS = "Always"
+    """Every step."""
+    OFF = "Off"
+    """None."""
+
+
 class TrainerSpec(base.Model):
     """What the shipped trainer runs."""
 
@@ -116,6 +127,12 @@ class TrainerSpec(base.Model):
     """What happens when the loss or the gradients of a step are NaN or infinite. Stop ends the job
     and names the last checkpoint. Continue leaves the step's update out. With the loss scaling of
     mixed precision, gradients that overflow are part of its work, and only the loss counts."""
+
+    verify: Verify = Verify.AUTO
+    """Which steps are compared with one process, on a few examples of their batch. Auto: steps 1,
+    2, 4, 8 and so on, and the first one after a restart or a change by a callback. Always: every
+    step, which is slow. Off: none. If loss, gradients, weights or other state differ by more than
+    rounding explains, the job fails before the next checkpoint, with exit code 67."""
 
     start_timeout_seconds: Annotated[int, pydantic.Field(ge=1)] = 600
     """How long a replica waits for its peers before it ends and names who is missing."""

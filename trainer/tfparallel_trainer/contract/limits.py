@@ -37,6 +37,11 @@ MAX_LAYERS_LETTERS = 80
 MAX_REASONS = 6
 MAX_REASON_LETTERS = 320
 
+MAX_QUANTITIES = 6
+MAX_OMISSIONS = 4
+MAX_OMISSION_LETTERS = 160
+"""Of a sentence on what a check has not compared."""
+
 
 def check_printable(text: str) -> str:
     """Return a text without control characters.
@@ -74,3 +79,4 @@ NumberText = Annotated[str, pydantic.Field(max_length=MAX_NUMBER_LETTERS), _prin
 SecondsText = Annotated[NumberText, pydantic.AfterValidator(check_seconds)]
 LayersText = Annotated[str, pydantic.Field(max_length=MAX_LAYERS_LETTERS), _printable]
 ReasonText = Annotated[str, pydantic.Field(max_length=MAX_REASON_LETTERS), _printable]
+OmissionText = Annotated[str, pydantic.Field(max_length=MAX_OMISSION_LETTERS), _printable]

@@ -58,6 +58,9 @@ class TrainEvent(enum.StrEnum):
     """A checkpoint is saved, which took `seconds`."""
     LEFT_OUT = "leftOut"
     """The update of a step is left out: `reason`."""
+    VERIFIED = "verified"
+    """A step was compared with one process: relative `differences` by quantity, what was
+    `omitted`."""
     DONE = "done"
     """All is trained, and the results are written."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import pydantic
 
-from tfparallel_trainer.contract import base, job_file, limits
+from tfparallel_trainer.contract import base, job_file, limits, verification
 
 MIN_INTERVAL_SECONDS = 5.0
 """Shortest time between two reports of a job, except for the last one."""
@@ -106,11 +106,17 @@ class Placement(base.Model):
         return mesh
 
 
+_Verified = verification.Verification | None
+
+
 class Report(Progress):
     """What the coordinator POSTs."""
 
     placement: Placement | None = None
     """Where the parts of the model are, with strategy ModelSplit."""
+
+    verification: _Verified = None
+    """What was compared with one process, after the first check."""
 
 
 def format_number(value: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import cluster
-from tfparallel_trainer.contract import progress
+from tfparallel_trainer.contract import progress, verification
 from tfparallel_trainer.data import batching, fingerprints
 from tfparallel_trainer.objective import evaluate, independence, replica, state
 from tfparallel_trainer.runtime import setup
@@ -45,6 +45,8 @@ class StepResult:
     """Those of all processes, where all make each step together."""
     metrics: dict[str, float] | None = None
     """Over all ranks; None where the step adds none up."""
+    check: verification.Check | None = None
+    """How near the step is to one process, if this one was compared."""
 
     @property
     def loss(self) -> float:

@@ -77,6 +77,7 @@ def fit(
     keep: int = 3,
     on_non_finite_loss: str = "Stop",
     max_staleness: int | None = None,
+    verify: str = "Auto",
     start_timeout_seconds: int = _WAIT_SECONDS,
     step_timeout_seconds: int = _STEP_SECONDS,
 ) -> Any:
@@ -91,6 +92,7 @@ def fit(
         save_every_steps, save_every_minutes, keep: when to save within epochs; how many stay.
         on_non_finite_loss: "Stop" raises, "Continue" leaves the step's update out.
         max_staleness: with parameter servers, how old a gradient may be.
+        verify: which steps are compared with one process: "Auto", "Always" or "Off".
         start_timeout_seconds: how long peers are waited for.
         step_timeout_seconds: how long a step may take, or another part of the run.
 

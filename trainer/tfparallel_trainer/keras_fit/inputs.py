@@ -46,6 +46,7 @@ class Arguments:
     keep: int
     on_non_finite_loss: str
     max_staleness: int | None
+    verify: str
     start_timeout_seconds: int
     step_timeout_seconds: int
 
@@ -68,6 +69,7 @@ class Arguments:
                     "checkpoint": saves,
                     "maxStaleness": self.max_staleness,
                     "onNonFiniteLoss": self.on_non_finite_loss,
+                    "verify": self.verify,
                     "startTimeoutSeconds": self.start_timeout_seconds,
                     "stepTimeoutSeconds": self.step_timeout_seconds,
                 }

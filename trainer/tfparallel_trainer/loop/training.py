@@ -188,6 +188,8 @@ class Training:
         for one in results:
             step = self._step - self.engine.pending
             self.reporter.stepped(step, one.examples, one.loss, one.staleness)
+            if one.check is not None:
+                self.reporter.verified(one.check)
             if one.finite or self.observer.takes_non_finite:
                 self._tally.add(one.losses, one.examples)
             else:

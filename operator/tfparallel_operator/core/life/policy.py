@@ -50,6 +50,8 @@ def _find_action(layout: layout.Layout, status: job_status.JobStatus, loss: fail
     reason = _REASONS.get(loss.cause, names.Reason.REPLICA_FAILED)
     if loss.exit is not None and loss.cause.bounded:
         reason = names.Reason.REPLICA_FAILED
+    if loss.end is ends.VERIFICATION_FAILED:
+        reason = names.Reason.VERIFICATION_FAILED
     if loss.exit is not None and loss.exit.of_source:
         reason = names.Reason.SOURCE_FAILED
     if ruled is policies.Action.IGNORE and _may_go_without(layout, status, loss):

@@ -43,7 +43,7 @@ _KNOWN_BY_METADATA = frozenset(
 )
 """Of these, what the API server adds next to their metadata is of no use at their creation."""
 
-NOT_OURS = ("progress", "placement")
+NOT_OURS = ("progress", "placement", "verification")
 """The fields of a status that another field manager owns."""
 
 

@@ -164,14 +164,15 @@ class Publisher:
 
 def manifest(report: Report) -> client.Object:
     """Build what is applied: the report alone, so that its field manager owns nothing else."""
-    shown, placement = job_status.of_report(report.progress, report.arrived_at)
-    fields = shown.model_dump(mode="json", by_alias=True, exclude_none=True)
-    if not shown.metrics:
+    reports = job_status.of_report(report.progress, report.arrived_at)
+    status = {
+        name: part.model_dump(mode="json", by_alias=True, exclude_none=True)
+        for name, part in reports._asdict().items()
+        if part is not None
+    }
+    if not reports.progress.metrics:
         # Where the last report had some, the API server would make an empty map null, and refuse.
-        del fields["metrics"]
-    status = {"progress": fields}
-    if placement is not None:
-        status["placement"] = placement.model_dump(mode="json", by_alias=True, exclude_none=True)
+        del status["progress"]["metrics"]
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,

@@ -20,8 +20,8 @@ def running(**job: Any) -> builders.World:
 
 def report(world: builders.World, step: int = 3, **more: Any) -> None:
     sent = progress.Report(step=step, **more)
-    status, placement = job_status.of_report(sent, world.now)
-    changed = world.status.model_copy(update={"progress": status, "placement": placement})
+    reports = job_status.of_report(sent, world.now)
+    changed = world.status.model_copy(update=reports._asdict())
     world.job = world.job.model_copy(update={"status": changed})
     world.settle()
 

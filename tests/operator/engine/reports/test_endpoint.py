@@ -21,7 +21,7 @@ from tfparallel_operator.engine.reports import tls
 from tfparallel_operator.engine.run import engine
 from tfparallel_operator.engine.write import publisher
 from tfparallel_operator.local import ports
-from tfparallel_trainer.contract import limits
+from tfparallel_trainer.contract import limits, verification
 
 PLACEMENT = {
     "mesh": {
@@ -162,6 +162,13 @@ async def test_the_api_server_takes_every_report_that_the_contract_takes(
         "stages": [stage] * limits.MAX_STAGES,
         "reasons": ["r" * limits.MAX_REASON_LETTERS] * limits.MAX_REASONS,
     }
+    compared = {"difference": "1.2e-300", "limit": "9" * limits.MAX_NUMBER_LETTERS}
+    verified = {
+        "checks": limits.MAX_COUNT,
+        "step": limits.MAX_COUNT,
+        "compared": [{"quantity": each.value, **compared} for each in verification.Quantity],
+        "omitted": ["層" * limits.MAX_OMISSION_LETTERS] * limits.MAX_OMISSIONS,
+    }
     names_of_metrics = [f"{'層' * 9}{'m' * 51}{number:04}" for number in range(limits.MAX_METRICS)]
     report = {
         "step": limits.MAX_COUNT,
@@ -172,14 +179,15 @@ async def test_the_api_server_takes_every_report_that_the_contract_takes(
     }
     async with _site(place) as site:
         token = await site.token("digits-chief-0", await site.audience())
-        for sent in (report, {"step": 0, "placement": placement}):
+        for sent in (report, {"step": 0, "placement": placement, "verification": verified}):
             assert await site.send_in_turn(token, sent) == (202, "")
 
             async def is_written(step: object = sent["step"]) -> bool:
                 return bool((await place.status()).get("progress", {}).get("step") == step)
 
             await waiting.until_async(is_written, "it is written")
-        assert (await place.status())["placement"] == placement
+        status = await place.status()
+        assert (status["placement"], status["verification"]) == (placement, verified)
 
 
 def _has_progress(status: harness.Body) -> bool:

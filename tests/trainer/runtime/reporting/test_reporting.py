@@ -1,5 +1,6 @@
 """What is told of speed and of the time to go."""
 
+import json
 import math
 import pathlib
 import statistics
@@ -9,7 +10,7 @@ from collections.abc import Generator
 import pytest
 
 from testing import clock
-from tfparallel_trainer.contract import job_file, limits
+from tfparallel_trainer.contract import job_file, limits, outputs, verification
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import batching, feed
 from tfparallel_trainer.runtime.reporting import console, progress, records, reports
@@ -137,3 +138,29 @@ def test_a_report_places_the_parts_of_a_split_model() -> None:
     reporter.placement = lambda: split
     reporter.train({"loss": 0.5}, 2, 10, 0)
     assert [report.placement for report in kept.reports] == [None, split]
+
+
+def test_a_check_is_said_recorded_and_reported(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = Kept()
+    written = records.Records(tmp_path, folders.Folder(tmp_path))
+    reporter = reports.Reporter(console.Console("test"), written, kept, chief=True)
+    loss = verification.Quantity.LOSS
+    for step, value in ((1, 3e-16), (2, 1e-16)):
+        difference = verification.Difference(value, 1e-10)
+        reporter.verified(verification.Check(step, {loss: difference}, ["the metric auc"]))
+    reporter.train({"loss": 0.5}, 2, 10, 0)
+    written.close()
+    said = "[test] Step 1 equals one process: loss 3e-16 (limit 1e-10); not compared: the metric"
+    assert said in capsys.readouterr().out
+    log = (tmp_path / outputs.TRAIN_LOG).read_text(encoding="utf-8").splitlines()
+    lines = [json.loads(line) for line in log]
+    assert [
+        (line["step"], line["differences"], line["omitted"])
+        for line in lines
+        if line["event"] == outputs.TrainEvent.VERIFIED
+    ] == [(1, {"loss": 3e-16}, ["the metric auc"]), (2, {"loss": 1e-16}, ["the metric auc"])]
+    reported = kept.reports[-1].verification
+    assert reported is not None
+    assert (reported.checks, reported.step, reported.compared[0].difference) == (2, 2, "3e-16")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tfparallel_trainer.contract import limits, outputs, progress
+from tfparallel_trainer.contract import limits, outputs, progress, verification
 from tfparallel_trainer.data import feed
 from tfparallel_trainer.runtime.reporting import console, records
 from tfparallel_trainer.runtime.reporting import progress as pushing
@@ -61,6 +61,7 @@ class Reporter:
     def __post_init__(self) -> None:
         self.metrics: dict[str, float] = {}
         """The latest loss and metrics; those of the evaluation begin with val_."""
+        self._verification: verification.Verification | None = None
         self._last = self._timed_from = self._counted_from = time.monotonic()
         self._examples = 0
         self._timed_steps = -1
@@ -91,6 +92,19 @@ class Reporter:
             self.event(outputs.TrainEvent.FIRST_STEP, step, **self.start())
         else:
             self._examples += examples
+
+    def verified(self, check: verification.Check) -> None:
+        """Report how near a step is to one process."""
+        self._verification = verification.Verification.with_check(self._verification, check)
+        if self.chief and self.lines:
+            self.out.say(check.sentence)
+        differences = {name.value: one.value for name, one in check.differences.items()}
+        self.event(
+            outputs.TrainEvent.VERIFIED,
+            check.step,
+            differences=differences,
+            omitted=[*check.omitted],
+        )
 
     def train(self, values: dict[str, float], step: int, total: int | None, epoch: int) -> None:
         """Report training: `values` are means over the epoch so far, `epoch` those completed."""
@@ -190,4 +204,5 @@ class Reporter:
             },
             eta=None if left is None else progress.format_duration(left),
             placement=self.placement(),
+            verification=self._verification,
         )
