@@ -1,7 +1,8 @@
 """The gate: how large and how deep a job may be, and which numbers and texts it may have. Pure.
 
 Everything that is read of a job from an API server passes here before anything else looks at it.
-A job that is beyond a limit comes out without its spec, and with a sentence that says so.
+A job that is beyond a limit comes out without its spec or its status, and with a sentence that says
+so. Statuses of a job's objects pass here, too.
 """
 
 import re
@@ -20,11 +21,14 @@ _Fault = tuple[tuple[str | int, ...], str]
 MAX_SPEC_BYTES = 262_144
 """Of the spec as JSON."""
 MAX_STATUS_BYTES = 131_072
-"""Of the status of a job that is too large or too deep to be read as a whole."""
+"""Of a status as JSON. That of 5,000 workers, each restarted alone, takes 95,000; that of a pod
+some 5,000."""
 MAX_DEPTH = 64
-"""Levels of a spec; some 20 lead to the deepest field of a pod."""
+"""Levels of a spec or a status; some 20 lead to the deepest field of a pod."""
 MAX_VALUES = 20_000
-"""Fields and items of a spec."""
+"""Fields and items of a spec or a status."""
+MAX_TEXT_LETTERS = 4_096
+"""Of a text of a pod's status that is kept: a kubelet keeps no more of how a container ended."""
 MAX_NAME_LETTERS = 1_024
 """Of the name of a field, such as that of a label."""
 MAX_NUMBER = 2**63 - 1
@@ -34,21 +38,26 @@ MAX_POD_BYTES = 33_554_432
 
 PROBLEM = "problem"
 """The field of a job that says why it has no spec. No API server stores a field of this name."""
+STATUS_PROBLEM = "statusProblem"
+"""The field of a job that says why it has no status. No API server stores one of this name."""
+
+REPORTED = ("progress", "placement", "verification")
+"""The fields of a job's status that its coordinator reports. Another field manager owns them."""
 
 _KIND = {"apiVersion": names.API_VERSION, "kind": names.KIND}
-_TOO_LARGE = (
-    "spec: it has {} bytes as JSON, and the operator reads at most {}. Put long texts into a"
-    " ConfigMap, and refer to it"
-)
+_TOO_LARGE = "it has {} bytes as JSON, and the operator reads at most {}. {}"
+_REMEDY = "Put long texts into a ConfigMap, and refer to it"
+_REMEDY_OF_STATUS = "Shorten it, or delete the object"
 _TOO_DEEP = f"it nests deeper than {MAX_DEPTH} levels, which the operator does not read. Flatten it"
 _TOO_MANY = (
-    f"the spec has more than {MAX_VALUES} fields and items, which is what the operator reads."
+    f"the {{}} has more than {MAX_VALUES} fields and items, which is what the operator reads."
     " Shorten its lists"
 )
 _TOO_COSTLY = (
     "all replicas together have {} bytes of templates as JSON, and may have {}. Shorten the"
     " template, or give fewer replicas"
 )
+_SPEC, _STATUS = "spec", "status"
 _COUNTS = ("replicas", "maxReplicas")
 _LONGEST_PATH = 200
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
@@ -68,19 +77,24 @@ def read_job(text: bytes) -> Body:
             return admit(envelopes.check_document(orjson.loads(text)))
         except orjson.JSONDecodeError:
             pass  # Some of it nests deeper than the reader goes.
-    outline = raw_json.read_outline(text.strip(), MAX_STATUS_BYTES)
+    outline = raw_json.read_outline(text.strip())
     try:
         body: Body = {**_KIND, "metadata": orjson.loads(outline.metadata)}
-        body |= {"status": orjson.loads(outline.status)} if outline.status else {}
     except orjson.JSONDecodeError as error:
-        raise raw_json.BrokenError(f"the metadata or the status are no JSON: {error}") from error
-    size = len(outline.spec)
-    if size > MAX_SPEC_BYTES:
-        return body | {PROBLEM: _TOO_LARGE.format(size, MAX_SPEC_BYTES)}
+        raise raw_json.BrokenError(f"the metadata are no JSON: {error}") from error
+    body |= _read_part(_SPEC, outline.spec, MAX_SPEC_BYTES, PROBLEM, _REMEDY)
+    status = (outline.status, MAX_STATUS_BYTES, STATUS_PROBLEM, _REMEDY_OF_STATUS)
+    return admit(body | _read_part(_STATUS, *status))
+
+
+def _read_part(name: str, text: bytes, limit: int, problem: str, remedy: str) -> Body:
+    """Return the spec or the status of a job as a field, or a field that says why it is none."""
+    if len(text) > limit:
+        return {problem: f"{name}: {_TOO_LARGE.format(len(text), limit, remedy)}"}
     try:
-        return admit(body | ({"spec": orjson.loads(outline.spec)} if size else {}))
+        return {name: orjson.loads(text)} if text else {}
     except orjson.JSONDecodeError:
-        return body | {PROBLEM: f"spec: {_TOO_DEEP}"}
+        return {problem: f"{name}: {_TOO_DEEP}"}
 
 
 def read_event(line: bytes) -> tuple[str, Body]:
@@ -122,26 +136,73 @@ def read_list_of_one(text: bytes) -> Body:
 
 
 def admit(body: Body) -> Body:
-    """Return a job as it is, or without its spec and with a sentence that says why."""
-    spec = body.get("spec")
-    fault = _find_fault(spec, 1, [0]) or _find_cost(spec)
+    """Return a job as it is, or without its spec or status and with a sentence that says why."""
+    status, spec = body.get(_STATUS), body.get(_SPEC)
+    if message := find_excess(status):
+        body = {**body, _STATUS: _without_reports(status)}
+        if find_excess(body[_STATUS]):
+            del body[_STATUS]
+            body[STATUS_PROBLEM] = message
+    fault = _find_fault(spec, 1, [0], _SPEC) or _find_cost(spec)
     if fault is None:
         return body
+    admitted = {name: value for name, value in body.items() if name != "spec"}
+    return admitted | {PROBLEM: _describe(_SPEC, fault)}
+
+
+def _without_reports(status: Any) -> Any:
+    """Return a status without what a pod has reported, which keeps no job from being decided on."""
+    if not isinstance(status, dict):
+        return status
+    return {name: value for name, value in status.items() if name not in REPORTED}
+
+
+class BeyondLimitsError(ValueError):
+    """A part of an object is beyond a limit; the message says which."""
+
+
+def find_excess(status: Any) -> str:
+    """Say which limit a status is beyond; empty: none.
+
+    Control characters are let through: a program may write them when it ends. Who shows such a
+    text escapes it.
+    """
+    if not status:
+        return ""
+    if not isinstance(status, dict):
+        return "status: it is no object. Correct it, or delete the object"
+    if fault := _find_fault(status, 1, [0], _STATUS):
+        return _describe(_STATUS, fault)
+    try:
+        size = len(orjson.dumps(status))
+    except orjson.JSONEncodeError:  # Half of a surrogate pair, or a number without end.
+        return "status: it is no JSON that can be written. Correct it, or delete the object"
+    if size > MAX_STATUS_BYTES:
+        return f"status: {_TOO_LARGE.format(size, MAX_STATUS_BYTES, _REMEDY_OF_STATUS)}"
+    return ""
+
+
+def cut(text: Any) -> str:
+    """Return a text of a status in so many letters as are kept of one."""
+    return str(text)[:MAX_TEXT_LETTERS]
+
+
+def _describe(part: str, fault: _Fault) -> str:
     place, message = fault
-    path = problems.path(("spec", *place))
+    path = problems.path((part, *place))
     if len(path) > _LONGEST_PATH:
         path = f"{path[:_LONGEST_PATH]}..."
-    admitted = {name: value for name, value in body.items() if name != "spec"}
-    return admitted | {PROBLEM: f"{plain_text.escape(path)}: {message}"}
+    return f"{plain_text.escape(path)}: {message}"
 
 
-def _find_fault(value: Any, depth: int, values: list[int]) -> _Fault | None:
+def _find_fault(value: Any, depth: int, values: list[int], part: str) -> _Fault | None:
     """Return what is beyond a limit in an object or a list, and its place; None: nothing is.
 
     Args:
         value: an object or a list; all else has no parts.
         depth: its level.
         values: how many fields and items have been seen, which is counted up.
+        part: of which it is, spec or status.
     """
     if not isinstance(value, dict | list):
         return None
@@ -149,25 +210,28 @@ def _find_fault(value: Any, depth: int, values: list[int]) -> _Fault | None:
     if depth > MAX_DEPTH:
         return (), _TOO_DEEP
     if values[0] > MAX_VALUES:
-        return (), _TOO_MANY
+        return (), _TOO_MANY.format(part)
+    has_controls = part == _STATUS
     pairs: Iterable[tuple[Any, Any]] = enumerate(value)
     if isinstance(value, dict):
         pairs = value.items()
         names = [*value, value["name"]] if isinstance(value.get("name"), str) else value
         for name in names:
-            is_plain = len(name) <= MAX_NAME_LETTERS and name.isprintable()
+            is_plain = len(name) <= MAX_NAME_LETTERS and (has_controls or name.isprintable())
             if not is_plain and (message := _find_fault_of_name(name)):
                 return (), message
-    for part, inner in pairs:
+    for key, inner in pairs:
         if isinstance(inner, dict | list):
-            if fault := _find_fault(inner, depth + 1, values):
-                return (part, *fault[0]), fault[1]
+            if fault := _find_fault(inner, depth + 1, values, part):
+                return (key, *fault[0]), fault[1]
         elif isinstance(inner, str):
-            if not inner.isprintable() and (control := _CONTROL.search(inner)):
+            if has_controls or inner.isprintable():
+                continue
+            if control := _CONTROL.search(inner):
                 shown = plain_text.escape(control[0])
-                return (part,), f"the text has the control character {shown}. Remove it"
+                return (key,), f"the text has the control character {shown}. Remove it"
         elif isinstance(inner, int | float) and not -MAX_NUMBER <= inner <= MAX_NUMBER:
-            return (part,), f"{inner} is beyond {MAX_NUMBER:g}. Write a smaller number"
+            return (key,), f"{inner} is beyond {MAX_NUMBER:g}. Write a smaller number"
     return None
 
 

@@ -8,6 +8,7 @@ import pydantic
 
 from tfparallel_operator.api import (
     accelerators,
+    gate,
     job_status,
     metadata,
     names,
@@ -58,6 +59,7 @@ def read_job(document: Mapping[str, Any]) -> types.TFParallelJob:
                 f"received {document.get('apiVersion')!r}; write {names.API_VERSION}",
             )
         )
+    _check_status_passed(document)
     try:
         return types.TFParallelJob.model_validate(document, by_name=False)
     except pydantic.ValidationError as error:
@@ -109,10 +111,17 @@ def read_status(document: Mapping[str, Any]) -> job_status.JobStatus:
     Raises:
         StatusError: with one sentence for each field of a wrong type.
     """
+    _check_status_passed(document)
     try:
         return job_status.JobStatus.model_validate(document.get("status") or {})
     except pydantic.ValidationError as error:
         raise StatusError(*(_problem(fault, ("status",)) for fault in error.errors())) from error
+
+
+def _check_status_passed(document: Mapping[str, Any]) -> None:
+    """Raise `StatusError` if the gate has left out the status of an object."""
+    if gate.STATUS_PROBLEM in document:
+        raise StatusError(str(document[gate.STATUS_PROBLEM]))
 
 
 def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:

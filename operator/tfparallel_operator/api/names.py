@@ -164,6 +164,7 @@ class Reason(enum.StrEnum):
     JOB_FINISHED = "JobFinished"
     INVALID_SPEC = "InvalidSpec"
     STATUS_REFUSED = "StatusRefused"
+    STATUS_UNREADABLE = "StatusUnreadable"
     SPEC_CORRECTED = "SpecCorrected"
     INVALID_TEMPLATE = "InvalidTemplate"
     NAME_CONFLICT = "NameConflict"

@@ -32,8 +32,8 @@ class Outline:
     """Empty: there is none."""
 
 
-def read_outline(text: bytes, longest_status: int) -> Outline:
-    """Return the parts of a job; a longer status counts as a part of the spec.
+def read_outline(text: bytes) -> Outline:
+    """Return the parts of a job.
 
     Raises:
         BrokenError: it has no metadata.
@@ -42,13 +42,14 @@ def read_outline(text: bytes, longest_status: int) -> Outline:
     while text[place : place + 11] != b'"metadata":':  # apiVersion and kind stand before it
         place = _after(text, find_end(text, find_end(text, place) + 1))
     metadata, end = _read_metadata(text, place + 11)
-    # What ends where the object ends is its own status, and not one within its spec.
-    begin = text.rfind(_STATUS, end) + len(_STATUS) - 1
-    is_short = len(text) - longest_status <= begin and end <= begin
-    has_status = is_short and find_end(text, begin) == len(text) - 1
-    status = text[begin:-1] if has_status else b""
-    spec = text[end : begin + 1 - len(_STATUS) if has_status else -1]
-    return Outline(metadata, spec.removeprefix(_SPEC), status)
+    # What ends where the object ends is its own status, and not one within a part of it.
+    begin = text.rfind(_STATUS, end)
+    if begin >= 0 and find_end(text, begin + len(_STATUS) - 1) != len(text) - 1:
+        begin = find_end(text, end + len(_SPEC)) if text.startswith(_SPEC, end) else end
+        begin = begin if text.startswith(_STATUS, begin) else -1
+    end_of_spec = begin if begin >= 0 else len(text) - 1
+    status = text[begin + len(_STATUS) - 1 : -1] if begin >= 0 else b""
+    return Outline(metadata, text[end:end_of_spec].removeprefix(_SPEC), status)
 
 
 def _read_metadata(text: bytes, begin: int) -> tuple[bytes, int]:

@@ -183,6 +183,12 @@ REASONS: Mapping[names.Reason, Explanation] = {
         " has got since. What the status should say is in Events.",
         "Delete the job, and apply it again with what the message asks for.",
     ),
+    names.Reason.STATUS_UNREADABLE: _warning(
+        "Somebody has written a status that the operator cannot read. The operator leaves the job"
+        " alone, and its pods run on.",
+        "Correct the field that the message names by `kubectl edit --subresource=status`, or delete"
+        " the job and apply it again.",
+    ),
     names.Reason.SPEC_CORRECTED: Explanation("The operator can use the manifest again."),
     names.Reason.INVALID_TEMPLATE: _warning(
         "The API server refused a pod of the template. The message is its own. The job fails,"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from testing.operator import objects
-from tfparallel_operator.api import gate, names, raw_json
+from tfparallel_operator.api import gate, load, names, raw_json
 
 METADATA = {
     "annotations": {"name": "other", "note": '],"name":"other"', "spec": "{"},
@@ -99,10 +99,67 @@ def test_a_job_within_the_limits_is_let_through(value: str) -> None:
     assert (body["status"], body["metadata"]["uid"]) == (STATUS, "u")
 
 
+def _status(levels: int) -> dict[str, Any]:
+    """Return a status of so many levels."""
+    status: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        status = {"a": status}
+    return status
+
+
+@pytest.mark.parametrize("spec", ["1", f'"{"a" * (gate.MAX_SPEC_BYTES - 8)}"'], ids=["", "large"])
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        ({"x": "a" * gate.MAX_STATUS_BYTES}, "status: it has 131080 bytes as JSON"),
+        (
+            {"replicas": {"A": {}, "status": {}}, "x": "a" * gate.MAX_STATUS_BYTES},
+            "bytes as JSON, and the operator reads at most 131072",
+        ),
+        (_status(gate.MAX_DEPTH + 1), "nests deeper than 64 levels"),
+        (_status(400), "nests deeper than 64 levels"),
+        ({"x": [1] * gate.MAX_VALUES}, "status.x: the status has more than 20000 fields"),
+        ({"x": 2**63 + 1}, "status.x: 9223372036854775809 is beyond"),
+        ({"a" * 1025: 1}, "status: a name has 1025 letters"),
+    ],
+)
+def test_a_job_comes_without_a_status_beyond_a_limit(
+    spec: str, status: dict[str, Any], problem: str
+) -> None:
+    body = gate.read_job(_text(spec, status))
+    assert problem in body[gate.STATUS_PROBLEM]
+    assert "status" not in body and gate.PROBLEM not in body
+    assert body["spec"] == {"x": json.loads(spec)}
+    for read in (load.read_job, load.read_status):
+        with pytest.raises(load.StatusError, match="status"):
+            read(body)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        _status(gate.MAX_DEPTH),
+        {"conditions": [{"message": "a\x08\x00b", "type": "Running"}]},
+        {"replicaAttempts": {f"worker-{number}": 99 for number in range(5_000)}},
+        {"replicas": {"A": {}, "status": {}}},
+    ],
+)
+@pytest.mark.parametrize("spec", ["1", f'"{"a" * (gate.MAX_SPEC_BYTES - 8)}"'], ids=["", "large"])
+def test_a_status_within_the_limits_is_let_through(spec: str, status: dict[str, Any]) -> None:
+    assert gate.read_job(_text(spec, status))["status"] == status
+
+
+def test_what_a_pod_has_reported_beyond_a_limit_is_left_out_alone() -> None:
+    reported = {"metrics": {"loss": "9" * gate.MAX_STATUS_BYTES}}
+    body = gate.read_job(_text("1", {**STATUS, "progress": reported, "placement": {}}))
+    assert body["status"] == STATUS
+    assert gate.STATUS_PROBLEM not in body
+
+
 @hypothesis.given(spec=st.dictionaries(st.text(), JSON), status=st.dictionaries(st.text(), JSON))
 def test_the_outline_of_any_job_has_its_parts(spec: dict[str, Any], status: dict[str, Any]) -> None:
     job = {**dict.fromkeys(("apiVersion", "kind"), "x"), "metadata": METADATA, "spec": spec}
-    outline = raw_json.read_outline(orjson.dumps({**job, "status": status}), gate.MAX_STATUS_BYTES)
+    outline = raw_json.read_outline(orjson.dumps({**job, "status": status}))
     metadata = orjson.loads(outline.metadata)
     assert metadata == {key: METADATA[key] for key in METADATA if key != "managedFields"}
     assert (orjson.loads(outline.spec), orjson.loads(outline.status)) == (spec, status)

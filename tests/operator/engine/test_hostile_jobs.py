@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from testing import waiting
 from testing.operator import harness, objects, operator_process, places
 from tfparallel_operator.api import gate, names
 from tfparallel_operator.api_server import resources
@@ -96,6 +97,44 @@ async def test_jobs_beyond_the_limits_end_no_operator_and_hold_up_no_other_job(
             await other.create_job(objects.job("next", workers=0))
             await other.until_pods(*PODS, "next-chief-0")
             assert "Traceback" not in operator.log
+
+
+async def _events(place: harness.Place, reason: str) -> list[dict[str, Any]]:
+    events = (await place.api.list(resources.EVENTS, place.namespace)).items
+    return [event for event in events if event["reason"] == reason]
+
+
+async def test_statuses_beyond_the_limits_keep_to_their_job_and_their_pod(
+    place: harness.Place,
+) -> None:
+    """Whoever may write statuses may store some hundred kilobytes."""
+    text = "x" * 30_000
+    time = "2026-11-27T10:00:00Z"
+    large = [
+        {"type": f"{text[:200]}{number}", "status": "True", "reason": "x", "message": text}
+        | {"lastTransitionTime": time}
+        for number in range(10)
+    ]
+    path = resources.JOBS.path(place.namespace, "digits", "status")
+    async with place.operator():
+        for name in ("digits", "other"):
+            await place.create_job(objects.job(name, workers=0))
+        await place.until_pods("digits-chief-0", "other-chief-0")
+        await place.write_status("other-chief-0", {"phase": "Pending", "message": text * 10})
+        await place.until_reason("Chief", "the pod's status: it has 300", "other")
+        before = (await place.status())["conditions"]
+        await place.api.patch(path, {"status": {"conditions": [*before, *large]}})
+        [event] = await waiting.until_async(
+            lambda: _events(place, names.Reason.STATUS_UNREADABLE), "the job says so", when=bool
+        )
+        assert "leaves the job alone, because it cannot read its status: it has 3" in event["note"]
+        await place.write_status("other-chief-0", {"message": None})
+        await place.run_all()
+        await place.end("other-chief-0", 0)
+        await place.until_state("Succeeded", "other")
+        assert set(await place.pods()) >= {"digits-chief-0"}
+        await place.api.patch(path, {"status": {"conditions": before}})
+        await place.until_state("Running")
 
 
 @pytest.mark.parametrize("name", ["deep-1100", "large"])

@@ -4,6 +4,8 @@ A job has ports while it has pods, or is about to create some: see `core.life.ho
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from tfparallel_operator.api import names
 from tfparallel_operator.core import installation
@@ -84,13 +86,20 @@ class HostPorts:
         for body in self._jobs.bodies():
             metadata, status = body["metadata"], body.get("status") or {}
             uid, namespace = metadata["uid"], metadata["namespace"]
-            ports = status.get("hostPorts")
             if status.get("state") in _ENDED:
                 continue
+            ports = _read_ports(status)
             promised = self._promised.get(uid)
-            if ports is not None and (promised is None or len(promised) < ports["count"]):
-                block = range(ports["first"], ports["first"] + ports["count"])
-                blocks[uid] = _Block(namespace, block)
+            if ports and (promised is None or len(promised) < len(ports)):
+                blocks[uid] = _Block(namespace, ports)
             elif promised is not None:
                 blocks[uid] = _Block(namespace, promised)
         return blocks
+
+
+def _read_ports(status: Mapping[str, Any]) -> range:
+    """Return the ports in a status; none if they are no ports of nodes that are given out."""
+    ports = status.get("hostPorts") or {}
+    first, count = ports.get("first", 0), ports.get("count", 0)
+    is_ours = host_network.FIRST_PORT <= first <= first + count <= host_network.END_PORT
+    return range(first, first + count) if is_ours else range(0)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Generic, TypeVar
 
-from tfparallel_operator.api import names
+from tfparallel_operator.api import gate, names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.engine.observe import records
 
@@ -208,12 +208,12 @@ class Informer(Generic[T]):
         key, version = _key(item), _version(item)
         try:
             return key, version, records.owner(item), self._slim(item)
+        except gate.BeyondLimitsError as error:
+            _LOG.warning("%s %s/%s is not read: %s", self.resource.plural, *key, error)
         except Exception:  # One object that cannot be read must not hide all others.
             _LOG.exception("%s %s/%s cannot be read", self.resource.plural, *key)
-            record = self._records.get(key)
-            return (
-                (key, version, record.owner, record.value) if record else (key, version, None, None)
-            )
+        record = self._records.get(key)
+        return (key, version, record.owner, record.value) if record else (key, version, None, None)
 
     def take(self, entries: Iterable[Entry[T]], version: int) -> bool:
         """Write the records of objects that a list of this version holds, unless newer are there.

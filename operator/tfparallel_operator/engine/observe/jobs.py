@@ -1,6 +1,7 @@
 """The newest known version of every job: told by the watch, a list or our own writes.
 
-Each has passed the gate. A large spec is kept compressed, and unpacked for a look at the job.
+Each has passed the gate. A large spec or status is kept compressed, and unpacked for a look at the
+job.
 """
 
 import logging
@@ -21,8 +22,14 @@ Body = Mapping[str, Any]
 LARGE_SPEC_BYTES = 4_096
 """A spec whose JSON is longer is kept compressed: Python's objects may take 30 times as much."""
 
-_PACKED = "packed"
-"""The field of a job that holds its compressed spec."""
+LARGE_STATUS_BYTES = 16_384
+"""The same of a status, which is asked for more often."""
+
+_PACKED = {"spec": "packedSpec", "status": "packedStatus"}
+"""The fields of a job that hold its large parts, compressed."""
+
+_KEPT_STATUS = ("state", "attempt", "hostPorts")
+"""What is asked of the statuses of all jobs."""
 
 _KEPT_METADATA = frozenset(
     {
@@ -63,7 +70,7 @@ class Jobs:
         return tuple(self._bodies)
 
     def bodies(self) -> Iterator[Body]:
-        """Return every job as it was last seen, without large specs."""
+        """Return every job as it was last seen, without large specs and parts of large statuses."""
         return iter(self._bodies.values())
 
     def states(self) -> Iterator[str]:
@@ -72,8 +79,9 @@ class Jobs:
             yield str((body.get("status") or {}).get("state") or names.State.PENDING.value)
 
     def count_beyond_limits(self) -> int:
-        """Return how many jobs have a spec that has not passed the gate."""
-        return sum(gate.PROBLEM in body for body in self._bodies.values())
+        """Return how many jobs have a spec or a status that has not passed the gate."""
+        problems = {gate.PROBLEM, gate.STATUS_PROBLEM}
+        return sum(not problems.isdisjoint(body) for body in self._bodies.values())
 
     def silence(self) -> float:
         """Return the seconds since the last event of the watch, or list."""
@@ -147,7 +155,8 @@ class Jobs:
             self._bodies[key] = _packed(body, known)
             try:
                 if self._changed is not None:
-                    self._changed(known, self._bodies[key])
+                    before = None if known is None else _unpacked(known, ("status",))
+                    self._changed(before, _unpacked(self._bodies[key], ("status",)))
             except Exception:  # What is counted of one job must not keep the next from being seen.
                 _LOG.exception("a change of job %s/%s is not counted", key.namespace, key.name)
 
@@ -177,17 +186,22 @@ def _packed(body: Body, known: Body | None) -> Body:
     if labels := {name: labels[name] for name in _KEPT_LABELS if name in labels}:
         metadata["labels"] = labels
     kept = {**body, "metadata": metadata}
-    if gate.PROBLEM in body and "status" not in body and known is not None:
-        kept["status"] = known.get("status")  # It may have become too large to be read.
-    spec = orjson.dumps(body["spec"]) if "spec" in body else b""
-    if len(spec) > LARGE_SPEC_BYTES:
-        del kept["spec"]
-        kept[_PACKED] = zlib.compress(spec, 1)
+    if gate.STATUS_PROBLEM in body and known is not None:  # Its ports of nodes stay its own.
+        kept["status"] = _unpacked(known, ("status",)).get("status")
+    for part, longest in (("spec", LARGE_SPEC_BYTES), ("status", LARGE_STATUS_BYTES)):
+        text = orjson.dumps(kept[part]) if kept.get(part) else b""
+        if len(text) > longest:
+            kept[_PACKED[part]] = zlib.compress(text, 1)
+            value = kept.pop(part)
+            if part == "status":
+                kept[part] = {name: value[name] for name in _KEPT_STATUS if name in value}
     return kept
 
 
-def _unpacked(body: Body) -> Body:
-    if _PACKED not in body:
+def _unpacked(body: Body, parts: Iterable[str] = tuple(_PACKED)) -> Body:
+    """Return a job with those of these parts that are kept compressed."""
+    packed = {part: _PACKED[part] for part in parts if _PACKED[part] in body}
+    if not packed:
         return body
-    rest = {name: value for name, value in body.items() if name != _PACKED}
-    return {**rest, "spec": orjson.loads(zlib.decompress(body[_PACKED]))}
+    rest = {name: value for name, value in body.items() if name not in packed.values()}
+    return rest | {part: orjson.loads(zlib.decompress(body[packed[part]])) for part in packed}

@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfparallel_operator.api import names, types
+from tfparallel_operator.api import gate, names, types
 from tfparallel_operator.core import ends, observation, remedies, replicas, waits
 
 Raw = Mapping[str, Any]
@@ -18,6 +18,12 @@ _DISRUPTION = "DisruptionTarget"
 
 _LONGEST_ANNOTATION = 512
 """Letters of an annotation that are kept: more than the operator writes."""
+
+_LONGEST_NAME = 253
+"""Letters of a job's name or uid in an owner reference, where the API server stores any."""
+
+_MOST_FINALIZERS = 16
+"""Of an object, that are kept."""
 
 _OF_KUBERNETES = frozenset({"foregroundDeletion", "orphan", "kubernetes.io/pvc-protection"})
 
@@ -44,7 +50,8 @@ def owner(item: Raw) -> Owner | None:
         if reference.get("controller") and reference.get("kind") == names.KIND:
             if reference.get("apiVersion", "").partition("/")[0] != names.GROUP:
                 continue
-            return Owner(metadata.get("namespace", ""), reference["name"], reference["uid"])
+            if max(len(reference["name"]), len(reference["uid"])) <= _LONGEST_NAME:
+                return Owner(metadata.get("namespace", ""), reference["name"], reference["uid"])
     return None
 
 
@@ -64,7 +71,7 @@ def deleting(item: Raw) -> bool:
 def finalizers(item: Raw) -> tuple[str, ...]:
     """Return the finalizers of an object but Kubernetes' own, which it removes by itself."""
     every = item["metadata"].get("finalizers") or ()
-    return tuple(each for each in every if each not in _OF_KUBERNETES)
+    return tuple(each for each in every if each not in _OF_KUBERNETES)[:_MOST_FINALIZERS]
 
 
 def delete_by(item: Raw) -> datetime.datetime | None:
@@ -80,7 +87,7 @@ def ready(node: Raw) -> bool:
 
 def pod(item: Raw) -> observation.Pod | None:
     """Return what decisions need of a pod; None for a pod that lacks the operator's labels."""
-    metadata, status = item["metadata"], item.get("status") or {}
+    metadata = item["metadata"]
     labels = metadata.get("labels") or {}
     role = _ROLES.get(labels.get(names.LABEL_ROLE, ""))
     numbers = [
@@ -90,9 +97,10 @@ def pod(item: Raw) -> observation.Pod | None:
     if role is None or not all(number.isdecimal() for number in numbers):
         return None
     index, attempt, replica_attempt = map(int, numbers)
+    status, problem = _status(item)
     container = _container(status)
     state: Raw = container.get("state") or {}
-    ended = _exit(item, container)
+    ended = _exit(item, status, container)
     target = _disruption(status)
     said: Raw = status if status.get("reason") else target
     return observation.Pod(
@@ -107,13 +115,20 @@ def pod(item: Raw) -> observation.Pod | None:
         delete_by=delete_by(item),
         node=(item.get("spec") or {}).get("nodeName", ""),
         disrupted=bool(target),
-        reason=said.get("reason", ""),
-        message=said.get("message", ""),
+        reason=gate.cut(said.get("reason", "")),
+        message=gate.cut(said.get("message", "")),
         exit=ended,
         lingers=ended is not None and _runs(status),
         finalizers=finalizers(item) if deleting(item) else (),
-        waiting="" if ended else _waiting(status),
+        waiting="" if ended else problem or _waiting(status),
     )
+
+
+def _status(item: Raw) -> tuple[Raw, str]:
+    """Return the status of a pod; beyond the gate's limits its phase alone, and what is wrong."""
+    status: Raw = item.get("status") or {}
+    problem = gate.find_excess(status)
+    return ({"phase": status.get("phase")}, f"the pod's {problem}") if problem else (status, "")
 
 
 def group(api_version: str, item: Raw) -> observation.Group | None:
@@ -122,6 +137,9 @@ def group(api_version: str, item: Raw) -> observation.Group | None:
     Args:
         api_version: whose it is; items of a list do not say.
         item: the PodGroup.
+
+    Raises:
+        gate.BeyondLimitsError: its spec is beyond the gate's limits for a status.
     """
     if deleting(item):
         return None
@@ -130,8 +148,16 @@ def group(api_version: str, item: Raw) -> observation.Group | None:
         api_version=api_version,
         name=metadata["name"],
         uid=metadata["uid"],
-        spec=item.get("spec") or {},
+        spec=_checked(item.get("spec")),
     )
+
+
+def _checked(part: Any) -> Raw:
+    """Return a part of an object within the limits of a status."""
+    if problem := gate.find_excess(part):
+        raise gate.BeyondLimitsError(problem)
+    checked: Raw = part or {}
+    return checked
 
 
 def installation(item: Raw) -> str:
@@ -173,22 +199,21 @@ def _runs(status: Raw) -> bool:
     )
 
 
-def _exit(item: Raw, container: Raw) -> observation.Exit | None:
-    status = item.get("status") or {}
+def _exit(item: Raw, status: Raw, container: Raw) -> observation.Exit | None:
     ended = _first_end(container)
     if ended is not None:
         return observation.Exit(
             code=int(ended["exitCode"]),
-            reason=ended.get("reason", ""),
-            message=ended.get("message", ""),
+            reason=gate.cut(ended.get("reason", "")),
+            message=gate.cut(ended.get("message", "")),
             finished_at=observation.parse_time(ended.get("finishedAt")),
             restarted="terminated" not in (container.get("state") or {}),
         )
     if status.get("phase") == observation.Phase.FAILED:
         # Evicted before it ran, or its node is gone: no container can tell how it ended.
-        reason, message = status.get("reason", ""), status.get("message", "")
+        reason, message = (gate.cut(status.get(field, "")) for field in ("reason", "message"))
         taken = observation.Exit(code=-1, reason=reason, message=message, finished_at=None)
-        return taken if reason else _exit_before_training(item) or taken
+        return taken if reason else _exit_before_training(item, status) or taken
     return None
 
 
@@ -209,7 +234,7 @@ _IN_PLACE = {"exitCode": -1, "reason": ends.RESTARTING_ALL}
 """How a container ended whose end is gone from its pod's status."""
 
 
-def _exit_before_training(item: Raw) -> observation.Exit | None:
+def _exit_before_training(item: Raw, status: Raw) -> observation.Exit | None:
     """Return how an init container has ended a pod; None when none has.
 
     The codes of the operator's own container have a meaning; of any other the name says most. A
@@ -220,7 +245,7 @@ def _exit_before_training(item: Raw) -> observation.Exit | None:
         for container in (item.get("spec") or {}).get("initContainers") or ()
         if container.get("restartPolicy") == "Always"
     }
-    statuses = (item.get("status") or {}).get("initContainerStatuses") or ()
+    statuses = status.get("initContainerStatuses") or ()
     for container in (one for one in statuses if one.get("name") not in sidecars):
         ended = (container.get("state") or {}).get("terminated") or {}
         code = int(ended.get("exitCode", 0))
@@ -231,8 +256,10 @@ def _exit_before_training(item: Raw) -> observation.Exit | None:
         message = ended.get("message", "")
         return observation.Exit(
             code=code if of_source else -1,
-            reason=ended.get("reason", ""),
-            message=message if of_source else f"init container {name}, code {code} {message}",
+            reason=gate.cut(ended.get("reason", "")),
+            message=gate.cut(
+                message if of_source else f"init container {name}, code {code} {message}"
+            ),
             finished_at=observation.parse_time(ended.get("finishedAt")),
             of_source=of_source,
         )
@@ -261,8 +288,12 @@ def _disruption(status: Raw) -> Raw:
 
 
 def workload(item: Raw) -> observation.Workload:
-    """Return what decisions need of a Workload of Kueue."""
-    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    """Return what decisions need of a Workload of Kueue.
+
+    Raises:
+        gate.BeyondLimitsError: its status is beyond the gate's limits.
+    """
+    metadata, spec, status = item["metadata"], item.get("spec") or {}, _checked(item.get("status"))
     admission = status.get("admission") or {}
     checks = status.get("admissionChecks") or ()
     return observation.Workload(
@@ -322,4 +353,4 @@ def _waiting(status: Raw) -> str:
 
 
 def _words(state: Raw) -> str:
-    return ": ".join(part for part in (state.get("reason"), state.get("message")) if part)
+    return gate.cut(": ".join(filter(None, (state.get("reason"), state.get("message")))))

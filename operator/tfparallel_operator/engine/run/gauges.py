@@ -40,7 +40,7 @@ class Gauges(registry.Collector):
             yield gauge
             yield core.GaugeMetricFamily(
                 "tfparallel_jobs_beyond_limits",
-                "Jobs whose spec is larger, deeper or stranger than the operator reads.",
+                "Jobs whose spec or status is larger, deeper or stranger than the operator reads.",
                 self._jobs.count_beyond_limits(),
             )
         yield core.GaugeMetricFamily(

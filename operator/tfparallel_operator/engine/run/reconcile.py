@@ -111,6 +111,11 @@ class Reconciler:
         except (errors.Refused, errors.WebhookFailed) as error:
             await self._report(self._jobs.get(key) or body, error)
             raise
+        except load.StatusError as error:
+            message = f"the operator leaves the job alone, because it cannot read its {error}"
+            event = decision.warning(names.Reason.STATUS_UNREADABLE, message)
+            await self._events.record({"metadata": body["metadata"]}, event)
+            raise
 
     async def _force_left_over(self, key: queue.Key, body: jobs.Body | None, uid: str) -> None:
         """Delete by force the pods that deleted jobs of a name have left on dead nodes.

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
-from tfparallel_operator.api import names
+from tfparallel_operator.api import gate, names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision, observation
 from tfparallel_operator.core.life import obstacles
@@ -42,9 +42,6 @@ _KNOWN_BY_METADATA = frozenset(
     }
 )
 """Of these, what the API server adds next to their metadata is of no use at their creation."""
-
-NOT_OURS = ("progress", "placement", "verification")
-"""The fields of a status that another field manager owns."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,9 +123,9 @@ class Applier:
             raise errors.Conflict("the job has changed since it was read")
 
     async def _write_status(self, body: jobs.Body, decided: decision.Decision) -> jobs.Body | None:
-        old = {k: v for k, v in (body.get("status") or {}).items() if k not in NOT_OURS}
+        old = {k: v for k, v in (body.get("status") or {}).items() if k not in gate.REPORTED}
         new = decided.status.model_dump(mode="json", by_alias=True, exclude_none=True)
-        new = {key: value for key, value in new.items() if key not in NOT_OURS}
+        new = {key: value for key, value in new.items() if key not in gate.REPORTED}
         change = merge.difference(old, new)
         if not change:
             return None

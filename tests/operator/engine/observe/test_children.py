@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from testing import waiting
 from testing.operator import memory_api, objects
+from tfparallel_operator.api import gate
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import observation
 from tfparallel_operator.engine.observe import children, records
@@ -72,6 +74,29 @@ async def test_whatever_else_has_the_jobs_uid_is_not_its_child(
     await api.create(resource, namespace, _manifest(f"{name}{suffix}", **owner))
     async with _followed(api) as followed:
         assert followed.of(JOB) == observation.Children()
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "part"),
+    [
+        (resources.POD_GROUPS[0], "digits", "spec"),
+        (resources.WORKLOADS, "tfparalleljob-digits", "status"),
+    ],
+)
+async def test_what_decides_for_a_job_stays_as_it_was_once_it_is_beyond_the_limits(
+    resource: resources.Resource, name: str, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = memory_api.MemoryApi()
+    await api.create(resource, "default", _manifest(name))
+    async with _followed(api) as followed:
+        before = followed.of(JOB)
+        [item] = api.items(resource)
+        item[part] = {"conditions": [{"message": "x" * gate.MAX_STATUS_BYTES}]}
+        api.touch(resource.path("default", name))
+        await waiting.idle()
+        assert followed.of(JOB) == before
+    assert f"{resource.plural} default/{name} is not read: status: it has 131" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_pod_that_is_labelled_as_another_replica_is_not_read() -> None:

@@ -56,6 +56,17 @@ def test_a_job_for_which_there_is_no_room_gets_none() -> None:
     assert ports.find(_owner("c"), 1) == host_network.END_PORT - 1
 
 
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [(0, 2**62), (10_000, 2**63 - 1), (10_000, 20_001), (9_999, 2), (10_000, -1)],
+)
+def test_ports_that_no_operator_gave_out_are_nobodys(first: int, count: int) -> None:
+    """They would keep other jobs from ports, or end each look at one."""
+    strange = _body("a", hostPorts={"first": first, "count": count})
+    ports = host_ports.HostPorts(_known(strange, _body("b")))
+    assert ports.find(_owner("b"), 2) == 10_000
+
+
 def test_the_jobs_of_a_namespace_have_a_bound_together() -> None:
     first = _body("a", hostPorts={"first": 10_000, "count": 5})
     other = {**_body("x"), "metadata": {**_body("x")["metadata"], "namespace": "other"}}

@@ -3,7 +3,7 @@
 import pytest
 
 from testing.operator import objects
-from tfparallel_operator.api import gate, names
+from tfparallel_operator.api import gate, load, names
 from tfparallel_operator.engine.observe import jobs
 from tfparallel_operator.engine.workqueue import queue
 
@@ -52,16 +52,37 @@ def test_of_labels_those_are_kept_that_decide() -> None:
     assert kept["metadata"] == short
 
 
-def test_a_job_that_becomes_too_large_keeps_the_status_that_is_known() -> None:
+def test_a_job_whose_status_is_beyond_the_limits_keeps_its_ports() -> None:
     known = jobs.Jobs(queue.Queue())
-    known.watched("ADDED", _body(1, status={"state": "Running"}))
-    body = _body(2, **{gate.PROBLEM: "spec: it is too large"})
-    del body["spec"]
-    known.watched("MODIFIED", body)
-    newest = known.get(KEY)
-    assert newest is not None
-    assert newest["status"] == {"state": "Running"}
-    assert list(known.states()) == ["Running"]
+    status = {"state": "Running", "hostPorts": {"first": 10_000, "count": 2}}
+    known.watched("ADDED", _body(1, status=status))
+    known.watched("MODIFIED", _body(2, **{gate.STATUS_PROBLEM: "status: it is too large"}))
+    [newest] = known.bodies()
+    assert newest["status"] == status
+    assert known.count_beyond_limits() == 1
+    with pytest.raises(load.StatusError, match="too large"):
+        load.read_status(newest)
+
+
+def test_a_large_status_is_kept_compressed_and_its_changes_are_counted() -> None:
+    changes: list[tuple[object, ...]] = []
+
+    def count(before: jobs.Body | None, after: jobs.Body) -> None:
+        changes.append((before and before["status"], after["status"]))
+
+    known = jobs.Jobs(queue.Queue(), count)
+    attempts = {f"worker-{number}": 1 for number in range(3_000)}
+    small = {"state": "Running", "attempt": 1, "hostPorts": {"first": 10_000, "count": 2}}
+    large = {**small, "replicaAttempts": attempts, "conditions": [{"type": "Running"}]}
+    known.watched("ADDED", _body(1, status=large))
+    known.watched("MODIFIED", _body(2, status={**large, "attempt": 2}))
+    assert changes == [(None, large), (large, {**large, "attempt": 2})]
+    [kept] = known.bodies()
+    assert kept["status"] == {**small, "attempt": 2}
+    body = known.get(KEY)
+    assert body is not None
+    assert body["status"] == {**large, "attempt": 2}
+    assert body.keys() == _body(1, status={}).keys()
 
 
 def test_a_job_whose_change_cannot_be_counted_is_seen_and_so_is_the_next(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from testing.operator import objects
-from tfparallel_operator.api import names, types
+from tfparallel_operator.api import gate, names, types
 from tfparallel_operator.core import observation, replicas
 from tfparallel_operator.engine.observe import records
 
@@ -221,6 +221,51 @@ def test_a_sidecar_that_ends_with_its_pod_is_not_why_the_pod_ended() -> None:
 def test_a_pod_that_was_evicted_while_its_source_was_fetched_was_evicted() -> None:
     ended = _ended_by(names.SOURCE_CONTAINER, 137, reason="Evicted", message="low on memory")
     assert (ended.code, ended.reason, ended.of_source) == (-1, "Evicted", False)
+
+
+def test_of_a_status_beyond_the_limits_the_phase_counts_alone() -> None:
+    """Whoever may write statuses may store some of a megabyte."""
+    ended = objects.container(terminated={"exitCode": 1, "message": "x" * gate.MAX_STATUS_BYTES})
+    for phase in (PHASE.RUNNING, PHASE.SUCCEEDED, PHASE.FAILED, PHASE.PENDING):
+        assert _seen(phase=phase.value, **ended).phase is phase
+    waiting = _seen(phase="Pending", **ended).waiting
+    assert waiting.startswith("the pod's status: it has 131")
+    many = [{"type": str(number), "status": "True"} for number in range(gate.MAX_VALUES)]
+    assert "more than 20000 fields" in _seen(phase="Pending", conditions=many).waiting
+
+
+def test_of_long_texts_in_a_status_a_part_is_kept() -> None:
+    """A namespace may have thousands of pods with them."""
+    text = "x" * 30_000
+    ended = {"exitCode": 1, "reason": text, "message": text}
+    said = {"reason": text, "message": text}
+    init = {"name": "fetch", "state": {"terminated": ended}}
+    pods = [
+        _seen(phase="Failed", **objects.container(terminated=ended), **said),
+        _seen(phase="Failed", **said),
+        _seen(phase="Failed", initContainerStatuses=[init]),
+        _seen(phase="Pending", **objects.container(waiting=said)),
+        _seen(phase="Running", conditions=[{"type": "DisruptionTarget", "status": "True", **said}]),
+    ]
+    for pod in pods:
+        texts = [pod.reason, pod.message, pod.waiting]
+        texts += [pod.exit.reason, pod.exit.message] if pod.exit else []
+        assert max(map(len, texts)) == gate.MAX_TEXT_LETTERS
+
+
+def test_a_program_that_ends_with_control_characters_has_ended() -> None:
+    ended = {"exitCode": 3, "reason": "Error", "message": "1/2\x08\x08\x1b[0m"}
+    pod = _seen(phase="Failed", **objects.container(terminated=ended))
+    assert pod.exit == observation.Exit(3, "Error", ended["message"], None)
+
+
+def test_long_references_and_many_finalizers_are_not_kept() -> None:
+    raw = objects.pod()
+    for field in ("uid", "name"):
+        raw["metadata"]["ownerReferences"] = [objects.owner() | {field: "x" * 254}]
+        assert records.owner(raw) is None
+    raw["metadata"]["finalizers"] = [f"example.com/{number}" for number in range(10_000)]
+    assert len(records.finalizers(raw)) == 16
 
 
 def test_only_the_controlling_job_is_the_owner() -> None:
