@@ -40,6 +40,7 @@ _RESULTS = {
     "checkpoints/step-11-a/part-00000.bin": b"11",
     "checkpoints/step-12-a/damaged-index.json": b"12",
     "checkpoints/owner.json": b"owner",
+    "checkpoints/heartbeat.json": b"heartbeat",
 }
 
 
@@ -75,6 +76,7 @@ def _listed(*paths: str) -> list[files.File]:
             files.Part.ALL,
             {*_RESULTS}
             - {"checkpoints/step-9-a/index.json", "checkpoints/owner.json"}
+            - {"checkpoints/heartbeat.json"}
             - {"checkpoints/step-11-a/part-00000.bin", "checkpoints/step-12-a/damaged-index.json"}
             - {"logs/steps.jsonl"},
         ),

@@ -12,7 +12,7 @@ import pytest
 from testing import buckets
 from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
-from tfparallel_trainer.checkpoint import entries
+from tfparallel_trainer.checkpoint import entries, owner
 from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.runtime import preflight, settings
@@ -42,6 +42,7 @@ def test_killed_it_resumes_and_ends_with_the_bits_of_an_unbroken_run(
         group.processes[0].send_signal(signal.SIGKILL)
         group.wait()
     last = steps(s3)[-1]
+    assert not heartbeat(s3).ended
     shutil.rmtree(runs.folder / "killed" / "output")  # a new pod begins with an empty folder
     run = runs.finish(**job, folder="killed", steps=last + 9, attempt=2, checkpoint=checkpoint)
     assert f"resuming after step {last} from {s3.uri}/test/checkpoints" in run.chief.output
@@ -65,6 +66,11 @@ def check_results(s3: buckets.Bucket, last: int) -> None:
     assert logged[0] < last - 9 < logged[-1] == last
     assert len(list((s3.results / outputs.TENSORBOARD / "train").iterdir())) == 2
     assert not list(s3.results.rglob(".*"))
+    assert heartbeat(s3).ended
+
+
+def heartbeat(s3: buckets.Bucket) -> owner.Heartbeat:
+    return owner.Heartbeat.model_validate_json(s3.checkpoints.read(owner.HEARTBEAT))
 
 
 def test_the_trained_model_is_fetched_and_starts_another_run(
@@ -101,6 +107,7 @@ def test_each_process_writes_its_part_of_a_divided_model(
     checkpoint = entries.checkpoints(s3.checkpoints)[-1]
     assert len(list((s3.results / "checkpoints" / checkpoint.name).glob("*.bin"))) == 2
     assert keras.models.load_model(s3.results / outputs.MODEL).count_params() > 0
+    assert heartbeat(s3).ended
     resumed = runs.finish(**job, folder="one", strategy="Mirrored", steps=5, attempt=2)
     assert "resuming after step 4 " in resumed.chief.output
     with reference.floatx():

@@ -38,7 +38,8 @@ class Store:
 
         Raises:
             PreemptedError: a newer attempt has already taken it.
-            BadConfigurationError: the folder cannot be written to, or is not one for all.
+            BadConfigurationError: the folder cannot be written to, is not one for all, or belongs
+                to another live job.
             PeerLostError: the chief could not take it.
         """
         self._folder = folder
@@ -56,6 +57,12 @@ class Store:
     def attempt(self) -> int:
         """Number of the attempt, from 1."""
         return self._owner.attempt
+
+    def living(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other jobs from taking the folder while the body runs."""
+        if not self._peers.is_chief:
+            return contextlib.nullcontext()
+        return owner.living(self._folder, self._owner)
 
     def check_owner(self) -> None:
         """Raise PreemptedError if another process has taken the folder, on the chief."""
@@ -208,7 +215,7 @@ class Store:
 
     def _take(self, job: str, attempt: int | None, namespace: str) -> owner.Owner:
         try:
-            return owner.take(self._folder, job, attempt, namespace)
+            return owner.take(self._folder, job, attempt, namespace, self._say)
         except OSError as error:
             if faults.of_storage(error):
                 raise errors.StorageError(

@@ -14,6 +14,9 @@ CHECKPOINTS = "checkpoints"
 OWNER = "owner.json"
 """The file of that folder that says which job and process writes to it."""
 
+HEARTBEAT = "heartbeat.json"
+"""The file of that folder that the process rewrites while it lives."""
+
 MODEL = "model.keras"
 """The trained model; plain Keras loads it."""
 

@@ -34,7 +34,13 @@ def train_to_end(course: engine.Course, observe: Observe) -> None:
     """
     context = course.context
     chief = context.settings.cluster.is_chief
-    with course.connected(), _leaving(course), _reporter(context) as reporter, course.watched():
+    with (
+        context.until_end,
+        course.connected(),
+        _leaving(course),
+        _reporter(context) as reporter,
+        course.watched(),
+    ):
         prepared = course.prepared()
         reporter.placement = prepared.placement
         reporter.wait = prepared.ready.training.wait

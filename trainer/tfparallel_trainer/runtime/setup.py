@@ -45,6 +45,8 @@ class RunContext:
     """Whether the chief writes records into the output directory."""
     facts: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """What else must be the same in all processes."""
+    until_end: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+    """What lasts until the run ends; `train_to_end` closes it."""
 
     def count_devices(self) -> int:
         """How many devices this process has; they are configured unless it has joined its peers."""
@@ -136,7 +138,8 @@ def prepare(
 
     Raises:
         UserCodeError: the module's functions raise, or give what cannot be trained.
-        BadConfigurationError: the checkpoints or the initial weights are those of another model.
+        BadConfigurationError: the checkpoints or the initial weights are those of another model,
+            or another live job writes there.
         PreemptedError: a newer attempt has started.
     """
     settings, module, watch = context.settings, context.module, context.watch
@@ -144,14 +147,16 @@ def prepare(
     watch.moved("the preparation began")
     checkpoint, saved = settings.job.trainer.checkpoint, None
     if checkpoint is not None and settings.cluster.is_chief:
-        saved = store.Store(
-            settings.checkpoints,
-            checkpoint.keep,
-            settings.job_uid,
-            settings.attempt,
-            say,
-            namespace=settings.namespace,
-        )
+        with watch.waiting("the wait for another job's end"):
+            saved = store.Store(
+                settings.checkpoints,
+                checkpoint.keep,
+                settings.job_uid,
+                settings.attempt,
+                say,
+                namespace=settings.namespace,
+            )
+        context.until_end.enter_context(saved.living())
     cut = division or over(mesh, settings, len(devices))
     training, evaluation = examples(settings, module, cut)
     first = settings.cluster.me * len(devices) if division is None else 0

@@ -51,10 +51,13 @@ class Course(engine.Course):
         places = dict(enumerate(self._devices, settings.cluster.me * len(self._devices)))
         self._ranks = ranks.build(module, bare, model_partition, places, examples)
         checks.check(bare)
-        model_state = persistence.Persistence(
-            settings, module, all_peers, self._ranks.local, context.out.say
-        )
+        with context.watch.waiting("the wait for another job's end"):
+            model_state = persistence.Persistence(
+                settings, module, all_peers, self._ranks.local, context.out.say
+            )
         saved = model_state.saved
+        if saved is not None:
+            context.until_end.enter_context(saved.living())
         context.watch.moved("reading the newest checkpoint began")
         ready = setup.Ready(
             replicas=[one.head for one in self._ranks.local],

@@ -1,0 +1,206 @@
+"""Two clusters with a job of one namespace and name: a live owner keeps its directory."""
+
+import contextlib
+import pathlib
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from testing import buckets, paths, waiting
+from testing.trainer import launch
+from testing.trainer import runs as trainings
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import owner
+from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.storage import directory
+from tfparallel_trainer.storage import folder as folders
+
+NEVER = 1e6
+"""Seconds that no test waits."""
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> directory.Directory:
+    monkeypatch.setattr(owner, "INTERVAL_SECONDS", 0.01)
+    set_limits(monkeypatch)
+    if request.param == "folder":
+        return folders.Folder(tmp_path / "checkpoints")
+    s3: buckets.Bucket = request.getfixturevalue("s3")
+    return s3.checkpoints
+
+
+def set_limits(
+    monkeypatch: pytest.MonkeyPatch, silence: float = NEVER, patience: float = NEVER
+) -> None:
+    monkeypatch.setattr(owner, "SILENCE_SECONDS", silence)
+    monkeypatch.setattr(owner, "PATIENCE_SECONDS", patience)
+    monkeypatch.setattr(owner, "_LOOKS", silence / 0.01)
+
+
+def heartbeat(place: directory.Directory) -> owner.Heartbeat:
+    return owner.Heartbeat.model_validate_json(place.read(owner.HEARTBEAT))
+
+
+def wait_for_heartbeat(place: directory.Directory, process: str) -> None:
+    waiting.until(
+        lambda: place.has(owner.HEARTBEAT) and heartbeat(place).process == process, "a heartbeat"
+    )
+
+
+def stand_still(place: directory.Directory, process: str) -> None:
+    """Leave what a process leaves that is killed."""
+    sign = owner.Heartbeat(process=process, number=7)
+    place.write(owner.HEARTBEAT, sign.model_dump_json().encode())
+
+
+def test_a_live_owner_of_another_job_is_refused_and_goes_on(
+    place: directory.Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = owner.take(place, "uid-1", 3, "team")
+    with owner.living(place, first):
+        wait_for_heartbeat(place, first.process)
+        set_limits(monkeypatch, patience=0.05)
+        with pytest.raises(
+            errors.BadConfigurationError,
+            match=r"belongs to attempt 3 of job uid-1, which is still running.* uri or claim of y",
+        ):
+            owner.take(place, "uid-2", 1, "team")
+        owner.check(place, first)
+
+
+def test_an_owner_whose_heartbeat_stands_still_is_replaced(
+    place: directory.Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = owner.take(place, "uid-1", 1)
+    stand_still(place, first.process)
+    set_limits(monkeypatch, silence=0.05)
+    said: list[str] = []
+    second = owner.take(place, "uid-2", 1, say=said.append)
+    assert owner.find(place) == second
+    assert len(said) == 1
+    assert "for the end of attempt 1 of job uid-1" in said[0]
+    with pytest.raises(errors.PreemptedError, match="attempt 1 of job uid-2 has taken"):
+        owner.check(place, first)
+
+
+@pytest.mark.parametrize("job", ["uid-1", "uid-2"])
+def test_who_has_ended_is_followed_at_once(place: directory.Directory, job: str) -> None:
+    first = owner.take(place, "uid-1", 1)
+    with owner.living(place, first):
+        pass
+    assert heartbeat(place).ended
+    assert owner.take(place, job, 2).attempt == 2
+
+
+def test_an_error_ends_a_run_as_well(place: directory.Directory) -> None:
+    first = owner.take(place, "uid-1", 1)
+    with contextlib.suppress(errors.UserCodeError), owner.living(place, first):
+        raise errors.UserCodeError("the model is wrong")
+    owner.take(place, "uid-2", 1)
+
+
+def test_a_job_takes_over_from_its_own_live_attempt_at_once(place: directory.Directory) -> None:
+    first = owner.take(place, "uid-1", 1)
+    with owner.living(place, first):
+        wait_for_heartbeat(place, first.process)
+        second = owner.take(place, "uid-1", 2)
+        with owner.living(place, second):
+            wait_for_heartbeat(place, second.process)
+    assert heartbeat(place).process == second.process
+
+
+def test_who_was_replaced_does_not_write_that_it_has_ended(place: directory.Directory) -> None:
+    first = owner.take(place, "uid-1", 1)
+    with owner.living(place, first):
+        wait_for_heartbeat(place, first.process)
+        second = owner.take(place, "uid-1", 2)
+    stand_still(place, second.process)
+    with owner.living(place, first):
+        pass
+    assert heartbeat(place) == owner.Heartbeat(process=second.process, number=7)
+
+
+def test_the_end_of_a_deleted_job_is_waited_for(place: directory.Directory) -> None:
+    first, said = owner.take(place, "uid-1", 1), threading.Event()
+    taken: list[owner.Owner] = []
+
+    def take() -> None:
+        taken.append(owner.take(place, "uid-2", 1, say=lambda _: said.set()))
+
+    with owner.living(place, first):
+        wait_for_heartbeat(place, first.process)
+        second = threading.Thread(target=take)
+        second.start()
+        assert said.wait(60)
+        owner.check(place, first)
+        assert not taken
+    second.join(60)
+    assert owner.find(place) == taken[0]
+
+
+def test_an_owner_of_a_version_without_heartbeats_is_replaced_at_once(
+    place: directory.Directory,
+) -> None:
+    owner.take(place, "uid-1", 1)
+    assert owner.take(place, "uid-2", 1).job == "uid-2"
+
+
+def test_the_heartbeat_of_another_process_is_none_of_the_owner(
+    place: directory.Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner was killed before its first one."""
+    first = owner.take(place, "uid-1", 1)
+    with owner.living(place, first):
+        pass
+    owner.take(place, "uid-2", 1)
+    said: list[str] = []
+    set_limits(monkeypatch, silence=0.05)
+    owner.take(place, "uid-3", 1, say=said.append)
+    assert "for the end of attempt 1 of job uid-2" in said[0]
+
+
+IMPATIENT = """
+from tfparallel_trainer.checkpoint import owner
+owner.INTERVAL_SECONDS = owner.PATIENCE_SECONDS = 0.1
+owner._LOOKS = 300
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "engine",
+    [{"strategy": "Mirrored"}, {"strategy": "ModelSplit", "mesh": {"tensor": 2}, "devices": 2}],
+    ids=["mesh", "split"],
+)
+def test_the_second_of_two_clusters_is_refused_until_the_first_is_asked_to_end(
+    runs: trainings.Runs, s3: buckets.Bucket, tmp_path: pathlib.Path, engine: dict[str, Any]
+) -> None:
+    model = (paths.TRAINER_MODELS / "mlp.py").read_text()
+    (tmp_path / "model.py").write_text(model + IMPATIENT)
+
+    def job(uid: str, steps: int) -> dict[str, Any]:
+        names = {environment.JOB_UID: uid, environment.JOB_NAMESPACE: "team"}
+        return {
+            **engine,
+            "module": "model.py",
+            "source": tmp_path,
+            "steps": steps,
+            "checkpoint": s3.checkpoint(everySteps=1000),
+            "variables": {**s3.variables, **names},
+        }
+
+    with runs.start(**job("uid-1", launch.ENDLESS), folder="first") as group:
+        group.wait_for_output(0, "] step ")
+        second = runs.end(**job("uid-2", 1), folder="second")
+        assert second.chief.code == exits.Exit.BAD_CONFIGURATION, second.chief
+        assert "attempt 1 of job uid-1, which is still running" in second.chief.errors
+        group.processes[0].send_signal(signal.SIGTERM)
+        (first,) = group.wait()
+    assert first.code == exits.Exit.PREEMPTED, first
+    third = runs.finish(**job("uid-3", 1), folder="third")
+    assert "waiting up to" not in third.chief.output
+    assert "resuming after step " in third.chief.output
