@@ -187,6 +187,19 @@ def cut(text: Any) -> str:
     return str(text)[:MAX_TEXT_LETTERS]
 
 
+def cut_texts(value: Any, depth: int = 1) -> Any:
+    """Return a part of a status with each of its texts cut, and without what nests too deep."""
+    if isinstance(value, str):
+        return cut(value)
+    if not isinstance(value, dict | list):
+        return value
+    if depth > MAX_DEPTH:
+        return None
+    if isinstance(value, dict):
+        return {name: cut_texts(part, depth + 1) for name, part in value.items()}
+    return [cut_texts(part, depth + 1) for part in value]
+
+
 def _describe(part: str, fault: _Fault) -> str:
     place, message = fault
     path = problems.path((part, *place))

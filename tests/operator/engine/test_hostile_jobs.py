@@ -120,15 +120,16 @@ async def test_statuses_beyond_the_limits_keep_to_their_job_and_their_pod(
         for name in ("digits", "other"):
             await place.create_job(objects.job(name, workers=0))
         await place.until_pods("digits-chief-0", "other-chief-0")
-        await place.write_status("other-chief-0", {"phase": "Pending", "message": text * 10})
-        await place.until_reason("Chief", "the pod's status: it has 300", "other")
+        many = [{"type": f"x{n}", "status": "True", "message": text[:5_000]} for n in range(40)]
+        await place.write_status("other-chief-0", {"phase": "Pending", "conditions": many})
+        await place.until_reason("Chief", "the pod's status: it has 16", "other")
         before = (await place.status())["conditions"]
         await place.api.patch(path, {"status": {"conditions": [*before, *large]}})
         [event] = await waiting.until_async(
             lambda: _events(place, names.Reason.STATUS_UNREADABLE), "the job says so", when=bool
         )
         assert "leaves the job alone, because it cannot read its status: it has 3" in event["note"]
-        await place.write_status("other-chief-0", {"message": None})
+        await place.write_status("other-chief-0", {"conditions": None})
         await place.run_all()
         await place.end("other-chief-0", 0)
         await place.until_state("Succeeded", "other")

@@ -125,10 +125,17 @@ def pod(item: Raw) -> observation.Pod | None:
 
 
 def _status(item: Raw) -> tuple[Raw, str]:
-    """Return the status of a pod; beyond the gate's limits its phase alone, and what is wrong."""
+    """Return the status of a pod, and what is wrong with it; empty: nothing is.
+
+    One beyond the gate's limits counts with its texts cut, and if that is not enough, with its
+    phase alone.
+    """
     status: Raw = item.get("status") or {}
-    problem = gate.find_excess(status)
-    return ({"phase": status.get("phase")}, f"the pod's {problem}") if problem else (status, "")
+    if not gate.find_excess(status):
+        return status, ""
+    shortened: Raw = gate.cut_texts(status)
+    problem = gate.find_excess(shortened)
+    return ({"phase": status.get("phase")}, f"the pod's {problem}") if problem else (shortened, "")
 
 
 def group(api_version: str, item: Raw) -> observation.Group | None:

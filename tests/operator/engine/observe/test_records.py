@@ -225,13 +225,20 @@ def test_a_pod_that_was_evicted_while_its_source_was_fetched_was_evicted() -> No
 
 def test_of_a_status_beyond_the_limits_the_phase_counts_alone() -> None:
     """Whoever may write statuses may store some of a megabyte."""
-    ended = objects.container(terminated={"exitCode": 1, "message": "x" * gate.MAX_STATUS_BYTES})
-    for phase in (PHASE.RUNNING, PHASE.SUCCEEDED, PHASE.FAILED, PHASE.PENDING):
-        assert _seen(phase=phase.value, **ended).phase is phase
-    waiting = _seen(phase="Pending", **ended).waiting
-    assert waiting.startswith("the pod's status: it has 131")
-    many = [{"type": str(number), "status": "True"} for number in range(gate.MAX_VALUES)]
-    assert "more than 20000 fields" in _seen(phase="Pending", conditions=many).waiting
+    ended = objects.container(terminated={"exitCode": 1})
+    large = [{"type": "x" * gate.MAX_TEXT_LETTERS}] * 40
+    many = [{"type": "x"}] * gate.MAX_VALUES
+    for conditions, problem in ((large, "it has 16"), (many, "has more than 20000 fields")):
+        for phase in (PHASE.RUNNING, PHASE.SUCCEEDED, PHASE.FAILED, PHASE.PENDING):
+            assert _seen(phase=phase.value, conditions=conditions, **ended).phase is phase
+        waiting = _seen(phase="Pending", conditions=conditions).waiting
+        assert waiting.startswith("the pod's status") and problem in waiting
+
+
+def test_a_long_message_hides_no_exit_code() -> None:
+    ended = {"exitCode": 3, "reason": "Error", "message": "x" * gate.MAX_STATUS_BYTES}
+    pod = _seen(phase="Failed", **objects.container(terminated=ended))
+    assert pod.exit == observation.Exit(3, "Error", "x" * gate.MAX_TEXT_LETTERS, None)
 
 
 def test_of_long_texts_in_a_status_a_part_is_kept() -> None:

@@ -292,6 +292,17 @@ async def _all_events() -> set[tuple[str, str]]:
     async with world.running(objects.job()):
         await world.engine.settle(seconds=2)
     seen += world.events()
+
+    world = small_world.World()
+    async with world.running(objects.job()):
+        await world.start_pods()
+        await world.end("digits-worker-0", 67)
+    seen += world.events()
+
+    world = small_world.World()
+    async with world.running(objects.job() | {"status": {"attempt": "first"}}):
+        pass
+    seen += world.events()
     return set(seen)
 
 
