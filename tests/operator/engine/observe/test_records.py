@@ -261,9 +261,10 @@ def test_of_long_texts_in_a_status_a_part_is_kept() -> None:
 
 
 def test_a_program_that_ends_with_control_characters_has_ended() -> None:
-    ended = {"exitCode": 3, "reason": "Error", "message": "1/2\x08\x08\x1b[0m"}
+    message = "1/2\x08\x08\x1b[0m"
+    ended = {"exitCode": 3, "reason": "Error", "message": message}
     pod = _seen(phase="Failed", **objects.container(terminated=ended))
-    assert pod.exit == observation.Exit(3, "Error", ended["message"], None)
+    assert pod.exit == observation.Exit(3, "Error", message, None)
 
 
 def test_long_references_and_many_finalizers_are_not_kept() -> None:
