@@ -12,6 +12,10 @@ Claim = waits.Claim
 Event = waits.Event
 
 
+UNREADABLE = "Unreadable"
+"""The state of a job whose status this version cannot read."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
     """A TFParallelJob at one moment."""
@@ -23,11 +27,13 @@ class Job:
     status: job_status.JobStatus
     manifest: Mapping[str, Any]
     """The whole object, as JSON."""
+    problem: str = ""
+    """Why its status cannot be read, and is empty here; empty: it can."""
 
     @property
     def state(self) -> str:
-        """One word: Pending, Running, Restarting, Suspended, Succeeded or Failed."""
-        return str(self.status.state or names.State.PENDING)
+        """One word: Pending, Running, Restarting, Suspended, Succeeded, Failed or Unreadable."""
+        return UNREADABLE if self.problem else str(self.status.state or names.State.PENDING)
 
     @property
     def is_finished(self) -> bool:

@@ -111,7 +111,7 @@ class ClusterBackend:
         with answers.explained(self.context):
             scope = None if everywhere else self.namespace
             listing = await self._api.list(resources.JOBS, scope, labels)
-        jobs = (objects.parse_job(body) for body in listing.items)
+        jobs = (objects.parse_listed_job(body) for body in listing.items)
         return sorted(jobs, key=lambda job: (job.namespace, job.name))
 
     async def get_job(self, name: str) -> models.Job:
@@ -143,13 +143,19 @@ class ClusterBackend:
         )
 
     async def watch_job(self, name: str) -> AsyncGenerator[models.Job, None]:
-        """Yield a job now and after each change, until it is deleted."""
+        """Yield a job now and after each change, until it is deleted.
+
+        Raises:
+            SpecError: its status is none that this version can read.
+        """
         job = await self.get_job(name)
         yield job
         fields = f"metadata.name={name}"
         async for kind, changed in self._changes({job.uid: job}, fields=fields):
             if kind == _DELETED:
                 return
+            if changed.problem:
+                raise load.SpecError(changed.problem)
             yield changed
 
     async def watch_jobs(
@@ -187,7 +193,7 @@ class ClusterBackend:
         while True:
             with answers.explained(self.context):
                 listing = await self._api.list(resources.JOBS, scope, labels, fields)
-            jobs = {job.uid: job for job in map(objects.parse_job, listing.items)}
+            jobs = {job.uid: job for job in map(objects.parse_listed_job, listing.items)}
             for uid in seen.keys() - jobs.keys():
                 yield _DELETED, seen.pop(uid)
             for job in jobs.values():
@@ -202,7 +208,7 @@ class ClusterBackend:
                 ):
                     if event.type == "BOOKMARK":
                         continue
-                    job = objects.parse_job(event.object)
+                    job = objects.parse_listed_job(event.object)
                     if event.type == _DELETED:
                         seen.pop(job.uid, None)
                         yield event.type, job

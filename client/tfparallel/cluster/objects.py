@@ -8,9 +8,10 @@ import pydantic
 from tfparallel import models
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.api_server import client as api
-from tfparallel_operator.core import remedies, waits
+from tfparallel_operator.core import observation, remedies, waits
 
 _LABEL_VERSION = "app.kubernetes.io/version"
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
 def parse_job(body: api.Object) -> models.Job:
@@ -19,21 +20,31 @@ def parse_job(body: api.Object) -> models.Job:
     Raises:
         SpecError: its status is none that this version can read.
     """
+    job = parse_listed_job(body)
+    if job.problem:
+        raise load.SpecError(job.problem)
+    return job
+
+
+def parse_listed_job(body: api.Object) -> models.Job:
+    """Return a job; one whose status cannot be read has a problem, and no other job misses."""
     metadata = body["metadata"]
+    status, problem = job_status.JobStatus(), ""
     try:
         status = job_status.JobStatus.model_validate(body.get("status") or {})
     except pydantic.ValidationError as error:
-        raise load.SpecError(
+        problem = (
             f"the status of {metadata['name']} cannot be read: {error.errors()[0]['msg']}. Upgrade"
             " this command to the version of the operator"
-        ) from error
+        )
     return models.Job(
         name=metadata["name"],
         namespace=metadata["namespace"],
         uid=metadata["uid"],
-        created=_time(metadata["creationTimestamp"]),
+        created=observation.parse_time(metadata.get("creationTimestamp")) or _EPOCH,
         status=status,
         manifest=body,
+        problem=problem,
     )
 
 
@@ -50,14 +61,14 @@ def parse_pod(body: api.Object) -> models.Replica:
     return models.Replica(
         name=f"{labels.get(names.LABEL_ROLE)}-{labels.get(names.LABEL_INDEX)}",
         pod=metadata["name"],
-        attempt=int(labels.get(names.LABEL_ATTEMPT, 0)),
+        attempt=_number(labels.get(names.LABEL_ATTEMPT, "")),
         phase=phase,
         node=body.get("spec", {}).get("nodeName", ""),
         reason=_reason(status, init or trains),
         exit_code=None if ended is None else ended.get("exitCode"),
-        created=_time(metadata["creationTimestamp"]),
-        started=_optional_time(times.get("startedAt")),
-        ended=_optional_time(times.get("finishedAt")),
+        created=observation.parse_time(metadata.get("creationTimestamp")),
+        started=observation.parse_time(times.get("startedAt")),
+        ended=observation.parse_time(times.get("finishedAt")),
         memory_limit=_memory_limit(body.get("spec", {})),
         log_container=init["name"] if init and ended else names.CONTAINER,
     )
@@ -151,9 +162,6 @@ def _reason(status: api.Object, container: api.Object) -> str:
     return ": ".join(" ".join(word.split()) for word in words if word)
 
 
-def _time(text: str) -> datetime.datetime:
-    return datetime.datetime.fromisoformat(text)
-
-
-def _optional_time(text: str | None) -> datetime.datetime | None:
-    return _time(text) if text else None
+def _number(label: str) -> int:
+    """Return the number of a label, which everyone may change who may change the pod."""
+    return int(label) if label.isdecimal() else 0

@@ -20,6 +20,7 @@ STYLES = {
     names.State.SUCCEEDED: "green",
     names.State.FAILED: "red",
     names.State.RESTARTING: "yellow",
+    models.UNREADABLE: "yellow",
 }
 _COLUMNS = ("NAME", "STATE", "STRATEGY", "READY", "STEP", "LOSS", "ETA", "RESTARTS", "AGE")
 _GIVES_WAY = ("NAMESPACE", "NAME", "STRATEGY", "MESSAGE")
@@ -79,7 +80,7 @@ def cells(
 def _cell(head: str, value: str) -> rich_text.Text:
     if head == "STRATEGY":
         return rich_text.Text(value, overflow="ellipsis", no_wrap=True)
-    style = STYLES.get(value, "")  # type: ignore[call-overload]
+    style = STYLES.get(value, "")
     return rich_text.Text(value, style, overflow="fold")
 
 
@@ -98,7 +99,9 @@ def _cells(job: models.Job, now: datetime.datetime) -> Iterator[str]:
 
 
 def _message(job: models.Job) -> str:
-    """Return the message of the condition that the state follows from."""
+    """Return the message of the condition that the state follows from, or why there is none."""
+    if job.problem:
+        return job.problem
     named = {condition.type: condition for condition in job.status.conditions}
     condition = named.get(job.state)
     return "" if condition is None else condition.message
@@ -127,7 +130,7 @@ def show(
     known = job.status.state is not None
     headline.append(
         job.state if known else "not seen by the operator yet",
-        STYLES.get(job.state, ""),  # type: ignore[call-overload]
+        STYLES.get(job.state, ""),
     )
     out.print(headline, soft_wrap=True)
     rows = rich_table.Table.grid(padding=(0, 2))

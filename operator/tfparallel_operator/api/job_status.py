@@ -63,6 +63,18 @@ class _Observed(base.Model):
     model_config = pydantic.ConfigDict(extra="allow")
 
 
+def _to_utc(time: datetime.datetime) -> datetime.datetime:
+    """Refuse (ValueError) a time that its zone moves out of all years; the API server stores it."""
+    try:
+        return time.astimezone(datetime.UTC)
+    except OverflowError:
+        raise ValueError("the time is before year 1 or after year 9999") from None
+
+
+Time = Annotated[datetime.datetime, pydantic.AfterValidator(_to_utc)]
+"""A moment, in UTC."""
+
+
 class Truth(enum.StrEnum):
     """A condition's status."""
 
@@ -81,7 +93,7 @@ class Condition(_Observed):
     """One of https://tfparallel.dev/reference/reasons.html#reasons."""
     message: Annotated[str, pydantic.Field(max_length=32_768)] = ""
     """One sentence for people."""
-    last_transition_time: datetime.datetime
+    last_transition_time: Time
     """When the status last changed."""
     observed_generation: int = 0
     """The generation of the spec that this was decided for."""
@@ -96,7 +108,7 @@ class LastExit(_Observed):
     """Exit code of the container tensorflow; -1 when the pod never ran it."""
     reason: str = ""
     """The kubelet's reason, such as Error or OOMKilled, or the meaning of the code."""
-    time: datetime.datetime | None = None
+    time: Time | None = None
     """When it ended."""
 
 
@@ -138,7 +150,7 @@ class Restarts(_Observed):
 class ProgressStatus(progress.Progress, _Observed):
     """The latest report of the coordinator."""
 
-    last_update_time: datetime.datetime | None = None
+    last_update_time: Time | None = None
     """When the report arrived."""
 
 
@@ -202,7 +214,7 @@ class JobStatus(_Observed):
     """Number of the attempt that runs, from 1; 0 before the first."""
     replica_attempts: dict[str, int] = pydantic.Field(default_factory=dict)
     """Restarts within the attempt of replicas that were restarted alone: worker-3 to 2."""
-    attempt_time: datetime.datetime | None = None
+    attempt_time: Time | None = None
     """When the attempt, or the latest restart within it, begins: pods are not created before."""
     restarts: Restarts = pydantic.Field(default_factory=Restarts)
     restart_causes: dict[str, int] = pydantic.Field(default_factory=dict)
@@ -212,9 +224,9 @@ class JobStatus(_Observed):
     """Restarts since training last made progress: the more, the longer the next one waits."""
     last_cause: str = ""
     """The cause of the restart that the attempt began with; empty when it began otherwise."""
-    start_time: datetime.datetime | None = None
+    start_time: Time | None = None
     """When the job started, or was resumed."""
-    completion_time: datetime.datetime | None = None
+    completion_time: Time | None = None
     """When the job ended."""
     ready: str = ""
     """Running or completed replicas of all replicas: 2/3."""
