@@ -92,6 +92,25 @@ def train(
     return model.get_weights(), losses
 
 
+def fit(module: Any, epochs: int, batch_size: int, seed: int) -> list[Any]:
+    """Let Keras' own fit train a module's model with its callbacks; gives the weights."""
+    keras.utils.set_random_seed(seed)
+    model = module.build_model()
+    module.compile_model(model)
+    model.optimizer.build(model.trainable_variables)
+    passes = [list(batches(module, batch_size, seed, epoch, None)) for epoch in range(epochs)]
+    model.fit(
+        ((x, y) for one in passes for x, y, _ in one),
+        steps_per_epoch=len(passes[0]),
+        epochs=epochs,
+        callbacks=module.callbacks(),
+        shuffle=False,
+        verbose=0,
+    )
+    trained: list[Any] = model.get_weights()
+    return trained
+
+
 def batches(
     module: Any, batch_size: int, seed: int, epoch: int, rows: Rows | None
 ) -> Iterator[tuple[Any, Any, Any]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import order
-from tfparallel_trainer.keras_fit import memories, reach, support
+from tfparallel_trainer.keras_fit import memories, reach, support, trainability
 from tfparallel_trainer.loop import observer
 from tfparallel_trainer.runtime import settings, setup
 
@@ -139,6 +139,7 @@ class Callbacks(observer.Observer):
         self._plan = plan
         self._reach = over
         self._model = over.model
+        self._trainability = trainability.Trainability(over.model)
         self._seen = _Seen()
         self.history = keras.callbacks.History()
         self._verbose = plan.verbose if over.leads else 0
@@ -162,14 +163,15 @@ class Callbacks(observer.Observer):
         pairs = [(one, over.shown_to(one)) for one in plan.callbacks] if over.leads else []
         pairs += [(self.history, self._model), (self._seen, self._model)]
         params = {"verbose": plan.verbose, "epochs": plan.epochs, "steps": plan.steps}
-        for callback, model in pairs:
-            callback.set_model(model)
-            callback.set_params(params)
+        with self._trainability.of_callbacks():
+            for callback, model in pairs:
+                callback.set_model(model)
+                callback.set_params(params)
         self._model.history = self.history
         return [callback for callback, _ in pairs]
 
     def _tell(self, moment: str, *facts: Any) -> None:
-        with self._guard(f"{moment} of a callback raised"):
+        with self._guard(f"{moment} of a callback raised"), self._trainability.of_callbacks():
             for call in self._calls[moment]:
                 call(*facts)
 
@@ -250,6 +252,7 @@ class Callbacks(observer.Observer):
         """Let the weights be what Keras' fit leaves, and tell them."""
         self._reach.finish(trained=self._trained)
         self._pass("on_train_end", self._seen.logs)
+        self._trainability.adopt()
         model = self._hand_back()
         self.history.set_model(model)
         model.history = self.history
@@ -267,9 +270,13 @@ class Callbacks(observer.Observer):
         def answer() -> bytes:
             self._tell(moment, *facts)
             stop = bool(self._model.stop_training)
-            return json.dumps({"stop": stop, "logs": self._seen.logs, **more}).encode()
+            problem = "" if moment in _OF_BATCHES else self._trainability.find_problem()
+            news = {"stop": stop, "problem": problem, "logs": self._seen.logs, **more}
+            return json.dumps(news).encode()
 
         announced: dict[str, Any] = json.loads(self._reach.after(answer))
+        if announced["problem"]:
+            raise errors.UserCodeError(announced["problem"]).on_every_process()
         self.stop = announced["stop"]
         if not self._reach.leads:
             left = announced["logs"] if moment == "on_epoch_end" else None

@@ -50,14 +50,15 @@ class Whole:
         self._is_local = len(replicas) == replicas[0].data.size
         self._answer = b""
         self._sharings: dict[tuple[int, ...], Callable[[], Any]] = {}
-        carried = _carried(replicas[0])
+        variables = replicas[0].state()
+        self._count = len(variables)
         self._places: dict[int, int] = {}
         if not self.is_alone:  # variables on servers have no handle here
-            self._places = {id(one.value.handle): place for place, one in enumerate(carried)}
+            self._places = {id(one.value.handle): place for place, one in enumerate(variables)}
         self._announced = tf.function(
             self._announce,
             autograph=False,
-            input_signature=[tf.TensorSpec((1 + len(carried),), tf.float32)],
+            input_signature=[tf.TensorSpec((1 + self._count,), tf.float32)],
         )
         self._tell_all = tf.function(
             self._tell, autograph=False, input_signature=[tf.TensorSpec((None,), tf.int32)]
@@ -105,7 +106,7 @@ class Whole:
 
     def _exchange(self, answer: bytes, changed: frozenset[int]) -> frozenset[int]:
         """Let all processes have the leading one's answer; return what it has changed."""
-        news = np.zeros(1 + len(self._places), np.float32)
+        news = np.zeros(1 + self._count, np.float32)
         news[[1 + place for place in changed]] = 1
         news[0] = answer != self._answer
         is_new, *differs = self._announced(tf.constant(news)).numpy() > 0
@@ -132,19 +133,14 @@ class Whole:
     def _share(self, places: tuple[int, ...]) -> None:
         """Give all replicas the variables at these places; all of them, if too many sets were."""
         if places not in self._sharings and len(self._sharings) >= collectives.MAX_VARIANTS - 1:
-            places = tuple(range(len(_carried(self._replicas[0]))))
+            places = tuple(range(self._count))
         if places not in self._sharings:
             self._sharings[places] = state.sharing(
                 self._replicas,
-                part=lambda replica: [_carried(replica)[place] for place in places],
+                part=lambda replica: [replica.state()[place] for place in places],
                 variant=len(self._sharings),
             )
         self._sharings[places]()
-
-
-def _carried(replica: replica.Replica) -> list[Any]:
-    """The variables that replicas share."""
-    return [variable for variable in replica.state() if variable.dtype != "string"]
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Which models this engine trains; the refusals say what to change."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -16,6 +16,14 @@ _OVERRIDES = {
     "compute_metrics": "pass keras.metrics.Metric objects to model.compile instead",
 }
 
+
+_DTYPES = frozenset(
+    {
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64"),
+    }
+)
+"""The types of variables that processes share and checkpoints keep."""
 
 HOOK = "training_phases"
 """The method by which a model defines its training step."""
@@ -36,6 +44,17 @@ def check(model: Any) -> None:
             raise errors.UserCodeError(
                 f"{type(model).__name__} overrides {method}, which cannot be divided over ranks: "
                 f"{remedy} (see {documentation.reference(documentation.Section.OWN_STEPS)})."
+            )
+
+
+def check_variables(variables: Iterable[Any]) -> None:
+    """Refuse (UserCodeError) variables of a type that processes cannot share."""
+    for variable in variables:
+        if variable.dtype not in _DTYPES:
+            raise errors.UserCodeError(
+                f"The variable {variable.path} has the dtype {variable.dtype}, which processes "
+                "cannot share and checkpoints cannot keep. Give it a dtype of bool, integers, or "
+                "floats of 16 bits or more, and keep texts in a layer such as StringLookup."
             )
 
 

@@ -86,7 +86,7 @@ def build(
             tensors = nest.convert(tf.convert_to_tensor, sample)
             computations, names = phases.build(model, tensors)
         generator = keras.random.SeedGenerator(seed)
-        return Replica(
+        replica = Replica(
             device=device,
             model=model,
             data=collectives.Communicator.of(group, rank, device),
@@ -97,6 +97,8 @@ def build(
             generator=generator,
             computations=computations,
         )
+    checks.check_variables(replica.state())
+    return replica
 
 
 def forget_names() -> None:

@@ -15,7 +15,10 @@ BUCKET_BYTES = 64 * 2**20
 """What replicas add up at once: the state of training in one piece would be copied as a whole."""
 
 _Result = TypeVar("_Result")
-_CARRIED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
+_SUMMED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
+"""The types that collective operations add up."""
+_BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.int32, 8: tf.int64}
+"""Integers by their bytes: any other number is shared as its bits."""
 
 
 def on_each(
@@ -103,10 +106,11 @@ def spread(replica: replica.Replica, variables: Sequence[Any], numbers: tf.Tenso
     sums: dict[int, list[tf.Tensor]] = {}
     for bucket in _buckets(variables):
         with tf.control_dependencies(before):
-            pieces = [replica.data.of_first(piece.read()) for piece in bucket]
+            pieces = [replica.data.of_first(_summable(piece.read())) for piece in bucket]
             before = replica.data.sum_all(pieces)
             for piece, value in zip(bucket, before, strict=True):
-                sums.setdefault(id(piece.variable), []).append(value)
+                restored = _unpack(value, tf.as_dtype(piece.variable.dtype))
+                sums.setdefault(id(piece.variable), []).append(restored)
                 if piece.is_last:
                     parts = sums.pop(id(piece.variable))
                     whole = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
@@ -136,20 +140,35 @@ def _buckets(variables: Sequence[Any]) -> Iterator[list[_Piece]]:
     room = BUCKET_BYTES
     for variable in variables:
         dtype = tf.as_dtype(variable.dtype)
-        if dtype not in _CARRIED:
-            continue
+        width = dtype.size if dtype in _SUMMED else max(dtype.size, tf.int32.size)
         size, start = math.prod(variable.shape), 0
         while True:
-            stop = min(size, start + room // dtype.size)
+            stop = min(size, start + room // width)
             if stop > start or size == 0:
                 bucket.append(_Piece(variable, start, stop, is_last=stop == size))
-                room -= dtype.size * (stop - start)
+                room -= width * (stop - start)
             if stop == size:
                 break
             yield bucket
             bucket, room, start = [], BUCKET_BYTES, stop
     if bucket:
         yield bucket
+
+
+def _summable(values: tf.Tensor) -> tf.Tensor:
+    """Give values in a type that collective operations add up, from which `_unpack` gets them."""
+    if values.dtype in _SUMMED:
+        return values
+    if values.dtype != tf.bool:
+        values = tf.bitcast(values, _BITS[values.dtype.size])
+    return values if values.dtype in _SUMMED else tf.cast(values, tf.int32)
+
+
+def _unpack(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Undo `_summable`."""
+    if values.dtype == dtype or dtype == tf.bool:
+        return tf.cast(values, dtype)
+    return tf.bitcast(tf.cast(values, _BITS[dtype.size]), dtype)
 
 
 class Memory:

@@ -8,10 +8,15 @@ import pytest
 import tensorflow as tf
 
 from testing.trainer import ranks
+from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.objective import replica, state
 
 BUCKET = 1024
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64"),
+)
 X = np.random.default_rng(1).normal(size=(8, 37)).astype("float32")
 
 
@@ -79,6 +84,62 @@ def test_no_sum_of_a_state_is_larger_than_a_bucket(
         for array, other in zip(values(one), expected, strict=True):
             assert array.dtype == other.dtype
             np.testing.assert_array_equal(array, other)
+
+
+class Typed(keras.layers.Layer):
+    """A layer that keeps a variable of each type."""
+
+    def build(self, _: Any) -> None:
+        self.by_dtype = [
+            self.add_weight(shape=shape, initializer="zeros", dtype=dtype, trainable=False)
+            for dtype in DTYPES
+            for shape in ((), (3, 5), (700,))
+        ]
+
+    def call(self, x: Any) -> Any:
+        return x
+
+
+def typed() -> Any:
+    return keras.Sequential([keras.Input((37,)), Typed(), keras.layers.Dense(1)])
+
+
+def test_variables_of_all_types_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "BUCKET_BYTES", BUCKET)
+    module = ranks.module(typed, lambda model: model.compile("sgd", "mse"))
+    replicas = ranks.build_apart(module, (X, X[:, :1], None), 2)
+    for one in replicas:
+        random = np.random.default_rng(one.data.index)
+        for variable in one.state():
+            kind = tf.as_dtype(variable.dtype).as_numpy_dtype
+            limits = np.iinfo(kind) if np.issubdtype(kind, np.integer) else np.iinfo(np.int8)
+            value = random.integers(limits.min, limits.max, variable.shape, limits.dtype)
+            variable.assign((value % 2 if kind is np.bool_ else value).astype(kind))
+    expected = values(replicas[0])
+    assert any(
+        not np.array_equal(array, other)
+        for array, other in zip(values(replicas[1]), expected, strict=True)
+    )
+    state.share(replicas, [0])
+    for variable, array, other in zip(
+        replicas[1].state(), values(replicas[1]), expected, strict=True
+    ):
+        assert array.tobytes() == other.tobytes(), variable.dtype
+
+
+def test_a_variable_of_texts_is_refused() -> None:
+    class Named(Typed):
+        def build(self, _: Any) -> None:
+            self.names = keras.Variable(
+                np.array(["a", "b"]), dtype="string", trainable=False, name="names"
+            )
+
+    module = ranks.module(
+        lambda: keras.Sequential([keras.Input((37,)), Named(name="words"), keras.layers.Dense(1)]),
+        lambda model: model.compile("sgd", "mse"),
+    )
+    with pytest.raises(errors.UserCodeError, match=r"The variable .*names has the dtype string"):
+        ranks.build_apart(module, (X, X[:, :1], None), 1)
 
 
 def test_a_bucket_waits_for_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,75 @@
+"""What is the state of one process: of Python, or of a variable that a callback sets on the chief.
+
+Each case is trained by several processes, and has the weights that Keras' own fit gives in one.
+"""
+
+import pathlib
+
+import keras
+import pytest
+
+from testing.trainer import reference, weights
+from testing.trainer import runs as trainings
+
+EPOCHS, BATCH, SEED = 3, 4, 1
+
+
+@pytest.mark.parametrize("case", ["unfreeze", pytest.param("prune_mask", marks=pytest.mark.long)])
+def test_processes_train_what_keras_fit_trains(case: str, runs: trainings.Runs) -> None:
+    with reference.floatx():
+        expected = reference.fit(reference.load(f"states/{case}"), EPOCHS, BATCH, SEED)
+    run = runs.finish(
+        f"states/{case}.py",
+        processes=2,
+        epochs=EPOCHS,
+        globalBatchSize=BATCH,
+        seed=SEED,
+        checkpoint={"claim": "c", "everySteps": 2},
+    )
+    assert run.difference(expected) <= weights.TOLERANCE
+
+
+@pytest.mark.long
+def test_a_mask_is_everywhere_after_a_restart(runs: trainings.Runs) -> None:
+    with reference.floatx():
+        expected = reference.fit(reference.load("states/prune_mask"), EPOCHS, BATCH, SEED)
+    for attempt, epochs in enumerate((2, EPOCHS), 1):
+        run = runs.finish(
+            "states/prune_mask.py",
+            processes=2,
+            attempt=attempt,
+            epochs=epochs,
+            globalBatchSize=BATCH,
+            seed=SEED,
+            checkpoint={"claim": "c", "everySteps": 2},
+        )
+    assert "resuming after step 4" in run.chief.output
+    assert run.difference(expected) <= weights.TOLERANCE
+
+
+# Keras quantizes in a way that NumPy deprecates.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.long
+def test_initial_weights_of_small_integers_are_everywhere(
+    runs: trainings.Runs, tmp_path: pathlib.Path
+) -> None:
+    with reference.floatx():
+        module = reference.load("states/qlora")
+        keras.utils.set_random_seed(SEED + 1)
+        module.build_model().save_weights(tmp_path / "base.weights.h5")
+    trained = [
+        runs.finish(
+            "states/qlora.py",
+            folder=str(processes),
+            processes=processes,
+            steps=4,
+            globalBatchSize=BATCH,
+            seed=SEED,
+            initialWeights=str(tmp_path / "base.weights.h5"),
+            checkpoint={"claim": "c", "everySteps": 4},
+        )
+        for processes in (1, 2)
+    ]
+    expected = weights.of_model(trained[0].checkpoint())
+    assert any(array.dtype == "int8" for array in expected)
+    assert trained[1].difference(expected) <= 1e-6
