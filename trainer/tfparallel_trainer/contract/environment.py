@@ -3,6 +3,9 @@
 TF_CONFIG = "TF_CONFIG"
 """TensorFlow's own: the cluster and this replica's task, as JSON."""
 
+HASH_SEED = "PYTHONHASHSEED"
+"""Python's own: the order of sets of texts follows from it, and has to be one in all processes."""
+
 CLUSTER_FILE = "TFPARALLEL_CLUSTER_FILE"
 """Path of a file with the cluster, as JSON like that of TF_CONFIG, where many replicas share it.
 TF_CONFIG then has the task alone. Absent: TF_CONFIG has both."""

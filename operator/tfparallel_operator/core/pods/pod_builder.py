@@ -139,6 +139,8 @@ class PodBuilder:
         container.set_env(environment.JOB_UID, self._job.metadata.uid)
         container.set_env(environment.ATTEMPT, str(self._status.attempt))
         container.set_env(environment.FAILURE_FILE, container.failure_file)
+        trainer = self._job.spec.trainer
+        container.set_env(environment.HASH_SEED, str(trainer.seed if trainer is not None else 0))
         grace = container.pod_spec.get("terminationGracePeriodSeconds")
         if grace is not None:
             container.set_env(environment.GRACE_SECONDS, str(grace))

@@ -122,6 +122,18 @@ def test_a_replica_knows_how_long_it_may_take_to_end() -> None:
     assert environment(a_pod(load.parse_job(document)))["TFPARALLEL_GRACE_SECONDS"] == "600"
 
 
+def test_python_orders_sets_alike_in_all_replicas() -> None:
+    """The order of a set of texts may decide what a word of a vocabulary means."""
+    assert environment(a_pod(builders.a_job(chief=1, worker=2)))["PYTHONHASHSEED"] == "0"
+    document = builders.manifest(trainer=True, chief=1, worker=2)
+    document["spec"]["trainer"]["seed"] = 7
+    seeded = load.parse_job(document)
+    for replica in (CHIEF, WORKER):
+        assert environment(a_pod(seeded, replica))["PYTHONHASHSEED"] == "7"
+    document["spec"]["trainer"]["env"] = [{"name": "PYTHONHASHSEED", "value": "3"}]
+    assert environment(a_pod(load.parse_job(document)))["PYTHONHASHSEED"] == "3"
+
+
 def test_a_template_is_kept_and_never_changed() -> None:
     document = builders.manifest(chief=1, worker=2)
     template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]
