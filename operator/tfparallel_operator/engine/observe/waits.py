@@ -1,20 +1,21 @@
 """Why a pod waits, where its status does not say: Events and claims, read a few at a time.
 
 Following all Events would cost more than all else that the operator reads. Of each role it looks at
-one pod that names no cause, once a minute, and once a second for all jobs together.
+one pod that names no cause, once a minute, and once a second for all jobs together. The namespaces
+take turns: thousands of waiting jobs of one do not delay the cause of another's.
 """
 
 import collections
 import dataclasses
 import datetime
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import observation, waits
-from tfparallel_operator.engine.workqueue import queue, timers
+from tfparallel_operator.engine.workqueue import queue, timers, turns
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,6 +26,9 @@ NEXT_LOOK = datetime.timedelta(seconds=60)
 
 SPACING = datetime.timedelta(seconds=1)
 """From one look to the next, of all jobs together."""
+
+PATIENCE = datetime.timedelta(seconds=10)
+"""How long a job may leave its turn unused, because the operator fails to look at it."""
 
 _CLAIMS = 4
 """Of a pod that are looked at: two requests each."""
@@ -37,9 +41,11 @@ class _Search:
     uid: str
     """Of the pod that says why, or that the next look is for."""
     next_look: datetime.datetime
-    has_turn: bool = False
-    """Whether the next look has its place among those of other jobs."""
     words: str = ""
+
+
+_Place = tuple[queue.Key, types.Role]
+"""Whose pods a search is for."""
 
 
 class Waits:
@@ -52,34 +58,57 @@ class Waits:
         self._timers = timers
         self._clock = clock
         self._searches: dict[queue.Key, dict[types.Role, _Search]] = {}
+        self._turns: turns.Turns[_Place] = turns.Turns()
+        """The searches whose next look is due."""
         self._free_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
     def forget(self, key: queue.Key) -> None:
         """Forget a job."""
-        self._searches.pop(key, None)
+        self._give_up(key, self._searches.pop(key, {}))
 
     async def of(self, key: queue.Key, pods: tuple[observation.Pod, ...]) -> Mapping[str, str]:
         """Return why pods wait whose status does not say, by uid: of each role one at most."""
         by_role, known, now = _group_silent(pods), self._searches.pop(key, {}), self._clock()
-        if not by_role:
+        searches = {role: _renew(known.get(role), silent, now) for role, silent in by_role.items()}
+        self._give_up(key, known.keys() - searches.keys())
+        if not searches:
             return {}
-        searches = self._searches[key] = {
-            role: _renew(known.get(role), silent, now) for role, silent in by_role.items()
-        }
+        self._searches[key] = searches
         for role, search in searches.items():
-            if search.next_look <= now and self._has_turn(search, now):
+            if search.next_look > now:
+                self._give_up(key, (role,))
+            elif self._takes_turn((key, role), now):
+                search.next_look = now + NEXT_LOOK
                 await self._look(key.namespace, search, by_role[role])
-                search.next_look, search.has_turn = now + NEXT_LOOK, False
-            self._timers.set(key, search.next_look)
+            if search.next_look > now:
+                self._timers.set(key, search.next_look)
         return {search.uid: search.words for search in searches.values() if search.words}
 
-    def _has_turn(self, search: _Search, now: datetime.datetime) -> bool:
-        """Whether a look that is due may be now; else it has its place after those of others."""
-        if not search.has_turn:
-            search.has_turn = True
-            search.next_look = max(now, self._free_at)
-            self._free_at = search.next_look + SPACING
-        return search.next_look <= now
+    def _takes_turn(self, place: _Place, now: datetime.datetime) -> bool:
+        """Whether a look that is due may be now; else its job is looked at when it may."""
+        self._turns.add(place[0].namespace, place)
+        if self._turns.first != place and now - self._free_at >= PATIENCE:
+            self._turns.put_off()
+            self._free_at = now
+        has_turn = self._turns.first == place and now >= self._free_at
+        if has_turn:
+            self._turns.take()
+            self._free_at = now + SPACING
+        self._wake_first()
+        return has_turn
+
+    def _give_up(self, key: queue.Key, roles: Iterable[types.Role]) -> None:
+        """Leave turns to others."""
+        first = self._turns.first
+        for role in roles:
+            self._turns.discard(key.namespace, (key, role))
+        if self._turns.first != first:
+            self._wake_first()
+
+    def _wake_first(self) -> None:
+        """Have the job looked at whose turn it is, as soon as it may read."""
+        if self._turns.first is not None:
+            self._timers.set(self._turns.first[0], max(self._free_at, self._clock()))
 
     async def _look(
         self, namespace: str, search: _Search, silent: Sequence[observation.Pod]

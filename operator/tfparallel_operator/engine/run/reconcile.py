@@ -139,10 +139,10 @@ class Reconciler:
     async def _carry_out(self, body: jobs.Body) -> apply.Outcome:
         key = jobs.key_of(body)
         children = self._children.of(records.as_owner(body))
+        words = await self._waits.of(key, children.pods)
         # What is seen of the Workload stays the same for this look: its flavors are known for it.
         workloads = children.workloads
         admission = {"workloads": workloads, "flavors": await self._flavors.of(workloads)}
-        words = await self._waits.of(key, children.pods)
         decided = await self._decide(body, None, admission, words)
         outcome = await self._apply(body, decided)
         if outcome.started or (outcome == apply.DONE and decided.creations):

@@ -1,1 +1,1 @@
-"""Which job is looked at next, and when: a queue of distinct keys, timers and pauses."""
+"""Which job is looked at next, and when: a queue of distinct keys, timers, pauses and turns."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from testing import clock
-from testing.operator import memory_api, objects, small_world
+from testing.operator import memory_api, objects, small_engine, small_world
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import observation, replicas
@@ -195,3 +195,77 @@ async def test_one_look_a_second_and_one_a_minute_for_each_role_are_the_bound(
             time.advance(waits.SPACING.total_seconds())
         each = len(roles) * jobs
         assert reads == [1] * each + [0] * (len(reads) - each)
+
+
+class Tenants:
+    """Jobs whose chief waits, in namespaces; each is looked at when its timer fires."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.time = clock.Clock()
+        self.timers = timers.Timers(self._fire, self.time.utc)
+        self.reader = waits.Waits(api, self.timers, self.time.utc)
+        self.waiting: set[queue.Key] = set()
+        self.failing: set[queue.Key] = set()
+        self.due: set[queue.Key] = set()
+        self.read: list[queue.Key] = []
+        """The jobs whose Events were read, in this order."""
+
+    def _fire(self, key: queue.Key) -> None:
+        self.due.add(key)
+
+    def add(self, namespace: str, count: int) -> None:
+        keys = {queue.Key(namespace, f"job-{number}") for number in range(count)}
+        self.waiting |= keys
+        self.due |= keys
+
+    async def pass_seconds(self, seconds: int) -> None:
+        """Let time pass, and look at each job whose timer fires."""
+        for _ in range(seconds):
+            await self._look_at_due()
+            self.time.advance(1)
+            small_engine.fire_due(self.timers)
+        await self._look_at_due()
+
+    async def _look_at_due(self) -> None:
+        for key in sorted(self.due - self.failing):
+            before = self.api.reads
+            pods = (waiting_pod(key.name, types.Role.CHIEF),) if key in self.waiting else ()
+            await self.reader.of(key, pods)
+            self.read += [key] * (self.api.reads - before)
+        self.due.clear()
+
+
+async def test_a_namespace_with_many_waiting_jobs_does_not_delay_that_of_another(api: Api) -> None:
+    tenants = Tenants(api)
+    tenants.add("crowd", 200)
+    await tenants.pass_seconds(40)
+    tenants.add("other", 2)
+    await tenants.pass_seconds(34)
+    assert sum(key.namespace == "other" for key in tenants.read) == 2
+    assert api.reads == len(tenants.read) == 40 + 34 - 30 + 1, "once a second"
+    await tenants.pass_seconds(400)
+    assert set(tenants.read) == tenants.waiting
+
+
+async def test_a_job_that_is_gone_or_fails_when_it_has_its_turn_holds_up_no_other(
+    api: Api,
+) -> None:
+    tenants = Tenants(api)
+    for namespace in ("a", "b", "c", "d"):
+        tenants.add(namespace, 2)
+    await tenants.pass_seconds(30)
+    [first] = tenants.read
+    gone, failing, *others = sorted(tenants.waiting - {first}, key=lambda key: key.name)
+    assert gone.namespace != failing.namespace
+    tenants.waiting.discard(gone)
+    tenants.reader.forget(gone)
+    tenants.failing.add(failing)
+    for _ in range(4):
+        tenants.due |= tenants.waiting  # The sweeper lists all jobs from time to time.
+        await tenants.pass_seconds(12)
+    assert {*tenants.read} == {first, *others}
+    tenants.failing.clear()
+    tenants.due.add(failing)
+    await tenants.pass_seconds(12)
+    assert failing in tenants.read

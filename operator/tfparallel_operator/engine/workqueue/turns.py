@@ -1,0 +1,45 @@
+"""Whose turn it is: one namespace after the other, and in each the one that has waited longest."""
+
+import collections
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Turns(Generic[T]):
+    """Those who wait for a turn. However many of a namespace wait, others come between them."""
+
+    def __init__(self) -> None:
+        self._waiting: collections.OrderedDict[str, collections.OrderedDict[T, None]]
+        self._waiting = collections.OrderedDict()
+
+    def add(self, namespace: str, item: T) -> None:
+        """Have an item of a namespace wait, unless it does already."""
+        self._waiting.setdefault(namespace, collections.OrderedDict()).setdefault(item)
+
+    def discard(self, namespace: str, item: T) -> None:
+        """Have an item of a namespace no longer wait."""
+        items = self._waiting.get(namespace, collections.OrderedDict())
+        items.pop(item, None)
+        if not items:
+            self._waiting.pop(namespace, None)
+
+    @property
+    def first(self) -> T | None:
+        """Whose turn it is; None: nobody waits."""
+        items = next(iter(self._waiting.values()), None)
+        return None if items is None else next(iter(items))
+
+    def take(self) -> None:
+        """End the turn of the first: its namespace is now the last."""
+        namespace, items = next(iter(self._waiting.items()))
+        self.discard(namespace, next(iter(items)))
+        if items:
+            self._waiting.move_to_end(namespace)
+
+    def put_off(self) -> None:
+        """Have the first wait again, as the last of its namespace."""
+        namespace, items = next(iter(self._waiting.items()))
+        items.move_to_end(next(iter(items)))
+        self._waiting.move_to_end(namespace)
