@@ -9,7 +9,7 @@ from testing import clock, waiting
 from testing.operator import memory_api
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import installation
-from tfparallel_operator.engine.observe import children, jobs, records, sweeper
+from tfparallel_operator.engine.observe import children, informer, jobs, records, sweeper
 from tfparallel_operator.engine.run import reconcile
 from tfparallel_operator.engine.telemetry import metrics
 from tfparallel_operator.engine.workqueue import queue, timers
@@ -59,7 +59,7 @@ class SmallEngine:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["SmallEngine"]:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.children.run())]
+            tasks = [group.create_task(follow(self.children))]
             await self.children.wait_synced()
             listing = await self._api.list(resources.JOBS, None)
             self.jobs.listed(listing.items, int(listing.version))
@@ -87,6 +87,13 @@ class SmallEngine:
 
     def _changed(self, owner: records.Owner) -> None:
         self.queue.add(queue.Key(owner.namespace, owner.name))
+
+
+async def follow(followed: children.Children | informer.Informer[Any]) -> None:
+    """Run all watches, until one fails."""
+    async with asyncio.TaskGroup() as group:
+        for name, watch in followed.watches():
+            group.create_task(watch(), name=name)
 
 
 def fire_due(alarm: timers.Timers[Any]) -> None:

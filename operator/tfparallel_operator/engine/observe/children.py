@@ -5,10 +5,9 @@ name that the operator gives. Whatever else names a job, such as an object that 
 namespace has made, counts for nothing.
 """
 
-import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from tfparallel_operator import wall_clock
@@ -82,11 +81,10 @@ class Children:
         """Take in the answer to a write."""
         self._by_resource[resource].learn(item)
 
-    async def run(self) -> None:
-        """Follow them forever."""
-        async with asyncio.TaskGroup() as group:
-            for each in self._by_resource.values():
-                group.create_task(each.run())
+    def watches(self) -> Iterator[informer.Watch]:
+        """Yield what follows them forever."""
+        for each in self._by_resource.values():
+            yield from each.watches()
 
     @property
     def synced(self) -> bool:

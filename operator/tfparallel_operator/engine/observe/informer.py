@@ -17,7 +17,7 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Generic, TypeVar
 
 from tfparallel_operator.api import gate, names
@@ -48,6 +48,9 @@ Changed = Callable[[records.Owner], None]
 
 Rewound = Callable[[], None]
 """Told that the API server's history has gone back."""
+
+Watch = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
+"""What is followed, in words, and how."""
 
 Entry = tuple[tuple[str, str], int, records.Owner | None, T | None]
 """What is known of an object: its key, version, owner and value."""
@@ -103,11 +106,15 @@ class Informer(Generic[T]):
         scopes: tuple[str | None, ...] = namespaces or (None,)
         self._streams = {scope: Stream(api, resource, scope, self, rewound) for scope in scopes}
 
-    async def run(self) -> None:
-        """Follow the resource forever."""
-        async with asyncio.TaskGroup() as group:
-            for stream in self._streams.values():
-                group.create_task(stream.run())
+    def watches(self) -> Iterator[Watch]:
+        """Yield what follows the resource forever: of all namespaces, or of each that is watched.
+
+        One that fails may be run again, and needs none of the others.
+        """
+        of_group = f" of {self.resource.group}" if self.resource.group else ""
+        for scope, stream in self._streams.items():
+            of_scope = f" in {scope}" if scope else ""
+            yield f"{self.resource.plural}{of_group}{of_scope}", stream.run
 
     @property
     def synced(self) -> bool:
@@ -277,8 +284,8 @@ class Stream:
         try:
             await self._run()
         finally:
-            self._informer.hidden.clear()
-            for read in self._reads.values():
+            for key, read in self._reads.items():
+                self._informer.hidden.pop(key, None)
                 read.cancel()
 
     async def _run(self) -> None:

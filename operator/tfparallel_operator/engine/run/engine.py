@@ -136,7 +136,8 @@ class Engine:
                 self._parts.start(group, "probes", self._serve_probes, needs=OSError)
                 if self.settings.progress_host:
                     self._bundle = await _patiently(self._ensure_certificates)
-                self._parts.start(group, "children", self._children.run)
+                for name, watch in self._children.watches():
+                    self._parts.start(group, f"children ({name})", watch)
                 await self._children.wait_synced()
                 await _patiently(self._sweeper.sweep)
                 self._listed.set()

@@ -1,16 +1,18 @@
 """The group of tasks, probes and log lines."""
 
 import asyncio
+import collections
 import json
 import logging
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from prometheus_client import exposition
 
 from testing import clock, waiting
-from testing.operator import memory_api
+from testing.operator import memory_api, small_engine
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.observe import children, sweeper
@@ -60,7 +62,7 @@ async def test_a_part_that_fails_once_begins_again(
     assert operator_engine.missing() == ""
     shown = exposition.generate_latest(operator_engine.metrics.registry).decode()
     assert 'tfparallel_part_failures_total{part="children"} 1.0' in shown
-    assert "the part 'children' failed" in caplog.text
+    assert "the part 'children (pods)' failed" in caplog.text
     assert "ZeroDivisionError: a bug" in caplog.text
     await operator_engine.stop()
 
@@ -74,13 +76,52 @@ async def test_a_part_that_always_fails_leaves_the_others_and_is_named(
     start = asyncio.create_task(operator_engine.start())
 
     async def is_named() -> bool:
-        return "the part 'children' has failed" in operator_engine.missing()
+        return "the part 'children (pods)' has failed" in operator_engine.missing()
 
     await waiting.until_async(is_named, "the part is named")
     assert not start.done()
     assert operator_engine.problem() == ""
     start.cancel()
     await asyncio.gather(start, return_exceptions=True)
+
+
+class HalfApi(memory_api.MemoryApi):
+    """Each watch of pods of one namespace ends in an error that no part expects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watches: collections.Counter[tuple[resources.Resource, str | None]] = (
+            collections.Counter()
+        )
+
+    async def watch(
+        self, resource: resources.Resource, namespace: str | None, *more: Any, **named: Any
+    ) -> AsyncIterator[client.WatchEvent]:
+        self.watches[resource, namespace] += 1
+        if (resource, namespace) == (resources.PODS, "bad"):
+            raise ZeroDivisionError("a bug")
+        async for event in super().watch(resource, namespace, *more, **named):
+            yield event
+
+
+@pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
+async def test_an_informer_that_always_fails_leaves_all_others_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parts, "PAUSES_SECONDS", (0.0, 0.01))
+    api = HalfApi()
+    options = settings.Settings("trainer:test", health_port=0, watch_namespaces=("bad", "good"))
+    operator_engine = engine.Engine(options, api)
+    await operator_engine.start()
+    await waiting.until_in_loop(
+        lambda: api.watches[resources.PODS, "bad"], "it fails again and again", when=(10).__le__
+    )
+    assert "'children (pods in bad)' has failed" in operator_engine.missing()
+    del api.watches[resources.PODS, "bad"]
+    assert (resources.PODS, "good") in api.watches
+    assert (resources.CONFIG_MAPS, "bad") in api.watches
+    assert {*api.watches.values()} == {1}
+    await operator_engine.stop()
 
 
 class BusyApi(memory_api.MemoryApi):
@@ -163,7 +204,7 @@ async def test_an_informer_that_neither_hears_nor_tries_is_not_healthy(
 
 async def test_the_operator_is_ready_when_children_and_jobs_have_been_listed() -> None:
     job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
-    task = asyncio.create_task(job_children.run())
+    task = asyncio.create_task(small_engine.follow(job_children))
     await job_children.wait_synced()
     assert probes.ready(job_children, jobs_listed=False) == "the jobs have not been listed yet"
     assert probes.ready(job_children, jobs_listed=True) == ""
