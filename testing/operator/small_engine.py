@@ -30,6 +30,8 @@ class SmallEngine:
         self._api = api
         self._store = store
         self._time = time
+        self.rewinds = 0
+        """How often the history of the API server has gone back."""
         self.queue: queue.Queue[queue.Key] = queue.Queue()
         self.timers = timers.Timers(self.queue.add, time.utc)
         self.metrics = metrics.Metrics()
@@ -53,6 +55,7 @@ class SmallEngine:
             "test",
             may_write,
             time.utc,
+            lambda: self.rewinds,
         )
         self.workers = reconcile.Workers(engine)
 

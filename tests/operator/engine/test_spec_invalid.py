@@ -10,6 +10,7 @@ from testing import waiting
 from testing.operator import harness, objects, small_world
 from tfparallel_operator.api import gate, names
 from tfparallel_operator.api_server import resources
+from tfparallel_operator.core import installation
 from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine.observe import host_ports, jobs, records
 from tfparallel_operator.engine.workqueue import queue
@@ -48,6 +49,39 @@ async def edit(world: small_world.World, **spec: Any) -> None:
 def valid() -> dict[str, Any]:
     spec: dict[str, Any] = objects.job()["spec"]
     return spec
+
+
+async def replace_generation(world: small_world.World, role: str, template: Any) -> None:
+    """Give the job another spec of its generation, as after a restore of etcd and an edit."""
+    world.engine.rewinds += 1
+    [job] = world.api.items(resources.JOBS)
+    job["spec"]["tfReplicaSpecs"][role]["template"] = template
+    world.api.touch(JOB)
+    await world.let_go()
+
+
+async def test_a_generation_that_comes_again_after_a_restore_is_checked_again(
+    world: small_world.World,
+) -> None:
+    async with world.running(objects.job()):
+        await edit(world, runPolicy={"backoffLimit": 1})
+        renamed = RENAMED["tfReplicaSpecs"]["Chief"]["template"]
+        await replace_generation(world, "Chief", renamed)
+        assert condition(world, "SpecInvalid")["status"] == "True"
+
+
+async def test_a_generation_that_comes_again_after_a_restore_may_be_restricted(
+    world: small_world.World,
+) -> None:
+    forbidden = installation.HostAccess.FORBIDDEN
+    world.settings["restrictions"] = installation.Restrictions(host_access=forbidden)
+    async with world.running(objects.job()):
+        await edit(world, runPolicy={"backoffLimit": 1})
+        await replace_generation(world, "Worker", objects.template(hostPID=True))
+        await world.start_pods()
+        await world.end("digits-worker-0", 1)
+        refused = condition(world, "CreationRefused")
+        assert (refused["status"], refused["reason"]) == ("True", "JobRestricted")
 
 
 async def test_a_running_job_goes_on_with_its_last_valid_spec(world: small_world.World) -> None:

@@ -191,6 +191,7 @@ class Engine:
             self._build_settings(),
             self.settings.instance,
             check,
+            rewinds=lambda: self.history.rewinds,
         )
         workers = reconcile.Workers(engine)
         # Jobs that are gone may have left pods behind.

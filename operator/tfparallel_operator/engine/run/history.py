@@ -34,6 +34,8 @@ class History:
         self._jobs = jobs
         self._metrics = counted
         self._is_rewound = asyncio.Event()
+        self.rewinds = 0
+        """How often all was listed again: what was concluded from versions before may be wrong."""
         self._was_away = False
         """Whether the API server did not answer kopf, so that jobs have to be listed."""
 
@@ -62,6 +64,7 @@ class History:
                 _LOG.warning("listing all again: %s; again in %.0f s", error, AGAIN_SECONDS)
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
+                self.rewinds += 1
                 self._is_rewound.clear()
                 _LOG.warning("all jobs and children were listed again after a restore of etcd")
 

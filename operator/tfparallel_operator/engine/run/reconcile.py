@@ -80,6 +80,7 @@ class Reconciler:
         self._pauses: dict[queue.Key, _Pause] = {}
         self._specs = specs.Specs(engine.api)
         self._restrictions = permissions.Permissions(engine.api, engine.settings)
+        self._rewinds = engine.rewinds()
         self._large = asyncio.Lock()
 
     async def reconcile(self, key: queue.Key) -> apply.Outcome:
@@ -89,6 +90,7 @@ class Reconciler:
             errors.ApiError: a write was not done; what it was for is decided again.
             load.StatusError: the job's status cannot be read, so nothing is decided on it.
         """
+        self._forget_lost_history()
         body = self._jobs.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._forget(key)
@@ -116,6 +118,14 @@ class Reconciler:
             event = decision.warning(names.Reason.STATUS_UNREADABLE, message)
             await self._events.record({"metadata": body["metadata"]}, event)
             raise
+
+    def _forget_lost_history(self) -> None:
+        """Drop what is known by generations that a restore of etcd has undone: they come again."""
+        if self._rewinds != (rewinds := self._engine.rewinds()):
+            self._rewinds = rewinds
+            self._specs = specs.Specs(self._api)
+            self._restrictions = permissions.Permissions(self._api, self._engine.settings)
+            self._pauses.clear()
 
     async def _force_left_over(self, key: queue.Key, body: jobs.Body | None, uid: str) -> None:
         """Delete by force the pods that deleted jobs of a name have left on dead nodes.

@@ -28,3 +28,5 @@ class Context:
     may_write: Callable[[], None]
     """Raises an error unless this operator may write at this moment."""
     clock: wall_clock.Clock = wall_clock.utc_now
+    rewinds: Callable[[], int] = lambda: 0
+    """Returns how often the API server's history has gone back: see `engine.run.history`."""

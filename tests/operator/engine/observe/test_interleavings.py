@@ -160,7 +160,8 @@ async def _follow_jobs(steps: list[Step], seed: int) -> None:
     known = jobs.Jobs(queue.Queue())
     swept = sweeper.Sweeper(api, known, (), lambda: past.rewind())
     followed = children.Children(api, (), lambda _: None)
-    past = history.History(followed, swept, metrics.Metrics())
+    counted = metrics.Metrics()
+    past = history.History(followed, swept, counted)
     await swept.sweep()
     async with _tasks() as tasks:
         tasks.append(asyncio.create_task(past.run()))
@@ -173,6 +174,8 @@ async def _follow_jobs(steps: list[Step], seed: int) -> None:
             )
         await waiting.idle()
         past.check()
+        noticed = counted.registry.get_sample_value("tfparallel_history_rewinds_total")
+        assert past.rewinds == noticed
     versions = {b["metadata"]["name"]: b["metadata"]["resourceVersion"] for b in known.bodies()}
     assert versions == story.stored_versions()
 
