@@ -41,6 +41,7 @@ with strategy.scope():
     optimizer = keras.optimizers.Adam(3e-3)
     optimizer.build(model.trainable_variables)  # Keras makes its slots here, outside tf.function
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    steps = tf.Variable(0, dtype=optimizer.iterations.dtype)
 
 
 def worker_data():
@@ -55,6 +56,8 @@ def train_step(iterator):
             loss = loss_of(y, model(x, training=True))
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        # Keras reads its counter, adds 1 and writes: of workers that do so at once, one counts.
+        optimizer.iterations.assign(steps.assign_add(1))
         return loss
 
     return strategy.run(step, args=next(iterator))
@@ -66,9 +69,11 @@ for epoch in range(EPOCHS):
         coordinator.schedule(train_step, args=(batches,)) for _ in range(len(train_x) // BATCH)
     ]
     coordinator.join()
+    optimizer.iterations.assign(steps)
     mean = sum(float(loss) for loss in coordinator.fetch(losses)) / len(losses)
     print(f"epoch {epoch + 1} of {EPOCHS}: loss {mean:.4f}", flush=True)
 
 guess = tf.argmax(model(test_x), axis=-1, output_type=tf.int32)
 correct = int(tf.reduce_sum(tf.cast(guess == test_y, tf.int32)))
+print(f"{int(optimizer.iterations)} steps", flush=True)
 print(f"accuracy {correct / len(test_x):.3f} on {len(test_x)} images", flush=True)

@@ -39,6 +39,11 @@ def check(model: Any) -> None:
         raise errors.UserCodeError(
             "The model is not compiled: call model.compile(optimizer, loss) in compile_model."
         )
+    if keras.distribution.distribution() is not None:
+        raise errors.UserCodeError(
+            "keras.distribution is set, which Keras does not follow with TensorFlow: remove "
+            "set_distribution, and choose trainer.strategy and trainer.mesh instead."
+        )
     for method, remedy in () if defines_phases(model) else _OVERRIDES.items():
         if getattr(type(model), method) is not getattr(keras.Model, method):
             raise errors.UserCodeError(

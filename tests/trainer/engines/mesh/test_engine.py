@@ -191,6 +191,13 @@ def test_models_that_cannot_be_trained_are_refused(
     assert message in refused(build, compile_model)
 
 
+def test_a_distribution_of_keras_which_tensorflow_ignores_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keras.distribution, "distribution", lambda: object())
+    assert "choose trainer.strategy and trainer.mesh" in refused(logistic, with_metrics)
+
+
 def test_plain_batch_normalization_is_warned_of_once() -> None:
     module = ranks.module(lambda: layered(keras.layers.BatchNormalization()), with_metrics)
     (built,) = ranks.build_apart(module, data(), 1)
