@@ -109,6 +109,7 @@ class Condition(enum.StrEnum):
     RESTARTING = "Restarting"
     TRAINING_STALLED = "TrainingStalled"
     CREATION_REFUSED = "CreationRefused"
+    CONTESTED = "Contested"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 

@@ -39,6 +39,8 @@ CONDITIONS: Mapping[names.Condition, str] = {
     " `runPolicy.stallDeadlineSeconds`.",
     names.Condition.CREATION_REFUSED: "The job cannot get pods. The message says why, and"
     " who has to act. The operator tries again.",
+    names.Condition.CONTESTED: "Another installation of the operator watches the job, too, and"
+    " leaves it alone. The condition is removed 21 minutes after that installation last asked.",
     names.Condition.SUCCEEDED: "The job succeeded.",
     names.Condition.FAILED: "The job failed and does not run again.",
 }

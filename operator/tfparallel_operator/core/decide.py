@@ -52,8 +52,9 @@ def decide(
     if children.config is not None and not installations.may_act(children.config, settings, now):
         return installations.stand_back(job.status, children.config, settings, now)
     decided = _decide(job, children, now, settings, refusal)
-    answer = installations.answer(children.config, settings)
-    return dataclasses.replace(decided, changes=(*answer, *decided.changes)) if answer else decided
+    source = job.problem if isinstance(job, observation.InvalidJob) else job.metadata
+    stamp = conditions.Stamp(now, source.generation)
+    return installations.respond(decided, children.config, settings, stamp)
 
 
 def _decide(

@@ -4,18 +4,27 @@ The ConfigMap of a job names the installation that acts. Another one that finds 
 annotation, whether that one still lives. Who acts answers as soon as it sees the question. If no
 answer comes, its installation is gone, and the job is taken over: so an operator that was installed
 again under another name needs nobody's help.
+
+Who acts says in the status that another one has asked. Nobody else writes the status, so that the
+two do not undo each other's writes.
 """
 
+import dataclasses
 import datetime
 
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import decision, installation, observation
+from tfparallel_operator.core.life import deadlines
+from tfparallel_operator.core.status import conditions
 
 ANSWER_TIME = datetime.timedelta(seconds=60)
 """How long an answer is waited for: an operator that is restarted or upgraded is back by then."""
 
 ASK_AGAIN = datetime.timedelta(minutes=10)
 """How long an answer is believed."""
+
+CONTESTED_FOR = 2 * ASK_AGAIN + ANSWER_TIME
+"""How long a question says that the other installation is there: it asks again before."""
 
 _ASKED, _ANSWERED = "asked", "answered"
 
@@ -60,16 +69,43 @@ def stand_back(
     return decision.Decision(status, changes=(asked,), wake_at=now + ANSWER_TIME)
 
 
-def answer(
-    config_map: observation.Config | None, settings: installation.Settings
-) -> tuple[decision.Change, ...]:
-    """Answer another installation that asks whether this one still acts on a job."""
-    if config_map is None or not settings.installation:
-        return ()
-    asker, state, time = _parse(config_map.question)
-    if state != _ASKED or asker == settings.installation:
-        return ()
-    return (_annotate(config_map, f"{asker} {_ANSWERED} {time}"),)
+def respond(
+    decided: decision.Decision,
+    config_map: observation.Config | None,
+    settings: installation.Settings,
+    stamp: conditions.Stamp,
+) -> decision.Decision:
+    """Answer another installation that asks whether this one still acts, and say so on the job."""
+    asker, state, time = _parse("" if config_map is None else config_map.question)
+    if not settings.installation or asker == settings.installation:
+        asker, state = "", ""
+    decided = _contest(decided, asker, observation.parse_time(time), stamp)
+    if config_map is None or state != _ASKED:
+        return decided
+    answer = _annotate(config_map, f"{asker} {_ANSWERED} {time}")
+    return dataclasses.replace(decided, changes=(answer, *decided.changes))
+
+
+def _contest(
+    decided: decision.Decision,
+    asker: str,
+    asked_at: datetime.datetime | None,
+    stamp: conditions.Stamp,
+) -> decision.Decision:
+    """Say in a condition whether another installation has asked of late."""
+    kind, status = names.Condition.CONTESTED, decided.status
+    age = CONTESTED_FOR if asked_at is None or not asker else stamp.now - asked_at
+    if not -ANSWER_TIME <= age < CONTESTED_FOR:  # It is gone, or people have written a question.
+        is_said = conditions.find(status, kind) is not None
+        status = conditions.without(status, kind) if is_said else status
+        return dataclasses.replace(decided, status=status)
+    message = (
+        f"installation {asker} of the operator watches this job, too, and leaves it alone. Have"
+        " each watch namespaces of its own (watchNamespaces), or uninstall one"
+    )
+    status = stamp.set(status, kind, True, names.Reason.OTHER_INSTALLATION, message)
+    wake_at = deadlines.earliest(decided.wake_at, stamp.now + CONTESTED_FOR - age)
+    return dataclasses.replace(decided, status=status, wake_at=wake_at)
 
 
 def _annotate(config_map: observation.Config, question: str) -> decision.Change:

@@ -6,9 +6,10 @@ import datetime
 import pytest
 
 from testing.operator import builders
-from tfparallel_operator.api import names
+from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import decision, observation
 from tfparallel_operator.core.life import installations
+from tfparallel_operator.core.status import conditions
 
 OURS, OTHER = "team/operator", "system/operator"
 SECOND = datetime.timedelta(seconds=1)
@@ -110,9 +111,66 @@ def test_who_acts_answers_once() -> None:
     assert world.decide().changes == ()
 
 
+def _contested(world: builders.World) -> job_status.Condition | None:
+    """The condition that a decision writes; it is part of the world from then on."""
+    decided = world.decide()
+    world.job = world.job.model_copy(update={"status": decided.status})
+    return conditions.find(world.status, names.Condition.CONTESTED)
+
+
+def _ask(world: builders.World, state: str, asker: str = OTHER) -> None:
+    assert world.config is not None
+    question = f"{asker} {state} {world.now.isoformat()}"
+    world.config = dataclasses.replace(world.config, question=question)
+
+
+def test_who_acts_says_once_that_another_one_asks_and_no_longer_when_it_is_gone() -> None:
+    world = _world(OURS)
+    assert _contested(world) is None
+    _ask(world, "asked")
+    said = _contested(world)
+    assert said is not None
+    assert (said.status, said.reason) == ("True", "OtherInstallation")
+    assert f"installation {OTHER} of the operator watches this job, too" in said.message
+    for _ in range(3):
+        _ask(world, "answered")
+        assert _contested(world) == said
+        world.now += installations.ASK_AGAIN
+        _ask(world, "asked")
+        assert _contested(world) == said, "the status is not written again"
+    world.now += installations.CONTESTED_FOR - SECOND
+    assert world.decide().wake_at == world.now + SECOND
+    assert _contested(world) == said
+    world.now += SECOND
+    assert _contested(world) is None
+
+
+@pytest.mark.parametrize("asker", ["", OURS])
+def test_nobody_else_contests_a_job(asker: str) -> None:
+    world = _world(OURS)
+    _ask(world, "asked", asker)
+    assert _contested(world) is None
+
+
+def test_a_question_of_a_time_to_come_is_of_nobody() -> None:
+    world = _world(OURS, f"{OTHER} asked 2999-01-01T00:00:00+00:00")
+    assert _contested(world) is None
+
+
+def test_who_takes_a_job_over_no_longer_says_that_another_one_is_there() -> None:
+    world = _world(OURS)
+    _ask(world, "asked")
+    assert _contested(world) is not None
+    world.settings = dataclasses.replace(world.settings, installation=OTHER)
+    world.now += installations.ANSWER_TIME
+    assert _contested(world) is None
+
+
 def test_an_installation_without_a_name_knows_no_others() -> None:
     world = _world(OTHER)
     world.settings = dataclasses.replace(world.settings, installation="")
     config = observation.Config("job-tfparallel", "uid", "", OTHER)
     assert installations.may_act(config, world.settings, world.now)
-    assert installations.answer(config, world.settings) == ()
+    config = dataclasses.replace(config, question=f"{OURS} asked {world.now.isoformat()}")
+    decided, stamp = decision.Decision(world.status), conditions.Stamp(world.now, 1)
+    assert installations.respond(decided, config, world.settings, stamp) == decided

@@ -75,6 +75,9 @@ async def test_one_of_two_installations_acts_and_the_other_says_so(
             notices = await waiting.until_async(
                 lambda: _notices(place), "the other installation says so", when=bool
             )
+            contested = await waiting.until_async(
+                lambda: place.condition("Contested"), "who acts says so, too", when=bool
+            )
             if not ended:
                 await place.end("digits-worker-0", 1)
                 await place.until_pods(*ALL, attempt=2)
@@ -86,5 +89,6 @@ async def test_one_of_two_installations_acts_and_the_other_says_so(
     following.cancel()
     assert {*writes.installations} == {f"{place.namespace}/release-0"}
     assert len(writes.installations) <= MOST_WRITES
+    assert f"installation {place.namespace}/release-1 of the operator" in contested["message"]
     [notice] = notices
     assert f"installation {place.namespace}/release-0 of the operator acts" in notice["note"]
