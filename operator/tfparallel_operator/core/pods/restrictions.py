@@ -1,7 +1,7 @@
 """What jobs may use of their namespace and their nodes, where the installation restricts it. Pure.
 
-The pod that would be created is looked at, so that no field of a job can be overlooked. What
-`pod_defaults` adds is the installation's own, and is left out.
+The pod that would be created is looked at, so that no field of a job can be overlooked. So is what
+`pod_defaults` adds: a job can mount its volumes, and run a program in a container of its name.
 """
 
 import dataclasses
@@ -15,6 +15,9 @@ from tfparallel_operator.core.pods import pod_builder
 
 VALUE = "jobs.restrictions"
 """The chart's value, as messages name it."""
+
+_DEFAULTS = "jobs.podDefaults"
+"""The chart's value of the defaults."""
 
 MAX_SECRETS = 100
 """Of a job, where their labels decide."""
@@ -120,6 +123,18 @@ def find_problem(
     return ""
 
 
+def find_problem_of_defaults(
+    pod_defaults: Mapping[str, Any], restrictions: installation.Restrictions
+) -> str:
+    """Say what of the installation's defaults no job may have; empty: nothing.
+
+    Labels of Secrets are left out, because each namespace has its own.
+    """
+    allowed = dataclasses.replace(restrictions, secret_labels={})
+    problems = (find_problem(use, allowed, {}) for use in _visit_defaults(pod_defaults))
+    return next(filter(None, problems), "")
+
+
 def find_many_secrets(uses: Iterable[Use]) -> str:
     """Say that a job names more Secrets than the labels are read of; empty: it does not.
 
@@ -172,18 +187,21 @@ def _visit_job(job: types.TFParallelJob, settings: installation.Settings) -> Ite
     if job.spec.trainer is not None:
         fields = job.spec.trainer.model_dump(mode="json", by_alias=True, exclude_none=True)
         yield from _visit_trainer(fields, "spec.trainer")
-    of_job = dataclasses.replace(settings, pod_defaults={}, trainer_pull_secrets=())
+    yield from _visit_defaults(settings.pod_defaults)
+    of_job = dataclasses.replace(settings, trainer_pull_secrets=())
     builder = pod_builder.PodBuilder(layout.build(job), of_job, job.status)
-    has_default = bool(_mapping(settings.pod_defaults.get("spec")).get("serviceAccountName"))
-    for role, spec in roles.items():
-        template = _mapping((spec.template or {}).get("spec"))
+    for role in roles:
         pod_spec = builder.build(replicas.Replica(role, 0))["spec"]
         path = f"spec.tfReplicaSpecs.{role}.template.spec"
         yield from visit_pod(pod_spec, path)
-        # An empty field of the template wins over the default, and means `default`.
-        is_defaulted = has_default and "serviceAccountName" not in template
-        if not is_defaulted and not _account(pod_spec):
+        if not _account(pod_spec):
             yield Use(Kind.SERVICE_ACCOUNT, "default", f"{path}.serviceAccountName")
+
+
+def _visit_defaults(pod_defaults: Mapping[str, Any]) -> Iterator[Use]:
+    yield from visit_pod(_mapping(pod_defaults.get("spec")), f"{_DEFAULTS}.spec")
+    annotations = _mapping(_mapping(pod_defaults.get("metadata")).get("annotations"))
+    yield from visit_annotations(annotations, f"{_DEFAULTS}.metadata.annotations")
 
 
 def _visit_trainer(fields: Mapping[str, Any], above: str) -> Iterator[Use]:

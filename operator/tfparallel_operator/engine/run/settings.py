@@ -13,6 +13,7 @@ import click
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import credentials
 from tfparallel_operator.core import installation
+from tfparallel_operator.core.pods import restrictions
 from tfparallel_operator.engine.telemetry import logs
 
 E = TypeVar("E", bound=enum.StrEnum)
@@ -223,8 +224,18 @@ def _option(field: dataclasses.Field[Any]) -> click.Option:
 
 
 def build(values: Mapping[str, Any]) -> Settings:
-    """Return the settings of the options' values; None and the empty text: the field's default."""
-    return Settings(**{name: value for name, value in values.items() if value not in (None, "")})
+    """Return the settings of the options' values; None and the empty text: the field's default.
+
+    Raises:
+        click.UsageError: the restrictions forbid what the defaults add to each pod.
+    """
+    settings = Settings(
+        **{name: value for name, value in values.items() if value not in (None, "")}
+    )
+    problem = restrictions.find_problem_of_defaults(settings.pod_defaults, settings.restrictions)
+    if problem:
+        raise click.UsageError(problem)
+    return settings
 
 
 def from_environment() -> Settings:

@@ -12,6 +12,8 @@ from tfparallel_operator.core.pods import restrictions
 
 TEMPLATE = "spec.tfReplicaSpecs.Worker.template.spec"
 REFERENCE = {"name": "hidden"}
+FORBIDDEN = installation.HostAccess.FORBIDDEN
+APPARMOR = "container.apparmor.security.beta.kubernetes.io/tensorflow"
 ENV_FROM = [{"configMapRef": {"name": "open"}}, {"secretRef": REFERENCE}]
 ENV = [
     {"name": "A", "value": "b"},
@@ -29,13 +31,13 @@ def volume(**source: Any) -> dict[str, Any]:
 
 
 def find_uses(
-    pod_spec: dict[str, Any], settings: installation.Settings = builders.SETTINGS, **spec: Any
+    pod_spec: dict[str, Any], of_jobs: installation.Settings = builders.SETTINGS, **spec: Any
 ) -> list[restrictions.Use]:
     """What a job uses whose workers have this template; the account of all is left out."""
     role = {"replicas": 1, "template": {"spec": {"serviceAccountName": "trainer", **pod_spec}}}
     job = builders.a_job(trainer=True, worker=1, spec={"tfReplicaSpecs": {"Worker": role}, **spec})
     account = restrictions.Kind.SERVICE_ACCOUNT, "trainer"
-    uses = restrictions.find_uses(job, settings)
+    uses = restrictions.find_uses(job, of_jobs)
     return [use for use in uses if (use.kind, use.value) != account]
 
 
@@ -221,20 +223,60 @@ def test_the_account_of_pods_is_seen(fields: dict[str, str], path: str, account:
     assert use == expected
 
 
-def test_what_the_installation_adds_is_its_own() -> None:
-    of_pods = {
+DEFAULTS = {
+    "metadata": {"annotations": {APPARMOR: "unconfined"}},
+    "spec": {
         "serviceAccountName": "chosen",
         "imagePullSecrets": [{"name": "registry"}],
+        "initContainers": [{"name": "tuning", "securityContext": {"privileged": True}}],
         "volumes": [{"name": "data", "hostPath": {"path": "/data"}}],
-    }
-    settings = dataclasses.replace(
-        builders.SETTINGS, pod_defaults={"spec": of_pods}, trainer_pull_secrets=("registry",)
-    )
+    },
+}
+OF_DEFAULTS = {
+    "chosen": "spec.serviceAccountName",
+    "registry": "spec.imagePullSecrets[0].name",
+    "privileged": "spec.initContainers[0].securityContext.privileged",
+    "the host path /data": "spec.volumes[0].hostPath",
+    "an unconfined AppArmor profile": f"metadata.annotations[{APPARMOR}]",
+}
+
+
+def test_a_job_uses_what_the_installation_adds_to_its_pods() -> None:
+    """It may run its own program in a container of the defaults, and mount their volumes."""
+    of_jobs = dataclasses.replace(builders.SETTINGS, pod_defaults=DEFAULTS)
     job = builders.a_job(trainer=True, worker=1)
-    assert restrictions.find_uses(job, settings) == ()
+    uses = {use.value: use.path for use in restrictions.find_uses(job, of_jobs)}
+    assert uses == {value: f"jobs.podDefaults.{path}" for value, path in OF_DEFAULTS.items()}
     # A job that empties the field gets the namespace's account in the place of the chosen one.
-    [use] = find_uses({**container(), "serviceAccountName": ""}, settings)
-    assert (use.kind, use.value) == (restrictions.Kind.SERVICE_ACCOUNT, "default")
+    more = {use.value for use in find_uses({**container(), "serviceAccountName": ""}, of_jobs)}
+    assert more - uses.keys() == {"default"}
+
+
+def test_the_secret_that_pulls_the_shipped_image_is_the_installations_own() -> None:
+    of_jobs = dataclasses.replace(builders.SETTINGS, trainer_pull_secrets=("registry",))
+    assert find_uses(container(), of_jobs) == []
+
+
+@pytest.mark.parametrize(
+    ("of_pods", "limits", "problem"),
+    [
+        ({"hostPID": True}, {"host_access": FORBIDDEN}, "jobs.podDefaults.spec.hostPID is hostPID"),
+        (
+            {"serviceAccountName": "chosen"},
+            {"service_accounts": ("trainer",)},
+            "jobs.podDefaults.spec.serviceAccountName is 'chosen', and jobs may have trainer",
+        ),
+        ({"serviceAccountName": "trainer"}, {"service_accounts": ("trainer",)}, ""),
+        # Whether it has the label depends on the namespace.
+        ({"imagePullSecrets": [REFERENCE]}, {"secret_labels": {"for": "jobs"}}, ""),
+    ],
+)
+def test_defaults_that_no_job_may_have_are_named(
+    of_pods: dict[str, Any], limits: dict[str, Any], problem: str
+) -> None:
+    defaults, restricted = {"spec": of_pods}, installation.Restrictions(**limits)
+    found = restrictions.find_problem_of_defaults(defaults, restricted)
+    assert found.startswith(problem) and bool(found) == bool(problem)
 
 
 RESTRICTED = installation.Restrictions(

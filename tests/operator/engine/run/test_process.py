@@ -164,6 +164,13 @@ async def test_what_it_cannot_start_with_is_one_sentence(
             {"TFPARALLEL_RESTRICTIONS": '{"secrets": {"labels": {}}}'},
             "does not know would not hold",
         ),
+        (
+            {
+                "TFPARALLEL_POD_DEFAULTS": '{"spec": {"hostPID": true}}',
+                "TFPARALLEL_RESTRICTIONS": '{"hostAccess": "Forbidden"}',
+            },
+            "jobs.podDefaults.spec.hostPID is hostPID, and jobs may not reach into their nodes",
+        ),
     ],
 )
 def test_options_that_cannot_be_are_refused(variables: dict[str, str], sentence: str) -> None:
