@@ -1,0 +1,44 @@
+"""Runs many random jobs, some at a time."""
+
+import itertools
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent import futures
+
+from testing.trainer.random_models import drawing, judging, outcomes
+
+
+def run(
+    seed: int, numbers: Iterable[int], parallel: int, parent: pathlib.Path | None = None
+) -> Iterator[list[outcomes.Outcome]]:
+    """Run the jobs of models by their numbers; gives the outcomes of a model as it ends."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="random-models-", dir=parent))
+    remaining = iter(numbers)
+    try:
+        with futures.ThreadPoolExecutor(parallel) as pool:
+            running = {
+                pool.submit(run_model, seed, number, folder)
+                for number in itertools.islice(remaining, parallel)
+            }
+            while running:
+                ended, running = futures.wait(running, return_when=futures.FIRST_COMPLETED)
+                for one in ended:
+                    yield one.result()
+                for number in itertools.islice(remaining, len(ended)):
+                    running.add(pool.submit(run_model, seed, number, folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_model(seed: int, number: int, folder: pathlib.Path) -> list[outcomes.Outcome]:
+    """Run the jobs of one model."""
+    jobs = drawing.draw_jobs(seed, number)
+    verdicts = judging.judge_all(jobs, folder / f"{seed}-{number}")
+    return [
+        outcomes.Outcome(
+            number, place, str(job.layout), verdict.ending, verdict.detail, verdict.difference
+        )
+        for place, (job, verdict) in enumerate(zip(jobs, verdicts, strict=True))
+    ]
