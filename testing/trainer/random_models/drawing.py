@@ -4,7 +4,7 @@ import dataclasses
 import math
 import random as randoms
 
-from testing.trainer.random_models import layers, spec, training
+from testing.trainer.random_models import draws, layers, spatial, spec, training
 
 LAYOUTS_PER_MODEL = 4
 """Jobs that share a model, and with it the training in one process."""
@@ -53,7 +53,7 @@ def draw_jobs(seed: int, number: int) -> list[spec.Job]:
     smallest = -(-smallest // divisor) * divisor
     batch = random.randrange(smallest, smallest + 9, divisor)
     examples = random.randint(batch + 1, 4 * batch)
-    if layers.is_drawn(random, 0.15):
+    if draws.is_drawn(random, 0.15):
         examples = batch * random.choice((2, 3)) + 1  # a last batch of one example
     changed = dataclasses.replace(
         model.training, batch=batch, examples=examples, seed=random.randrange(1000)
@@ -109,7 +109,7 @@ class _Graph:
         self.inputs: list[spec.Input] = []
         self.nodes: list[spec.Node] = []
         self._random = random
-        self._shapes: dict[str, layers.Shape] = {}
+        self._shapes: dict[str, draws.Shape] = {}
         self._unused: list[str] = []
 
     def add_input(self, number: int) -> None:
@@ -122,7 +122,7 @@ class _Graph:
             return
         features = random.choice((1, 2, 3, 4, 4))
         length = random.choice((3, 4, 5, 6))
-        shape: layers.Shape = {
+        shape: draws.Shape = {
             "vector": (random.choice((2, 3, 4, 6)),),
             "sequence": (length, features),
             "image": (random.choice((4, 5, 6, 8)), random.choice((4, 6)), features),
@@ -130,7 +130,7 @@ class _Graph:
         }[kind]
         numbers = ", ".join(map(str, shape))
         values = f"random.normal(size=(EXAMPLES, {numbers}))"
-        if kind == "sequence" and layers.is_drawn(random, 0.4):
+        if kind == "sequence" and draws.is_drawn(random, 0.4):
             values += f" * (numpy.arange({length}) < {_lengths(length)})[:, :, None]"
         self.inputs.append(spec.Input(name, shape, "float64", values))
         self._add(name, shape)
@@ -144,45 +144,45 @@ class _Graph:
             f" * (numpy.arange({length}) < {_lengths(length)})"
         )
         tokens = name
-        if layers.is_drawn(random, 0.2):
+        if draws.is_drawn(random, 0.2):
             dtype = "string"
             words = [f"w{number}" for number in range(vocabulary - 2)]
             values = f"random.choice({words!r}, size=(EXAMPLES, {length}))"
-            lookup = layers.layer("StringLookup", {}, vocabulary=words)
+            lookup = draws.layer("StringLookup", {}, vocabulary=words)
             tokens = f"lookup_{name}"
             self.nodes.append(spec.Node(tokens, lookup, (name,)))
-        elif layers.is_drawn(random, 0.15):
+        elif draws.is_drawn(random, 0.15):
             mode = random.choice(("multi_hot", "count"))
-            encoding = layers.layer("CategoryEncoding", {}, num_tokens=vocabulary, output_mode=mode)
+            encoding = draws.layer("CategoryEncoding", {}, num_tokens=vocabulary, output_mode=mode)
             self.inputs.append(spec.Input(name, (length,), dtype, values))
             self.nodes.append(spec.Node(f"encoding_{name}", encoding, (name,)))
             self._add(f"encoding_{name}", (vocabulary,))
             return
         self.inputs.append(spec.Input(name, (length,), dtype, values))
-        width = layers.units(random)
-        options = layers.weight_options(random, "embeddings", activation=False)
-        options |= {"mask_zero": "True"} if layers.is_drawn(random, 0.5) else {}
-        embedding = layers.layer(
+        width = draws.units(random)
+        options = draws.weight_options(random, "embeddings", activation=False)
+        options |= {"mask_zero": "True"} if draws.is_drawn(random, 0.5) else {}
+        embedding = draws.layer(
             "Embedding", options, input_dim=vocabulary, output_dim=width
         ).without("activity_regularizer")
         self.nodes.append(spec.Node(f"embedding_{name}", embedding, (tokens,)))
         self._add(f"embedding_{name}", (length, width))
 
-    def _add(self, name: str, shape: layers.Shape) -> None:
+    def _add(self, name: str, shape: draws.Shape) -> None:
         self._shapes[name] = shape
         self._unused.append(name)
 
     def add_layer(self) -> None:
         """Add a layer on a tensor, a merge of two, attention, or a layer that is called again."""
         random = self._random
-        source = random.choice(self._unused if layers.is_drawn(random, 0.7) else [*self._shapes])
+        source = random.choice(self._unused if draws.is_drawn(random, 0.7) else [*self._shapes])
         shape = self._shapes[source]
         alike = [name for name, other in self._shapes.items() if other == shape]
-        if layers.is_drawn(random, 0.2) and len(alike) > 1:
+        if draws.is_drawn(random, 0.2) and len(alike) > 1:
             self._add_merge(source, alike)
-        elif len(shape) == 2 and layers.is_drawn(random, 0.15):
+        elif len(shape) == 2 and draws.is_drawn(random, 0.15):
             self._add_attention(source)
-        elif layers.is_drawn(random, 0.12) and self._add_shared():
+        elif draws.is_drawn(random, 0.12) and self._add_shared():
             return
         else:
             drawing = layers.draw(random, shape)
@@ -194,7 +194,7 @@ class _Graph:
         self,
         layer: spec.Construction,
         inputs: tuple[str, ...],
-        shape: layers.Shape,
+        shape: draws.Shape,
         call: str = "{layer}({0})",
         shared: str = "",
     ) -> str:
@@ -248,7 +248,7 @@ class _Graph:
             shape = (*shape[:-1], features)
             targets, activation, loss = training.draw_head(random, shape)
             options = {} if activation is None else {"activation": repr(activation)}
-            head = layers.layer("Dense", options, units=features)
+            head = draws.layer("Dense", options, units=features)
             name = f"output_{number}"
             # Keras weighs each step of a sequence by itself.
             weight_shape = "EXAMPLES" if len(shape) == 1 else f"(EXAMPLES, {shape[0]})"
@@ -259,10 +259,10 @@ class _Graph:
                     node=name,
                     loss=loss,
                     targets=targets,
-                    loss_weight=0.4 if layers.is_drawn(random, 0.2) else None,
+                    loss_weight=0.4 if draws.is_drawn(random, 0.2) else None,
                     sample_weight=weight,
                     weight_shape=weight_shape,
-                    metrics=("mae",) if layers.is_drawn(random, 0.2) else (),
+                    metrics=("mae",) if draws.is_drawn(random, 0.2) else (),
                 )
             )
         if all(output.loss is None for output in outputs):
@@ -274,21 +274,21 @@ class _Graph:
     def _join(self, group: list[str]) -> str:
         """Join tensors to the one that an output's layer takes."""
         random = self._random
-        if len(group) == 1 and len(self._shapes[group[0]]) == 2 and layers.is_drawn(random, 0.4):
+        if len(group) == 1 and len(self._shapes[group[0]]) == 2 and draws.is_drawn(random, 0.4):
             return group[0]  # one value per step of a sequence
         vectors = [self._vector(name) for name in group]
         if len(vectors) == 1:
             return vectors[0]
         places = ", ".join(f"{{{number}}}" for number in range(len(vectors)))
         total = sum(self._shapes[name][0] for name in vectors)
-        layer = layers.layer("Concatenate", {})
+        layer = draws.layer("Concatenate", {})
         return self._add_node(layer, tuple(vectors), (total,), f"{{layer}}([{places}])")
 
     def _vector(self, name: str) -> str:
         shape = self._shapes[name]
         if len(shape) == 1:
             return name
-        draw = self._random.choice((layers.flatten, layers.global_pooling))
+        draw = self._random.choice((layers.flatten, spatial.global_pooling))
         drawing = draw(self._random, shape)
         assert drawing is not None
         return self._add_node(drawing[0], (name,), drawing[1])

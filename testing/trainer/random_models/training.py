@@ -2,7 +2,7 @@
 
 import random as randoms
 
-from testing.trainer.random_models import layers, spec
+from testing.trainer.random_models import draws, spec
 
 _LOSSES = "keras.losses."
 
@@ -111,7 +111,7 @@ def draw_head(
     """Draw targets, the activation of the output and the loss for an output of a shape."""
     targets, activation, losses = random.choice(HEADS)
     classes = range(shape[-1])
-    if layers.is_drawn(random, 0.3):
+    if draws.is_drawn(random, 0.3):
         classes = range(max(1, shape[-1] - 1))
     text = targets.format(
         shape=", ".join(map(str, shape)),
@@ -121,9 +121,9 @@ def draw_head(
         share=random.choice((0.05, 0.3, 0.5)),
     )
     loss: spec.Construction | None = random.choice(losses)
-    if layers.is_drawn(random, 0.04):
+    if draws.is_drawn(random, 0.04):
         loss = None
-    elif loss is not None and loss.is_call and layers.is_drawn(random, 0.25):
+    elif loss is not None and loss.is_call and draws.is_drawn(random, 0.25):
         reduction = repr(random.choice(_REDUCTIONS))
         loss = spec.Construction(loss.kind, loss.required, {**loss.options, "reduction": reduction})
     return text, activation, loss
@@ -139,7 +139,7 @@ _WEIGHTS = (
 
 def draw_weights(random: randoms.Random, shape: str) -> str:
     """Draw the weights of an output's examples; empty for none."""
-    if not layers.is_drawn(random, 0.3):
+    if not draws.is_drawn(random, 0.3):
         return ""
     return random.choice(_WEIGHTS).format(size=shape)
 
@@ -182,23 +182,23 @@ def draw_optimizer(random: randoms.Random) -> tuple[spec.Construction, tuple[str
     kind, rate, choices = random.choice((*_OPTIMIZERS[:3], *_OPTIMIZERS))
     options = dict(random.choice(choices))
     text = repr(rate)
-    if kind not in ("ScheduleFreeAdamW",) and layers.is_drawn(random, 0.2):
+    if kind not in ("ScheduleFreeAdamW",) and draws.is_drawn(random, 0.2):
         text = random.choice(_SCHEDULES).format(rate=rate)
-    if layers.is_drawn(random, 0.25):
+    if draws.is_drawn(random, 0.25):
         options.update([random.choice(_CLIPS)])
     calls: tuple[str, ...] = ()
-    if layers.is_drawn(random, 0.2):
+    if draws.is_drawn(random, 0.2):
         options["weight_decay"] = "0.02"
-        if layers.is_drawn(random, 0.4):
+        if draws.is_drawn(random, 0.4):
             calls = (random.choice(_EXCLUSIONS),)
-    if layers.is_drawn(random, 0.12):
+    if draws.is_drawn(random, 0.12):
         options |= {"use_ema": "True", "ema_momentum": "0.7"}
-        if layers.is_drawn(random, 0.5):
+        if draws.is_drawn(random, 0.5):
             options["ema_overwrite_frequency"] = "2"
-    elif layers.is_drawn(random, 0.12):
+    elif draws.is_drawn(random, 0.12):
         options["gradient_accumulation_steps"] = "2"
     optimizer = spec.Construction(f"keras.optimizers.{kind}", {"learning_rate": text}, options)
-    if layers.is_drawn(random, 0.04):
+    if draws.is_drawn(random, 0.04):
         inner = optimizer.text()
         optimizer = spec.Construction(
             "keras.optimizers.LossScaleOptimizer", {"inner_optimizer": inner}
@@ -229,7 +229,7 @@ def draw_callbacks(
     random: randoms.Random, optimizer: spec.Construction
 ) -> tuple[spec.Construction, ...]:
     """Draw callbacks that suit the optimizer, none in most jobs."""
-    if not layers.is_drawn(random, 0.3):
+    if not draws.is_drawn(random, 0.3):
         return ()
     # Keras refuses to set the rate of an optimizer that has a schedule.
     has_schedule = "schedules." in optimizer.text()

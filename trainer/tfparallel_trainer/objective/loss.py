@@ -153,8 +153,7 @@ def _crossentropy(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
 def _fraction(term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any) -> Fraction:
     examples = tf.shape(y_pred)[0]
     mask = mask_of(y_pred)
-    target = tf.cast(tf.convert_to_tensor(y), term.dtype)
-    values = tf.convert_to_tensor(term.function(target, tf.cast(y_pred, term.dtype)))
+    values = _values(term, y, y_pred)
     mask = _both(mask, mask_of(values))
     if values.shape.rank == 0:
         return _of_examples(term, values, examples, sample_weight, mask)
@@ -170,6 +169,16 @@ def _fraction(term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any) -> Frac
     if term.reduction == WEIGHTED_MEAN:
         denominator = tf.cast(tf.reduce_sum(weights), tf.float64)
     return Fraction(tf.reduce_sum(values * weights), tf.stop_gradient(denominator))
+
+
+def masks_values(term: Term, y: Any, y_pred: tf.Tensor) -> bool:
+    """Tell whether the function of a term masks some of its values, as ignore_class does."""
+    return mask_of(_values(term, y, y_pred)) is not None
+
+
+def _values(term: Term, y: Any, y_pred: tf.Tensor) -> tf.Tensor:
+    target = tf.cast(tf.convert_to_tensor(y), term.dtype)
+    return tf.convert_to_tensor(term.function(target, tf.cast(y_pred, term.dtype)))
 
 
 def _of_examples(

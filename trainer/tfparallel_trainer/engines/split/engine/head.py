@@ -127,8 +127,9 @@ def division_of(
     compiled_head: replica.Replica, model: graph.Graph, spec: Any, *, adds: bool
 ) -> Division:
     """Tell when the denominators of the loss over a batch are known; layers may add losses."""
-    _, _, weight = spec
+    _, y, weight = spec
     masked = {one.name for one in model.outputs if one.mask is not None}
+    masked |= _outputs_with_masking_loss(compiled_head, model, y)
     unknown = [
         term
         for term in compiled_head.terms
@@ -138,3 +139,21 @@ def division_of(
         return Division.AHEAD
     several = len(compiled_head.terms) > 2 or adds  # one is what layers add
     return Division.BETWEEN if several else Division.LAST
+
+
+def _outputs_with_masking_loss(
+    compiled_head: replica.Replica, model: graph.Graph, y: Any
+) -> set[str]:
+    """The outputs whose losses mask some of their values, as ignore_class does."""
+    zeros = nest.convert(lambda one: tf.zeros([size or 1 for size in one.shape], one.dtype), y)
+    targets = loss.split(zeros, compiled_head.outputs, "y")
+    predictions = {
+        one.name: tf.zeros([size or 1 for size in tensor.shape], tensor.dtype)
+        for one in model.outputs
+        for tensor in [model.tensors[one.tensor]]
+    }
+    return {
+        term.output
+        for term in compiled_head.terms
+        if term.output and loss.masks_values(term, targets[term.output], predictions[term.output])
+    }

@@ -1,0 +1,53 @@
+"""Losses that mask some of their values: each part of a batch counts what it does not mask."""
+
+import types
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from testing.trainer import cases, cases_split, reference, split_models, weights
+from tfparallel_trainer.comms import shape
+
+pytestmark = split_models.MARKS
+
+BATCH, STEPS, EXAMPLES = 6, 3, 18
+
+
+def functions(outputs: int) -> dict[str, Any]:
+    names = [f"classes_{number}" for number in range(outputs)]
+
+    def build_model() -> Any:
+        first = keras.Input((3,))
+        hidden = keras.layers.Dense(4, "tanh")(first)
+        return keras.Model(
+            first, {name: keras.layers.Dense(3, name=name)(hidden) for name in names}
+        )
+
+    def compile_model(model: Any) -> None:
+        ignoring = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+        model.compile(keras.optimizers.SGD(0.1), dict.fromkeys(names, ignoring))
+
+    def training_data() -> tuple[Any, Any]:
+        random = np.random.default_rng(3)
+        x = random.normal(size=(EXAMPLES, 3))
+        return x, {name: random.choice([0, 0, 1, 2], size=EXAMPLES) for name in names}
+
+    return {
+        "build_model": build_model,
+        "compile_model": compile_model,
+        "training_data": training_data,
+    }
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_an_ignored_class_is_counted_over_the_whole_batch(outputs: int) -> None:
+    job = functions(outputs)
+    expected, losses_of_one = reference.train(
+        types.SimpleNamespace(**job), STEPS, BATCH, cases.SEED
+    )
+    mesh = shape.Mesh(stage=2)
+    losses, difference = cases_split.train_on_mesh(job, mesh, 3, BATCH, expected, STEPS)
+    assert losses == pytest.approx(losses_of_one, rel=1e-10)
+    assert difference <= weights.TOLERANCE
