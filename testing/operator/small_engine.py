@@ -10,7 +10,7 @@ from testing.operator import memory_api
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import installation
 from tfparallel_operator.engine.observe import children, informer, jobs, records, sweeper
-from tfparallel_operator.engine.run import reconcile
+from tfparallel_operator.engine.run import workers
 from tfparallel_operator.engine.telemetry import metrics
 from tfparallel_operator.engine.workqueue import queue, timers
 from tfparallel_operator.engine.write import context
@@ -57,7 +57,7 @@ class SmallEngine:
             time.utc,
             lambda: self.rewinds,
         )
-        self.workers = reconcile.Workers(engine)
+        self.workers = workers.Workers(engine)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["SmallEngine"]:

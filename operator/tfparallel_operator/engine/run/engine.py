@@ -26,8 +26,8 @@ from tfparallel_operator.engine.run import (
     lease,
     parts,
     probes,
-    reconcile,
     settings,
+    workers,
 )
 from tfparallel_operator.engine.telemetry import metrics
 from tfparallel_operator.engine.workqueue import queue, timers
@@ -193,13 +193,13 @@ class Engine:
             check,
             rewinds=lambda: self.history.rewinds,
         )
-        workers = reconcile.Workers(engine)
+        job_workers = workers.Workers(engine)
         # Jobs that are gone may have left pods behind.
         keys = {*self.jobs.keys(), *itertools.starmap(queue.Key, self._children.pods.owners())}
         self._queue.open(keys)
         async with asyncio.TaskGroup() as group:
             for number in range(self.settings.workers):
-                self._parts.start(group, f"worker {number}", workers.run)
+                self._parts.start(group, f"worker {number}", job_workers.run)
 
     def _job_changed(self, before: jobs.Body | None, after: jobs.Body) -> None:
         if self._queue.opened:  # What happens to a job is counted by the operator that acts.

@@ -1,14 +1,11 @@
-"""One look at one job: observe, decide, apply. The workers do it for every key of the queue."""
+"""One look at one job: observe, decide, apply. `workers` do it for every key of the queue."""
 
-import asyncio
 import dataclasses
 import datetime
 import functools
-import gc
 import logging
 import math
 import re
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,23 +23,18 @@ from tfparallel_operator.engine.observe import (
     specs,
     waits,
 )
-from tfparallel_operator.engine.telemetry import logs, metrics
+from tfparallel_operator.engine.run import large_jobs
+from tfparallel_operator.engine.telemetry import logs
 from tfparallel_operator.engine.workqueue import queue, timers
-from tfparallel_operator.engine.write import apply, context, recorder
+from tfparallel_operator.engine.write import apply, context, recorder, writes
 
 _LOG = logging.getLogger(__name__)
-
-CONFLICT_SECONDS = 0.05
-"""When to look again at a job that changed under a decision: at once, but not in a tight loop."""
 
 UNANSWERED_SECONDS = 30.0
 """Longest pause after a write that the API server failed at, which says nothing about the job.
 
 Where many answers are lost, each look at a large job loses some.
 """
-
-LARGE_JOB = 200
-"""Replicas or pods above which a job is decided in a thread: five thousand take half a second."""
 
 _MAY_PASS = names.Reason.SERVER_UNAVAILABLE
 """What one failure of the API server is no news of: it is said if the next try fails, too."""
@@ -81,9 +73,9 @@ class Reconciler:
         self._specs = specs.Specs(engine.api)
         self._restrictions = permissions.Permissions(engine.api, engine.settings)
         self._rewinds = engine.rewinds()
-        self._large = asyncio.Lock()
+        self._decider = large_jobs.Decider()
 
-    async def reconcile(self, key: queue.Key) -> apply.Outcome:
+    async def reconcile(self, key: queue.Key) -> writes.Outcome:
         """Bring one job a step on. When pods that are refused are tried again is arranged.
 
         Raises:
@@ -98,7 +90,7 @@ class Reconciler:
             self._restrictions.forget(key)
             self._waits.forget(key)
             await self._force_left_over(key, body, uid="")
-            return apply.DONE  # The garbage collector deletes its children.
+            return writes.DONE  # The garbage collector deletes its children.
         await self._force_left_over(key, body, body["metadata"]["uid"])
         try:
             return await self._carry_out(body)
@@ -109,7 +101,7 @@ class Reconciler:
             await self._read(key, body["metadata"]["uid"])
             if self._jobs.get(key) is not None:
                 raise
-            return apply.DONE
+            return writes.DONE
         except (errors.Refused, errors.WebhookFailed) as error:
             await self._report(self._jobs.get(key) or body, error)
             raise
@@ -146,7 +138,7 @@ class Reconciler:
         except errors.ApiError as error:
             _LOG.warning("pods of a deleted job: %s; again in %s", error, cleanup.RETRY)
 
-    async def _carry_out(self, body: jobs.Body) -> apply.Outcome:
+    async def _carry_out(self, body: jobs.Body) -> writes.Outcome:
         key = jobs.key_of(body)
         children = self._children.of(records.as_owner(body))
         words = await self._waits.of(key, children.pods)
@@ -155,7 +147,7 @@ class Reconciler:
         admission = {"workloads": workloads, "flavors": await self._flavors.of(workloads)}
         decided = await self._decide(body, None, admission, words)
         outcome = await self._apply(body, decided)
-        if outcome.started or (outcome == apply.DONE and decided.creations):
+        if outcome.started or (outcome == writes.DONE and decided.creations):
             self._forget(key)
         refusal = outcome.refusal
         if refusal is None:
@@ -196,7 +188,7 @@ class Reconciler:
         self._refusals.succeeded(key)
         self._pauses.pop(key, None)
 
-    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> apply.Outcome:
+    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> writes.Outcome:
         with logs.about(attempt=decided.status.attempt):
             return await self._applier.apply(body, decided)
 
@@ -232,7 +224,9 @@ class Reconciler:
             now, settings = self._clock().replace(microsecond=0), self._engine.settings
             return functools.partial(decide.decide, job, children, now, settings, refusal)
 
-        decided = await self._compute(observe, _size(job, self._children.of(owner)))
+        decided = await self._decider.compute(
+            observe, large_jobs.find_size(job, self._children.of(owner))
+        )
         if decided.status.host_ports is None:
             self._host_ports.release(owner.uid)
         if decided.wake_at is not None:
@@ -242,22 +236,6 @@ class Reconciler:
             self._timers.set(jobs.key_of(body), paused_until)
             return dataclasses.replace(decided, creations=())
         return decided
-
-    async def _compute(
-        self, observe: Callable[[], Callable[[], decision.Decision]], size: int
-    ) -> decision.Decision:
-        """Decide for a job of this size; the event loop does not wait for a large one.
-
-        A decision is a function of values that nobody changes, so a thread may make it.
-
-        Args:
-            observe: binds a decision to what is known when its turn has come.
-            size: of the job, in replicas or pods.
-        """
-        if size <= LARGE_JOB:
-            return observe()()
-        async with self._large:  # Several threads would only take the interpreter from each other.
-            return await asyncio.to_thread(_without_collection, observe())
 
     def _ports(
         self, job: types.TFParallelJob, owner: records.Owner
@@ -295,89 +273,3 @@ class Reconciler:
         event = decision.warning(names.Reason.REPLICAS_PENDING, message)
         # Its numbers change from try to try: which pod, how much of a quota is used.
         await self._events.record(body, event, same=re.sub(r"\d+", "#", message))
-
-
-def _without_collection(compute: Callable[[], decision.Decision]) -> decision.Decision:
-    """Decide without a search for garbage: among thousands of manifests it stops all threads.
-
-    These are freed when they have been written, so later searches leave them out, too. What an
-    earlier look has left behind is searched before, because it would be left out with them.
-    """
-    was_enabled = gc.isenabled()
-    gc.collect(1)
-    gc.disable()
-    try:
-        decided = compute()
-        if len(decided.creations) > LARGE_JOB:
-            gc.freeze()
-    finally:
-        if was_enabled:
-            gc.enable()
-    return decided
-
-
-def _size(job: types.TFParallelJob | observation.InvalidJob, children: observation.Children) -> int:
-    """Count the replicas that a job asks for, or the pods that it has, if these are more."""
-    accepted = job.accepted if isinstance(job, observation.InvalidJob) else job
-    specs = {} if accepted is None else accepted.spec.tf_replica_specs
-    return max(sum(role.replicas for role in specs.values()), len(children.pods))
-
-
-class Workers:
-    """Takes keys from the queue and looks at their jobs, each with its own pauses."""
-
-    def __init__(self, engine: context.Context) -> None:
-        self._queue = engine.work
-        self._timers = engine.timers
-        self._metrics = engine.metrics
-        self._reconciler = Reconciler(engine)
-        self._backoff: timers.Backoff[queue.Key] = timers.Backoff()
-
-    async def run(self) -> None:
-        """Work forever. Several of these may run: the queue keeps them apart."""
-        while True:
-            key = await self._queue.get()
-            begun = time.perf_counter()
-            about = {"namespace": key.namespace, "job": key.name}
-            served = started = False
-            try:
-                with logs.about(**about, reconcile=logs.new_reconcile()):
-                    outcome = await self._look_at(key)
-                self._metrics.reconciled(outcome, time.perf_counter() - begun)
-                served = outcome not in metrics.UNSERVED
-                started = outcome is metrics.Outcome.STARTED
-            finally:  # Pods of other jobs go before the first status of one whose pods exist.
-                self._queue.done(key, served=served, yields=started)
-            await asyncio.sleep(0)  # A look with nothing to write has not waited.
-
-    async def _look_at(self, key: queue.Key) -> metrics.Outcome:
-        try:
-            outcome = await self._reconciler.reconcile(key)
-        except errors.Conflict:
-            self._timers.after(key, CONFLICT_SECONDS)
-            return metrics.Outcome.CONFLICT
-        except load.StatusError as error:
-            pause = self._backoff.failed(key)
-            _LOG.error("the job is left alone: %s; again in %.0f s", error, pause)
-            self._timers.after(key, pause)
-            return metrics.Outcome.ERROR
-        except errors.ApiError as error:
-            is_unanswered = isinstance(error, errors.Unavailable)
-            longest = UNANSWERED_SECONDS if is_unanswered else timers.LONGEST_PAUSE_SECONDS
-            pause = max(self._backoff.failed(key, longest), error.retry_after or 0.0)
-            _LOG.warning("%s; again in %.0f s", error, pause)
-            self._timers.after(key, pause)
-            refused = isinstance(error, errors.Refused)
-            return metrics.Outcome.REFUSED if refused else metrics.Outcome.ERROR
-        except Exception:
-            # A bug that one job meets must not stop the others.
-            pause = self._backoff.failed(key)
-            _LOG.exception("unexpected error; again in %.0f s", pause)
-            self._timers.after(key, pause)
-            return metrics.Outcome.BUG
-        if outcome.refusal is not None:
-            _LOG.info("refused for now: %s", outcome.refusal.message)
-            blocked = metrics.Outcome.BLOCKED
-            return blocked if outcome.is_blocked else metrics.Outcome.REFUSED
-        self._backoff.succeeded(key)
-        return metrics.Outcome.STARTED if outcome.started else metrics.Outcome.DONE

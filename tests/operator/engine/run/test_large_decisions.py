@@ -15,9 +15,9 @@ from testing import clock, waiting
 from testing.operator import memory_api, objects, small_engine
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decide, decision
-from tfparallel_operator.engine.run import reconcile
+from tfparallel_operator.engine.run import large_jobs
 
-LARGE = reconcile.LARGE_JOB + 1
+LARGE = large_jobs.LARGE_JOB + 1
 
 
 class Gate:

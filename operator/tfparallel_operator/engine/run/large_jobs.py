@@ -1,0 +1,62 @@
+"""Decisions for large jobs, which take up to half a second and are made in a thread."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+
+from tfparallel_operator.api import types
+from tfparallel_operator.core import decision, observation
+
+LARGE_JOB = 200
+"""Replicas or pods above which a job is decided in a thread: five thousand take half a second."""
+
+
+class Decider:
+    """Makes decisions, those for large jobs one after the other."""
+
+    def __init__(self) -> None:
+        self._large = asyncio.Lock()
+
+    async def compute(
+        self, observe: Callable[[], Callable[[], decision.Decision]], size: int
+    ) -> decision.Decision:
+        """Decide for a job of this size; the event loop does not wait for a large one.
+
+        A decision is a function of values that nobody changes, so a thread may make it.
+
+        Args:
+            observe: binds a decision to what is known when its turn has come.
+            size: of the job, in replicas or pods.
+        """
+        if size <= LARGE_JOB:
+            return observe()()
+        async with self._large:  # Several threads would only take the interpreter from each other.
+            return await asyncio.to_thread(_without_collection, observe())
+
+
+def find_size(
+    job: types.TFParallelJob | observation.InvalidJob, children: observation.Children
+) -> int:
+    """Count the replicas that a job asks for, or the pods that it has, if these are more."""
+    accepted = job.accepted if isinstance(job, observation.InvalidJob) else job
+    specs = {} if accepted is None else accepted.spec.tf_replica_specs
+    return max(sum(role.replicas for role in specs.values()), len(children.pods))
+
+
+def _without_collection(compute: Callable[[], decision.Decision]) -> decision.Decision:
+    """Decide without a search for garbage: among thousands of manifests it stops all threads.
+
+    These are freed when they have been written, so later searches leave them out, too. What an
+    earlier look has left behind is searched before, because it would be left out with them.
+    """
+    was_enabled = gc.isenabled()
+    gc.collect(1)
+    gc.disable()
+    try:
+        decided = compute()
+        if len(decided.creations) > LARGE_JOB:
+            gc.freeze()
+    finally:
+        if was_enabled:
+            gc.enable()
+    return decided

@@ -1,0 +1,79 @@
+"""The workers, which take jobs from the queue and look at them."""
+
+import asyncio
+import logging
+import time
+
+from tfparallel_operator.api import load
+from tfparallel_operator.api_server import errors
+from tfparallel_operator.engine.run import reconcile
+from tfparallel_operator.engine.telemetry import logs, metrics
+from tfparallel_operator.engine.workqueue import queue, timers
+from tfparallel_operator.engine.write import context
+
+_LOG = logging.getLogger(__name__)
+
+CONFLICT_SECONDS = 0.05
+"""When to look again at a job that changed under a decision: at once, but not in a tight loop."""
+
+
+class Workers:
+    """Takes keys from the queue and looks at their jobs, each with its own pauses."""
+
+    def __init__(self, engine: context.Context) -> None:
+        self._queue = engine.work
+        self._timers = engine.timers
+        self._metrics = engine.metrics
+        self._reconciler = reconcile.Reconciler(engine)
+        self._backoff: timers.Backoff[queue.Key] = timers.Backoff()
+
+    async def run(self) -> None:
+        """Work forever. Several of these may run: the queue keeps them apart."""
+        while True:
+            key = await self._queue.get()
+            begun = time.perf_counter()
+            about = {"namespace": key.namespace, "job": key.name}
+            served = started = False
+            try:
+                with logs.about(**about, reconcile=logs.new_reconcile()):
+                    outcome = await self._look_at(key)
+                self._metrics.reconciled(outcome, time.perf_counter() - begun)
+                served = outcome not in metrics.UNSERVED
+                started = outcome is metrics.Outcome.STARTED
+            finally:  # Pods of other jobs go before the first status of one whose pods exist.
+                self._queue.done(key, served=served, yields=started)
+            await asyncio.sleep(0)  # A look with nothing to write has not waited.
+
+    async def _look_at(self, key: queue.Key) -> metrics.Outcome:
+        try:
+            outcome = await self._reconciler.reconcile(key)
+        except errors.Conflict:
+            self._timers.after(key, CONFLICT_SECONDS)
+            return metrics.Outcome.CONFLICT
+        except load.StatusError as error:
+            pause = self._backoff.failed(key)
+            _LOG.error("the job is left alone: %s; again in %.0f s", error, pause)
+            self._timers.after(key, pause)
+            return metrics.Outcome.ERROR
+        except errors.ApiError as error:
+            is_unanswered = isinstance(error, errors.Unavailable)
+            longest = (
+                reconcile.UNANSWERED_SECONDS if is_unanswered else timers.LONGEST_PAUSE_SECONDS
+            )
+            pause = max(self._backoff.failed(key, longest), error.retry_after or 0.0)
+            _LOG.warning("%s; again in %.0f s", error, pause)
+            self._timers.after(key, pause)
+            refused = isinstance(error, errors.Refused)
+            return metrics.Outcome.REFUSED if refused else metrics.Outcome.ERROR
+        except Exception:
+            # A bug that one job meets must not stop the others.
+            pause = self._backoff.failed(key)
+            _LOG.exception("unexpected error; again in %.0f s", pause)
+            self._timers.after(key, pause)
+            return metrics.Outcome.BUG
+        if outcome.refusal is not None:
+            _LOG.info("refused for now: %s", outcome.refusal.message)
+            blocked = metrics.Outcome.BLOCKED
+            return blocked if outcome.is_blocked else metrics.Outcome.REFUSED
+        self._backoff.succeeded(key)
+        return metrics.Outcome.STARTED if outcome.started else metrics.Outcome.DONE
