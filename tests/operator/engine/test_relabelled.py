@@ -8,7 +8,7 @@ from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.engine.observe import informer
+from tfparallel_operator.engine.observe import hidden
 
 POD = "digits-worker-0"
 ALL = ("digits-chief-0", POD)
@@ -29,7 +29,7 @@ def _label(place: harness.Place, value: str) -> None:
 async def test_a_pod_that_loses_its_label_still_counts_and_is_named(
     place: harness.Place, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    monkeypatch.setattr(informer, "HIDDEN_SECONDS", 0.2)
+    monkeypatch.setattr(hidden, "SECONDS", 0.2)
     async with place.operator():
         await place.create_job(objects.job(workers=1))
         pods = await place.until_pods(*ALL)

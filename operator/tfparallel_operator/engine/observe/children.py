@@ -15,7 +15,7 @@ from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import observation
 from tfparallel_operator.core.pods import config
 from tfparallel_operator.core.queue import gang, workload
-from tfparallel_operator.engine.observe import informer, records
+from tfparallel_operator.engine.observe import index, informer, records
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Children:
         self,
         api: client.Client,
         namespaces: tuple[str, ...],
-        changed: informer.Changed,
+        changed: index.Changed,
         clock: wall_clock.Clock = wall_clock.utc_now,
         rewound: informer.Rewound = lambda: None,
     ) -> None:
@@ -131,11 +131,11 @@ def _pod(clock: wall_clock.Clock, item: Mapping[str, Any]) -> observation.Pod | 
     return dataclasses.replace(pod, exit=dataclasses.replace(pod.exit, finished_at=now))
 
 
-def _group(resource: resources.Resource) -> informer.Slim[observation.Group]:
+def _group(resource: resources.Resource) -> index.Slim[observation.Group]:
     return _named(gang.is_name, functools.partial(records.group, resource.api_version))
 
 
-def _named(is_name: IsName, slim: informer.Slim[T]) -> informer.Slim[T]:
+def _named(is_name: IsName, slim: index.Slim[T]) -> index.Slim[T]:
     """Leave out what has another name than the operator gives."""
 
     def slim_named(item: Mapping[str, Any]) -> T | None:

@@ -1,4 +1,4 @@
-"""Follows the children of all jobs: list and watch, slim records, an index by owner.
+"""Follows the children of all jobs: by list and watch, into an index of slim records.
 
 A record is written by the watch, or at once from the answer to a write of ours; resource versions
 say which is newer. Objects that vanished while a watch was cut are removed after the next list,
@@ -11,18 +11,16 @@ goes on from a version of the lost future would be silent, so where the API serv
 
 import asyncio
 import contextlib
-import dataclasses
-import functools
 import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from tfparallel_operator.api import gate, names
+from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.engine.observe import records
+from tfparallel_operator.engine.observe import hidden, index, records
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,21 +28,10 @@ SELECTOR = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
 RETRY_SECONDS = (1.0, 10.0)
 """Shortest and longest pause before a list or watch that failed is tried again."""
 
-HIDDEN_SECONDS = 10.0
-"""How often an object is read that has lost the label by which it is followed."""
-
-HIDDEN_A_SECOND = 10.0
-"""How many such objects are read in a second at most: anybody may take a label from many pods."""
-
 ABSENT_SECONDS = 30.0
 """How often it is looked whether a resource that is not there has been installed."""
 
 T = TypeVar("T")
-Slim = Callable[[Mapping[str, Any]], T | None]
-"""Makes the record's value of an object; None leaves the object out."""
-
-Changed = Callable[[records.Owner], None]
-"""Told of the owner of whatever has changed."""
 
 Rewound = Callable[[], None]
 """Told that the API server's history has gone back."""
@@ -52,23 +39,13 @@ Rewound = Callable[[], None]
 Watch = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 """What is followed, in words, and how."""
 
-Entry = tuple[tuple[str, str], int, records.Owner | None, T | None]
-"""What is known of an object: its key, version, owner and value."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Record(Generic[T]):
-    owner: records.Owner
-    version: int
-    value: T
-
 
 class NotServed(Exception):  # noqa: N818 (an answer)
     """The API server does not have a resource that it need not have."""
 
 
-class Informer(Generic[T]):
-    """Records of one resource's objects that belong to jobs.
+class Informer(index.Index[T]):
+    """Follows one resource's objects that belong to jobs.
 
     One that is `optional` need not be installed: nothing is there until it is. With `metadata_only`
     nothing but metadata is read, so that the size of objects does not matter. With `keeps_hidden`
@@ -80,29 +57,21 @@ class Informer(Generic[T]):
         api: client.Client,
         resource: resources.Resource,
         namespaces: tuple[str, ...],
-        slim: Slim[T],
-        changed: Changed,
+        slim: index.Slim[T],
+        changed: index.Changed,
         *,
         rewound: Rewound = lambda: None,
         optional: bool = False,
         metadata_only: bool = False,
         keeps_hidden: bool = False,
     ) -> None:
-        self.resource = resource
+        super().__init__(resource, slim, changed)
         self.served = resource
         """The resource in the version that the API server serves."""
         self.optional = optional
         self.metadata_only = metadata_only
         self.keeps_hidden = keeps_hidden
-        self.hidden: dict[tuple[str, str], str] = {}
-        """Uids of objects that the watch no longer shows, though they may be there."""
-        self._slim = slim
-        self._changed = changed
-        self._records: dict[tuple[str, str], _Record[T]] = {}
-        # The API server stores any uid in an owner reference, also that of another namespace's job.
-        self._by_owner: dict[records.Owner, dict[tuple[str, str], T]] = {}
-        self._owners: dict[tuple[str, str], set[records.Owner]] = {}
-        """Those of each namespace and name: a job that is gone, and the one that is there now."""
+        self.hidden = hidden.Hidden(api, self)
         scopes: tuple[str | None, ...] = namespaces or (None,)
         self._streams = {scope: Stream(api, resource, scope, self, rewound) for scope in scopes}
 
@@ -140,114 +109,13 @@ class Informer(Generic[T]):
         """Return the seconds since the quietest stream last heard or tried anything."""
         return max(now - stream.active_at for stream in self._streams.values())
 
-    def of(self, owner: records.Owner) -> tuple[T, ...]:
-        """Return the values that belong to a job: of its namespace, its name and its uid."""
-        return tuple(self._by_owner.get(owner, {}).values())
-
-    def of_others(self, key: tuple[str, str], uid: str) -> tuple[T, ...]:
-        """Return the values that belong to jobs of a namespace and name, but not to this uid's."""
-        owners = self._owners.get(key, ())
-        return tuple(value for one in owners if one.uid != uid for value in self.of(one))
-
-    def has(self, key: tuple[str, str]) -> bool:
-        """Whether something is known of an object."""
-        return key in self._records
-
-    def owners(self) -> tuple[tuple[str, str], ...]:
-        """Return namespace and name of every job that something belongs to."""
-        return tuple(self._owners)
-
     def learn(self, item: Mapping[str, Any]) -> None:
         """Take in the answer to a write, unless the watch has come past it already."""
         scope = item["metadata"]["namespace"]
         stream = self._streams.get(scope) or self._streams.get(None)
-        if stream is not None and _version(item) > stream.version:
-            stream.newest = max(stream.newest, _version(item))
+        if stream is not None and index.find_version(item) > stream.version:
+            stream.newest = max(stream.newest, index.find_version(item))
             self.put(item)
-
-    def put(self, item: Mapping[str, Any]) -> None:
-        """Write the record of an object, unless one as new is there, such as our own write's."""
-        if self._is_news(_key(item), _version(item)):
-            self._put(self.read(item))
-
-    def _is_news(self, key: tuple[str, str], version: int) -> bool:
-        record = self._records.get(key)
-        return record is None or record.version < version
-
-    def _is_of_lost_history(self, key: tuple[str, str], version: int, listed: int) -> bool:
-        """Whether a list is newer than a record, and has an older object in its place."""
-        record = self._records.get(key)
-        return record is not None and version < record.version <= listed
-
-    def _put(self, entry: Entry[T]) -> None:
-        key, version, owner, value = entry
-        if owner is None or value is None:
-            self.drop(key)
-            return
-        old = self._records.get(key)
-        if old is not None and old.owner != owner:
-            self.drop(key)
-        self._records[key] = _Record(owner, version, value)
-        self._by_owner.setdefault(owner, {})[key] = value
-        self._owners.setdefault((owner.namespace, owner.name), set()).add(owner)
-        self._changed(owner)
-
-    def drop(self, key: tuple[str, str]) -> None:
-        """Remove the record of an object that is gone."""
-        record = self._records.pop(key, None)
-        if record is None:
-            return
-        siblings = self._by_owner[record.owner]
-        del siblings[key]
-        if not siblings:
-            del self._by_owner[record.owner]
-            self._forget(record.owner)
-        self._changed(record.owner)
-
-    def _forget(self, owner: records.Owner) -> None:
-        name = owner.namespace, owner.name
-        self._owners[name].discard(owner)
-        if not self._owners[name]:
-            del self._owners[name]
-
-    def read(self, item: Mapping[str, Any]) -> Entry[T]:
-        """Return what is known of an object; what was, if its newest version cannot be read."""
-        key, version = _key(item), _version(item)
-        try:
-            return key, version, records.owner(item), self._slim(item)
-        except gate.BeyondLimitsError as error:
-            _LOG.warning("%s %s/%s is not read: %s", self.resource.plural, *key, error)
-        except Exception:  # One object that cannot be read must not hide all others.
-            _LOG.exception("%s %s/%s cannot be read", self.resource.plural, *key)
-        record = self._records.get(key)
-        return (key, version, record.owner, record.value) if record else (key, version, None, None)
-
-    def take(self, entries: Iterable[Entry[T]], version: int) -> bool:
-        """Write the records of objects that a list of this version holds, unless newer are there.
-
-        Return whether some were of a history that the API server no longer has.
-        """
-        was_rewound = False
-        for entry in entries:
-            is_lost = self._is_of_lost_history(*entry[:2], version)
-            was_rewound |= is_lost
-            if is_lost or self._is_news(*entry[:2]):
-                self._put(entry)
-        return was_rewound
-
-    def replace(self, entries: Sequence[Entry[T]], scope: str | None) -> None:
-        """Forget what is known, and write the records of objects that a list holds."""
-        self.keep({key for key, *_ in entries}, sys.maxsize, scope)
-        for entry in entries:
-            self._put(entry)
-
-    def keep(self, keys: Set[tuple[str, str]], version: int, scope: str | None) -> None:
-        """Remove what a list of this version does not hold; what is newer than it stays."""
-        for key, record in list(self._records.items()):
-            inside = scope is None or key[0] == scope
-            is_gone = key not in keys and key not in self.hidden
-            if inside and is_gone and record.version <= version:
-                self.drop(key)
 
 
 class Stream:
@@ -271,7 +139,6 @@ class Stream:
         """Whether the API server was not there: it may have come back with an older etcd."""
         self._listing = asyncio.Lock()
         self._watching: asyncio.Timeout | None = None
-        self._reads: dict[tuple[str, str], asyncio.Task[None]] = {}
         self.listed = asyncio.Event()
         self.version = 0
         """The resource version that the stream has come to; 0: it must list."""
@@ -284,9 +151,7 @@ class Stream:
         try:
             await self._run()
         finally:
-            for key, read in self._reads.items():
-                self._informer.hidden.pop(key, None)
-                read.cancel()
+            self._informer.hidden.remove_all(self._scope)
 
     async def _run(self) -> None:
         while True:
@@ -324,7 +189,7 @@ class Stream:
         self.listed.set()
 
     async def _list(self, *, is_rewound: bool) -> None:
-        entries: list[Entry[Any]] = []
+        entries: list[index.Entry[Any]] = []
         version, known = 0, self.newest
         try:
             served = self._informer.served = await self._api.served(self._resource)
@@ -346,7 +211,7 @@ class Stream:
         else:
             await self._take(entries, version)
 
-    def _rewind(self, entries: Sequence[Entry[Any]], version: int) -> None:
+    def _rewind(self, entries: Sequence[index.Entry[Any]], version: int) -> None:
         """Start again from a list that is older than what was known."""
         _LOG.warning(
             "%s: the API server went back from version %d to %d: etcd was restored from an older"
@@ -355,13 +220,13 @@ class Stream:
             self.newest,
             version,
         )
-        self._informer.replace(entries, self._scope)
+        self._informer.replace(entries, self._find_keys(entries), self._scope)
         self.version = self.newest = version
         if self._watching is not None:  # It waits for a version that is yet to come.
             self._watching.reschedule(asyncio.get_running_loop().time())
         self._rewound()
 
-    async def _take(self, entries: Sequence[Entry[Any]], version: int) -> None:
+    async def _take(self, entries: Sequence[index.Entry[Any]], version: int) -> None:
         """Take in a list, with pauses; stop once the watch has come past it.
 
         The watch reports deletions, too, which the list would undo.
@@ -373,11 +238,15 @@ class Stream:
             was_rewound |= self._informer.take(entries[start : start + client.PAGE], version)
             await asyncio.sleep(0)
         if version >= self.version:
-            self._informer.keep({key for key, *_ in entries}, version, self._scope)
+            self._informer.keep(self._find_keys(entries), version, self._scope)
             self.version = version
             self.newest = max(self.newest, version)
         if was_rewound:
             self._rewound()
+
+    def _find_keys(self, entries: Sequence[index.Entry[Any]]) -> set[index.Key]:
+        """Return which objects are there, after a list that does not hold hidden ones."""
+        return self._informer.hidden.keys().union(key for key, *_ in entries)
 
     async def _follow(self) -> None:
         if not self.version or self._is_cut:
@@ -405,50 +274,23 @@ class Stream:
         async for event in watch:
             self.active_at = time.monotonic()
             self._failures = 0
-            if _version(event.object) <= self.version:
+            if index.find_version(event.object) <= self.version:
                 continue  # A list has told of it, or of what came after it.
             if event.type == "DELETED":
                 self._forget(event.object)
             elif event.type in ("ADDED", "MODIFIED"):
-                self._informer.hidden.pop(_key(event.object), None)
+                self._informer.hidden.remove(index.find_key(event.object))
                 self._informer.put(event.object)
-            self.version = _version(event.object)
+            self.version = index.find_version(event.object)
             self.newest = max(self.newest, self.version)
 
     def _forget(self, item: Mapping[str, Any]) -> None:
         """Drop an object that is gone; one that nobody deleted may have lost its label alone."""
-        key = _key(item)
+        key = index.find_key(item)
         if not self._informer.keeps_hidden or records.deleting(item):
             self._informer.drop(key)
         elif self._informer.has(key):
-            self._informer.hidden[key] = uid = item["metadata"]["uid"]
-            if key in self._reads:  # The label comes and goes.
-                self._reads[key].cancel()
-            self._reads[key] = read = asyncio.create_task(self._read_hidden(key, uid))
-            read.add_done_callback(functools.partial(self._end_read, key))
-
-    def _end_read(self, key: tuple[str, str], read: asyncio.Task[None]) -> None:
-        if self._reads.get(key) is read:
-            del self._reads[key]
-
-    async def _read_hidden(self, key: tuple[str, str], uid: str) -> None:
-        """Read an object that the watch does not show, until it is gone or shown again."""
-        hidden, path = self._informer.hidden, self._informer.served.path(*key)
-        while hidden.get(key) == uid:
-            try:
-                item = await self._api.get(path)
-            except errors.NotFound:
-                break
-            except errors.ApiError as error:
-                _LOG.info("%s is not read: %s", path, error)
-            else:
-                if item["metadata"]["uid"] != uid:
-                    break
-                self._informer.put(item)
-            await asyncio.sleep(find_pause(len(hidden)))
-        if hidden.get(key) == uid:
-            del hidden[key]
-            self._informer.drop(key)
+            self._informer.hidden.add(key, item["metadata"]["uid"])
 
     async def _pause(self, error: errors.ApiError) -> None:
         shortest, longest = RETRY_SECONDS
@@ -456,16 +298,3 @@ class Stream:
         self._failures = min(self._failures + 1, 10)
         _LOG.warning("watch of %s: %s; again in %.0f s", self._resource.plural, error, pause)
         await asyncio.sleep(max(pause, error.retry_after or 0))
-
-
-def find_pause(hidden: int) -> float:
-    """Return the seconds between two reads of one of so many objects without their label."""
-    return max(HIDDEN_SECONDS, hidden / HIDDEN_A_SECOND)
-
-
-def _key(item: Mapping[str, Any]) -> tuple[str, str]:
-    return item["metadata"]["namespace"], item["metadata"]["name"]
-
-
-def _version(item: Mapping[str, Any]) -> int:
-    return int(item["metadata"]["resourceVersion"])

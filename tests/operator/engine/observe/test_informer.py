@@ -359,8 +359,3 @@ async def test_a_label_that_comes_and_goes_leaves_one_reader_and_pods_of_no_job_
         world.api._record(resources.PODS, "DELETED", world.api.items(resources.PODS)[0], "again")
         await waiting.idle()
         assert len(asyncio.all_tasks()) == before + 1
-
-
-def test_objects_without_their_label_are_read_at_a_bounded_rate() -> None:
-    assert informer.find_pause(1) == informer.HIDDEN_SECONDS
-    assert 10_000 / informer.find_pause(10_000) == informer.HIDDEN_A_SECOND
