@@ -4,21 +4,22 @@ import dataclasses
 import pathlib
 import signal
 
-MODEL = """
+_WIDTH = 1000
+_TEXT = """
 import os, resource, signal, sys
 import keras, numpy
 
 keras.config.set_floatx("float64")
 
 def build_model():
-    layers = [keras.layers.Dense(1000, use_bias=False) for _ in range(8)]
-    return keras.Sequential([keras.Input((1000,)), *layers, keras.layers.Dense(1)])
+    layers = [keras.layers.Dense(WIDTH, use_bias=False) for _ in range(8)]
+    return keras.Sequential([keras.Input((WIDTH,)), *layers, keras.layers.Dense(1)])
 
 def compile_model(model):
     model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), "mse")
 
 def training_data():
-    return numpy.eye(8, 1000), numpy.ones((8, 1))
+    return numpy.eye(8, WIDTH), numpy.ones((8, 1))
 
 # Python tells a hook of each file before it is opened, and before it gets another name.
 def end(event, arguments):
@@ -33,8 +34,19 @@ if "EVENT" in os.environ:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.addaudithook(end)
 """
-BYTES = 2 * 8 * 8_000_000
-"""Of its eight large weights and their momentum."""
+
+
+def model(width: int) -> str:
+    """Return the model with layers of a width."""
+    return _TEXT.replace("WIDTH", str(width))
+
+
+def size(width: int) -> int:
+    """Return the bytes of its eight large weights and their momentum."""
+    return 2 * 8 * width**2 * 8
+
+
+MODEL, BYTES = model(_WIDTH), size(_WIDTH)
 VARIABLES = 2 * 10 + 2
 """In a checkpoint: weights and momentum, the optimizer's iteration and learning rate."""
 

@@ -1,14 +1,19 @@
 """What an installation restricts, on a real API server."""
 
+import datetime
 import json
 from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.core import installation
+from tfparallel_operator.core.life import admission
 from tfparallel_operator.core.pods import restrictions
+from tfparallel_operator.engine.observe import permissions
 
 REFUSED = names.Condition.CREATION_REFUSED
 LABELS = {"tfparallel.dev/use": "jobs"}
@@ -37,8 +42,12 @@ async def _until_restricted(place: harness.Place, words: str) -> None:
     assert words in condition["message"]
 
 
-async def test_a_job_waits_for_the_label_of_its_secret(place: harness.Place) -> None:
+async def test_a_job_waits_for_the_label_of_its_secret(
+    place: harness.Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether the Secret is missing or lacks the label, the job learns the same."""
+    monkeypatch.setattr(permissions, "LABELS_SECONDS", 0.5)
+    monkeypatch.setattr(admission, "LOOK_FOR_PERMISSION", datetime.timedelta(seconds=1))
     volume = {"name": "keys", "secret": {"secretName": "hub"}}
     path = "spec.tfReplicaSpecs.Worker.template.spec.volumes[0].secret.secretName"
     async with place.operator(restrictions=SECRETS_ONLY):
@@ -48,7 +57,11 @@ async def test_a_job_waits_for_the_label_of_its_secret(place: harness.Place) -> 
         assert await place.pods() == {}
         place.kubectl("label", "secret", "hub", "tfparallel.dev/use=jobs")
         await place.until_pods("digits-worker-0")
-        assert (await place.condition(REFUSED)).get("status") != "True"
+        await waiting.until_async(
+            lambda: place.condition(REFUSED),
+            "the job is restricted no longer",
+            when=lambda condition: condition.get("status") != "True",
+        )
 
 
 async def test_a_running_job_goes_on_and_gets_no_new_attempt(place: harness.Place) -> None:

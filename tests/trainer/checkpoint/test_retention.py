@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from testing import repeats
 from testing.trainer import checkpoints
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import entries, files, retention, store
@@ -157,11 +158,12 @@ def test_training_does_not_begin_anew_while_no_checkpoint_can_be_read(
     assert restored(tmp_path) == checkpoints.at(10)
 
 
-def test_any_flipped_bit_is_damage(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("distance", repeats.some([1, 7], [7]))
+def test_any_flipped_bit_is_damage(tmp_path: pathlib.Path, distance: int) -> None:
     save(checkpoints.opened(tmp_path), 7)
     checkpoint = folders.Folder(tmp_path / entries.name(7))
     for path in sorted(checkpoint.path.iterdir()):
-        for bit in range(path.stat().st_size * 8):
+        for bit in range(0, path.stat().st_size * 8, distance):
             flip(path, bit)
             with pytest.raises(files.DamagedError):
                 dict(files.read(checkpoint, files.read_index(checkpoint)))
