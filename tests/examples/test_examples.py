@@ -1,6 +1,6 @@
 """The examples, end to end: real TensorFlow processes on loopback.
 
-Those that pods run too (tests/e2e) are of the long tier here.
+Those that pods run too (tests/e2e) are of the long tier here, and so is what other tests show.
 """
 
 import pathlib
@@ -36,6 +36,7 @@ def _run_together(example: str, folder: pathlib.Path) -> str:
     return _run(example, folder, *jobs.ending_together(_EXAMPLES / example / "job.yaml", folder))
 
 
+@pytest.mark.long
 def test_the_shipped_trainer_learns_digits_and_resumes(tmp_path: pathlib.Path) -> None:
     half = ("--set", "spec.trainer.epochs=5")
     first = _run("digits", tmp_path, *half)

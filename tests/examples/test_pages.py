@@ -20,6 +20,7 @@ LONG = {
     *("custom-strategy", "digits", "digits-servers", "fit", "mnist", "old-coordinator", "old-fit"),
     *("split-cnn", "split-decoder", "split-deep-cnn", "split-embedding", "split-two-models"),
     "tf-config",
+    "bucket",  # as the job of the page on buckets
     # On this machine they are like digits: a cluster shows what they are about.
     *("elastic", "gang", "gpu-class", "queue"),
     "image-classifier",  # minutes

@@ -47,7 +47,7 @@ def parse(text: str, origin: str) -> Proxy:
         shown = f"the proxy {url.with_user(None)}" if url.host else "no proxy"
         raise ProxyError(
             f"{origin} names {shown}: write http://HOST:PORT or https://HOST:PORT."
-            " SOCKS is not supported"
+            " Instead of SOCKS, forward a port with ssh -L"
         )
     return Proxy(url.with_user(None), _login(url), origin)
 

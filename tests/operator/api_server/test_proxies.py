@@ -99,4 +99,5 @@ def test_a_password_is_never_shown() -> None:
     with pytest.raises(proxies.ProxyError) as refusal:
         proxies.parse("socks5://me:secret@proxy.example:1080", "HTTPS_PROXY")
     assert "socks5://proxy.example:1080" in str(refusal.value)
+    assert "forward a port with ssh -L" in str(refusal.value)
     assert "secret" not in str(refusal.value)

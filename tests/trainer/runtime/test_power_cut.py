@@ -39,7 +39,7 @@ def test_each_moment_leaves_only_what_is_whole(
             source=tmp_path,
             strategy="Mirrored",
             variables=disk.variables,
-            steps=4,
+            steps=3,
             globalBatchSize=4,
             savedModel=True,
             checkpoint={"claim": "c", "everySteps": 1, "keep": 1},

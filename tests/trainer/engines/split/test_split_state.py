@@ -25,6 +25,12 @@ Link = tuple[str, int, int, Mesh | None]
 CHAINS: dict[str, list[Link]] = {
     "mlp": [
         ("ModelSplit", 1, 2, STAGES),
+        ("ModelSplit", 2, 2, {"stage": 2, "tensor": 2, "microbatches": 2}),
+        ("MultiWorkerMirrored", 2, 1, None),
+        ("ModelSplit", 2, 2, {"data": 2, "stage": 2, "schedule": "GPipe"}),
+    ],
+    "mlp, longer": [
+        ("ModelSplit", 1, 2, STAGES),
         ("ModelSplit", 2, 2, {"data": 2, "stage": 2, "schedule": "GPipe"}),
         ("MultiWorkerMirrored", 2, 1, None),
         ("ModelSplit", 3, 1, {"stage": 3, "microbatches": 2}),
@@ -44,10 +50,10 @@ CHAINS: dict[str, list[Link]] = {
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", repeats.some(CHAINS, ["mlp"]))
 def test_a_run_goes_on_under_other_meshes_and_strategies(name: str, runs: trainings.Runs) -> None:
-    chain = CHAINS[name]
+    chain, module_name = CHAINS[name], name.partition(",")[0]
     for number, (strategy, processes, devices, mesh) in enumerate(chain, 1):
         run = runs.finish(
-            f"{name}.py",
+            f"{module_name}.py",
             steps=EACH * number,
             globalBatchSize=BATCH,
             seed=SEED,
@@ -64,7 +70,7 @@ def test_a_run_goes_on_under_other_meshes_and_strategies(name: str, runs: traini
         assert len(parts) == (processes if strategy == "ModelSplit" else 1)
     steps = EACH * len(chain)
     with reference.floatx():
-        module = reference.load(name)
+        module = reference.load(module_name)
         expected, _ = reference.train(module, steps, BATCH, SEED)
         plain = module.build_model()
         module.compile_model(plain)
