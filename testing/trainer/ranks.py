@@ -72,7 +72,7 @@ def feed_of(examples: Any, ranks: int, batch: int, seed: int | None = None) -> a
 
 
 def run(
-    module: user.Module, examples: Any, ranks: int, batch: int, **options: bool
+    module: user.Module, examples: Any, ranks: int, batch: int, **options: Any
 ) -> tuple[list[replica.Replica], list[engine.StepResult]]:
     """Train over the examples once; gives the replicas and what the steps gave."""
     replicas = build(module, examples, ranks)

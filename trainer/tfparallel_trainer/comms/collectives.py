@@ -51,6 +51,9 @@ class Program(enum.IntEnum):
     LOOK = 11
     ANNOUNCE = 12
     IDENTIFY = 13
+    VERIFY = 14
+    SAMPLE = 15
+    COMPARE = 16
 
 
 class Hint(enum.StrEnum):

@@ -1,5 +1,6 @@
-"""The devices of this process."""
+"""The devices of this process, and its memory."""
 
+import contextlib
 import os
 import pathlib
 
@@ -60,3 +61,17 @@ def _cpus(quota: pathlib.Path = pathlib.Path("/sys/fs/cgroup/cpu.max")) -> int:
     except (OSError, ValueError):  # no cgroup v2, or no limit ("max")
         return count
     return max(1, min(count, share))
+
+
+def free_bytes(root: pathlib.Path = pathlib.Path("/")) -> float:
+    """The memory that this process may still take: of the machine, and of its control group."""
+    lines = (root / "proc/meminfo").read_text().splitlines()
+    meminfo = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    free = [1024.0 * int(meminfo["MemAvailable"].split()[0])]
+    group = root / "sys/fs/cgroup"
+    with contextlib.suppress(OSError, ValueError):  # no limit is the word max
+        limit = int((group / "memory.max").read_text())
+        lines = (group / "memory.stat").read_text().splitlines()
+        cached = int(dict(line.split() for line in lines)["inactive_file"])
+        free.append(limit - int((group / "memory.current").read_text()) + cached)
+    return min(free)

@@ -84,6 +84,8 @@ class Step(abc.ABC):
         self.module = module
         self._replica = replica
         self._is_tried = parts == 1
+        self.referee: Callable[[int, batching.Batch], verification.Check | None] | None = None
+        """Compares steps, by number from 1, with one process."""
 
     def __call__(self, step: int, batch: batching.Batch, asked: frozenset[Flag]) -> StepResult:
         """Make the step of a number, from 0, on a batch; this process asks for these flags.
@@ -105,12 +107,16 @@ class Step(abc.ABC):
                 "random follow from a seed: in the function training_data from context.seed and "
                 "context.epoch, in a script from a seed that all replicas share."
             ).on_every_process()
+        check = None
+        if self.referee is not None and computed.finite:
+            check = self.referee(step + 1, batch)
         return StepResult(
             losses={"loss": float(computed.loss), **self._replica.by_output(computed.terms)},
             examples=batch.examples,
             finite=bool(computed.finite),
             flags=frozenset(flag for flag in Flag if sums[flag] > 0),
             metrics=computed.metrics,
+            check=check,
         )
 
     @abc.abstractmethod

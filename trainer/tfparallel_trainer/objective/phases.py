@@ -100,7 +100,7 @@ class Custom:
         self._model = model
         self._phase = phase
         self.optimizer = phase.optimizer
-        named = self._losses(sample, training=False)
+        named = self.losses(sample, training=False)
         self.terms: Sequence[loss.Term] = [
             loss.Term(name, loss.no_function, loss.MEAN, value.dtype.name, 1.0)
             for name, value in named.items()
@@ -118,7 +118,7 @@ class Custom:
     ) -> list[loss.Fraction]:
         """A term for each name."""
         with synchrony.within(self._model, data):
-            named = self._losses(part, training=training)
+            named = self.losses(part, training=training)
         values = (named[term.output] for term in self.terms)
         return [
             loss.Fraction(tf.reduce_sum(each), tf.cast(tf.size(each), tf.float64))
@@ -129,7 +129,8 @@ class Custom:
         """None: a phase that regularises its weights adds that to its losses."""
         return tf.zeros((), keras.config.floatx())
 
-    def _losses(self, part: Any, *, training: bool) -> dict[str, tf.Tensor]:
+    def losses(self, part: Any, *, training: bool) -> dict[str, tf.Tensor]:
+        """The loss of each example [n, …] by name."""
         value = self._phase.losses(part, training)
         named = dict(value) if isinstance(value, Mapping) else {"loss": value}
         for name, tensor in named.items():

@@ -54,13 +54,16 @@ class RankInput:
     """Whether the part may hold no examples, not being None."""
     gives_metrics: bool = False
     """Whether the last phase adds the metrics' states up too."""
+    is_trial: bool = False
+    """Whether a check traces the step: all ranks then draw alike."""
 
 
 def phases_of_rank(
     replica: replica.Replica, rank_input: RankInput
 ) -> Iterator[tuple[phases.Computation, Shared]]:
     """Compute a batch with other ranks, a phase at a time: apply it, then ask for the next one."""
-    replica.data.begin(collectives.Program.TRAIN)
+    program = collectives.Program.VERIFY if rank_input.is_trial else collectives.Program.TRAIN
+    replica.data.begin(program)
     for place, phase in enumerate(replica.computations):
         yield phase, _phase_of_rank(replica, place, rank_input)
 
@@ -81,7 +84,10 @@ def _phase_of_rank(replica: replica.Replica, place: int, rank_input: RankInput) 
     gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
     variables = phase.variables
     with tf.GradientTape() as tape:
-        fractions = [] if part is None else _forward(replica, phase, part, rank_input.step)
+        fractions = []
+        if part is not None:
+            alike = rank_input.is_trial
+            fractions = _forward(replica, phase, part, rank_input.step, alike=alike)
         penalty = phase.penalty()
     numerators, denominators = _sums(phase, fractions)
     sums = replica.data.sum(tf.concat([denominators, flags], 0))
@@ -161,29 +167,37 @@ def _forward(
     step: tf.Tensor,
     *,
     alone: bool = False,
+    alike: bool = False,
 ) -> list[loss.Fraction]:
     goes_on = phase is not replica.computations[0]
-    with drawing(replica, step, alone=alone, goes_on=goes_on):
+    with drawing(replica, step, alone=alone, goes_on=goes_on, alike=alike):
         return phase.fractions(part, replica.data, training=True)
 
 
 @contextlib.contextmanager
 def drawing(
-    replica: replica.Replica, step: tf.Tensor, *, alone: bool = False, goes_on: bool = False
+    replica: replica.Replica,
+    step: tf.Tensor,
+    *,
+    alone: bool = False,
+    goes_on: bool = False,
+    alike: bool = False,
 ) -> Iterator[None]:
     """Let what is random follow from the step and the rank, while a step is traced.
 
     Ranks differ, or each would repeat the others' dropout masks. A resumed run draws alike, but for
     TensorFlow's own operations (`tf.random.normal`), which begin again. `alone`: others run what is
     traced here, so that nothing tells them apart. `goes_on`: an earlier phase has drawn already.
+    `alike`: all ranks draw as the first one.
     """
     data = replica.data
+    index = 0 if alike else data.index
     for variable, first in () if goes_on else replica.seeds:
-        offset = tf.cast(step * data.size + data.index, variable.dtype)
+        offset = tf.cast(step * data.size + index, variable.dtype)
         variable.assign(tf.stack([tf.constant(first[0]) + offset, tf.constant(first[1])]))
-    is_known = isinstance(data.index, int) and not alone
+    is_known = isinstance(index, int) and not alone
     # Without a seed TensorFlow's own operations differ on all processes, and in each run.
-    tf.compat.v1.set_random_seed(replica.seed + data.index if is_known else None)
+    tf.compat.v1.set_random_seed(replica.seed + index if is_known else None)
     with random_state.drawing_from(replica.generator):
         yield
 

@@ -13,6 +13,7 @@ from testing import repeats
 from testing.trainer import split_models
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files, keys, shard
+from tfparallel_trainer.comms import devices
 from tfparallel_trainer.engines.split.state import blueprint, export, persistence
 from tfparallel_trainer.objective import evaluate, replica
 from tfparallel_trainer.storage import folder as folders
@@ -167,7 +168,7 @@ def test_a_model_for_serving_is_written_where_it_fits(
     x = split_models.inputs_of(model, 2)
     served = tf.saved_model.load(folder)
     np.testing.assert_allclose(served.serve(x), model.predict(x, verbose=0), rtol=1e-6)
-    monkeypatch.setattr(export, "free_bytes", lambda: 1e3)
+    monkeypatch.setattr(devices, "free_bytes", lambda: 1e3)
     said = export.save_for_serving(drawn, path, tmp_path / "other", user_module)
     assert said is not None
     assert said.startswith("other is not written, because it needs the whole model in one process")
@@ -179,13 +180,13 @@ def test_memory_that_a_control_group_leaves_is_what_is_free(tmp_path: pathlib.Pa
     group.mkdir(parents=True)
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  3000 kB\n")
-    assert export.free_bytes(tmp_path) == 3_072_000
+    assert devices.free_bytes(tmp_path) == 3_072_000
     (group / "memory.max").write_text("max\n")
-    assert export.free_bytes(tmp_path) == 3_072_000
+    assert devices.free_bytes(tmp_path) == 3_072_000
     (group / "memory.max").write_text("1000000\n")
     (group / "memory.current").write_text("600000\n")
     (group / "memory.stat").write_text("anon 500000\ninactive_file 100000\n")
-    assert export.free_bytes(tmp_path) == 500_000
+    assert devices.free_bytes(tmp_path) == 500_000
 
 
 def test_a_model_whose_weights_keras_changes_as_it_writes_is_refused() -> None:

@@ -42,7 +42,8 @@ class Course(engine.Course):
             evaluator = steps.Evaluation(module, ready.replicas, spec, averaged=averaged)
         choice = self.context.settings.job.trainer.on_non_finite_loss
         leaves_out = choice is job_file.OnNonFiniteLoss.CONTINUE
-        step = steps.TrainStep(module, ready.replicas, ready.training.spec, leaves_out=leaves_out)
+        verify, spec = self.context.settings.job.trainer.verify, ready.training.spec
+        step = steps.TrainStep(module, ready.replicas, spec, leaves_out=leaves_out, verify=verify)
         synchronous = engine.Synchronous(ready.replicas, step, evaluator, ready.evaluation)
         self.barrier = synchronous.barrier
         return engine.Prepared(ready=ready, engine=synchronous)

@@ -8,9 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
+from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.objective import checks, evaluate, metrics, replica, state, synchrony, train
+from tfparallel_trainer.objective.referee import inspection, trials
 
 
 class TrainStep(engine.Step):
@@ -27,6 +29,7 @@ class TrainStep(engine.Step):
         spec: Any,
         *,
         leaves_out: bool = False,
+        verify: job_file.Verify = job_file.Verify.OFF,
     ) -> None:
         super().__init__(module, replicas[0], replicas[0].data.size)
         self._replicas = replicas
@@ -41,6 +44,38 @@ class TrainStep(engine.Step):
                 f"{checks.HOOK}, of which a phase may have trained before another is not finite: "
                 "leave it at Stop."
             )
+        if verify is not job_file.Verify.OFF:
+            is_always = verify is job_file.Verify.ALWAYS
+            self.referee = inspection.Referee(replicas, self, spec, always=is_always)
+
+    def trace(self, pattern: tuple[bool, ...]) -> Any:
+        """Trace the step on a few examples for a check (see `trials.Trial`)."""
+        if not all(pattern) and self._kinds is None:
+            self.trace((True,) * len(pattern))
+        all_take_part = any(synchrony.layers(replica.model) for replica in self._replicas)
+
+        def run(step: tf.Tensor, parts: Any) -> Any:
+            remaining = iter(parts)
+            outcomes = []
+            for local_replica, has_part in zip(self._replicas, pattern, strict=True):
+                nothing = _unsized_nothing(self._spec) if all_take_part else None
+                rank_input = train.RankInput(
+                    part=next(remaining) if has_part else nothing,
+                    step=step,
+                    flags=tf.zeros((0,), tf.float64),
+                    kinds=self._kinds,
+                    maybe_empty=all_take_part,
+                    gives_metrics=True,
+                    is_trial=True,
+                )
+                with tf.device(local_replica.device):
+                    results = self._phases(local_replica, rank_input)
+                    outcomes.append(trials.outcome(local_replica, results))
+            return outcomes
+
+        return tf.function(run, autograph=False).get_concrete_function(
+            tf.TensorSpec((), tf.int64), [self._spec for has_part in pattern if has_part]
+        )
 
     def compute(
         self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
@@ -98,6 +133,13 @@ class TrainStep(engine.Step):
             )
 
     def _rank_step(self, replica: replica.Replica, rank_input: train.RankInput) -> Any:
+        results = self._phases(replica, rank_input)
+        states = results[-1].metric_states
+        values = metrics.tensors(replica, states) if rank_input.gives_metrics else {}
+        return *train.joined(results), values
+
+    def _phases(self, replica: replica.Replica, rank_input: train.RankInput) -> list[train.Shared]:
+        """Compute and apply each phase on a rank; gives what each led to."""
         before = state.Memory(replica) if self._leaves_out else None
         results = []
         for phase, shared in train.phases_of_rank(replica, rank_input):
@@ -107,9 +149,18 @@ class TrainStep(engine.Step):
             else:
                 before.apply_if(shared.finite, shared.gradients, phase.variables)
         self._kinds = [shared.kinds for shared in results]
-        states = results[-1].metric_states
-        values = metrics.tensors(replica, states) if rank_input.gives_metrics else {}
-        return *train.joined(results), values
+        return results
+
+
+def _unsized_nothing(spec: Any) -> Any:
+    """A part of no examples, which is traced as one of some."""
+    return nest.packed(
+        spec,
+        [
+            tf.raw_ops.PlaceholderWithDefault(input=empty, shape=leaf.shape)
+            for empty, leaf in zip(nest.leaves(train.nothing(spec)), nest.leaves(spec), strict=True)
+        ],
+    )
 
 
 class Evaluation(evaluate.Evaluator):

@@ -4,7 +4,6 @@ What plain Keras would write for the unsplit model, the state of the optimizer i
 process ever holds more than a block of one variable.
 """
 
-import contextlib
 import math
 import pathlib
 import tempfile
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import archive, export, files, shard
+from tfparallel_trainer.comms import devices
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split.state import blueprint
 from tfparallel_trainer.objective import replica
@@ -81,7 +81,7 @@ def save_for_serving(
     needed = _COPIES * sum(
         math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in drawn.weights.values()
     )
-    free = free_bytes()
+    free = devices.free_bytes()
     if free < needed:
         return (
             f"{folder.name} is not written, because it needs the whole model in one process, about "
@@ -94,20 +94,6 @@ def save_for_serving(
         model.load_weights(saved)
     export.save_for_serving(model, folder, module.path)
     return None
-
-
-def free_bytes(root: pathlib.Path = pathlib.Path("/")) -> float:
-    """The memory that this process may still take: of the machine, and of its control group."""
-    lines = (root / "proc/meminfo").read_text().splitlines()
-    meminfo = {name: value for name, _, value in (line.partition(":") for line in lines)}
-    free = [1024.0 * int(meminfo["MemAvailable"].split()[0])]
-    group = root / "sys/fs/cgroup"
-    with contextlib.suppress(OSError, ValueError):  # no limit is the word max
-        limit = int((group / "memory.max").read_text())
-        lines = (group / "memory.stat").read_text().splitlines()
-        cached = int(dict(line.split() for line in lines)["inactive_file"])
-        free.append(limit - int((group / "memory.current").read_text()) + cached)
-    return min(free)
 
 
 def _fill(

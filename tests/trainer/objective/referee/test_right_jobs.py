@@ -1,0 +1,146 @@
+"""What trains rightly passes all checks, and what cannot be compared is said."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from testing.trainer import ranks
+from tests.trainer.objective.referee import test_faults as faults
+from tfparallel_trainer.comms import devices
+from tfparallel_trainer.contract import job_file, verification
+from tfparallel_trainer.objective.referee import inspection, sampling
+
+LAYERS = keras.layers
+QUANTITIES = verification.Quantity
+
+
+def adam(model: Any) -> None:
+    model.compile(
+        keras.optimizers.Adam(0.1, use_ema=True, global_clipnorm=0.5),
+        "mse",
+        metrics=["mae", keras.metrics.MeanSquaredError()],
+    )
+
+
+def sentences() -> Any:
+    first = keras.Input((None,), dtype="int32")
+    x = LAYERS.Embedding(9, 4, mask_zero=True)(first)
+    return keras.Model(first, LAYERS.Dense(2)(LAYERS.GlobalAveragePooling1D()(x)))
+
+
+def tokens() -> tuple[Any, Any, Any]:
+    random = np.random.default_rng(0)
+    return random.integers(0, 9, (9, 5)), random.normal(size=(9, 2)), random.uniform(size=9)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(
+    ("build", "examples"),
+    [
+        (lambda: faults.dense(LAYERS.Dropout(0.5), LAYERS.GaussianNoise(0.3)), None),
+        pytest.param(
+            lambda: faults.dense(LAYERS.BatchNormalization(synchronized=True)),
+            faults.data(9),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(sentences, tokens(), marks=pytest.mark.long),
+    ],
+    ids=["random", "normalised", "sparse and masked"],
+)
+def test_a_right_job_passes_all_checks(build: Any, examples: Any) -> None:
+    checks = list(faults.checks_of(build, adam, examples))
+    assert [check.step for check in checks][:2] == [1, 2]
+    for check in checks:
+        assert not check.omitted
+        assert set(check.differences) >= set(QUANTITIES) - {QUANTITIES.NON_TRAINABLE_STATE}
+        assert all(one.value < 1e-12 for one in check.differences.values())
+
+
+@pytest.mark.long
+def test_rounding_of_float32_is_no_fault() -> None:
+    checks = list(faults.checks_of(faults.dense, adam, count=3, batch=7))
+    assert len(checks) == 4
+    limits = {one.limit for check in checks for one in check.differences.values()}
+    assert limits == {2e-4}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("float64")
+def test_plain_batch_normalization_is_compared_as_if_it_were_synchronized() -> None:
+    checks = list(faults.checks_of(lambda: faults.dense(LAYERS.BatchNormalization()), adam))
+    assert len(checks) == 4
+    assert list(checks[-1].omitted) == ["BatchNormalization of each replica's own examples"]
+    assert checks[-1].differences[QUANTITIES.GRADIENTS].value < 1e-12
+
+
+class Noise(keras.layers.Layer):
+    def call(self, x: Any, training: bool = False) -> Any:
+        return x + tf.random.normal(tf.shape(x), dtype=x.dtype) if training else x
+
+
+@pytest.mark.usefixtures("float64")
+def test_what_cannot_be_repeated_is_not_compared_and_says_so() -> None:
+    checks = list(faults.checks_of(lambda: faults.dense(Noise())))
+    assert [check.differences for check in checks] == [{}] * 4
+    assert "gives other numbers each time" in checks[0].sentence
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_check_changes_nothing() -> None:
+    """All state is as if no step had been checked."""
+    module = ranks.module(lambda: faults.dense(LAYERS.Dropout(0.5), faults.Counter()), adam)
+    weights = []
+    for verify in (job_file.Verify.OFF, job_file.Verify.ALWAYS):
+        replicas, _ = ranks.run(module, faults.data(), 2, 4, verify=verify)
+        one = replicas[1]
+        state = [*one.state(), *one.model.metrics_variables, *(seed for seed, _ in one.seeds)]
+        weights.append([variable.numpy() for variable in state])
+    for without, checked in zip(*weights, strict=True):
+        np.testing.assert_array_equal(without, checked)
+
+
+def test_checks_are_made_after_each_doubling_and_each_new_division() -> None:
+    schedule = inspection.Schedule(2, always=False)
+    sizes = [4, 4, 3, 4, 1, 4, 4, 4, 3, 1]
+    due = [number for number, size in enumerate(sizes, 1) if schedule.is_due(size)]
+    assert due == [1, 2, 3, 4, 5, 8]
+    always = inspection.Schedule(2, always=True)
+    assert all(always.is_due(size) for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("examples", "count", "expected"),
+    [
+        (8, 2, [2, 2]),
+        (9, 2, [3, 2]),
+        (1, 2, [1, 0]),
+        (4, 2, [1, 1]),
+        (3, 2, [2, 1]),
+        (1024, 4, [16, 16, 16, 16]),
+        (1025, 4, [16, 16, 16, 15]),
+        (8, 8, [1, 1, 0, 0, 0, 0, 0, 0]),
+        (1, 1, [1]),
+        (200, 1, [64]),
+    ],
+)
+def test_a_check_has_no_more_examples_than_a_rank_and_is_divided_as_the_batch_is(
+    examples: int, count: int, expected: list[int]
+) -> None:
+    assert sampling.counts(examples, count) == expected
+
+
+def test_examples_of_a_check_have_the_smallest_and_the_largest_targets() -> None:
+    y = np.array([[1.0], [0.0], [5.0], [2.0], [3.0]])
+    _, chosen, weights = sampling.choose((np.zeros((5, 2)), y, np.arange(5.0)), 3)
+    np.testing.assert_array_equal(chosen, [[0.0], [5.0], [3.0]])
+    np.testing.assert_array_equal(weights, [1.0, 2.0, 4.0])
+
+
+def test_a_check_for_which_there_is_no_memory_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "free_bytes", lambda: 100.0)
+    checks = list(faults.checks_of(faults.dense, count=1))
+    assert [check.differences for check in checks] == [{}] * 4
+    assert "of memory are available" in checks[0].sentence

@@ -1,0 +1,92 @@
+"""What is random, made alike for every division of a batch while a check is traced.
+
+A rank draws for its own examples, so that other divisions draw other numbers. While a check is
+traced, Keras' operations draw once and repeat that along each dimension of unknown size, which is
+the examples' or a length that all ranks have in common. Both sides of a check draw so.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import tensorflow as tf
+from keras.src.backend.tensorflow import random as backend  # layers draw from it
+from tensorflow.python.framework import tensor_util
+
+_SHAPED = ("normal", "uniform", "randint", "truncated_normal", "gamma", "binomial", "beta")
+"""Operations whose first argument is the shape of what they draw."""
+
+
+@contextlib.contextmanager
+def alike() -> Iterator[None]:
+    """Draw alike for all examples, in what this thread traces in the body."""
+    thread = threading.get_ident()
+
+    def here(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        def choose(*arguments: Any, **named: Any) -> Any:
+            if threading.get_ident() != thread or tf.executing_eagerly():
+                return original(*arguments, **named)
+            return replacement(original, *arguments, **named)
+
+        return choose
+
+    replacements: dict[str, Callable[..., Any]] = dict.fromkeys(_SHAPED, _shaped)
+    replacements |= {"dropout": _dropout, "categorical": _categorical, "shuffle": _shuffle}
+    with contextlib.ExitStack() as stack:
+        for name, replacement in replacements.items():
+            chosen = here(replacement, getattr(backend, name))
+            stack.enter_context(mock.patch.object(backend, name, chosen))
+        yield
+
+
+def _shaped(original: Callable[..., Any], shape: Any, *arguments: Any, **named: Any) -> Any:
+    sizes = _sizes(shape)
+    if sizes is None or None not in sizes:
+        return original(shape, *arguments, **named)
+    values = original([size or 1 for size in sizes], *arguments, **named)
+    return tf.broadcast_to(values, shape)
+
+
+def _dropout(
+    original: Callable[..., Any], inputs: Any, rate: Any, noise_shape: Any = None, seed: Any = None
+) -> Any:
+    sizes = inputs.shape.as_list() if noise_shape is None else _sizes(noise_shape)
+    known = [size or 1 for size in sizes or ()]
+    # What a caller leaves open is the size of the inputs there.
+    for place, size in enumerate(noise_shape if isinstance(noise_shape, (list, tuple)) else ()):
+        if size is None:
+            known[place] = inputs.shape[place] or 1
+    return original(inputs, rate, noise_shape=known or noise_shape, seed=seed)
+
+
+def _categorical(
+    original: Callable[..., Any],
+    logits: Any,
+    num_samples: int,
+    dtype: str = "int64",
+    seed: Any = None,
+) -> Any:
+    if logits.shape[0] is not None:
+        return original(logits, num_samples, dtype=dtype, seed=seed)
+    # The same numbers for each example, by what makes a choice of them: Gumbel's noise.
+    shape = (num_samples, logits.shape[-1])
+    uniform = backend.uniform(shape, 1e-7, 1.0, dtype=logits.dtype.name, seed=seed)
+    noise = -tf.math.log(-tf.math.log(uniform))
+    return tf.cast(tf.argmax(logits[:, tf.newaxis] + noise, -1), dtype)
+
+
+def _shuffle(original: Callable[..., Any], x: Any, axis: int = 0, seed: Any = None) -> Any:
+    if x.shape[axis] is not None:
+        return original(x, axis=axis, seed=seed)
+    return x  # an order of the examples of a batch is another one in each division
+
+
+def _sizes(shape: Any) -> Sequence[int | None] | None:
+    """The sizes of a shape, None for those that are unknown while tracing."""
+    if tf.is_tensor(shape):
+        partial = tensor_util.constant_value_as_shape(shape)
+        return None if partial.rank is None else partial.as_list()
+    sizes = [tf.get_static_value(size) if tf.is_tensor(size) else size for size in shape]
+    return [None if size is None else int(size) for size in sizes]

@@ -1,0 +1,98 @@
+"""What a check has found: which quantities differ, of what kind the fault is, and what to do."""
+
+import enum
+from collections.abc import Sequence
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import verification
+from tfparallel_trainer.objective.referee import observations
+
+_KIND = verification.Quantity
+_SHOWN = 3
+
+
+class Fault(enum.Enum):
+    """The likely kind of a fault, with its remedy."""
+
+    STATE = (
+        "the replicas have other values of it, such as state that only the chief has changed",
+        "Keep what a callback changes in a weight of the model or in the optimizer, which all "
+        "replicas share, or let it follow from the number of the step",
+    )
+    MODEL = (
+        "the model differs between replicas or processes on the same examples",
+        "Let build_model and compile_model give the same everywhere: sort what comes from a set, "
+        "and draw constants from a seed",
+    )
+    TOGETHER = (
+        "the loss, or a layer while it trains, depends on which examples are in a batch together",
+        "Let the loss be a mean over examples and each layer take examples one by one, or train "
+        "on one device",
+    )
+    LOSS = (
+        "the trainer computes the loss otherwise than Keras does, such as for a Loss that "
+        "overrides __call__",
+        "Put what it computes into the method call of the loss, with a value for each example",
+    )
+    ASSIGNED = (
+        "a layer assigns it in its forward pass, which runs on each replica's own examples or "
+        "not at all on a replica without examples",
+        "Let the assigned value follow from the weights alone and all batches divide evenly, or "
+        "train on one device",
+    )
+    METRIC = (
+        "the metric is no sum over examples",
+        "Let update_state only add to its variables, or leave the metric out of model.compile",
+    )
+
+
+def kind_of(
+    differing: Sequence[observations.Quantity], *, between_ranks: bool, undivided: bool
+) -> Fault:
+    """The likely kind of a fault.
+
+    Args:
+        differing: what differs, at least one quantity.
+        between_ranks: whether it differs between ranks that compute the same.
+        undivided: whether it also differs when one rank computes the step as it is.
+    """
+    kinds = {one.kind for one in differing}
+    if between_ranks:
+        return Fault.MODEL
+    if kinds & {_KIND.LOSS, _KIND.GRADIENTS}:
+        return Fault.LOSS if undivided else Fault.TOGETHER
+    if kinds == {_KIND.METRICS}:
+        return Fault.METRIC
+    return Fault.ASSIGNED
+
+
+def error(
+    fault: Fault, step: int, differing: Sequence[observations.Quantity], largest: float
+) -> errors.VerificationError:
+    """The error that ends the job on every process."""
+    words, remedy = fault.value
+    return errors.VerificationError(
+        f"Step {step} gives other numbers than one process, by {largest:.2g} in "
+        f"{_names(differing)}: {words}. {remedy} (trainer.verify: Off trains without this check)."
+    ).on_every_process()
+
+
+def training_differs(step: int) -> errors.VerificationError:
+    """The error of replicas that train other weights."""
+    return errors.VerificationError(
+        f"At step {step} some replicas train other weights than the first one, such as those that "
+        "a callback has frozen on the chief alone. Set trainable before model.compile, and train "
+        "in two runs where it changes (trainer.verify: Off trains without this check)."
+    ).on_every_process()
+
+
+def _names(differing: Sequence[observations.Quantity]) -> str:
+    """The quantities for people: "the gradients of a, b and 3 more"."""
+    kinds = [kind for kind in _KIND if any(one.kind is kind for one in differing)]
+    shown = []
+    for kind in kinds[:2]:
+        names = [one.name for one in differing if one.kind is kind and one.name]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        of = f" ({', '.join(names[:_SHOWN])}{more})" if names else ""
+        shown.append(f"{kind}{of}")
+    return " and ".join(shown)

@@ -1,0 +1,193 @@
+"""Compares steps with one process: when, on which examples, and what follows.
+
+A check takes the state as it is after a step. It runs the ranks' step on a few examples, and the
+same in one process, from the same state, and restores it. Both apply the ranks' gradients. All
+ranks compute the second side, so a model that differs between processes shows too. Where a
+difference is beyond its limit, the check is repeated at other weights near by, and rounding is
+measured there: a fault remains, a rounding does not.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tfparallel_trainer.contract import verification
+from tfparallel_trainer.data import batching
+from tfparallel_trainer.objective import replica
+from tfparallel_trainer.objective.referee import (
+    comparison,
+    findings,
+    observations,
+    sampling,
+    sides,
+    tables,
+    trials,
+)
+
+_REPETITIONS = 3
+_ASIDE = 1e-3
+"""How far away from the weights a check is repeated, relative to them."""
+_ROUNDINGS = 30.0
+"""How much more than the rounding that is measured a fault is."""
+_RANDOM = "the same step gives other numbers each time, as tf.random or NumPy in a layer does"
+
+
+class Schedule:
+    """When a check is due: after steps 1, 2, 4, 8 and so on, counted from each start.
+
+    So is one after the first batch of each kind of division. All processes count alike.
+    """
+
+    def __init__(self, ranks: int, *, always: bool) -> None:
+        self._ranks = ranks
+        self._always = always
+        self._steps = 0
+        self._divisions: set[sampling.Division] = set()
+
+    def is_due(self, examples: int) -> bool:
+        """Whether the step on a batch of so many examples, which is made, is to be checked."""
+        self._steps += 1
+        division = sampling.division(examples, self._ranks)
+        is_new = division not in self._divisions
+        self._divisions.add(division)
+        return self._always or is_new or self._steps & (self._steps - 1) == 0
+
+
+class Referee:
+    """Checks the steps of the ranks of this process together with those of all others."""
+
+    def __init__(
+        self, replicas: Sequence[replica.Replica], trial: trials.Trial, spec: Any, *, always: bool
+    ) -> None:
+        """`spec`: tf.TensorSpec [None, …] of a part."""
+        self._replicas = replicas
+        self._ranks = replicas[0].data.size
+        self._schedule = Schedule(self._ranks, always=always)
+        self._gather = sampling.Gathering(replicas, spec)
+        self._limit = max(comparison.limit_of(one.model) for one in replicas)
+        self._precision = max(comparison.precision_of(one.model) for one in replicas)
+        self._sides = sides.Sides(replicas, trial, spec)
+        self._exchange = tables.Exchange(replicas)
+        self._quantities: list[observations.Quantity] = []
+        self._obstacle: str | None = None
+        """Why steps cannot be compared."""
+
+    def __call__(self, step: int, batch: batching.Batch) -> verification.Check | None:
+        """Check the step of a number, from 1, that was made on a batch, if it is due.
+
+        Raises:
+            VerificationError: it gives other numbers than one process, on all processes.
+        """
+        if not self._schedule.is_due(batch.examples):
+            return None
+        counts = sampling.counts(batch.examples, self._ranks)
+        if self._obstacle is None:
+            self._obstacle = self._prepare(step, counts)
+        if self._obstacle is not None:
+            return verification.Check(step, {}, [self._obstacle])
+        parts = [
+            sampling.choose(part, counts[one.data.index]) if counts[one.data.index] else None
+            for one, part in zip(self._replicas, batch.parts, strict=True)
+        ]
+        sample = sides.Sample(step, self._gather(parts), counts)
+        # Where the batch leaves no rank empty, one that is empty in the check says nothing.
+        takes_part = [batch.examples < self._ranks or count > 0 for count in counts]
+        return self._check(sample, takes_part)
+
+    def _prepare(self, step: int, counts: Sequence[int]) -> str | None:
+        """Trace both sides; gives why that cannot be done, the same on all processes."""
+        reason, structures = None, [0] * len(self._replicas)
+        try:
+            self._sides.prepare(counts)
+            pairs = zip(self._replicas, self._sides.variables, strict=True)
+            structures = [observations.structure(*pair) for pair in pairs]
+        except sides.IncomparableError as error:
+            reason = str(error)
+        except Exception as error:  # of the user's code, or of what a layer does in a check
+            text = " ".join(str(error).split())[:100]
+            reason = f"one process cannot compute the step ({type(error).__name__}: {text})"
+        facts = self._exchange.gather([[float(not reason), float(one)] for one in structures])
+        if not facts[:, 0].all():
+            return reason or "another process cannot compute the step alone"
+        if (facts[:, 1] != facts[0, 1]).any():
+            raise findings.training_differs(step)
+        self._quantities = observations.quantities(self._sides.variables[0], self._sides.metrics)
+        return None
+
+    def _check(self, sample: sides.Sample, takes_part: Sequence[bool]) -> verification.Check:
+        """Compare, and repeat it where something differs."""
+        table = self._compare(sample, takes_part)
+        if (table.states > self._limit).any():
+            self._refuse_states(sample.step, table)
+        limits = np.full(table.apart.shape, self._limit)
+        if (table.apart > limits).any():
+            repeated = []
+            for repetition in range(_REPETITIONS):
+                with self._sides.moved(_REPETITIONS * sample.step + repetition, _ASIDE):
+                    repeated.append(self._compare(sample, takes_part, measures=True))
+            if max(one.random for one in repeated) > self._limit:
+                self._obstacle = _RANDOM
+                return verification.Check(sample.step, {}, [_RANDOM])
+            rounding = np.max([one.rounding for one in repeated], 0)
+            limits = np.maximum(limits, _ROUNDINGS * rounding)
+            differs = np.all([one.apart > limits for one in (table, *repeated)], 0)
+            if differs.any():
+                self._refuse(sample, table, differs)
+        largest = tables.by_kind(self._quantities, table.apart, limits)
+        return verification.Check(sample.step, largest, self._omitted(takes_part))
+
+    def _compare(
+        self, sample: sides.Sample, takes_part: Sequence[bool], *, measures: bool = False
+    ) -> tables.Table:
+        """Run both sides from the state as it is; all ranks get what each of them has."""
+        states = [observations.states(one) for one in self._sides.variables]
+        ranks, gradients = self._sides.run_ranks(sample)
+        alone = again = moved_alone = self._sides.run_alone(sample, gradients)
+        moved_ranks = ranks
+        if measures:
+            again = self._sides.run_alone(sample, gradients)
+            with self._sides.moved(sample.step, self._precision):
+                moved_ranks, _ = self._sides.run_ranks(sample)
+                moved_alone = self._sides.run_alone(sample, gradients)
+        fields = zip(ranks, alone, again, moved_ranks, moved_alone, states, strict=True)
+        rows = [tables.Row(*one) for one in fields]
+        return self._exchange.table(rows, self._sides.variables[0], takes_part, self._limit)
+
+    def _refuse_states(self, step: int, table: tables.Table) -> None:
+        """End the job because ranks have other values of a variable, or gave it other values."""
+        variables = [one.quantity for one in self._sides.variables[0].changing]
+        named = [variables[place] for place in np.flatnonzero(table.states > self._limit)]
+        places = [place for place, one in enumerate(self._quantities) if one in named]
+        fault = findings.Fault.STATE
+        if (table.differences[places] > self._limit).any():
+            fault = findings.Fault.ASSIGNED
+        elif (table.between[places] > self._limit).any():
+            fault = findings.Fault.MODEL
+        raise findings.error(fault, step, named, table.states.max())
+
+    def _refuse(self, sample: sides.Sample, table: tables.Table, differs: Any) -> None:
+        """End the job because of quantities that differ."""
+        named = [self._quantities[place] for place in np.flatnonzero(differs)]
+        fault = findings.kind_of(
+            named,
+            between_ranks=bool((table.between > self._limit)[differs].any()),
+            undivided=self._differs_undivided(sample),
+        )
+        raise findings.error(fault, sample.step, named, table.apart[differs].max())
+
+    def _differs_undivided(self, sample: sides.Sample) -> bool:
+        """Whether a rank alone computes another loss of all examples than Keras does."""
+        if len(self._replicas[0].computations) > 1:
+            return False
+        loss = self._sides.loss(sample)
+        return abs(self._sides.undivided_loss(sample) - loss) > self._limit * abs(loss)
+
+    def _omitted(self, takes_part: Sequence[bool]) -> list[str]:
+        """What a check does not compare."""
+        omitted = []
+        if self._ranks > 1 and observations.following_layers(self._replicas[0].model):
+            omitted.append("BatchNormalization of each replica's own examples")
+        if not all(takes_part):
+            omitted.append(f"the state of {takes_part.count(False)} ranks without examples here")
+        return omitted

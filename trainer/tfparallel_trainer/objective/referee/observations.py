@@ -1,0 +1,142 @@
+"""What is compared of a rank, and what one side of a check gave of it."""
+
+import dataclasses
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfparallel_trainer.contract import verification
+from tfparallel_trainer.objective import checks, replica
+from tfparallel_trainer.objective.referee import comparison, snapshots
+
+_KIND = verification.Quantity
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Quantity:
+    """Something that is compared."""
+
+    kind: verification.Quantity
+    name: str
+    """The path of a variable, or the name of a metric; empty for the loss."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable whose change is compared."""
+
+    quantity: Quantity
+    handle: snapshots.Handle
+    is_shared: bool
+    """Whether all ranks have the same value between steps."""
+
+
+def observe(outcome: Any, variables: Sequence[Variable], before: snapshots.Snapshot) -> Any:
+    """The projections of what a rank gave, and of what it has changed since a snapshot.
+
+    An array [quantities, `comparison.PROJECTIONS`], in the order of `quantities`.
+    """
+    loss, gradients, metrics = outcome
+    return np.array(
+        [
+            comparison.projections(snapshots.as_float64(loss)),
+            *(_projections(one) for phase in gradients for one in phase),
+            *(comparison.projections(before.change(one.handle)) for one in variables),
+            *(
+                comparison.projections(snapshots.as_float64(metrics[name]))
+                for name in sorted(metrics)
+            ),
+        ]
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variables:
+    """Those of a rank that a check looks at, as they were when it was traced."""
+
+    trained: list[Any]
+    """Keras variables that gradients belong to, of one phase after the other."""
+    changing: list[Variable]
+    """Those whose changes are compared."""
+
+
+def variables_of(replica: replica.Replica, function: Any) -> Variables:
+    """The variables of a rank that are compared; `function` is its traced reference.
+
+    Seeds differ by rank, and metrics are compared by themselves. Of what is neither the model's nor
+    the optimizer's, numbers that are no floats are left out: generators of random numbers.
+    """
+    skipped = {id(one) for one, _ in replica.seeds} | set(map(id, replica.model.metrics_variables))
+    trained = [one for phase in replica.computations for one in phase.variables]
+    are_trained = set(map(id, trained))
+    own = {id(one) for one in _following(replica.model)}
+    optimizer = {id(one) for one in replica.optimizer.variables}
+    variables = []
+    for one in replica.state():
+        if id(one) in skipped or one.dtype == "string":
+            continue
+        kind = _KIND.WEIGHTS if id(one) in are_trained else _KIND.NON_TRAINABLE_STATE
+        kind = _KIND.OPTIMIZER_STATE if id(one) in optimizer else kind
+        is_shared = id(one) not in own
+        variables.append(Variable(Quantity(kind, one.path), one.value.handle, is_shared))
+    known = {id(one.handle) for one in variables}
+    known |= {id(one.value.handle) for one, _ in replica.seeds}
+    known |= {id(one.value.handle) for one in replica.model.metrics_variables}
+    names = {id(one.handle): one.name for one in function.graph.variables}
+    for handle in snapshots.handles_of(function):
+        dtype = snapshots.dtype_of(handle)
+        if id(handle) not in known and dtype is not None and not dtype.is_integer:
+            name = names.get(id(handle), "a variable").removesuffix(":0")
+            quantity = Quantity(_KIND.NON_TRAINABLE_STATE, f"{name} (not of the model)")
+            variables.append(Variable(quantity, handle, is_shared=True))
+    return Variables(trained, variables)
+
+
+def quantities(variables: Variables, metrics: Sequence[str]) -> list[Quantity]:
+    """What is compared, in the order of `differences`."""
+    return [
+        Quantity(_KIND.LOSS, ""),
+        *(Quantity(_KIND.GRADIENTS, one.path) for one in variables.trained),
+        *(one.quantity for one in variables.changing),
+        *(Quantity(_KIND.METRICS, name) for name in sorted(metrics)),
+    ]
+
+
+def structure(replica: replica.Replica, variables: Variables) -> int:
+    """A number that differs if ranks compare other variables, or train others of them."""
+    trained = {id(one) for one in replica.model.trainable_variables}
+    flags = [(tuple(one.shape), one.dtype, id(one) in trained) for one in replica.state()]
+    return zlib.crc32(repr((len(variables.changing), flags)).encode())
+
+
+def states(variables: Variables) -> Any:
+    """The projections of the variables themselves."""
+    arrays = (snapshots.as_float64(snapshots.read(one.handle)) for one in variables.changing)
+    return np.array([comparison.projections(one) for one in arrays])
+
+
+def _projections(gradient: Any) -> Any:
+    if gradient is None:
+        return np.zeros(comparison.PROJECTIONS)
+    if isinstance(gradient, (tuple, list)):
+        values, rows = gradient
+        return comparison.projections(snapshots.as_float64(values), rows.numpy())
+    return comparison.projections(snapshots.as_float64(gradient))
+
+
+def following_layers(model: Any) -> list[Any]:
+    """The layers of which users are told that each replica's follow its own part of a batch."""
+    return [
+        layer
+        for layer in checks.layers(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.trainable
+        and not layer.synchronized
+    ]
+
+
+def _following(model: Any) -> list[Any]:
+    return [weight for layer in following_layers(model) for weight in layer.non_trainable_weights]

@@ -1,0 +1,105 @@
+"""The step of one process on a small batch, in the plainest way: Keras' own loss, one tape.
+
+It applies the gradients of the ranks, not its own: Adam makes a rounding as large as a gradient.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import tensorflow as tf
+from keras.src.trainers import compile_utils  # not in the public API
+
+from tfparallel_trainer.objective import metrics, phases, replica, train
+from tfparallel_trainer.objective.referee import draws, trials
+
+
+def trace(replica: replica.Replica, spec: Any, gradients: Sequence[Sequence[Any]]) -> Any:
+    """Trace what takes the step's number, a small batch, and gradients such as these.
+
+    The concrete function gives a `trials.Outcome` as a tuple, on the device of the replica.
+    """
+
+    def run(step: tf.Tensor, whole: Any, given: Any) -> Any:
+        losses, computed = [], []
+        with draws.alike():
+            for place, phase in enumerate(replica.computations):
+                drawing = train.drawing(replica, step, alike=True, goes_on=place > 0)
+                with drawing, tf.GradientTape() as tape:
+                    loss = _loss(replica, phase, whole)
+                    scaled = phase.optimizer.scale_loss(loss)
+                losses.append(loss)
+                computed.append(tape.gradient(scaled, [one.value for one in phase.variables]))
+                applied = [
+                    trials.joined(gradient, variable)
+                    for gradient, variable in zip(given[place], phase.variables, strict=True)
+                ]
+                phase.optimizer.apply(applied, phase.variables)
+        states = [tf.convert_to_tensor(one) for one in replica.model.metrics_variables]
+        return (
+            tf.add_n([tf.cast(one, tf.float64) for one in losses]),
+            [[trials.split(gradient) for gradient in one] for one in computed],
+            metrics.tensors(replica, states),
+        )
+
+    def run_on_device(step: tf.Tensor, whole: Any, given: Any) -> Any:
+        with tf.device(replica.device):
+            return run(step, whole, given)
+
+    return tf.function(run_on_device, autograph=False).get_concrete_function(
+        tf.TensorSpec((), tf.int64), spec, [[_spec(one) for one in phase] for phase in gradients]
+    )
+
+
+def _spec(gradient: Any) -> Any:
+    if gradient is None:
+        return None
+    if isinstance(gradient, (tuple, list)):
+        values, rows = gradient
+        return (
+            tf.TensorSpec((None, *values.shape[1:]), values.dtype),
+            tf.TensorSpec((None,), rows.dtype),
+        )
+    return tf.TensorSpec(gradient.shape, gradient.dtype)
+
+
+def _loss(replica: replica.Replica, phase: phases.Computation, whole: Any) -> tf.Tensor:
+    """The loss of a batch as Keras' fit has it; feeds the metrics."""
+    if isinstance(phase, phases.Custom):
+        values = phase.losses(whole, training=True).values()
+        return tf.add_n([tf.reduce_mean(one) for one in values])
+    model, (x, y, weight) = replica.model, whole
+    y_pred = model(x, training=True)
+    with _own_loss(model):
+        loss = model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight, training=True)
+    model.compute_metrics(x, y, y_pred, weight)
+    return loss
+
+
+@contextlib.contextmanager
+def _own_loss(model: Any) -> Iterator[None]:
+    """Let the model compute its compiled loss by an equal one.
+
+    The first use would make metrics of the losses of several outputs, which the model then has.
+    """
+    before = model._compile_loss  # no public way leads to it
+    if before is not None:
+        model._compile_loss = type(before)(
+            before._user_loss, before._user_loss_weights, output_names=before.output_names
+        )
+    try:
+        with mock.patch.object(compile_utils.metrics_module, "Mean", _NoMean):
+            yield
+    finally:
+        model._compile_loss = before
+
+
+class _NoMean:
+    """Stands for the mean of a loss that nobody reads."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def update_state(self, *_: Any, **__: Any) -> None:
+        """Do nothing."""

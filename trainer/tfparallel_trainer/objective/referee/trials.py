@@ -1,0 +1,56 @@
+"""What both sides of a check give: loss, gradients and metrics, as tensors of a traced function."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tfparallel_trainer.objective import metrics, phases, replica, train
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a rank gives for a small batch; its variables have changed as in a step."""
+
+    loss: tf.Tensor
+    gradients: list[list[Any]]
+    """Of the variables of each phase: a tensor, (values, rows) or None."""
+    metrics: dict[str, tf.Tensor]
+
+
+Apply = Callable[[phases.Computation, train.Shared], None]
+
+
+class Trial(Protocol):
+    """What an engine brings: its training step on a small batch, traced for a check."""
+
+    def trace(self, pattern: tuple[bool, ...]) -> Any:
+        """Trace what takes the step's number and the parts of this process's ranks.
+
+        The pattern says which of them have examples. The concrete function gives an `Outcome` as a
+        tuple for each rank.
+        """
+
+
+def outcome(replica: replica.Replica, results: Sequence[train.Shared]) -> tuple[Any, ...]:
+    """The outcome of a step whose phases gave these results, with the metrics."""
+    loss, *_ = train.joined(results)
+    gradients = [[split(gradient) for gradient in one.gradients] for one in results]
+    return loss, gradients, metrics.tensors(replica, results[-1].metric_states)
+
+
+def split(gradient: Any) -> Any:
+    """A gradient as a traced function can give and take it."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return gradient.values, tf.cast(gradient.indices, tf.int64)
+    return gradient
+
+
+def joined(gradient: Any, variable: Any) -> Any:
+    """Undo `split`, for a variable."""
+    if isinstance(gradient, (tuple, list)):
+        values, rows = gradient
+        shape = tf.constant(list(variable.shape), tf.int64)
+        return tf.IndexedSlices(values, rows, shape)
+    return gradient
