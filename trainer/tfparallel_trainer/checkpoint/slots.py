@@ -43,13 +43,7 @@ def of(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
     The optimizer, built or not, stays as it is, and values of the weights are not used. One that
     its configuration does not make again, or that shows too little, is a UserCodeError.
     """
-    try:
-        probe = type(optimizer).from_config(optimizer.get_config())
-    except (TypeError, ValueError) as error:
-        raise errors.UserCodeError(
-            f"The optimizer {type(optimizer).__name__} cannot be made again from its get_config "
-            f"({error}), which training on a mesh needs: let get_config give what __init__ takes."
-        ) from error
+    probe = rebuilt(optimizer)
     try:
         probe.build(stand_ins(weights))
         return _read(probe, list(weights))
@@ -58,6 +52,17 @@ def of(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
             f"The optimizer {type(optimizer).__name__} cannot train a divided model, because it "
             f"does not show which weight its variables belong to ({error}). Use one of Keras', or "
             "create its variables with add_variable_from_reference."
+        ) from error
+
+
+def rebuilt(optimizer: Any) -> Any:
+    """Make an optimizer from the configuration of another one, or raise a UserCodeError."""
+    try:
+        return type(optimizer).from_config(optimizer.get_config())
+    except (TypeError, ValueError) as error:
+        raise errors.UserCodeError(
+            f"The optimizer {type(optimizer).__name__} cannot be made again from its get_config "
+            f"({error}), which training on a mesh needs: let get_config give what __init__ takes."
         ) from error
 
 

@@ -16,6 +16,7 @@ from tfparallel_trainer import user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import execution, graph
+from tfparallel_trainer.engines.split.model import skeleton as skeletons
 from tfparallel_trainer.objective import independence, loss, metrics, phases, replica
 
 
@@ -87,7 +88,7 @@ def _compiled(module: user.Module, skeleton: Any) -> dict[str, Any]:
 
     skeleton.compile = compile_skeleton
     try:
-        module.compile_model(skeleton)
+        skeletons.compile_model(module, skeleton)
     finally:
         del skeleton.compile
     del compile_arguments["self"]

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import user
@@ -20,6 +19,7 @@ from tfparallel_trainer.engines.split.model import (
     initial_values,
     operations,
     recording,
+    variable_identity,
 )
 from tfparallel_trainer.engines.split.pipeline import cutting, partition
 from tfparallel_trainer.objective import evaluate, gradients, lookups, replica
@@ -143,11 +143,13 @@ def build(
         values = dict(initial_values.of(partition.model.variables, keys))
         seeds = {key: values.pop(key) for key in keys if key.startswith(recording.SEED_PREFIX)}
         weights = {
-            key: _variable(partition.model.variables[key], values.pop(key)) for key in list(values)
+            key: variable_identity.variable_like(partition.model.variables[key], values.pop(key))
+            for key in list(values)
         }
         communicator = collectives.Communicator.of(data, index, device)
         compiled = head.build(module, skeleton, partition.model, communicator, sample)
-        trained = [weight for weight in weights.values() if weight.trainable]
+        trained = {key: weight for key, weight in weights.items() if weight.trainable}
+        variable_identity.translate(compiled.model.optimizer, partition.model.variables, trained)
         return Rank(
             index=index,
             device=device,
@@ -164,23 +166,9 @@ def build(
             rows=_table_rows(partition.model, stage.nodes),
             seeds=seeds,
             head=compiled,
-            optimizer=update.Optimizer(compiled.model.optimizer, trained),
+            optimizer=update.Optimizer(compiled.model.optimizer, list(trained.values())),
             clock=Clock(device),
         )
-
-
-def _variable(skeleton: Any, value: np.ndarray[Any, Any]) -> Any:
-    """A variable that an optimizer treats as it would treat the skeleton's."""
-    variable = keras.Variable(
-        value,
-        dtype=skeleton.dtype,
-        trainable=skeleton.trainable,
-        name=skeleton.name,
-        aggregation=skeleton.aggregation,
-    )
-    variable.regularizer = skeleton.regularizer
-    variable.constraint = skeleton.constraint
-    return variable
 
 
 def _table_rows(

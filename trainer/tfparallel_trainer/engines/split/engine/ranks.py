@@ -18,7 +18,7 @@ from tfparallel_trainer.data import batching, nest, order
 from tfparallel_trainer.engines.split import watched
 from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker
 from tfparallel_trainer.engines.split.layers import elementwise
-from tfparallel_trainer.engines.split.model import recording
+from tfparallel_trainer.engines.split.model import recording, variable_identity
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.objective import checks, evaluate, metrics, synchrony
 
@@ -240,6 +240,8 @@ def build(
         getattr(layer, "activity_regularizer", None) is not None
         for layer in checks.layers(skeleton)
     )
+    if partition.mesh.stage > 1:
+        variable_identity.check_separable(skeleton.optimizer, skeleton.trainable_variables)
     known = head.division_of(local[0].head, partition.model, examples.spec, adds=adds)
     settles = known is head.Division.BETWEEN
     adds_up = bool(synchrony.among(node.calls for node in partition.model.nodes))

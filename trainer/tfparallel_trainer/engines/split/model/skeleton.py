@@ -8,7 +8,7 @@ import keras
 from keras.src.backend.common import global_state  # not in the public API
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.engines.split.model import graph, recording
+from tfparallel_trainer.engines.split.model import graph, recording, variable_identity
 from tfparallel_trainer.objective import checks, replica
 
 _WITHOUT_VALUES = "uninitialized_variables"
@@ -58,7 +58,8 @@ def build(module: user.Module, seed: int) -> Any:
 def compile_model(module: user.Module, model: Any) -> None:
     """Call the user's `compile_model`, which must compile the model and not want its weights."""
     try:
-        module.compile_model(model)
+        with variable_identity.keys_of_skeletons():
+            module.compile_model(model)
     except errors.UserCodeError as error:
         if _NO_VALUE not in str(error.__cause__):
             raise

@@ -1,0 +1,202 @@
+"""Optimizers that distinguish single variables: the skeleton's become those of a rank.
+
+`compile_model` runs on the skeleton, and a rank trains variables of its own. One of a rank has the
+path and the attributes of the skeleton's. What `exclude_from_weight_decay` was given is translated.
+An optimizer that refers to variables in a way of its own cannot be, and is refused.
+"""
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras.src.backend.tensorflow import optimizer as tensorflow_optimizer  # not in the public API
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.checkpoint import slots
+
+_EXCLUDED = "_exclude_from_weight_decay"
+"""Keras' attribute of an optimizer: the keys of variables that it does not decay."""
+_VARIABLES = "_variables"
+"""Keras' list of an optimizer's variables, those that its attributes hold among them."""
+_OF_VALUE = frozenset({"_value", "_initializer", "_shape", "_ndim"})
+"""Attributes of a variable that follow from its value."""
+_TRACKING = "_self_"
+"""Begins the attributes in which TensorFlow keeps what depends on an object."""
+_TRIAL_STEPS = 3
+_LIBRARIES = frozenset({"builtins", "keras", "numpy", "tensorflow"})
+_CONTAINERS = (list, tuple, set, frozenset)
+
+
+def variable_like(skeleton: Any, value: Any) -> Any:
+    """A variable that an optimizer treats as the skeleton's, whatever it distinguishes it by."""
+    variable = keras.Variable(
+        value, dtype=skeleton.dtype, trainable=skeleton.trainable, name=skeleton.name
+    )
+    for name, one in vars(skeleton).items():
+        if name not in _OF_VALUE and not name.startswith(_TRACKING):
+            vars(variable)[name] = one
+    return variable
+
+
+@contextlib.contextmanager
+def keys_of_skeletons() -> Iterator[None]:
+    """Let optimizers take variables without a value for keys, as `exclude_from_weight_decay` does.
+
+    TensorFlow's key of a variable is that of its value.
+    """
+    kind = tensorflow_optimizer.TFOptimizer
+    original = kind._var_key
+
+    def key_of(optimizer: Any, variable: Any) -> Any:
+        if isinstance(variable, keras.Variable) and variable._value is None:
+            return _key(variable)
+        return original(optimizer, variable)
+
+    kind._var_key = key_of
+    try:
+        yield
+    finally:
+        kind._var_key = original
+
+
+def translate(optimizer: Any, variables: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    """Let an optimizer, not yet built, exclude a rank's weights where it excludes the skeleton's.
+
+    Both are by key. One that refers to the model in another way is a UserCodeError.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    _check(inner, variables)
+    excluded = getattr(inner, _EXCLUDED, ())
+    kept = {
+        inner._var_key(weight)
+        for key, weight in weights.items()
+        if _key(variables[key]) in excluded
+    }
+    if excluded:
+        setattr(inner, _EXCLUDED, kept)
+
+
+def check_separable(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Refuse (UserCodeError) an optimizer that changes a variable by which others it is given.
+
+    A stage has some of the variables only. Keras' optimizers take each by itself, but for norms,
+    which the engine computes. Another one is tried on small variables of the same names.
+    """
+    kind = type(getattr(optimizer, "inner_optimizer", optimizer))
+    if kind.__module__.startswith("keras.") or len(variables) < 2:
+        return
+    every = _trial(optimizer, variables, range(len(variables)))
+    for place, variable in enumerate(variables):
+        alone = _trial(optimizer, variables, [place])
+        if not np.array_equal(every[place], alone[place]):
+            raise errors.UserCodeError(
+                f"The optimizer {kind.__name__} changes {variable.path} in another way where it "
+                "is not given all variables, and with mesh.stage a rank has some of them only. "
+                "Let it change each variable by its own gradient, or let mesh.stage be 1."
+            )
+
+
+def _trial(optimizer: Any, variables: Sequence[Any], places: Sequence[int]) -> dict[int, Any]:
+    """What an optimizer makes of some variables in a few steps, by their place among all."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    probe = slots.rebuilt(inner)
+    probe.clipnorm = probe.global_clipnorm = None
+    chosen = {}
+    for place in places:
+        numbers = np.random.default_rng(place).normal(size=[2] * len(variables[place].shape))
+        chosen[place] = variable_like(variables[place], numbers)
+    for step in range(_TRIAL_STEPS):
+        factor = (step + 1) * 0.5
+        probe.apply([one.value * factor for one in chosen.values()], list(chosen.values()))
+    return {place: np.array(one) for place, one in chosen.items()}
+
+
+def _key(variable: Any) -> str:
+    return f"skeleton {id(variable)}"
+
+
+def _check(optimizer: Any, variables: Mapping[str, Any]) -> None:
+    """Refuse (UserCodeError) an optimizer that has optimizers or parts of the model in it."""
+    paths = {id(one): one.path for one in variables.values()}
+    kind = type(optimizer).__name__
+    for name, value in vars(optimizer).items():
+        if name == _VARIABLES or name.startswith(_TRACKING):
+            continue
+        for one in _reachable(value, set()):
+            if isinstance(one, keras.optimizers.Optimizer) and one is not optimizer:
+                raise errors.UserCodeError(
+                    f"The optimizer {kind} has other optimizers in it ({name}), and with "
+                    "ModelSplit each rank has but a part of what they train. Compile the model "
+                    "with one of Keras' optimizers, or use the strategy MultiWorkerMirrored."
+                )
+            if (part := _part(one, paths)) is not None:
+                raise _refusal(kind, name, part)
+    for base in type(optimizer).__mro__:
+        if base.__module__.startswith("keras."):
+            break
+        for name, method in vars(base).items():
+            if not inspect.isfunction(method):
+                continue
+            for one in _reachable(method, set()):
+                if (part := _part(one, paths)) is not None:
+                    raise _refusal(kind, name, part)
+
+
+def _refusal(kind: str, name: str, part: str) -> errors.UserCodeError:
+    return errors.UserCodeError(
+        f"The optimizer {kind} refers to {part} of the model ({name}), but with ModelSplit each "
+        "rank trains variables of its own. Let the optimizer distinguish variables by their path "
+        "or name, or use the strategy MultiWorkerMirrored."
+    )
+
+
+def _part(value: Any, paths: Mapping[int, str]) -> str | None:
+    """Which part of the model a value is, or the id of; None for others."""
+    if isinstance(value, int) and not isinstance(value, bool) and value in paths:
+        return paths[value]
+    if isinstance(value, keras.Variable):
+        return paths.get(id(value))
+    if isinstance(value, keras.layers.Layer) and any(id(one) in paths for one in value.variables):
+        return f"the layer {value.name}"
+    return None
+
+
+def _reachable(value: Any, seen: set[int]) -> Iterator[Any]:
+    """A value, what is in it if it is a container, and what it reads if it is a function."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    yield value
+    if isinstance(value, dict):
+        inside: tuple[Any, ...] = (*value.keys(), *value.values())
+    elif isinstance(value, _CONTAINERS):
+        inside = tuple(value)
+    elif inspect.ismethod(value):
+        inside = (value.__func__,)
+    elif inspect.isfunction(value):
+        inside = _read_by(value)
+    elif _is_of_user(value):
+        inside = tuple(vars(value).values())
+    else:
+        return
+    for one in inside:
+        yield from _reachable(one, seen)
+
+
+def _is_of_user(value: Any) -> bool:
+    """Whether a value is an object of a class that is no library's."""
+    library = type(value).__module__.partition(".")[0]
+    return hasattr(value, "__dict__") and library not in _LIBRARIES and not inspect.isclass(value)
+
+
+def _read_by(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """What a function reads from outside, but for further functions and modules."""
+    try:
+        read = inspect.getclosurevars(function)
+    except ValueError:  # a variable outside that has no value yet
+        return ()
+    values = (*read.nonlocals.values(), *read.globals.values())
+    return tuple(one for one in values if not (inspect.isfunction(one) or inspect.ismodule(one)))
