@@ -1,7 +1,7 @@
 """What one rank does in a step: forward work that is kept, backward work, complete gradients."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +16,8 @@ from tfparallel_trainer.objective import gradients, loss
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ForwardResult:
     tape: tf.GradientTape
+    weights: list[tf.Tensor]
+    """Those that are trained, as they were before it."""
     taken: dict[cutting.Transfer, tf.Tensor]
     tensors: dict[int, Any]
     terms: list[stage_worker.Counted]
@@ -59,6 +61,15 @@ class Training(stage_worker.StageWorker):
                 self._backward(action)
         self._moments[action] = (begin, self._now())
 
+    def assigned(self, key: str) -> Any:
+        """A weight as the forward passes have left it."""
+        return self.statistics.get(key, self.rank.weights[key].value)
+
+    def penalty(self, weights: Mapping[str, Any]) -> tf.Tensor:
+        """The regularisation of weights, by key: a scalar float64."""
+        parts = [self.rank.weights[key].regularizer(one) for key, one in weights.items()]
+        return tf.add_n([tf.zeros((), tf.float64), *(tf.cast(one, tf.float64) for one in parts)])
+
     def watched(self) -> tf.Tensor:
         """What the rank adds to what is seen of a step, as `watched.Watched` takes it.
 
@@ -90,9 +101,10 @@ class Training(stage_worker.StageWorker):
 
     def _forward(self, action: schedule.Action) -> None:
         taken = self._taken(action)
+        weights = [self.values[key] for key in self.gradients]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([tensor for tensor in taken.values() if tensor.dtype.is_floating])
-            tape.watch([self.values[key] for key in self.gradients])
+            tape.watch(weights)
             part = self._run(action.microbatch, taken)
             terms = self._terms(action.microbatch, part)
             ends = adjoint.one_end([one.numerator for _, one in terms])
@@ -101,9 +113,13 @@ class Training(stage_worker.StageWorker):
                 for (term, one), end in zip(terms, ends, strict=True)
             ]
         changed = {key: one for key, one in part.changed.items() if key in self.values}
-        self.values |= changed
+        # What the examples do not decide is assigned once in a step, not by each microbatch.
+        assigned = self.effects.assigned
+        self.values |= {key: one for key, one in changed.items() if key not in assigned}
         self.statistics |= changed
-        self._forward_results[action.microbatch] = _ForwardResult(tape, taken, part.tensors, terms)
+        self._forward_results[action.microbatch] = _ForwardResult(
+            tape, weights, taken, part.tensors, terms
+        )
         numerators = [one.numerator for _, one in terms]
         self.did([*self._keep(action.microbatch, part), *numerators, *changed.values()])
 
@@ -133,8 +149,13 @@ class Training(stage_worker.StageWorker):
             if (one, parcel) in self._mail:
                 targets.append(forward.tensors[one.tensor])
                 scales.append(self._mail.pop((one, parcel)))
-        watched = {one: tensor for one, tensor in forward.taken.items() if tensor.dtype.is_floating}
-        sources = [*watched.values(), *(self.values[key] for key in self.gradients)]
+        constant = self.effects.constant_tensors
+        watched = {
+            one: tensor
+            for one, tensor in forward.taken.items()
+            if tensor.dtype.is_floating and one.tensor not in constant
+        }
+        sources = [*watched.values(), *forward.weights]
         gradients = iter(
             forward.tape.gradient(targets, sources, output_gradients=scales)
             if targets
@@ -180,9 +201,12 @@ class CompleteGradients:
 def _with_penalty(worker: Training, factor: tf.Tensor | None) -> list[Any]:
     """The gradients of the whole loss, times its scale."""
     trained = worker.rank.trained
-    sources = {key: one.value for key, one in trained.items() if one.regularizer is not None}
     with tf.GradientTape() as tape:
-        added = penalty(trained.values())
+        sources = {
+            key: worker.assigned(key) for key, one in trained.items() if one.regularizer is not None
+        }
+        tape.watch(sources)
+        added = worker.penalty(sources)
     seed = tf.cast(worker.scale, tf.float64)
     of_penalty = tape.gradient(added, sources, output_gradients=seed) if sources else {}
     gradients = []
@@ -190,13 +214,6 @@ def _with_penalty(worker: Training, factor: tf.Tensor | None) -> list[Any]:
         both = [one if factor is None else update.times(one, factor), of_penalty.get(key)]
         gradients.append(exchange.add(both, [worker.rank.kind(key, part) for part in both]))
     return gradients
-
-
-def penalty(weights: Iterable[Any]) -> tf.Tensor:
-    """The regularisation of weights: a scalar float64."""
-    regularised = (one for one in weights if one.regularizer is not None)
-    parts = [tf.cast(one.regularizer(one), tf.float64) for one in regularised]
-    return tf.add_n([tf.zeros((), tf.float64), *parts])
 
 
 def _one_by_one(number: Callable[[Any], tf.Tensor], gradients: Sequence[Any]) -> list[tf.Tensor]:

@@ -37,12 +37,7 @@ def build(
     head = _identities(skeleton, model)
     head.compile(**{**compile_arguments, "optimizer": skeleton.optimizer, "auto_scale_loss": False})
     _, y, weight = nest.convert(tf.convert_to_tensor, sample)
-    tensors = {one.tensor: model.tensors[one.tensor] for one in model.outputs}
-    zeros = {
-        number: tf.zeros([size or 1 for size in one.shape], one.dtype)
-        for number, one in tensors.items()
-    }
-    y_pred = execution.outputs_of(model, zeros)
+    y_pred = execution.outputs_of(model, _zeros(model))
     with user.guard(module.path, "computing the metrics of the first training example raised"):
         head.compute_metrics(None, y, y_pred, weight)
         head.reset_metrics()
@@ -61,6 +56,30 @@ def build(
     )
 
 
+def outputs_with_gradient(
+    module: user.Module, head: replica.Replica, model: graph.Graph, sample: Any
+) -> frozenset[int]:
+    """The numbers of the outputs that the compiled losses have a gradient for.
+
+    `sample` is as in `build`.
+    """
+    _, y, weight = nest.convert(tf.convert_to_tensor, sample)
+    outputs = _zeros(model)
+    real = [number for number in outputs if model.tensors[number].is_real]
+    with (
+        user.guard(module.path, "computing the loss of the first training example raised"),
+        tf.GradientTape() as tape,
+    ):
+        tape.watch([outputs[one] for one in real])
+        y_pred = execution.outputs_of(model, outputs)
+        fractions = loss.fractions(head.terms, head.outputs, y, y_pred, weight)
+        numerators = [one.numerator for one in fractions]
+    gradients = tape.gradient(numerators, [outputs[one] for one in real])
+    return frozenset(
+        one for one, gradient in zip(real, gradients, strict=True) if gradient is not None
+    )
+
+
 def check_loss(head: replica.Replica, model: graph.Graph, part: Any) -> None:
     """Refuse (UserCodeError) a loss in which examples depend on each other, for drawn outputs."""
     _, y, weight = part
@@ -74,6 +93,15 @@ def check_loss(head: replica.Replica, model: graph.Graph, part: Any) -> None:
         for one in tensors
     ]
     independence.check(head, (drawn, y, weight))
+
+
+def _zeros(model: graph.Graph) -> dict[int, tf.Tensor]:
+    """In place of what the model gives for one example, by number."""
+    tensors = {one.tensor: model.tensors[one.tensor] for one in model.outputs}
+    return {
+        number: tf.zeros([size or 1 for size in one.shape], one.dtype)
+        for number, one in tensors.items()
+    }
 
 
 def _compiled(module: user.Module, skeleton: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tfparallel_trainer.data import batching, nest, order
 from tfparallel_trainer.engines.split import watched
 from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker
 from tfparallel_trainer.engines.split.layers import elementwise
-from tfparallel_trainer.engines.split.model import recording, variable_identity
+from tfparallel_trainer.engines.split.model import recording, step_effects, variable_identity
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.objective import checks, evaluate, metrics, synchrony
 
@@ -245,13 +245,34 @@ def build(
     known = head.division_of(local[0].head, partition.model, examples.spec, adds=adds)
     settles = known is head.Division.BETWEEN
     adds_up = bool(synchrony.among(node.calls for node in partition.model.nodes))
+    divided = dataclasses.replace(
+        partition,
+        settles=settles,
+        adds_up=adds_up,
+        effects=_effects(module, local[0], partition, sample),
+    )
     return Ranks(
-        partition=dataclasses.replace(partition, settles=settles, adds_up=adds_up),
+        partition=divided,
         local=local,
         between=exchange.Exchange(partition, places),
         division=known,
         watched=watched.Watched(partition.mesh.stage),
     )
+
+
+def _effects(
+    module: user.Module, rank: rank_model.Rank, partition: partition.Partition, sample: Any
+) -> step_effects.Effects:
+    """What a step does to the model; a UserCodeError if it assigns what two stages have."""
+    model = partition.model
+    outputs = head.outputs_with_gradient(module, rank.head, model, sample)
+    is_divided = partition.mesh.data * partition.microbatches > 1
+    found = step_effects.of(model, outputs, is_divided=is_divided)
+    for stage in partition.stages:
+        for key, owner in stage.borrowed:
+            if key in found.assigned:
+                raise _shared(model.variables[key], "assigned", owner, stage.index)
+    return found
 
 
 def _check(partition: partition.Partition) -> None:
@@ -260,12 +281,14 @@ def _check(partition: partition.Partition) -> None:
     for stage in partition.stages:
         for key, owner in stage.borrowed:
             if key in gathered:
-                variable = partition.model.variables[key]
-                raise errors.UserCodeError(
-                    f"{variable.path} is gathered by a layer that stages {owner} and {stage.index} "
-                    "both call, and there can be one copy of it only. Use a layer for each call, "
-                    "or fewer stages."
-                )
+                raise _shared(partition.model.variables[key], "gathered", owner, stage.index)
+
+
+def _shared(variable: Any, verb: str, owner: int, borrower: int) -> errors.UserCodeError:
+    return errors.UserCodeError(
+        f"{variable.path} is {verb} by a layer that stages {owner} and {borrower} both call, and "
+        "there can be one copy of it only. Use a layer for each call, or fewer stages."
+    )
 
 
 def _sized(examples: int, leaf: tf.TensorSpec) -> tf.TensorSpec:

@@ -18,7 +18,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
 from tfparallel_trainer.engines.split.engine import rank_model
 from tfparallel_trainer.engines.split.layers import sharded
-from tfparallel_trainer.engines.split.model import execution, graph
+from tfparallel_trainer.engines.split.model import execution, graph, step_effects
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
 from tfparallel_trainer.objective import loss, synchrony
 
@@ -180,6 +180,11 @@ class StageWorker(Fences):
             self.did([*self._keep(action.microbatch, part), *numerators])
 
     @property
+    def effects(self) -> step_effects.Effects:
+        """What a step does to the whole model."""
+        return self._partition.effects
+
+    @property
     def nodes(self) -> tuple[graph.Node, ...]:
         """Those of the whole model."""
         return self._partition.model.nodes
@@ -215,6 +220,7 @@ class StageWorker(Fences):
                 self._training,
                 self.rank.groups,
                 leaving=dict.fromkeys([*(one.tensor for one in self.rank.stage.sent), *outputs]),
+                constant=self.effects.constant_tensors,
                 same_dropout=self._partition.same_dropout,
             )
 

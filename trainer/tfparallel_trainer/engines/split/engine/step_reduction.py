@@ -116,8 +116,9 @@ class Reduction:
         return {index: sums[-1] for index, sums in totals.items() if number is not None}
 
     def _sum_shared(self, key: str, ranks: tuple[int, ...], participants: Sequence[int]) -> None:
-        """Add up the gradients of a weight that several stages have, if it is trained."""
-        if key not in self._workers[participants[0]].gradients:
+        """Add up the gradients of a weight that several stages have, if it has one."""
+        first = self._workers[participants[0]]
+        if key not in first.gradients or key in first.effects.constant_weights:
             return
 
         def summands(index: int) -> tuple[list[Any], list[gradients.Kind]]:
@@ -217,7 +218,12 @@ class Reduction:
         """What a rank adds to the loss, what its process tells, and what is seen of it."""
         worker = self._workers[index]
         rank = worker.rank
-        penalty = backward.penalty([one for key, one in rank.trained.items() if rank.owns(key)])
+        owned = {
+            key: worker.assigned(key)
+            for key, one in rank.trained.items()
+            if one.regularizer is not None and rank.owns(key)
+        }
+        penalty = worker.penalty(owned)
         numbers = tf.stack([*worker.denominators, *worker.numerators])
         if not rank.is_first:  # others compute the same
             numbers = tf.zeros_like(numbers)

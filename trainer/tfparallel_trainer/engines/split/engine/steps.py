@@ -87,16 +87,25 @@ class TrainStep(engine.Step):
         return self._traced[shares]
 
     def check_size(self, examples: int) -> None:
-        """Refuse (UserCodeError) a batch of too few examples for layers to add up together."""
+        """Refuse (UserCodeError) a batch of too few examples for what all its parts have to do."""
         divided = self._ranks.partition
-        if divided.adds_up and not all(self._ranks.shares(examples)):
+        if all(self._ranks.shares(examples)):
+            return
+        if divided.adds_up:
             layer, *_ = synchrony.among(node.calls for node in divided.model.nodes)
-            raise errors.UserCodeError(
-                f"A batch has {examples} examples, fewer than the {divided.mesh.data} places "
-                f"along mesh.data, and {layer.name} (synchronized=True) adds up over all of them. "
-                f"Let the last batch of an epoch have at least {divided.mesh.data} (change "
-                "trainer.globalBatchSize, or leave examples out), or use LayerNormalization."
-            )
+            reason = f"{layer.name} (synchronized=True) adds up over all of them"
+            remedy = ", or use LayerNormalization"
+        elif divided.effects.assigned:
+            key, node = next(iter(divided.effects.assigned.items()))
+            reason = f"{node} assigns {divided.model.variables[key].path} where it has examples"
+            remedy = ""
+        else:
+            return
+        raise errors.UserCodeError(
+            f"A batch has {examples} examples, fewer than the {divided.mesh.data} places along "
+            f"mesh.data, and {reason}. Let the last batch of an epoch have at least "
+            f"{divided.mesh.data} (change trainer.globalBatchSize, or leave examples out){remedy}."
+        )
 
     def check(self, part: Any) -> None:
         """Refuse a loss that is no mean over examples; what layers do, the graph has told."""

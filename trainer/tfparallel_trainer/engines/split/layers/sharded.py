@@ -19,6 +19,7 @@ def run_nodes(
     groups: adjoint.Group,
     *,
     leaving: Collection[int],
+    constant: Collection[int] = (),
     same_dropout: bool = False,
 ) -> execution.Part:
     """Run some nodes of a graph; all ranks of the groups run the same ones.
@@ -27,6 +28,8 @@ def run_nodes(
         tensors: this rank's parts of what comes from outside, by number, as `plan.layouts` says.
         leaving: the tensors that others than these nodes use. Gradients come in through them only.
             They come in one operation, so that all ranks communicate in the same order.
+        constant: those that no gradient comes to. It must not be one of zeros, which an optimizer
+            takes for another thing than none.
         same_dropout: whether random layers draw what the unsplit model would.
 
     Returns:
@@ -69,7 +72,9 @@ def run_nodes(
             known |= _with_sizes(local, catalog.rules_of(node)[choice.way].compute(local))
         values |= local.changed
         changed |= local.changed
-    return execution.Part(_with_one_end(plan.model, known, leaving), changed, added_losses)
+    return execution.Part(
+        _with_one_end(plan.model, known, leaving, constant), changed, added_losses
+    )
 
 
 def _with_sizes(local: registry.Local, outputs: Sequence[Any]) -> dict[int, Any]:
@@ -99,9 +104,12 @@ def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: adjoi
 
 
 def _with_one_end(
-    model: graph.Graph, tensors: Mapping[int, Any], leaving: Collection[int]
+    model: graph.Graph,
+    tensors: Mapping[int, Any],
+    leaving: Collection[int],
+    constant: Collection[int],
 ) -> dict[int, Any]:
-    real = [one for one in leaving if model.tensors[one].is_real]
+    real = [one for one in leaving if model.tensors[one].is_real and one not in constant]
     logits = {one: execution.logits_of(tensors[one]) for one in real}
     with_logits = [one for one in real if logits[one] is not None]
     ends = adjoint.one_end([tensors[one] for one in real] + [logits[one] for one in with_logits])

@@ -62,9 +62,7 @@ def run_nodes(
     known = dict(tensors)
     initial_values = [(model.variables[key], value) for key, value in variables.items()]
     # Or Keras gave those variables values on leaving that were made without them: the skeleton's.
-    with keras.StatelessScope(
-        initial_values, collect_losses=True, initialize_variables=False
-    ) as scope:
+    with _Scope(initial_values, collect_losses=True, initialize_variables=False) as scope:
         before = [scope.get_current_value(variable) for variable, _ in initial_values]
         for node in nodes:
             outputs = dict(
@@ -77,6 +75,24 @@ def run_nodes(
         key: now for key, then, now in zip(variables, before, after, strict=True) if now is not then
     }
     return Part(known, changed, tuple(scope.losses))
+
+
+class _Scope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
+    """Assigns as TensorFlow's variables do: what was assigned has no gradient, the variable has."""
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        variable, value = update
+        before = self.get_current_value(variable)
+        if before is not None and value.dtype.is_floating:
+            value = _replaced(before, value)
+        super().add_update((variable, value))
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow has no types
+def _replaced(before: tf.Tensor, value: tf.Tensor) -> Any:
+    """A value whose gradient is that of what was there before."""
+    del before
+    return tf.identity(value), lambda gradient: (gradient, None)
 
 
 def specs(

@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import assignment, layout
-from tfparallel_trainer.engines.split.model import graph, mixing, randomness, recording
+from tfparallel_trainer.engines.split.model import (
+    graph,
+    mixing,
+    randomness,
+    recording,
+    step_effects,
+)
 from tfparallel_trainer.engines.split.pipeline import cutting, programs, schedule
 
 
@@ -26,6 +32,8 @@ class Partition:
     """As in `programs.Pipeline`; then all microbatches go forward before any goes backward."""
     adds_up: bool = False
     """Whether layers add up over the data axis; then all its places have as many microbatches."""
+    effects: step_effects.Effects = dataclasses.field(default_factory=step_effects.Effects)
+    """What a step does to tensors and weights, once the loss is compiled."""
     same_dropout: bool = False
     """Whether random layers draw what they would draw in one process, to compare meshes with each
     other. Each rank then draws for the whole tensor."""
@@ -42,7 +50,11 @@ class Partition:
         """What the stages do with this many microbatches of one place along the data axis."""
         order = schedule.gpipe if self.settles else self.order
         pipeline = programs.of_stages(self.model, self.stages, count, order)
-        return dataclasses.replace(pipeline, settles=self.settles)
+        return dataclasses.replace(
+            pipeline,
+            settles=self.settles,
+            without_gradient=pipeline.without_gradient | self.effects.constant_tensors,
+        )
 
     def training(self, shares: Sequence[int]) -> dict[int, list[programs.Step]]:
         """The list of each rank for a step."""

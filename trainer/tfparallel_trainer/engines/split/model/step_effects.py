@@ -1,0 +1,226 @@
+"""What a step does to the tensors and weights of a model besides their values.
+
+Optimizers leave out a weight that has no gradient, and gradients of zeros are another thing. So all
+processes have to know which tensors a gradient comes back to. And a forward pass may assign
+weights: once in a step, however many microbatches it has. Of most of Keras' layers both are known;
+every other call is traced alone.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.engines.split.model import execution, graph, operations, recording
+from tfparallel_trainer.objective import checks
+
+SIMPLE = operations.layers(
+    "Activation Add Average AveragePooling*D BatchNormalization Concatenate Conv*D "
+    "Conv*DTranspose Dense DepthwiseConv1D DepthwiseConv2D Dot Dropout ELU EinsumDense Flatten "
+    "GaussianDropout GaussianNoise GlobalAveragePooling*D GlobalMaxPooling*D GroupNormalization "
+    "Identity LayerNormalization LeakyReLU MaxPooling*D Maximum Minimum Multiply PReLU Permute "
+    "RMSNormalization ReLU RepeatVector Reshape SeparableConv1D SeparableConv2D SpatialDropout*D "
+    "Subtract UpSampling*D ZeroPadding*D"
+)
+"""Layers that pass gradients from all that they give to all that they take, and assign nothing but
+what `BatchNormalization` gathers."""
+_NAMES = """
+elu exponential gelu leakyrelu linear logsoftmax mish relu relu6 selu sigmoid silu softmax softplus
+softsign tanh
+"""
+ACTIVATIONS = frozenset(_NAMES.split())
+"""Activations that have a gradient."""
+_EXAMPLES = 2
+"""Of a trace in which the number must be known."""
+_ADDED = -1
+"""What a node adds to the loss, in place of the number of a tensor."""
+
+_Source = int | str
+"""The number of a tensor, or the key of a weight."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """The same in all processes."""
+
+    constant_tensors: frozenset[int] = frozenset()
+    """Those that the loss does not depend on, as far as gradients tell."""
+    constant_weights: frozenset[str] = frozenset()
+    """Keys of the trained weights that have no gradient."""
+    assigned: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Keys of weights that the forward pass assigns, with the node that does it; what they become
+    does not depend on the examples."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeEffects:
+    """What one call does."""
+
+    sources: Mapping[int, frozenset[_Source]]
+    """For what the node gives, the tensors and the keys of weights that gradients go to."""
+    assigned: Mapping[str, bool]
+    """Keys of the weights that it assigns, and whether the examples decide what they become."""
+
+
+def of(model: graph.Graph, outputs: Collection[int], *, is_divided: bool) -> Effects:
+    """Tell what a step does to a model.
+
+    A weight that the examples decide on is a UserCodeError where a batch is divided, unless
+    BatchNormalization gathers it; and so is one that takes a gradient as its value.
+
+    Args:
+        outputs: the tensors that the loss of outputs leads back to.
+        is_divided: whether a mesh divides a batch, over its data axis or into microbatches.
+    """
+    tensors, weights = set(outputs), set[str]()
+    assigned: dict[str, str] = {}
+    for node in reversed(model.nodes):
+        _check_overwritten(model, node)
+        effects = known(model, node) or traced(model, node)
+        for key, depends in effects.assigned.items():
+            if depends and is_divided:
+                raise errors.UserCodeError(
+                    f"{node.name} assigns {model.variables[key].path} by the examples of a batch, "
+                    "which a mesh divides over its data axis and into microbatches. Let what it "
+                    "assigns not depend on the examples, or let mesh.data and mesh.microbatches "
+                    "be 1."
+                )
+            if not depends:
+                assigned[key] = node.name
+        for target, sources in effects.sources.items():
+            if target == _ADDED or target in tensors:
+                tensors |= {one for one in sources if isinstance(one, int)}
+                weights |= {one for one in sources if isinstance(one, str)}
+    return Effects(
+        constant_tensors=frozenset(range(len(model.tensors))) - tensors,
+        constant_weights=frozenset(_trained(model, model.variables)) - weights,
+        assigned=assigned,
+    )
+
+
+def _check_overwritten(model: graph.Graph, node: graph.Node) -> None:
+    for key in node.variables:
+        variable = model.variables[key]
+        if variable.overwrite_with_gradient:
+            raise errors.UserCodeError(
+                f"{node.name} trains with 8-bit floats: {variable.path} takes a gradient as its "
+                "value, and parts of a batch would have to agree on it. Leave out "
+                "quantize('float8'), or train on one device with MultiWorkerMirrored."
+            )
+
+
+def _trained(model: graph.Graph, keys: Collection[str]) -> list[str]:
+    return [key for key in keys if model.variables[key].trainable]
+
+
+def _sources(model: graph.Graph, node: graph.Node) -> list[_Source]:
+    """What a node takes that may have a gradient."""
+    return [*_real(model, node.inputs), *_trained(model, node.variables)]
+
+
+def _real(model: graph.Graph, tensors: Sequence[int]) -> list[int]:
+    return [one for one in tensors if model.tensors[one].is_real]
+
+
+def known(model: graph.Graph, node: graph.Node) -> NodeEffects | None:
+    """What a node does if that is known without a trace."""
+    targets = _real(model, node.outputs)
+    if node.kind is graph.Kind.MASK or not (targets or node.variables):
+        return NodeEffects({}, {})
+    if node.kind is graph.Kind.OPERATION or type(node.calls) not in SIMPLE:
+        return None
+    activation = getattr(node.calls, "activation", None)
+    if activation is not None and operations.name_of(activation) not in ACTIVATIONS:
+        return None
+    sources = frozenset(_sources(model, node))
+    known = dict.fromkeys(targets, sources)
+    if getattr(node.calls, "activity_regularizer", None) is not None:
+        known[_ADDED] = sources
+    return NodeEffects(known, {})
+
+
+def traced(model: graph.Graph, node: graph.Node) -> NodeEffects:
+    """What a trace of a node shows; where it fails, a trace of the step says why."""
+    for examples in (None, _EXAMPLES):
+        try:
+            return _trace(model, node, examples)
+        except errors.TrainerError:
+            raise
+        except Exception:  # noqa: S112  # a user's layer may raise anything
+            continue
+    sources = frozenset(_sources(model, node))
+    return NodeEffects(dict.fromkeys(_real(model, node.outputs), sources), {})
+
+
+def _trace(model: graph.Graph, node: graph.Node, examples: int | None) -> NodeEffects:
+    taken = _sources(model, node)
+    sources: dict[int, frozenset[_Source]] = {}
+    assigned: dict[str, bool] = {}
+
+    def call(tensors: dict[int, Any], variables: dict[str, Any]) -> None:
+        values: dict[Any, Any] = {**tensors, **variables}
+        watched = [values[one] for one in taken]
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(watched)
+            part = execution.run_nodes(model, [node], tensors, variables, training=True)
+            added = [tf.reduce_sum(one) for one in part.added_losses]
+            targets = {one: _with_logits(part.tensors[one]) for one in _real(model, node.outputs)}
+        if added:
+            targets[_ADDED] = added
+        for target, tensor in targets.items():
+            gradients = tape.gradient(tensor, watched)
+            pairs = zip(taken, gradients, strict=True)
+            sources[target] = frozenset(one for one, gradient in pairs if gradient is not None)
+        assigned.update(_assigned(model, node, part.changed, tensors, variables))
+
+    tf.function(call, autograph=False).get_concrete_function(
+        *execution.specs(model, node, examples)
+    )
+    return NodeEffects(sources, assigned)
+
+
+def _assigned(
+    model: graph.Graph,
+    node: graph.Node,
+    changed: Mapping[str, Any],
+    tensors: Mapping[int, Any],
+    variables: Mapping[str, Any],
+) -> dict[str, bool]:
+    """The keys of the weights that a node assigns, and whether the examples decide on them.
+
+    What is drawn differs between parts of a batch as examples do.
+    """
+    gathered = {
+        id(one)
+        for layer in checks.layers(node.calls)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        for one in layer.variables
+    }
+    seeds = {key for key in variables if key.startswith(recording.SEED_PREFIX)}
+    sources = {
+        key: set(_ancestors(one))
+        for key, one in changed.items()
+        if key not in seeds and id(model.variables[key]) not in gathered
+    }
+    deciding = {one.op for one in (*tensors.values(), *(variables[key] for key in seeds))}
+    for _ in sources:  # a weight may follow another one, which follows the examples
+        deciding |= {variables[key].op for key, one in sources.items() if one & deciding}
+    return {key: bool(one & deciding) for key, one in sources.items()}
+
+
+def _with_logits(tensor: Any) -> list[Any]:
+    return [one for one in (tensor, execution.logits_of(tensor)) if one is not None]
+
+
+def _ancestors(tensor: Any) -> Iterator[Any]:
+    """The operations that a tensor of a graph is computed from, its own among them."""
+    waiting, seen = [tensor.op], set()
+    while waiting:
+        operation = waiting.pop()
+        if operation not in seen:
+            seen.add(operation)
+            yield operation
+            waiting += [one.op for one in operation.inputs]
