@@ -29,6 +29,8 @@ OPTIMIZER = "optimizer"
 
 _FIRST_TOKEN = 0x5A17 << 33
 """Numbers from this one on, which float64 holds exactly, stand for variables."""
+_LORA = "lora"
+"""In the paths of weights that Keras adds to others before it writes them."""
 _DTYPE = "dtype"
 """The attribute by which Keras marks datasets of a type that HDF5 does not have."""
 
@@ -92,7 +94,7 @@ def places(file: h5py.Group, variables: Mapping[str, Any]) -> dict[str, str]:
     stored = set(keys.values())
     for key, one in variables.items():
         if key not in stored:
-            raise _changed(one.path)
+            raise _changed(one.path) if _LORA in one.path else _left_out(one.path)
     return keys
 
 
@@ -199,6 +201,14 @@ def _changed(what: str) -> errors.UserCodeError:
         "Keras does not write all weights as they are: LoRA and quantization change them "
         f"({what}). So the divided model could not be saved as one file. Leave that out of "
         "build_model, or use the strategy MultiWorkerMirrored."
+    )
+
+
+def _left_out(path: str) -> errors.UserCodeError:
+    return errors.UserCodeError(
+        f"Keras does not write {path}, because save_own_variables of its layer leaves it out, so "
+        "the divided model could not be saved as one file. Let save_own_variables and "
+        "load_own_variables of the layer have it, too."
     )
 
 

@@ -201,6 +201,34 @@ def test_a_model_whose_weights_keras_changes_as_it_writes_is_refused() -> None:
         export.check(blueprint.draw(user_module, 3), user_module)
 
 
+class Masked(keras.layers.Dense):
+    """Has a weight more than Keras writes of its own layer."""
+
+    def build(self, dims: Any) -> None:
+        super().build(dims)
+        self.kept = self.add_weight(shape=(dims[-1], self.units), name="kept", trainable=False)
+
+
+class Written(Masked):
+    """Writes it, too."""
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(store)
+        store["kept"] = self.kept
+
+
+def test_a_weight_that_its_layer_does_not_write_is_refused() -> None:
+    def module_of(layer: Any) -> user.Module:
+        return module(lambda: keras.Sequential([keras.Input((6,)), layer(4, name="pruned")]))
+
+    words = "does not write sequential/pruned/kept, because .* save_own_variables and load_own"
+    user_module = module_of(Masked)
+    with pytest.raises(errors.UserCodeError, match=words):
+        export.check(blueprint.draw(user_module, 3), user_module)
+    user_module = module_of(Written)
+    export.check(blueprint.draw(user_module, 3), user_module)
+
+
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
 @pytest.mark.parametrize(
     "name", repeats.some(split_models.ALL, ("shared", "several", "own_layers"))

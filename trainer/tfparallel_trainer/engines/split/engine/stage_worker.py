@@ -229,7 +229,9 @@ class StageWorker(Fences):
         sent = {one.tensor: part.tensors[one.tensor] for one in self.rank.stage.sent}
         for number, tensor in sent.items():
             node = next(one for one in self.rank.stage.nodes if number in one.outputs)
-            execution.check_shape(node, tensor, self._sizes(microbatch, number))
+            execution.check_shape(
+                self._partition.model, node, tensor, self._sizes(microbatch, number)
+            )
             self._outgoing[microbatch, number] = tensor
         return list(sent.values())
 

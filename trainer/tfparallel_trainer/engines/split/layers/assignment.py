@@ -73,6 +73,11 @@ class Assignment:
         for axis, degree in self.degrees.items():
             if degree > 1 and axis not in used:
                 reasons = [choice.why for choice in self.choices if f"mesh.{axis}" in choice.why]
+                reasons += [
+                    f"{choice.node.name}: {choice.why}"
+                    for choice in self.choices
+                    if choice.why and choice.node.variables
+                ]
                 reason = f" ({reasons[0]})" if reasons else ""
                 raise errors.BadConfigurationError(
                     f"mesh.{axis} is {degree}, but no layer of the model can be divided over it"

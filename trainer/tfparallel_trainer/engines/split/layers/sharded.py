@@ -82,11 +82,11 @@ def _with_sizes(local: registry.Local, outputs: Sequence[Any]) -> dict[int, Any]
     parts: dict[int, Any] = {}
     for number, part in zip(local.node.outputs, outputs, strict=True):
         dims = local.split.gives[number].local(local.model.tensors[number].shape, local.place())
-        parts[number] = (
-            None
-            if part is None
-            else execution.with_logits(tf.ensure_shape(part, dims), execution.logits_of(part))
-        )
+        parts[number] = None
+        if part is not None:
+            execution.check_shape(local.model, local.node, part, dims)
+            sized = tf.ensure_shape(part, dims)
+            parts[number] = execution.with_logits(sized, execution.logits_of(part))
     return parts
 
 

@@ -1,14 +1,14 @@
 """Runs the nodes of a graph on given tensors and given variables; changes neither."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.model import graph
+from tfparallel_trainer.engines.split.model import graph, operations
 
 _LOGITS, _MASK = "_keras_logits", "_keras_mask"
 """Where Keras looks for them on a tensor."""
@@ -109,13 +109,44 @@ def specs(
     }
 
 
-def check_shape(node: graph.Node, tensor: Any, expected: Sequence[int | None]) -> None:
-    """Refuse (UserCodeError) a node that gives another shape than Keras recorded."""
-    if not tf.TensorShape(expected).is_compatible_with(tensor.shape):
-        raise errors.UserCodeError(
-            f"{node.name} gives a tensor of the shape {tuple(tensor.shape)}, and Keras was told "
-            f"{tuple(expected)}: mend its compute_output_shape, or leave it out."
-        )
+def check_shape(
+    model: graph.Graph, node: graph.Node, tensor: Any, expected: Sequence[int | None]
+) -> None:
+    """Refuse (UserCodeError) a node that gives another shape than Keras recorded.
+
+    The sentence names the first node of which a trace shows that.
+    """
+    if tf.TensorShape(expected).is_compatible_with(tensor.shape):
+        return
+    unlike = (
+        pair for one in graph.needed(model.nodes, node.outputs) for pair in _unlike(model, one)
+    )
+    culprit, given, recorded = next(unlike, (node, tensor.shape, expected))
+    remedy = (
+        "compute that in the data functions, or use the strategy MultiWorkerMirrored"
+        if operations.is_of_keras(culprit.calls)
+        else "mend its compute_output_shape, or leave it out"
+    )
+    raise errors.UserCodeError(
+        f"{culprit.name} gives a tensor of the shape {tuple(given)}, and Keras was told "
+        f"{tuple(recorded)}: {remedy}."
+    )
+
+
+def _unlike(model: graph.Graph, node: graph.Node) -> Iterator[tuple[graph.Node, Any, Any]]:
+    """The node with the shape that it gives and the recorded one, where a trace shows two."""
+
+    def call(tensors: dict[int, Any], variables: dict[str, Any]) -> dict[int, Any]:
+        return run_nodes(model, [node], tensors, variables, training=False).tensors
+
+    try:
+        traced = tf.function(call, autograph=False).get_concrete_function(*specs(model, node))
+    except Exception:  # its own inputs may have another shape than recorded
+        return
+    for number in node.outputs:
+        given, recorded = traced.structured_outputs[number], model.tensors[number].shape
+        if given is not None and not tf.TensorShape(recorded).is_compatible_with(given.shape):
+            yield node, given.shape, recorded
 
 
 def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:

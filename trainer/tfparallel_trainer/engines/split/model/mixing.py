@@ -148,7 +148,7 @@ def _tried_fronts(
         for one in outputs:
             tensor = model.tensors[one]
             if all(None not in model.tensors[taken].sized(1) for taken in node.inputs):
-                execution.check_shape(node, first[one], tensor.sized(len(_FIRST)))
+                execution.check_shape(model, node, first[one], tensor.sized(len(_FIRST)))
             front = _front(tensor, batches, (first[one], second[one]))
             if front is None or known.setdefault(one, front) != front:
                 raise errors.UserCodeError(

@@ -1,7 +1,9 @@
 """Builds the user's model without its weights, so that no process ever holds all of it."""
 
+import contextlib
 import dataclasses
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -30,7 +32,7 @@ def build(module: user.Module, seed: int) -> Any:
     """
     keras.utils.set_random_seed(seed)
     scope = keras.StatelessScope(initialize_variables=False)
-    with scope:
+    with scope, _all_frames():
         try:
             model = module.build_model()
         except errors.UserCodeError as error:
@@ -53,6 +55,18 @@ def build(module: user.Module, seed: int) -> Any:
             f"because ModelSplit builds the model without its weights: {_REMEDY}."
         )
     return model
+
+
+@contextlib.contextmanager
+def _all_frames() -> Iterator[None]:
+    """Let errors keep Keras' own frames, which say what was being built."""
+    is_filtered = keras.config.is_traceback_filtering_enabled()
+    keras.config.disable_traceback_filtering()
+    try:
+        yield
+    finally:
+        if is_filtered:
+            keras.config.enable_traceback_filtering()
 
 
 def compile_model(module: user.Module, model: Any) -> None:
@@ -100,6 +114,13 @@ def _explained(module: user.Module, error: errors.UserCodeError) -> errors.UserC
         return error
     if _is_compiling(cause):
         return _compiles(module)
+    for one in _selves(cause):
+        if isinstance(one, keras.layers.RNN) and one.stateful:
+            return errors.UserCodeError(
+                f"{module.path}: The layer {one.name} is stateful: its state belongs to places of "
+                "a batch, which ModelSplit divides. Set stateful=False, or train in one process "
+                "with the strategy MultiWorkerMirrored."
+            )
     return errors.UserCodeError(
         f"{module.path}: build_model creates a variable from a value, but ModelSplit builds the "
         "model without its weights: give an initializer instead, as add_weight takes it.",
@@ -119,11 +140,15 @@ def _is_loading(error: BaseException) -> bool:
 
 def _is_compiling(error: BaseException) -> bool:
     """Whether an optimizer was being made, by the user or by compile (whose frames Keras hides)."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if isinstance(frame.f_locals.get("self"), keras.optimizers.Optimizer):
-            return True
+    if any(isinstance(one, keras.optimizers.Optimizer) for one in _selves(error)):
+        return True
     lines = traceback.extract_tb(error.__traceback__)
     return any(".compile(" in (line.line or "") for line in lines)
+
+
+def _selves(error: BaseException) -> list[Any]:
+    """The objects whose methods an error came through."""
+    return [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
 def _compiles(module: user.Module) -> errors.UserCodeError:

@@ -1,0 +1,96 @@
+"""Sentences on models that cannot be divided name what is to be changed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from testing.trainer import split_models, split_ranks
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.engines.split.layers import assignment
+from tfparallel_trainer.engines.split.model import recording
+
+pytestmark = split_models.MARKS
+
+STAGES, TENSOR = shape.Mesh(stage=2), shape.Mesh(tensor=2)
+
+
+def adapted() -> Any:
+    """Keras' layer says (None, 1, 5) of what it gives, and gives (None, 5)."""
+    words = keras.layers.TextVectorization(max_tokens=6, output_mode="tf_idf", name="words")
+    words.adapt(["a b c", "a d"])
+    inputs = keras.Input((1,), dtype="string")
+    hidden = keras.layers.Dense(4, "tanh")(words(inputs))
+    return keras.Model(inputs, keras.layers.Dense(2)(hidden))
+
+
+class Misleading(keras.layers.Layer):
+    """Says that it adds a dimension."""
+
+    def call(self, inputs: Any) -> Any:
+        return inputs * 2.0
+
+    def compute_output_shape(self, dims: Any) -> Any:
+        return (dims[0], 1, *dims[1:])
+
+
+def misleading() -> Any:
+    inputs = keras.Input((3,))
+    x = keras.layers.Dense(4)(Misleading(name="misleading")(inputs))
+    return keras.Model(inputs, keras.layers.Dense(2)(x))
+
+
+def examples(build: Callable[[], Any]) -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    texts = np.array([["a b"], ["c d"], ["a a"], ["b"]])
+    x = texts if build is adapted else random.normal(size=(4, 3))
+    return {
+        "build_model": build,
+        "compile_model": lambda model: model.compile(keras.optimizers.SGD(0.1), "mse"),
+        "training_data": lambda: (x, random.normal(size=(4, 2))),
+    }
+
+
+@pytest.mark.parametrize("mesh", [STAGES, TENSOR], ids=["stages", "tensor"])
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (adapted, r"words gives .* \(None, 5\), and Keras was told \(None, 1, 5\): compute that"),
+        (misleading, r"misleading gives .* \(None, 3\), .* mend its compute_output_shape"),
+    ],
+    ids=["Keras", "user"],
+)
+def test_the_layer_that_misleads_about_its_shape_is_named(
+    build: Callable[[], Any], words: str, mesh: shape.Mesh
+) -> None:
+    _, data, step = split_ranks.prepare_new(examples(build), mesh, 1, batch=4)
+    with pytest.raises(errors.UserCodeError, match=words):
+        step(0, next(data.epoch(0, 0)), frozenset())
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda one: one, keras.layers.Bidirectional], ids=["alone", "wrapped"]
+)
+def test_a_layer_whose_state_belongs_to_places_of_a_batch_is_named(
+    wrap: Callable[[Any], Any],
+) -> None:
+    def build() -> Any:
+        inputs = keras.Input(batch_shape=(4, 5, 3))
+        layer = wrap(keras.layers.LSTM(2, stateful=True, name="memory"))
+        return keras.Model(inputs, keras.layers.Dense(2)(layer(inputs)))
+
+    with pytest.raises(errors.UserCodeError, match=r"memory is stateful: .* Set stateful=False"):
+        split_ranks.prepare_new(examples(build), STAGES, 1, batch=4)
+
+
+def test_why_no_layer_can_be_divided_is_said() -> None:
+    inputs = keras.Input((3, 4))
+    layer = keras.layers.TimeDistributed(keras.layers.Dense(2), name="frames")
+    model = keras.Model(inputs, layer(inputs))
+    plan = assignment.assign(recording.record(model), {shape.Axis.TENSOR: 2})
+    words = r"can be divided over it \(frames: there is no rule for TimeDistributed\): give 1"
+    with pytest.raises(errors.BadConfigurationError, match=words):
+        plan.check()
