@@ -1,0 +1,75 @@
+"""A job of which a process was killed ends with the weights of one undisturbed process."""
+
+import signal
+from typing import Any
+
+import pytest
+
+from testing import repeats
+from testing.trainer import launch, reference, weights
+from testing.trainer import runs as trainings
+from tfparallel_trainer.contract import exits
+
+STEPS, BATCH, SEED = 9, 4, 3
+PAUSE, PAUSED = 5, "paused for processes to be ended"
+TRAINER: dict[str, Any] = {
+    "globalBatchSize": BATCH,
+    "seed": SEED,
+    "steps": STEPS,
+    "checkpoint": {"claim": "c", "everySteps": 2, "keep": 2},
+}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "MultiWorkerMirrored": {},
+    "stages": {"strategy": "ModelSplit", "mesh": {"stage": 2, "microbatches": 2}},
+    "tensor": {"strategy": "ModelSplit", "mesh": {"tensor": 2}},
+    "data": {"strategy": "ModelSplit", "mesh": {"data": 2}},
+    "servers": {},
+}
+CASES = (
+    *("all", "assigned", "counted", "path", "excluded"),
+    *("headless", "scheduled", "averaged", "accumulated", "drawn"),
+)
+IN_CI = (("all", "MultiWorkerMirrored"), ("all", "stages"), ("excluded", "servers"))
+ROWS = [
+    (case, strategy)
+    for case in CASES
+    for strategy in STRATEGIES
+    if (case, strategy) != ("path", "tensor")  # an optimizer of one's own trains no parts
+]
+
+
+def start(runs: trainings.Runs, case: str, strategy: str, attempt: int) -> launch.Group:
+    variables = {"CASE": case, "PAUSE": str(PAUSE if attempt == 1 else 0)}
+    if strategy == "servers":
+        environments = runs.server_environments("restarted.py", workers=1, **TRAINER).values()
+        return runs.group([{**one, **variables} for one in environments])
+    layout = STRATEGIES[strategy]
+    return runs.start(
+        "restarted.py", processes=2, attempt=attempt, variables=variables, **layout, **TRAINER
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist:UserWarning")
+@pytest.mark.parametrize("row", repeats.some(ROWS, IN_CI), ids=" with ".join)
+def test_a_killed_job_ends_with_the_weights_of_one_process(
+    runs: trainings.Runs, row: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, strategy = row
+    with start(runs, case, strategy, 1) as group:
+        group.wait_for_output(0, PAUSED)
+        victims = [0, 1, 2] if strategy == "servers" else [1]
+        for victim in victims:
+            group.processes[victim].send_signal(signal.SIGKILL)
+        ended = group.wait()
+    for number, one in enumerate(ended):
+        assert one.code == (-signal.SIGKILL if number in victims else exits.Exit.PEER_LOST), one
+    with start(runs, case, strategy, 2) as group:
+        monkeypatch.setenv("CASE", case)
+        with reference.floatx():
+            expected, _ = reference.train(reference.load("restarted"), STEPS, BATCH, SEED)
+        ended = group.wait()
+    assert [one.code for one in ended] == [exits.Exit.DONE] * len(ended), ended
+    assert "resuming after step 4" in ended[0].output
+    difference = weights.run_difference(runs.folder, expected)
+    print(f"{case} with {strategy}: largest difference of a weight {difference:.0e}")
+    assert difference <= weights.TOLERANCE
