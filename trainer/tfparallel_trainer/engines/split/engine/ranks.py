@@ -267,12 +267,12 @@ def _effects(
     model = partition.model
     outputs = head.outputs_with_gradient(module, rank.head, model, sample)
     is_divided = partition.mesh.data * partition.microbatches > 1
-    found = step_effects.of(model, outputs, is_divided=is_divided)
+    result = step_effects.of(model, outputs, is_divided=is_divided)
     for stage in partition.stages:
         for key, owner in stage.borrowed:
-            if key in found.assigned:
+            if key in result.assigned:
                 raise _shared(model.variables[key], "assigned", owner, stage.index)
-    return found
+    return result
 
 
 def _check(partition: partition.Partition) -> None:

@@ -121,14 +121,14 @@ def check_shape(
     unlike = (
         pair for one in graph.needed(model.nodes, node.outputs) for pair in _unlike(model, one)
     )
-    culprit, given, recorded = next(unlike, (node, tensor.shape, expected))
+    culprit, actual, recorded = next(unlike, (node, tensor.shape, expected))
     remedy = (
         "compute that in the data functions, or use the strategy MultiWorkerMirrored"
         if operations.is_of_keras(culprit.calls)
         else "mend its compute_output_shape, or leave it out"
     )
     raise errors.UserCodeError(
-        f"{culprit.name} gives a tensor of the shape {tuple(given)}, and Keras was told "
+        f"{culprit.name} gives a tensor of the shape {tuple(actual)}, and Keras was told "
         f"{tuple(recorded)}: {remedy}."
     )
 
@@ -144,9 +144,9 @@ def _unlike(model: graph.Graph, node: graph.Node) -> Iterator[tuple[graph.Node, 
     except Exception:  # its own inputs may have another shape than recorded
         return
     for number in node.outputs:
-        given, recorded = traced.structured_outputs[number], model.tensors[number].shape
-        if given is not None and not tf.TensorShape(recorded).is_compatible_with(given.shape):
-            yield node, given.shape, recorded
+        output, recorded = traced.structured_outputs[number], model.tensors[number].shape
+        if output is not None and not tf.TensorShape(recorded).is_compatible_with(output.shape):
+            yield node, output.shape, recorded
 
 
 def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:

@@ -25,8 +25,9 @@ SIMPLE = operations.layers(
     "RMSNormalization ReLU RepeatVector Reshape SeparableConv1D SeparableConv2D SpatialDropout*D "
     "Subtract UpSampling*D ZeroPadding*D"
 )
-"""Layers that pass gradients from all that they give to all that they take, and assign nothing but
-what `BatchNormalization` gathers."""
+"""Layers that pass gradients from all that they give to all that they take.
+
+They assign nothing but what `BatchNormalization` gathers."""
 _NAMES = """
 elu exponential gelu leakyrelu linear logsoftmax mish relu relu6 selu sigmoid silu softmax softplus
 softsign tanh
@@ -68,8 +69,8 @@ class NodeEffects:
 def of(model: graph.Graph, outputs: Collection[int], *, is_divided: bool) -> Effects:
     """Tell what a step does to a model.
 
-    A weight that the examples decide on is a UserCodeError where a batch is divided, unless
-    BatchNormalization gathers it; and so is one that takes a gradient as its value.
+    A weight that takes a gradient as its value is a UserCodeError. Where a batch is divided, so is
+    one that the examples decide on, unless BatchNormalization gathers it.
 
     Args:
         outputs: the tensors that the loss of outputs leads back to.
