@@ -1,15 +1,16 @@
-"""The page on threats names tests that exist."""
+"""Pages whose rows are held by tests, or by scripts in `findings/`, name ones that exist."""
 
 import ast
 import re
 
+import pytest
+
 from testing import paths
 
-PAGE = paths.PAGES / "operate/threats.md"
 
-
-def test_each_test_that_the_page_names_exists() -> None:
-    text = PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["operate/threats.md", "explanation/keras.md"])
+def test_each_test_that_a_page_names_exists(page: str) -> None:
+    text = (paths.PAGES / page).read_text(encoding="utf-8")
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
     assert len(named) == text.count("`tests/") > 10
     for file, test in named:
@@ -17,3 +18,10 @@ def test_each_test_that_the_page_names_exists() -> None:
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
         functions = {node.name for node in tree.body if isinstance(node, kinds)}
         assert test in functions, f"{file}::{test}"
+
+
+def test_the_page_on_keras_names_each_script_about_keras() -> None:
+    text = (paths.PAGES / "explanation/keras.md").read_text(encoding="utf-8")
+    scripts = [path.name for path in (paths.ROOT / "findings").glob("*.sh")]
+    about = {name for name in scripts if name.startswith(("keras-", "mirrored-", "tf-"))}
+    assert {*re.findall(r"`findings/([\w.-]+)`", text)} == about
