@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.api_server import answers, client, errors, lists, resources, streams
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class MemoryApi(client.Client):
         self._history: list[tuple[int, resources.Resource, str, client.Object]] = []
         self._numbers = itertools.count(1)
         self._changed = asyncio.Event()
-        self.page_size = client.PAGE
+        self.page_size = answers.PAGE
         self.versions: dict[resources.Resource, str] = {}
         """The versions that are served of resources whose newest is not."""
         self.forgotten = 0
@@ -81,8 +81,8 @@ class MemoryApi(client.Client):
         fields: str = "",
         *,
         metadata_only: bool = False,
-        limit: int = client.PAGE,
-    ) -> client.Listing:
+        limit: int = answers.PAGE,
+    ) -> lists.Listing:
         items = [
             _shown(item, metadata_only)
             for path, item in self._objects.items()
@@ -91,7 +91,7 @@ class MemoryApi(client.Client):
         start = int(place or 0)
         end = start + min(limit, self.page_size)
         rest = str(end) if end < len(items) else ""
-        return client.Listing(tuple(items[start:end]), str(self.version), rest)
+        return lists.Listing(tuple(items[start:end]), str(self.version), rest)
 
     async def watch(
         self,
@@ -102,7 +102,7 @@ class MemoryApi(client.Client):
         fields: str = "",
         *,
         metadata_only: bool = False,
-    ) -> AsyncIterator[client.WatchEvent]:
+    ) -> AsyncIterator[streams.WatchEvent]:
         assert not fields, "the operator watches by labels alone"
         seen = int(version)
         place = bisect.bisect_right(self._history, seen, key=lambda entry: entry[0])
@@ -113,7 +113,7 @@ class MemoryApi(client.Client):
                 seen, changed, kind, item = self._history[place]
                 place += 1
                 if changed == resource and _is_chosen(item, namespace, selector):
-                    yield client.WatchEvent(kind, _shown(item, metadata_only))
+                    yield streams.WatchEvent(kind, _shown(item, metadata_only))
             await self._changed.wait()
 
     async def create(

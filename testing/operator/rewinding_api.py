@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from testing.operator import memory_api
-from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.api_server import client, errors, lists, resources, streams
 
 LONGEST_TURNS = 4
 """Turns of the event loop that anything takes on its way."""
@@ -25,7 +25,7 @@ class RewindingApi(memory_api.MemoryApi):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._random = random.Random(seed)  # noqa: S311 (no secret)
-        self._lists: dict[str, tuple[client.Listing, int]] = {}
+        self._lists: dict[str, tuple[lists.Listing, int]] = {}
         self._list_numbers = itertools.count()
         self._epoch = 0
         """How often all watches were ended."""
@@ -40,7 +40,7 @@ class RewindingApi(memory_api.MemoryApi):
         place: str = "",
         fields: str = "",
         **form: Any,
-    ) -> client.Listing:
+    ) -> lists.Listing:
         await self._take_time()
         if place:
             whole, start = self._lists[place]
@@ -55,7 +55,7 @@ class RewindingApi(memory_api.MemoryApi):
         rest = str(next(self._list_numbers)) if end < len(whole.items) else ""
         self._lists[rest] = whole, end
         await self._take_time()
-        return client.Listing(whole.items[start:end], whole.version, rest)
+        return lists.Listing(whole.items[start:end], whole.version, rest)
 
     async def watch(
         self,
@@ -65,7 +65,7 @@ class RewindingApi(memory_api.MemoryApi):
         selector: str = "",
         fields: str = "",
         **form: Any,
-    ) -> AsyncIterator[client.WatchEvent]:
+    ) -> AsyncIterator[streams.WatchEvent]:
         await self._take_time()
         epoch = self._epoch
         events = super().watch(resource, namespace, version, selector, fields)

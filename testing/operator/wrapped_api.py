@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from tfparallel_operator.api_server import client, credentials, resources
+from tfparallel_operator.api_server import client, credentials, lists, resources, streams
 
 T = TypeVar("T")
 
@@ -27,10 +27,10 @@ class WrappedApi(client.Client):
     async def get(self, path: str, **more: Any) -> client.Object:
         return await self._read(lambda: self._inner.get(path, **more))
 
-    async def page(self, *arguments: Any, **more: Any) -> client.Listing:
+    async def page(self, *arguments: Any, **more: Any) -> lists.Listing:
         return await self._read(lambda: self._inner.page(*arguments, **more))
 
-    async def watch(self, *arguments: Any, **more: Any) -> AsyncIterator[client.WatchEvent]:
+    async def watch(self, *arguments: Any, **more: Any) -> AsyncIterator[streams.WatchEvent]:
         async for event in self._inner.watch(*arguments, **more):
             yield event
 

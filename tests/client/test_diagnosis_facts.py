@@ -10,7 +10,7 @@ from testing.operator import symptoms
 from tfparallel import errors, models
 from tfparallel.cluster import access, backend, objects
 from tfparallel.diagnosis import findings, gather
-from tfparallel_operator.api_server import client, credentials, resources
+from tfparallel_operator.api_server import client, credentials, lists, resources
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.core import waits
 
@@ -162,7 +162,7 @@ async def test_operators_are_looked_for_where_rights_allow(
 ) -> None:
     async def list_deployments(
         _: client.Client, __: resources.Resource, scope: str | None, ___: str
-    ) -> client.Listing:
+    ) -> lists.Listing:
         if scope in forbidden:
             raise api_errors.Refused("deployments is forbidden", status=403)
         bodies = [
@@ -172,7 +172,7 @@ async def test_operators_are_looked_for_where_rights_allow(
             }
             for namespace in installed
         ]
-        return client.Listing(tuple(bodies), "1")
+        return lists.Listing(tuple(bodies), "1")
 
     monkeypatch.setattr(client.Client, "list", list_deployments)
     server = credentials.Access("https://none", tls=False, token=credentials.Token(str))

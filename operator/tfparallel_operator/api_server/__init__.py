@@ -1,1 +1,1 @@
-"""The API server as the operator and the command reach it: credentials, requests, answers."""
+"""The API server as the operator and the command reach it: credentials, requests, lists."""

@@ -18,6 +18,12 @@ need 30 times as much memory."""
 FIRST_PAGE = 20
 """Jobs in the first page of a list."""
 
+MAX_RETRY_AFTER_SECONDS = 60
+"""How long the API server, or a proxy before it, can have a request wait that it refuses."""
+
+_LONGEST_NUMBER = 9
+"""Digits of such a time that are read."""
+
 _STORED = ("get", "patch", "apply")
 """What is answered by an object that is stored."""
 
@@ -45,6 +51,28 @@ class PageSize:
     def shrink(self, error: PageTooLargeError) -> None:
         """Ask for fewer, after a page that could not be read."""
         self.limit = max(1, self.limit // 8) if error.size else 1
+
+
+async def raise_for_status(response: aiohttp.ClientResponse) -> None:
+    """Raise what an answer says that is no success."""
+    if response.status < 300:
+        return
+    try:
+        body = orjson.loads(await response.read())
+    except orjson.JSONDecodeError:
+        body = {}
+    raise errors.from_answer(
+        response.status,
+        body if isinstance(body, dict) else {},
+        _read_pause(response.headers.get("Retry-After", "")),
+    )
+
+
+def _read_pause(text: str) -> float | None:
+    """Return the seconds of a header Retry-After; None for none, and for a date."""
+    if not text.isdecimal():
+        return None
+    return float(min(int(text[:_LONGEST_NUMBER]), MAX_RETRY_AFTER_SECONDS))
 
 
 async def read(response: aiohttp.ClientResponse, verb: str, plural: str, limit: int) -> gate.Body:

@@ -7,7 +7,6 @@ knows whether the request still matters.
 
 import asyncio
 import contextlib
-import dataclasses
 import io
 import random
 import time
@@ -18,14 +17,11 @@ from typing import Any, Self
 import aiohttp
 import orjson
 
-from tfparallel_operator.api import envelopes, gate, names, raw_json
-from tfparallel_operator.api_server import answers, credentials, errors, resources
+from tfparallel_operator.api import names
+from tfparallel_operator.api_server import answers, credentials, errors, lists, resources, streams
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
-
-PAGE = answers.PAGE
-"""Objects in one answer of a list."""
 
 WATCH_SILENCE_SECONDS = 70.0
 """A watch that says nothing for so long is dead: bookmarks come each minute."""
@@ -35,12 +31,6 @@ REQUEST_SECONDS = 90.0
 
 WATCH_SECONDS = (300, 600)
 """Bounds of the time after which a watch is asked to end, drawn so that not all end at once."""
-
-MAX_RETRY_AFTER_SECONDS = 60
-"""How long the API server, or a proxy before it, can have a request wait that it refuses."""
-
-_LONGEST_NUMBER = 9
-"""Digits of such a time that are read."""
 
 MAX_IN_FLIGHT = 32
 """Requests at the same time, watches not counted."""
@@ -69,27 +59,7 @@ Called = Callable[[str, str, int, float | None], None]
 Status 0: no answer came. Seconds None: it is a watch, which goes on."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Listing:
-    """What a list, or a page of it, has found at one resource version."""
-
-    items: tuple[Object, ...]
-    version: str
-    rest: str = ""
-    """Where the next page begins; empty: this is the last."""
-    size: int = 0
-    """Bytes of the page; 0: it is not known."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class WatchEvent:
-    """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK."""
-
-    type: str
-    object: Object
-
-
-class Client:
+class Client(lists.Lists):
     """Talks to one API server; an asynchronous context manager."""
 
     def __init__(
@@ -145,50 +115,6 @@ class Client:
                     return resource.at(version)
         raise errors.NotFound(f"the API server serves no {resource.plural} of {resource.group}")
 
-    async def list(
-        self,
-        resource: resources.Resource,
-        namespace: str | None,
-        selector: str = "",
-        fields: str = "",
-    ) -> Listing:
-        """Read all objects of a namespace, or of all namespaces, with these labels and fields."""
-        items: list[Object] = []
-        version = ""
-        async for page in self.pages(resource, namespace, selector, fields):
-            items += page.items
-            version = page.version
-        return Listing(tuple(items), version)
-
-    async def pages(
-        self,
-        resource: resources.Resource,
-        namespace: str | None,
-        selector: str = "",
-        fields: str = "",
-        *,
-        metadata_only: bool = False,
-    ) -> AsyncIterator[Listing]:
-        """Read the same page by page: ten thousand objects need not be there at once.
-
-        With `metadata_only` an item holds its metadata alone, however large the object is.
-        """
-        place = ""
-        size = answers.PageSize(answers.FIRST_PAGE if resource == resources.JOBS else PAGE)
-        options: dict[str, Any] = {"metadata_only": metadata_only}
-        while True:
-            options["limit"] = size.limit
-            try:
-                page = await self.page(resource, namespace, selector, place, fields, **options)
-            except answers.PageTooLargeError as error:
-                size.shrink(error)
-                continue
-            yield page
-            size.learn(len(page.items), page.size)
-            place = page.rest
-            if not place:
-                return
-
     async def page(
         self,
         resource: resources.Resource,
@@ -198,8 +124,8 @@ class Client:
         fields: str = "",
         *,
         metadata_only: bool = False,
-        limit: int = PAGE,
-    ) -> Listing:
+        limit: int = answers.PAGE,
+    ) -> lists.Listing:
         """Read the page that begins at a place, which the page before it names.
 
         Raises:
@@ -212,17 +138,7 @@ class Client:
         metadata = answer["metadata"]
         rest = metadata.get("continue", "")
         items = tuple(answer["items"] or ())
-        return Listing(items, metadata["resourceVersion"], rest, answer.get("size", 0))
-
-    async def current_version(self, resource: resources.Resource, namespace: str | None) -> int:
-        """Return the resource version that the API server has come to.
-
-        A list that asks for none is never answered from behind. It comes from etcd's majority, or
-        from a cache once that has come to etcd's revision.
-        """
-        is_free = resource == resources.JOBS  # Their managed fields may nest as deep as they do.
-        page = await self.page(resource, namespace, metadata_only=not is_free, limit=1)
-        return int(page.version)
+        return lists.Listing(items, metadata["resourceVersion"], rest, answer.get("size", 0))
 
     async def watch(
         self,
@@ -233,7 +149,7 @@ class Client:
         fields: str = "",
         *,
         metadata_only: bool = False,
-    ) -> AsyncIterator[WatchEvent]:
+    ) -> AsyncIterator[streams.WatchEvent]:
         """Follow what happens after a resource version; ends when the API server ends it.
 
         Raises:
@@ -259,9 +175,9 @@ class Client:
             ) as response:
                 answered = True
                 self._count("watch", resource.plural, response.status)
-                await _raise_for_status(response)
-                async for line in _lines(response.content):
-                    yield _event(line, resource)
+                await answers.raise_for_status(response)
+                async for line in streams.read_lines(response.content):
+                    yield streams.parse_event(line, resource)
         except (aiohttp.ClientError, TimeoutError) as error:
             if not answered:
                 self._count("watch", resource.plural, 0)
@@ -286,8 +202,8 @@ class Client:
             async with self._http.get(
                 self._access.server + path, params=query, timeout=timeout
             ) as response:
-                await _raise_for_status(response)
-                async for line in _lines(response.content):
+                await answers.raise_for_status(response)
+                async for line in streams.read_lines(response.content):
                     yield line
         except (aiohttp.ClientError, TimeoutError) as error:
             raise errors.Unavailable(_no_answer("GET", path, error)) from error
@@ -379,7 +295,7 @@ class Client:
                     ) as response,
                 ):
                     status = response.status
-                    await _raise_for_status(response)
+                    await answers.raise_for_status(response)
                     plural, limit = resources.plural_of(path), int((query or {}).get("limit", 0))
                     return await answers.read(response, verb, plural, limit)
             except (aiohttp.ClientError, TimeoutError) as error:
@@ -406,52 +322,3 @@ def _selectors(labels: str, fields: str) -> dict[str, str]:
 def _no_answer(method: str, path: str, error: Exception) -> str:
     cause = str(error) or type(error).__name__
     return f"no answer from the API server to {method} {path}: {cause}"
-
-
-async def _raise_for_status(response: aiohttp.ClientResponse) -> None:
-    if response.status < 300:
-        return
-    try:
-        body = orjson.loads(await response.read())
-    except orjson.JSONDecodeError:
-        body = {}
-    raise errors.from_answer(
-        response.status,
-        body if isinstance(body, dict) else {},
-        _read_pause(response.headers.get("Retry-After", "")),
-    )
-
-
-def _read_pause(text: str) -> float | None:
-    """Return the seconds of a header Retry-After; None for none, and for a date."""
-    if not text.isdecimal():
-        return None
-    return float(min(int(text[:_LONGEST_NUMBER]), MAX_RETRY_AFTER_SECONDS))
-
-
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Split a stream into lines; aiohttp's own reader fails for lines above 128 KiB."""
-    parts: list[bytes] = []
-    async for chunk in content.iter_any():
-        head, *rest = chunk.split(b"\n")
-        parts.append(head)
-        for part in rest:
-            yield b"".join(parts)
-            parts = [part]
-    if last := b"".join(parts):
-        yield last
-
-
-def _event(line: bytes, resource: resources.Resource) -> WatchEvent:
-    try:
-        if resource == resources.JOBS:
-            kind, document = gate.read_event(line)
-        else:
-            kind, document = envelopes.check_event(orjson.loads(line))
-    except (orjson.JSONDecodeError, raw_json.BrokenError) as error:
-        raise errors.Unavailable(
-            f"the watch sent a line that is not JSON as an API server's is: {error}"
-        ) from error
-    if kind == "ERROR":
-        raise errors.from_answer(document.get("code", 0), document)
-    return WatchEvent(kind, document)

@@ -13,10 +13,10 @@ from testing.cluster import pki
 from testing.operator import scripted_server
 from tfparallel_operator import main
 from tfparallel_operator.api import gate
-from tfparallel_operator.api_server import answers, client, credentials, errors, resources
+from tfparallel_operator.api_server import answers, client, credentials, errors, resources, streams
 
 
-async def _watch(api: client.Client, version: str = "1") -> list[client.WatchEvent]:
+async def _watch(api: client.Client, version: str = "1") -> list[streams.WatchEvent]:
     return [event async for event in api.watch(resources.PODS, None, version, "a=b")]
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tfparallel_operator.api import names
-from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.api_server import answers, client, errors, resources
 from tfparallel_operator.engine.observe import hidden, index, records
 
 _LOG = logging.getLogger(__name__)
@@ -232,10 +232,10 @@ class Stream:
         The watch reports deletions, too, which the list would undo.
         """
         was_rewound = False
-        for start in range(0, len(entries), client.PAGE):
+        for start in range(0, len(entries), answers.PAGE):
             if version < self.version:
                 break
-            was_rewound |= self._informer.take(entries[start : start + client.PAGE], version)
+            was_rewound |= self._informer.take(entries[start : start + answers.PAGE], version)
             await asyncio.sleep(0)
         if version >= self.version:
             self._informer.keep(self._find_keys(entries), version, self._scope)

@@ -10,7 +10,7 @@ import pytest
 from testing import waiting
 from testing.operator import memory_api, objects, small_engine
 from tfparallel_operator.api import gate
-from tfparallel_operator.api_server import client, resources
+from tfparallel_operator.api_server import client, lists, resources, streams
 from tfparallel_operator.core import observation
 from tfparallel_operator.engine.observe import children, records
 
@@ -115,13 +115,13 @@ class FormsOfLists(memory_api.MemoryApi):
         super().__init__()
         self.brief: dict[str, set[bool]] = {}
 
-    async def page(self, resource: resources.Resource, *place: Any, **named: Any) -> client.Listing:
+    async def page(self, resource: resources.Resource, *place: Any, **named: Any) -> lists.Listing:
         self.brief.setdefault(resource.plural, set()).add(named["metadata_only"])
         return await super().page(resource, *place, **named)
 
     async def watch(
         self, resource: resources.Resource, *place: Any, **named: Any
-    ) -> AsyncIterator[client.WatchEvent]:
+    ) -> AsyncIterator[streams.WatchEvent]:
         self.brief.setdefault(resource.plural, set()).add(named["metadata_only"])
         async for event in super().watch(resource, *place, **named):
             yield event

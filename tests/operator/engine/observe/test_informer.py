@@ -9,7 +9,7 @@ import pytest
 
 from testing import waiting
 from testing.operator import memory_api, objects, small_engine
-from tfparallel_operator.api_server import client, resources
+from tfparallel_operator.api_server import answers, client, lists, resources
 from tfparallel_operator.core import observation
 from tfparallel_operator.engine.observe import informer, jobs, records, sweeper
 from tfparallel_operator.engine.workqueue import queue
@@ -135,7 +135,7 @@ async def test_a_list_that_the_watch_has_overtaken_brings_nothing_back(
     async with world.running():
         answer = world.api.page
 
-        async def late(*arguments: Any, **options: Any) -> client.Listing:
+        async def late(*arguments: Any, **options: Any) -> lists.Listing:
             listing = await answer(*arguments, **options)
             world.api.remove(resources.PODS.path("default", "a"))
             await waiting.idle()
@@ -149,7 +149,7 @@ async def test_a_list_that_the_watch_has_overtaken_brings_nothing_back(
 async def test_a_list_that_the_watch_overtakes_while_it_is_taken_in_brings_nothing_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client, "PAGE", 1)
+    monkeypatch.setattr(answers, "PAGE", 1)
     world = World()
     for name in ("a", "b"):
         await world.add(name)
@@ -289,7 +289,7 @@ async def test_a_sweep_takes_jobs_in_page_by_page() -> None:
     counts = []
 
     class PagedApi(memory_api.MemoryApi):
-        async def page(self, *place: Any, **named: Any) -> client.Listing:
+        async def page(self, *place: Any, **named: Any) -> lists.Listing:
             counts.append(len(known.keys()))
             return await super().page(*place, **named)
 

@@ -7,7 +7,7 @@ import pytest
 from testing import clock
 from testing.operator import memory_api, objects, small_engine, small_world
 from tfparallel_operator.api import types
-from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.api_server import errors, lists, resources
 from tfparallel_operator.core import observation, replicas
 from tfparallel_operator.engine.observe import waits
 from tfparallel_operator.engine.workqueue import queue, timers
@@ -26,7 +26,7 @@ class Api(memory_api.MemoryApi):
 
     async def page(
         self, resource: resources.Resource, namespace: str | None, *more: Any, **fields: Any
-    ) -> client.Listing:
+    ) -> lists.Listing:
         if resource == resources.EVENTS:
             self.reads += 1
             if self.refuses:

@@ -21,7 +21,7 @@ from testing.operator import (
     progress_site,
     wrapped_api,
 )
-from tfparallel_operator.api_server import client, credentials, resources
+from tfparallel_operator.api_server import client, credentials, resources, streams
 from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.run import engine, lease
@@ -259,7 +259,7 @@ class Deaf(wrapped_api.WrappedApi):
 
     async def watch(
         self, resource: resources.Resource, *arguments: Any, **more: Any
-    ) -> AsyncIterator[client.WatchEvent]:
+    ) -> AsyncIterator[streams.WatchEvent]:
         if resource == resources.PODS:
             await asyncio.Event().wait()
         async for event in super().watch(resource, *arguments, **more):

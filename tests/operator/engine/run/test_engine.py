@@ -13,7 +13,7 @@ from prometheus_client import exposition
 
 from testing import clock, waiting
 from testing.operator import memory_api, small_engine
-from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.api_server import errors, lists, resources, streams
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.observe import children, sweeper
 from tfparallel_operator.engine.run import engine, parts, probes, settings
@@ -24,7 +24,7 @@ from tfparallel_operator.engine.workqueue import queue
 class EmptyApi(memory_api.MemoryApi):
     """Does not know TFParallelJob."""
 
-    async def page(self, resource: resources.Resource, *more: Any, **named: Any) -> client.Listing:
+    async def page(self, resource: resources.Resource, *more: Any, **named: Any) -> lists.Listing:
         if resource == resources.JOBS:
             raise errors.NotFound("the server could not find the requested resource")
         return await super().page(resource, *more, **named)
@@ -45,7 +45,7 @@ class FaultyApi(memory_api.MemoryApi):
         super().__init__()
         self.failures = failures
 
-    async def page(self, resource: resources.Resource, *more: Any, **named: Any) -> client.Listing:
+    async def page(self, resource: resources.Resource, *more: Any, **named: Any) -> lists.Listing:
         if resource == resources.PODS and self.failures:
             self.failures -= 1
             raise ZeroDivisionError("a bug")
@@ -96,7 +96,7 @@ class HalfApi(memory_api.MemoryApi):
 
     async def watch(
         self, resource: resources.Resource, namespace: str | None, *more: Any, **named: Any
-    ) -> AsyncIterator[client.WatchEvent]:
+    ) -> AsyncIterator[streams.WatchEvent]:
         self.watches[resource, namespace] += 1
         if (resource, namespace) == (resources.PODS, "bad"):
             raise ZeroDivisionError("a bug")
@@ -131,7 +131,7 @@ class BusyApi(memory_api.MemoryApi):
         super().__init__()
         self.lists_of_jobs = 0
 
-    async def page(self, resource: resources.Resource, *more: Any, **named: Any) -> client.Listing:
+    async def page(self, resource: resources.Resource, *more: Any, **named: Any) -> lists.Listing:
         if resource == resources.JOBS:
             self.lists_of_jobs += 1
             if self.lists_of_jobs == 1:
