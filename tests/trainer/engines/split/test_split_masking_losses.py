@@ -15,12 +15,19 @@ pytestmark = split_models.MARKS
 BATCH, STEPS, EXAMPLES = 6, 3, 18
 
 
-def functions(outputs: int) -> dict[str, Any]:
+class Activity(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(x)))
+        return x
+
+
+def functions(outputs: int, *, adds: bool = False) -> dict[str, Any]:
     names = [f"classes_{number}" for number in range(outputs)]
 
     def build_model() -> Any:
         first = keras.Input((3,))
         hidden = keras.layers.Dense(4, "tanh")(first)
+        hidden = Activity()(hidden) if adds else hidden
         return keras.Model(
             first, {name: keras.layers.Dense(3, name=name)(hidden) for name in names}
         )
@@ -41,9 +48,7 @@ def functions(outputs: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_an_ignored_class_is_counted_over_the_whole_batch(outputs: int) -> None:
-    job = functions(outputs)
+def assert_equals_one_process(job: dict[str, Any]) -> None:
     expected, losses_of_one = reference.train(
         types.SimpleNamespace(**job), STEPS, BATCH, cases.SEED
     )
@@ -51,3 +56,12 @@ def test_an_ignored_class_is_counted_over_the_whole_batch(outputs: int) -> None:
     losses, difference = cases_split.train_on_mesh(job, mesh, 3, BATCH, expected, STEPS)
     assert losses == pytest.approx(losses_of_one, rel=1e-10)
     assert difference <= weights.TOLERANCE
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_an_ignored_class_is_counted_over_the_whole_batch(outputs: int) -> None:
+    assert_equals_one_process(functions(outputs))
+
+
+def test_what_a_layer_adds_to_a_loss_that_masks_is_not_divided_by_what_the_loss_counts() -> None:
+    assert_equals_one_process(functions(1, adds=True))

@@ -18,7 +18,12 @@ from tfparallel_trainer.data import batching, nest, order
 from tfparallel_trainer.engines.split import watched
 from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker
 from tfparallel_trainer.engines.split.layers import elementwise
-from tfparallel_trainer.engines.split.model import recording, step_effects, variable_identity
+from tfparallel_trainer.engines.split.model import (
+    operations,
+    recording,
+    step_effects,
+    variable_identity,
+)
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.objective import checks, evaluate, metrics, synchrony
 
@@ -236,8 +241,10 @@ def build(
     elementwise.check_optimizer(
         skeleton.optimizer, partition.model.variables, partition.plan.variables
     )
+    # A layer of the user's may add to the loss in its call, which no attribute tells.
     adds = any(
         getattr(layer, "activity_regularizer", None) is not None
+        or not operations.is_of_keras(layer)
         for layer in checks.layers(skeleton)
     )
     if partition.mesh.stage > 1:
