@@ -98,7 +98,10 @@ def _judge(
         folder / "logs", _environments(job, source, folder), launch.TRAINER, processes.forked
     ) as group:
         try:
-            ended = group.wait(_LIMIT_SECONDS)
+            # Servers and their workers wait for a chief that the trainer has refused.
+            group.processes[0].wait(_LIMIT_SECONDS)
+            is_chief_alone = job.layout.strategy == "ParameterServer"
+            ended = [group.result(0)] if is_chief_alone else group.wait(_LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             return outcomes.Verdict(outcomes.Ending.HUNG, "The processes did not end.")
     codes = {process.code for process in ended}
