@@ -1,10 +1,9 @@
-"""A model whose save takes a while, and moments of a save at which its process ends for certain."""
+"""A model of which all is saved, and moments of a save at which its process ends for certain."""
 
 import dataclasses
 import pathlib
 import signal
 
-_WIDTH = 1000
 _TEXT = """
 import os, resource, signal, sys
 import keras, numpy
@@ -34,19 +33,12 @@ if "EVENT" in os.environ:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.addaudithook(end)
 """
-
-
-def model(width: int) -> str:
-    """Return the model with layers of a width."""
-    return _TEXT.replace("WIDTH", str(width))
-
-
-def size(width: int) -> int:
-    """Return the bytes of its eight large weights and their momentum."""
-    return 2 * 8 * width**2 * 8
-
-
-MODEL, BYTES = model(_WIDTH), size(_WIDTH)
+_WIDTH = 100
+MODEL = _TEXT.replace("WIDTH", str(_WIDTH))
+SLOW_MODEL = _TEXT.replace("WIDTH", "1000")
+"""Its save takes a while."""
+BYTES = 2 * 8 * 8 * _WIDTH**2
+"""Of its eight large weights and their momentum."""
 VARIABLES = 2 * 10 + 2
 """In a checkpoint: weights and momentum, the optimizer's iteration and learning rate."""
 

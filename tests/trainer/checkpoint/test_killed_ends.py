@@ -12,7 +12,7 @@ from tfparallel_trainer.checkpoint import entries
 from tfparallel_trainer.contract import exits, outputs
 from tfparallel_trainer.storage import folder as folders
 
-STEPS, WIDTH = 6, 100
+STEPS = 6
 JOB: dict[str, Any] = {
     "steps": STEPS,
     "globalBatchSize": 4,
@@ -25,7 +25,7 @@ class Job:
     """A job that is started again and again."""
 
     def __init__(self, folder: pathlib.Path, runs: trainings.Runs) -> None:
-        (folder / "model.py").write_text(saves.model(WIDTH))
+        (folder / "model.py").write_text(saves.MODEL)
         self._source, self._runs = folder, runs
         self.output = folder / "killed" / "output"
         self.checkpoints = self.output / outputs.CHECKPOINTS
@@ -64,9 +64,7 @@ def test_each_step_may_be_the_last_one(tmp_path: pathlib.Path, runs: trainings.R
     assert job.kept == [2, 3, 4]
     assert [path.name[-15:] for path in saves.drafts(job.checkpoints)] == [entries.name(1)]
 
-    output = job.kill(
-        "open", f"-{outputs.MODEL}", limit=saves.size(WIDTH) // 4
-    )  # within the export
+    output = job.kill("open", f"-{outputs.MODEL}", limit=saves.BYTES // 4)  # within the export
     assert "resuming after step 4 " in output
     assert job.kept == [STEPS - 1, STEPS]
     assert not saves.drafts(job.checkpoints)

@@ -80,7 +80,7 @@ def is_saving(checkpoints: pathlib.Path) -> bool:
 
 
 def test_during_a_save(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
-    (tmp_path / "model.py").write_text(saves.MODEL)
+    (tmp_path / "model.py").write_text(saves.SLOW_MODEL)
     trainer: dict[str, object] = {"steps": launch.ENDLESS, "globalBatchSize": 4}
     trainer["checkpoint"] = {"claim": "c", "everySteps": 1, "keep": 2}
     environments = launch.environments(tmp_path, tmp_path, trainer, strategy="Mirrored")
