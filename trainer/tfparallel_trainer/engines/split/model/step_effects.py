@@ -17,14 +17,14 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.model import execution, graph, operations, recording
 from tfparallel_trainer.objective import checks
 
-SIMPLE = operations.layers(
-    "Activation Add Average AveragePooling*D BatchNormalization Concatenate Conv*D "
-    "Conv*DTranspose Dense DepthwiseConv1D DepthwiseConv2D Dot Dropout ELU EinsumDense Flatten "
-    "GaussianDropout GaussianNoise GlobalAveragePooling*D GlobalMaxPooling*D GroupNormalization "
-    "Identity LayerNormalization LeakyReLU MaxPooling*D Maximum Minimum Multiply PReLU Permute "
-    "RMSNormalization ReLU RepeatVector Reshape SeparableConv1D SeparableConv2D SpatialDropout*D "
-    "Subtract UpSampling*D ZeroPadding*D"
-)
+_LAYERS = """
+Activation Add Average AveragePooling*D BatchNormalization Concatenate Conv*D Conv*DTranspose Dense
+DepthwiseConv1D DepthwiseConv2D Dot Dropout ELU EinsumDense Flatten GaussianDropout GaussianNoise
+GlobalAveragePooling*D GlobalMaxPooling*D GroupNormalization Identity LayerNormalization LeakyReLU
+MaxPooling*D Maximum Minimum Multiply PReLU Permute RMSNormalization ReLU RepeatVector Reshape
+SeparableConv1D SeparableConv2D SpatialDropout*D Subtract UpSampling*D ZeroPadding*D
+"""
+SIMPLE = operations.layers(_LAYERS)
 """Layers that pass gradients from all that they give to all that they take.
 
 They assign nothing but what `BatchNormalization` gathers."""
