@@ -17,14 +17,17 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.model import execution, graph, operations, recording
 from tfparallel_trainer.objective import checks
 
-_LAYERS = """
-Activation Add Average AveragePooling*D BatchNormalization Concatenate Conv*D Conv*DTranspose Dense
-DepthwiseConv1D DepthwiseConv2D Dot Dropout ELU EinsumDense Flatten GaussianDropout GaussianNoise
-GlobalAveragePooling*D GlobalMaxPooling*D GroupNormalization Identity LayerNormalization LeakyReLU
-MaxPooling*D Maximum Minimum Multiply PReLU Permute RMSNormalization ReLU RepeatVector Reshape
-SeparableConv1D SeparableConv2D SpatialDropout*D Subtract UpSampling*D ZeroPadding*D
-"""
-SIMPLE = operations.layers(_LAYERS)
+_WITH_WEIGHTS = (
+    "BatchNormalization Conv*D Conv*DTranspose Dense DepthwiseConv1D DepthwiseConv2D EinsumDense "
+    "GroupNormalization LayerNormalization PReLU RMSNormalization SeparableConv1D SeparableConv2D"
+)
+_OF_EXAMPLES = (
+    "Activation AveragePooling*D ELU Flatten GlobalAveragePooling*D GlobalMaxPooling*D Identity "
+    "LeakyReLU MaxPooling*D Permute ReLU RepeatVector Reshape UpSampling*D ZeroPadding*D"
+)
+_RANDOM = "Dropout GaussianDropout GaussianNoise SpatialDropout*D"
+_MERGING = "Add Average Concatenate Dot Maximum Minimum Multiply Subtract"
+SIMPLE = operations.layers(f"{_WITH_WEIGHTS} {_OF_EXAMPLES} {_RANDOM} {_MERGING}")
 """Layers that pass gradients from all that they give to all that they take.
 
 They assign nothing but what `BatchNormalization` gathers."""
