@@ -132,6 +132,27 @@ def test_a_weight_without_a_gradient_does_not_decay(
     assert difference(functions(build, adamw, loss), mesh, microbatches) <= weights.TOLERANCE
 
 
+@keras.saving.register_keras_serializable("effects")
+def conditional(y_true: Any, y_pred: Any) -> Any:
+    """Errors of batches that have a positive, which the first example is not."""
+    return keras.ops.cond(
+        keras.ops.any(y_true > 1.0),
+        lambda: keras.ops.mean(keras.ops.square(y_true - y_pred), axis=-1),
+        lambda: keras.ops.zeros(keras.ops.shape(y_pred)[:1], "float64"),
+    )
+
+
+def test_a_loss_whose_condition_the_first_example_does_not_meet_trains() -> None:
+    model = functions(
+        lambda: sequential(keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)),
+        lambda: keras.optimizers.SGD(0.1),
+        conditional,
+    )
+    replicas, _, _ = split_ranks.prepare_new(model, STAGES, 1, batch=BATCH)
+    assert not replicas.partition.effects.constant_weights
+    assert not data()[1][0].max() > 1.0
+
+
 @pytest.mark.parametrize("mesh", [STAGES, TENSOR], ids=["stages", "tensor"])
 @pytest.mark.parametrize(
     "layers",

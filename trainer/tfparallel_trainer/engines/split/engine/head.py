@@ -64,20 +64,24 @@ def outputs_with_gradient(
     `sample` is as in `build`.
     """
     _, y, weight = nest.convert(tf.convert_to_tensor, sample)
-    outputs = _zeros(model)
-    real = [number for number in outputs if model.tensors[number].is_real]
-    with (
-        user.guard(module.path, "computing the loss of the first training example raised"),
-        tf.GradientTape() as tape,
-    ):
-        tape.watch([outputs[one] for one in real])
-        y_pred = execution.outputs_of(model, outputs)
-        fractions = loss.fractions(head.terms, head.outputs, y, y_pred, weight)
-        numerators = [one.numerator for one in fractions]
-    gradients = tape.gradient(numerators, [outputs[one] for one in real])
-    return frozenset(
-        one for one, gradient in zip(real, gradients, strict=True) if gradient is not None
-    )
+    real = [number for number, one in _zeros(model).items() if model.tensors[number].is_real]
+    differentiated: set[int] = set()
+
+    def compute(outputs: dict[int, Any], y: Any, weight: Any) -> None:
+        with tf.GradientTape() as tape:
+            tape.watch([outputs[one] for one in real])
+            y_pred = execution.outputs_of(model, outputs)
+            fractions = loss.fractions(head.terms, head.outputs, y, y_pred, weight)
+            numerators = [one.numerator for one in fractions]
+        gradients = tape.gradient(numerators, [outputs[one] for one in real])
+        pairs = zip(real, gradients, strict=True)
+        differentiated.update(one for one, gradient in pairs if gradient is not None)
+
+    # Traced, not run: a condition that this example does not meet is one of the loss all the same.
+    traced = tf.function(compute, autograph=False)
+    with user.guard(module.path, "computing the loss of the first training example raised"):
+        traced.get_concrete_function(_zeros(model), y, weight)
+    return frozenset(differentiated)
 
 
 def check_loss(head: replica.Replica, model: graph.Graph, part: Any) -> None:
