@@ -22,7 +22,10 @@ def jobs() -> str:
         ("the status as JSON", f"{gate.MAX_STATUS_BYTES:,} bytes"),
         ("levels of the spec, and of the status", f"{gate.MAX_DEPTH:,}"),
         ("fields and items of the spec, and of the status", f"{gate.MAX_VALUES:,}"),
-        ("the name of a field, and a value called `name`", f"{gate.MAX_NAME_LETTERS:,} letters"),
+        (
+            "the name of a field of the spec, and a value called `name`",
+            f"{gate.MAX_NAME_LETTERS:,} letters",
+        ),
         ("a number", f"-{gate.MAX_NUMBER:,} to {gate.MAX_NUMBER:,}"),
         ("the templates of all replicas together, as JSON", f"{gate.MAX_POD_BYTES:,} bytes"),
     )

@@ -164,10 +164,10 @@ class BeyondLimitsError(ValueError):
 def find_excess(status: Any) -> str:
     """Say which limit a status is beyond; empty: none.
 
-    Control characters are let through: a program may write them when it ends. Who shows such a
-    text escapes it.
+    Names and texts may have control characters: a program may write them when it ends. Who shows
+    such a text escapes it.
     """
-    if not status:
+    if not status or _is_plain(status):
         return ""
     if not isinstance(status, dict):
         return "status: it is no object. Correct it, or delete the object"
@@ -180,6 +180,17 @@ def find_excess(status: Any) -> str:
     if size > MAX_STATUS_BYTES:
         return f"status: {_TOO_LARGE.format(size, MAX_STATUS_BYTES, _REMEDY_OF_STATUS)}"
     return ""
+
+
+def _is_plain(status: Any) -> bool:
+    """Whether a status is certainly within the limits; to look at each value takes far longer."""
+    try:
+        text = orjson.dumps(status, option=orjson.OPT_STRICT_INTEGER)
+    except orjson.JSONEncodeError:
+        return False
+    parts = text.count(b"{") + text.count(b"[")  # At least as many as it has levels.
+    is_small = len(text) <= MAX_STATUS_BYTES and parts + text.count(b",") <= MAX_VALUES
+    return is_small and parts <= MAX_DEPTH and isinstance(status, dict)
 
 
 def cut(text: Any) -> str:
@@ -224,13 +235,12 @@ def _find_fault(value: Any, depth: int, values: list[int], part: str) -> _Fault 
         return (), _TOO_DEEP
     if values[0] > MAX_VALUES:
         return (), _TOO_MANY.format(part)
-    has_controls = part == _STATUS
     pairs: Iterable[tuple[Any, Any]] = enumerate(value)
     if isinstance(value, dict):
         pairs = value.items()
         names = [*value, value["name"]] if isinstance(value.get("name"), str) else value
-        for name in names:
-            is_plain = len(name) <= MAX_NAME_LETTERS and (has_controls or name.isprintable())
+        for name in names if part == _SPEC else ():
+            is_plain = len(name) <= MAX_NAME_LETTERS and name.isprintable()
             if not is_plain and (message := _find_fault_of_name(name)):
                 return (), message
     for key, inner in pairs:
@@ -238,7 +248,7 @@ def _find_fault(value: Any, depth: int, values: list[int], part: str) -> _Fault 
             if fault := _find_fault(inner, depth + 1, values, part):
                 return (key, *fault[0]), fault[1]
         elif isinstance(inner, str):
-            if has_controls or inner.isprintable():
+            if part == _STATUS or inner.isprintable():
                 continue
             if control := _CONTROL.search(inner):
                 shown = plain_text.escape(control[0])

@@ -275,8 +275,8 @@ def test_defaults_that_no_job_may_have_are_named(
     of_pods: dict[str, Any], limits: dict[str, Any], problem: str
 ) -> None:
     defaults, restricted = {"spec": of_pods}, installation.Restrictions(**limits)
-    found = restrictions.find_problem_of_defaults(defaults, restricted)
-    assert found.startswith(problem) and bool(found) == bool(problem)
+    message = restrictions.find_problem_of_defaults(defaults, restricted)
+    assert message.startswith(problem) and bool(message) == bool(problem)
 
 
 RESTRICTED = installation.Restrictions(
