@@ -4,6 +4,7 @@ TensorFlow remembers the devices of a group key and the shapes of an instance ke
 process.
 """
 
+import dataclasses
 import functools
 import itertools
 import pathlib
@@ -18,7 +19,7 @@ from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import arrays, batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh import steps
-from tfparallel_trainer.objective import replica, state
+from tfparallel_trainer.objective import replica, state, updates
 
 DEVICES = logical_devices.NAMES
 _used = itertools.count(1000)  # what runs in this process takes those from 0
@@ -62,7 +63,8 @@ def build_apart(module: user.Module, examples: Any, ranks: int) -> list[replica.
     for rank in range(ranks):
         replica.forget_names()
         replicas.append(replica.build(module, mesh, rank, DEVICES[rank], 1, sample))
-    return replicas
+    first = updates.find(replicas[0], sample, divided=ranks > 1)
+    return [dataclasses.replace(one, updates=first.updates) for one in replicas]
 
 
 def feed_of(examples: Any, ranks: int, batch: int, seed: int | None = None) -> arrays.ArraySource:

@@ -1,4 +1,4 @@
-"""Keras layers for models that are too large for one place. Use them like any other layer."""
+"""Keras layers for models that are too large for one place, and sums over replicas for your own."""
 
 from typing import Any
 
@@ -118,6 +118,19 @@ class ShardedEmbedding(keras.layers.Layer):
             "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
             "mask_zero": self.mask_zero,
         }
+
+
+def sum_over_replicas(value: Any) -> Any:
+    """Add a tensor, or a structure of them, up over the parts that replicas have of a batch.
+
+    For layers of your own that take the batch as a whole while they train, such as a normalization
+    or a codebook. Give sums and counts of examples: parts differ in size. In one process, and in
+    inference, the value stays as it is. Gradients are added up likewise.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        return value
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
 def _of_shard(initializer: Any, shard: int) -> Any:

@@ -1,9 +1,10 @@
-"""What is the state of one process: of Python, or of a variable that a callback sets on the chief.
+"""What is the state of one process: of Python, or of a variable that a callback or a layer sets.
 
 Each case is trained by several processes, and has the weights that Keras' own fit gives in one.
 """
 
 import pathlib
+from typing import Any
 
 import keras
 import pytest
@@ -12,6 +13,12 @@ from testing.trainer import reference, weights
 from testing.trainer import runs as trainings
 
 EPOCHS, BATCH, SEED = 3, 4, 1
+ASSIGNED: dict[str, Any] = {
+    "epochs": EPOCHS,
+    "globalBatchSize": BATCH,
+    "seed": SEED,
+    "checkpoint": {"claim": "c", "everySteps": 2},
+}
 
 
 @pytest.mark.parametrize("case", ["unfreeze", pytest.param("prune_mask", marks=pytest.mark.long)])
@@ -26,6 +33,21 @@ def test_processes_train_what_keras_fit_trains(case: str, runs: trainings.Runs) 
         seed=SEED,
         checkpoint={"claim": "c", "everySteps": 2},
     )
+    assert run.difference(expected) <= weights.TOLERANCE
+
+
+def test_processes_assign_what_keras_assigns(runs: trainings.Runs) -> None:
+    with reference.floatx():
+        expected, _ = reference.train(reference.load("states/assigned"), 9, BATCH, SEED)
+    run = runs.finish("states/assigned.py", processes=2, **ASSIGNED)
+    assert run.difference(expected) <= weights.TOLERANCE
+
+
+@pytest.mark.long
+def test_a_worker_assigns_what_keras_assigns(runs: trainings.Runs) -> None:
+    with reference.floatx():
+        expected, _ = reference.train(reference.load("states/assigned"), 9, BATCH, SEED)
+    run = runs.finish_servers("states/assigned.py", workers=1, **ASSIGNED)
     assert run.difference(expected) <= weights.TOLERANCE
 
 

@@ -28,6 +28,11 @@ class ArraySource:
     def sample(self) -> Any:
         return batching.rows(self._arrays, range(1))
 
+    def targets(self, count: int) -> Any:
+        _, y, _ = self._arrays
+        numbers = np.unique(np.linspace(0, self.examples - 1, count).astype(np.int64))
+        return None if y is None else nest.convert(lambda array: array[numbers], y)
+
     def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
         for positions in order.batches(self.examples, self._division.batch_size, start):
             parts = [self._rows(part, number) for part in self._division.parts(positions)]

@@ -73,6 +73,14 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class Indexed(Protocol):
+    """A source whose examples can be read in any order."""
+
+    def targets(self, count: int) -> Any:
+        """The targets (y) of up to so many examples from all over the source; None without y."""
+
+
+@runtime_checkable
 class Undivided(Protocol):
     """Makes a source by itself once it knows how batches are cut."""
 

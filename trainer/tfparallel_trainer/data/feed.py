@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator
+from typing import Any
 
 from tfparallel_trainer.contract import progress
 from tfparallel_trainer.data import batching
@@ -50,6 +51,10 @@ class Feed:
         self._length: int | None = None
         self.wait = Wait()
         """How long this process waits for its batches."""
+
+    def targets(self, count: int) -> Any:
+        """Targets from all over the source, where it has them at hand; else None."""
+        return self._source.targets(count) if isinstance(self._source, batching.Indexed) else None
 
     @property
     def examples(self) -> int | None:

@@ -79,10 +79,16 @@ class Computed:
 class Step(abc.ABC):
     """Makes the steps of all ranks together, each a call; `compute` is the engine's."""
 
-    def __init__(self, module: user.Module, replica: replica.Replica, parts: int) -> None:
-        """Take any replica of this process, and how many parts a batch is divided into."""
+    def __init__(
+        self, module: user.Module, replica: replica.Replica, parts: int, targets: Any = None
+    ) -> None:
+        """Take any replica of this process, and how many parts a batch is divided into.
+
+        `targets` are some from all over the data, where it has them at hand.
+        """
         self.module = module
         self._replica = replica
+        self._targets = targets
         self._is_tried = parts == 1
         self.referee: Callable[[int, batching.Batch], verification.Check | None] | None = None
         """Compares steps, by number from 1, with one process."""
@@ -132,7 +138,7 @@ class Step(abc.ABC):
     def check(self, part: Any) -> None:
         """Refuse a model whose examples, of which these are some, depend on each other."""
         with user.guard(self.module.path, "computing the loss of some examples raised"):
-            independence.check(self._replica, part)
+            independence.check(self._replica, part, self._targets)
 
 
 class Engine(Protocol):

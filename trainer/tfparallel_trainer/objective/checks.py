@@ -50,6 +50,18 @@ def check(model: Any) -> None:
                 f"{type(model).__name__} overrides {method}, which cannot be divided over ranks: "
                 f"{remedy} (see {documentation.reference(documentation.Section.OWN_STEPS)})."
             )
+    check_optimizer(model.optimizer)
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuse (UserCodeError) an optimizer that Keras would apply by a method of the user's."""
+    kind = type(optimizer)
+    if not kind.apply_gradients.__module__.startswith("keras."):
+        raise errors.UserCodeError(
+            f"The optimizer {kind.__name__} overrides apply_gradients, which takes gradients of "
+            "the whole batch that no engine joins for it. Override "
+            "apply(grads, trainable_variables) instead, which Keras calls with the same values."
+        )
 
 
 def check_variables(variables: Iterable[Any]) -> None:
@@ -98,6 +110,36 @@ def children(layer: Any) -> Iterator[Any]:
         for item in several if isinstance(value, (list, tuple, dict)) else (value,):
             if isinstance(item, keras.layers.Layer):
                 yield item
+
+
+def runs_user_code(model: Any) -> bool:
+    """Whether a layer of a model is not Keras' own, or calls a function of someone else."""
+    return defines_phases(model) or any(
+        isinstance(layer, keras.layers.Lambda) or not type(layer).__module__.startswith("keras.")
+        for layer in layers(model)
+    )
+
+
+def may_assign(model: Any) -> bool:
+    """Whether the forward pass of a model may assign weights, but for BatchNormalization."""
+    return runs_user_code(model) or any(
+        isinstance(layer, keras.layers.SpectralNormalization) for layer in layers(model)
+    )
+
+
+def find_stateful(model: Any) -> Any:
+    """The first layer that goes on from the state that the batch before has left, or None."""
+    recurrent = (one for one in layers(model) if isinstance(one, keras.layers.RNN))
+    return next((layer for layer in recurrent if layer.stateful), None)
+
+
+def refuse_stateful(model: Any, reason: str) -> None:
+    """Refuse (UserCodeError) a model whose state belongs to the places of a batch."""
+    if layer := find_stateful(model):
+        raise errors.UserCodeError(
+            f"The layer {layer.name} is stateful: what it keeps belongs to the places of a "
+            f"batch, and {reason}. Train on one device, or leave out stateful=True."
+        )
 
 
 def advice(model: Any, ranks: int) -> list[str]:

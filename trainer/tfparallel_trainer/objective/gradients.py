@@ -70,6 +70,13 @@ def nothing_if(empty: tf.Tensor, gradients: Sequence[Any], variables: Sequence[A
     return cleared
 
 
+def add(first: Any, second: Any) -> Any:
+    """The sum of two gradients of one variable, of which either may be absent."""
+    if first is None or second is None:
+        return second if first is None else first
+    return tf.convert_to_tensor(first) + tf.convert_to_tensor(second)
+
+
 def add_up(
     data: collectives.Communicator,
     gradients: Sequence[Any],

@@ -3,20 +3,47 @@
 Ranks compute the terms of the loss over their own parts of a batch, and add them up. That is the
 loss of the whole batch if the model, the loss and `add_loss` take each example by itself, as far as
 means and sums go. No rank can see from its part that they do not. So some examples are computed at
-once and in two halves, which have to add up.
+once and in two parts, which have to add up:
+
+* The first examples, and others like them, go through the model as in inference and as in training
+  (see `trial`).
+* Targets and predictions that are drawn after the kind of the data go through each loss that is not
+  Keras' own (see `drawn`). They follow from fixed seeds and from examples all over the data, where
+  those are at hand. So a job is refused whatever its first examples are.
 """
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import checks, loss, metrics, replica
+from tfparallel_trainer.objective import checks, drawn, loss, metrics, phases, replica, trial
 from tfparallel_trainer.runtime import random_state
 
-_EXAMPLES = 4
+EXAMPLES = 8
+"""How many are tried."""
+
+POOL = 256
+"""How many targets from all over the data show their kind."""
+
+_FEWEST = 4
+"""How many of those there are at least: parts of one example are completed by others like it."""
+
+_FIRST = 3
+"""How many of them are in the first part: parts need not be halves."""
+
+_SEEDS = (0, 1)
+"""Of what is drawn: rounding may look like a dependence once, a dependence does twice."""
+
+_MOST = 1 << 24
+"""Numbers of predictions that are drawn at most."""
+
 _PRECISIONS = {"float64": 1e-5, "float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
 """What rounding may change, relative to the sum: it depends on how many examples go together. Keras
 computes some of float64 in float32, such as CTC."""
@@ -25,46 +52,163 @@ _REMEDY = (
     "without them."
 )
 
+Compute = Callable[[Any, bool], list[loss.Fraction]]
+"""From (x, y, sample_weight), and whether it is as in training, to the terms of the loss."""
 
-def check(replica: replica.Replica, part: Any) -> None:
+
+def check(replica: replica.Replica, part: Any, targets: Any = None) -> None:
     """Refuse (UserCodeError) a loss in which examples, (x, y, sample_weight), depend on each other.
 
-    A loss that is random is not refused: it differs for the same examples. No variable changes.
+    `targets` are some from all over the data. A loss that is random is not refused if it draws by
+    other means than keras.random. No variable changes.
     """
-    count = min(_EXAMPLES, len(nest.leaves(part)[0]))
-    middle = count // 2
-    if middle == 0:
+    part = nest.convert(lambda leaf: np.asarray(leaf)[:EXAMPLES], part)
+    several = drawn.varied(part, max(_FEWEST, len(nest.leaves(part)[0])))
+    for mode in (False, True) if checks.runs_user_code(replica.model) else (False,):
+        _try(replica, _of_model(replica), several, mode)
+    _, y, _ = part
+    if y is None or all(term.is_by_example for term in replica.terms if term.output):
         return
-    whole = _sums(replica, part, 0, count)
-    halves = _sums(replica, part, 0, middle) + _sums(replica, part, middle, count)
-    alike = _alike(replica, whole, halves)
-    if all(alike):
+    pool = y if targets is None else targets
+    for pattern in drawn.PATTERNS:
+        _try_drawn(replica, part, pool, pattern)
+
+
+def _try(replica: replica.Replica, compute: Compute, examples: Any, training: bool) -> None:
+    term = _dependent(replica, compute, replica.terms, examples, training)
+    if term is not None:
+        raise errors.UserCodeError(_sentence(term, training))
+
+
+def _try_drawn(replica: replica.Replica, part: Any, pool: Any, pattern: str) -> None:
+    """Try drawn targets, which the user's loss need not take: what it raises is no fault."""
+    found = None
+    for seed in _SEEDS:
+        with contextlib.suppress(Exception):
+            compute, terms, examples = _drawn(replica, part, pool, pattern, seed)
+            found = _dependent(replica, compute, terms, examples, False)
+            if found is not None:
+                continue
         return
-    # What is random draws other numbers.
-    for variable, seed in replica.seeds:
-        variable.assign(seed + 1)
-    repeated = _sums(replica, part, 0, count)
-    for variable, seed in replica.seeds:
-        variable.assign(seed)
-    if all(_alike(replica, whole, repeated)):
-        raise errors.UserCodeError(_sentence(replica.terms[alike.index(False)]))
+    if found is not None:
+        raise errors.UserCodeError(_sentence(found, False))
 
 
-def _sums(replica: replica.Replica, part: Any, first: int, end: int) -> Any:
-    """Numerators and denominators of the terms over some examples [terms, 2]."""
-    examples = nest.convert(lambda leaf: tf.convert_to_tensor(leaf)[first:end], part)
+def _drawn(
+    replica: replica.Replica, part: Any, pool: Any, pattern: str, seed: int
+) -> tuple[Compute, list[loss.Term], Any]:
+    """What computes some terms for drawn targets, the terms, and the examples with them."""
+    x, _, weight = part
+    y = drawn.targets(pool, EXAMPLES, pattern, seed)
+    weight = drawn.weights(weight, EXAMPLES, seed)
+    (phase, *others) = replica.computations
+    if others or not isinstance(phase, phases.Compiled):
+        return _of_model(replica), replica.terms, (drawn.varied(x, EXAMPLES), y, weight)
+    with keras.StatelessScope(), tf.device(replica.device):
+        outputs = replica.model(nest.convert(tf.convert_to_tensor, x), training=False)
+    count = EXAMPLES
+    if sum(int(np.prod(leaf.shape[1:])) for leaf in nest.leaves(outputs)) * count > _MOST:
+        count = EXAMPLES // 2
+        y, weight = nest.convert(lambda leaf: leaf[::2], (y, weight))
+    predicted = drawn.predictions(outputs, count, seed)
+    if seed % 2 == 0:
+        predicted = _near(predicted, y)
+    terms = [term for term in replica.terms if term.output and not term.is_by_example]
 
-    def fractions() -> list[loss.Fraction]:
+    def fractions(examples: Any, _: bool) -> list[loss.Fraction]:
+        return loss.fractions(terms, replica.outputs, examples[1], examples[0], examples[2])
+
+    return fractions, terms, (predicted, y, weight)
+
+
+def _near(predicted: Any, y: Any) -> Any:
+    """Bring predictions near to the targets that have their shapes, in the order of outputs."""
+    flat, wanted = nest.leaves(predicted), nest.leaves(y)
+    if len(flat) != len(wanted):
+        return predicted
+    return nest.packed(predicted, [drawn.near(*pair) for pair in zip(flat, wanted, strict=True)])
+
+
+def _of_model(replica: replica.Replica) -> Compute:
+    alone = collectives.Communicator(0, 1, 0, replica.device)
+
+    def fractions(examples: Any, training: bool) -> list[loss.Fraction]:
         with random_state.drawing_from(replica.generator):
             return [
                 fraction
                 for phase in replica.computations
-                for fraction in phase.fractions(examples, replica.data, training=False)
+                for fraction in phase.fractions(examples, alone, training=training)
             ]
 
-    with tf.device(replica.device):
-        computed = metrics.isolate(replica, fractions).result
-    return np.array([[float(one.numerator), float(one.denominator)] for one in computed])
+    return fractions
+
+
+def _dependent(
+    replica: replica.Replica,
+    compute: Compute,
+    terms: list[loss.Term],
+    examples: Any,
+    training: bool,
+) -> loss.Term | None:
+    """The first term that differs when the examples are computed at once and in parts."""
+    count = len(nest.leaves(examples)[0])
+    middle = min(_FIRST, count // 2)
+
+    def sums(first: int, end: int, known: Any = None) -> tuple[Any, trial.Sums, list[Any]]:
+        return _sums(replica, compute, _rows(examples, first, end), training, known)
+
+    whole, added, draws = sums(0, count)
+    parts = [sums(*bounds, added.addends) for bounds in ((0, middle), (middle, count))]
+    both = parts[0][0] + parts[1][0]
+    alike = _alike(replica, whole, both)
+    if all(alike) and _add_up(added, [one for _, one, _ in parts]):
+        return None
+    if draws != parts[0][2] or not all(_alike(replica, whole, sums(0, count)[0])):
+        # What is random draws other numbers for other examples.
+        for variable, seed in replica.seeds:
+            variable.assign(seed + 1)
+        repeated = sums(0, count)[0]
+        for variable, seed in replica.seeds:
+            variable.assign(seed)
+        if not all(_alike(replica, whole, repeated)):
+            return None
+    return terms[alike.index(False) if False in alike else 0]
+
+
+def _add_up(whole: trial.Sums, parts: list[trial.Sums]) -> bool:
+    """Whether what layers add up over replicas is, of the parts, that of the whole."""
+    if any(len(one.addends) != len(whole.addends) for one in parts):
+        return False
+
+    def is_sum(total: Any, *addends: Any) -> bool:
+        near = 1e-6 * np.max(np.abs(total), initial=1)
+        return bool(np.allclose(total, np.add(*addends), rtol=1e-3, atol=near))
+
+    return all(
+        is_sum(total, *addends)
+        for total, *addends in zip(whole.addends, *(one.addends for one in parts), strict=True)
+    )
+
+
+def _rows(examples: Any, first: int, end: int) -> Any:
+    return nest.convert(lambda leaf: tf.convert_to_tensor(leaf)[first:end], examples)
+
+
+def _sums(
+    replica: replica.Replica, compute: Compute, examples: Any, training: bool, known: Any
+) -> tuple[Any, trial.Sums, list[Any]]:
+    """Numerators and denominators of the terms over some examples [terms, 2]."""
+    sums = trial.Sums(known)
+    with (
+        tf.device(replica.device),
+        trial.unchanged(replica.model),
+        trial.moving_statistics(),
+        trial.same_draws() as draws,
+        sums,
+    ):
+        computed = metrics.isolate(replica, lambda: compute(examples, training)).result
+    numbers = np.array([[float(one.numerator), float(one.denominator)] for one in computed])
+    return numbers, sums, draws.shapes
 
 
 def _alike(replica: replica.Replica, whole: Any, other: Any) -> list[bool]:
@@ -76,10 +220,14 @@ def _alike(replica: replica.Replica, whole: Any, other: Any) -> list[bool]:
     return [not term.any() for term in differs]
 
 
-def _sentence(term: loss.Term) -> str:
+def _sentence(term: loss.Term, training: bool) -> str:
+    while_training = " while it trains" if training else ""
     if not term.output:
-        return f"What layers add by add_loss is no mean over the examples of a batch. {_REMEDY}"
+        return (
+            f"What layers add by add_loss{while_training} is no mean over the examples of a "
+            f"batch. {_REMEDY}"
+        )
     return (
-        f"The loss of the output {term.output} is no mean over examples: it depends on which of "
-        f"them are in a batch together. {_REMEDY}"
+        f"The loss of the output {term.output} is no mean over examples: it depends"
+        f"{while_training} on which of them are in a batch together. {_REMEDY}"
     )

@@ -9,9 +9,9 @@ reduction are those of `keras.losses.Loss`, with values v, sample weights w and 
 * mean_with_sample_weight: sum(v w m) / sum(w m).
 * sum: sum(v w m), which is not divided.
 
-A loss function that gives one number for a batch is taken as the mean over its examples; so is what
-a layer adds. That of an activity_regularizer is such a mean, because Keras divides it by the batch;
-of add_loss it is what the model's author is told.
+A loss function that gives one number for a batch is taken as the mean over its examples; so are
+what a layer adds, and what a `Loss` gives that overrides `__call__`. An activity_regularizer adds
+such a mean, because Keras divides it by the batch; of add_loss the model's author is told so.
 """
 
 import dataclasses
@@ -27,6 +27,9 @@ _MEANS = ("sum_over_batch_size", "mean")
 WEIGHTED_MEAN = "mean_with_sample_weight"
 SUM = "sum"
 MEAN = _MEANS[0]
+
+_WHOLE = ("dice", "tversky", "circle", "lossfunctionwrapper")
+"""Keras' losses and functions that may take the batch as a whole, or call a user's function."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,11 +47,16 @@ class Term:
 
     output: str
     """Its name; empty for what layers add."""
-    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    function: Callable[..., tf.Tensor]
     """From targets and predictions [n, …] to values [n, …], or to one number."""
     reduction: str
     dtype: str
     weight: float
+    reduces: bool = False
+    """Whether the function takes sample weights too and gives one number, as `__call__` of a loss
+    that overrides it."""
+    is_by_example: bool = False
+    """Whether Keras' own code shows that no example counts for another one."""
 
     @property
     def label(self) -> str:
@@ -122,17 +130,31 @@ def _by_output(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
 
 def _term(name: str, compiled_loss: Any, weight: float) -> Term:
     if isinstance(compiled_loss, str) and compiled_loss.lower() in ("crossentropy", "ce"):
-        return Term(name, _crossentropy, _MEANS[0], keras.config.floatx(), weight)
+        kind = keras.config.floatx()
+        return Term(name, _crossentropy, _MEANS[0], kind, weight, is_by_example=True)
     loss = keras.losses.get(compiled_loss)
+    by_example = _is_by_example(loss)
     if not isinstance(loss, keras.losses.Loss):
-        return Term(name, _aligned(loss), _MEANS[0], keras.config.floatx(), weight)
-    reduction = loss.reduction or "none"
+        aligned, kind = _aligned(loss), keras.config.floatx()
+        return Term(name, aligned, _MEANS[0], kind, weight, is_by_example=by_example)
+    reduction, dtype = loss.reduction or "none", keras.backend.standardize_dtype(loss.dtype)
+    if type(loss).__call__ is not keras.losses.Loss.__call__:
+        own = SUM if reduction == SUM else MEAN
+        return Term(name, loss, own, dtype, weight, reduces=True)
     if reduction not in (*_MEANS, WEIGHTED_MEAN, SUM):
         raise errors.UserCodeError(
             f"The loss {loss.name!r} has reduction={loss.reduction!r}, which leaves no number to "
             'minimise: use reduction="sum_over_batch_size".'
         )
-    return Term(name, loss.call, reduction, keras.backend.standardize_dtype(loss.dtype), weight)
+    return Term(name, loss.call, reduction, dtype, weight, is_by_example=by_example)
+
+
+def _is_by_example(loss: Any) -> bool:
+    """Whether a loss is Keras' own, and none of those that take the batch as a whole."""
+    named = loss if hasattr(loss, "__name__") else type(loss)
+    if not named.__module__.startswith("keras."):
+        return False
+    return named.__name__.lower() not in _WHOLE
 
 
 def _aligned(
@@ -152,6 +174,8 @@ def _crossentropy(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
 
 def _fraction(term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any) -> Fraction:
     examples = tf.shape(y_pred)[0]
+    if term.reduces:
+        return _reduced(term, y, y_pred, sample_weight, examples)
     mask = mask_of(y_pred)
     values = _values(term, y, y_pred)
     mask = _both(mask, mask_of(values))
@@ -173,12 +197,31 @@ def _fraction(term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any) -> Frac
 
 def masks_values(term: Term, y: Any, y_pred: tf.Tensor) -> bool:
     """Tell whether the function of a term masks some of its values, as ignore_class does."""
-    return mask_of(_values(term, y, y_pred)) is not None
+    return not term.reduces and mask_of(_values(term, y, y_pred)) is not None
 
 
 def _values(term: Term, y: Any, y_pred: tf.Tensor) -> tf.Tensor:
     target = tf.cast(tf.convert_to_tensor(y), term.dtype)
     return tf.convert_to_tensor(term.function(target, tf.cast(y_pred, term.dtype)))
+
+
+def _reduced(
+    term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any, examples: tf.Tensor
+) -> Fraction:
+    """What a loss's own `__call__` gives, which is taken as the mean over the examples or a sum."""
+    target = tf.convert_to_tensor(y)
+    if target.dtype.is_floating:
+        target = tf.cast(target, term.dtype)
+    value = tf.convert_to_tensor(term.function(target, y_pred, sample_weight))
+    if value.shape.rank != 0:
+        raise errors.UserCodeError(
+            f"The loss of the output {term.output} overrides __call__, which gives "
+            f"a tensor of the shape {tuple(value.shape)}: let it give one number."
+        )
+    counted = examples if term.divided else tf.minimum(examples, 1)
+    # What it gives for no examples may be NaN, and counts for nothing.
+    total = tf.math.multiply_no_nan(value, tf.cast(counted, value.dtype))
+    return Fraction(total, tf.cast(examples, tf.float64))
 
 
 def _of_examples(

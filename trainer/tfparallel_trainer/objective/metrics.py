@@ -43,24 +43,49 @@ class Isolated:
     result: Any
     contributions: list[tf.Tensor]
     """The states of the metrics from nothing, in the order of the model's metrics_variables."""
-    statistics: list[tuple[Any, tf.Tensor]]
-    """Weights that are not trained, with their new values."""
+    assigned: list[tuple[Any, tf.Tensor]]
+    """Weights that the function has assigned, with their new values."""
+    watched: list[tuple[Any, tf.Tensor]]
+    """Each value that it has assigned to a weight that is trained, as a tape knows it."""
 
 
-def isolate(replica: replica.Replica, call: Callable[[], Any]) -> Isolated:
-    """Call a function on the model so that it changes no variable."""
+class _Scope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
+    """Notes what is assigned. As with variables, no gradient goes through that."""
+
+    def __init__(self, tape: Any, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self._tape = tape
+        self.updates: list[tuple[Any, tf.Tensor]] = []
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Take in what is assigned to a variable."""
+        variable, value = update
+        value = tf.stop_gradient(value)
+        if self._tape is not None and variable.trainable and value.dtype.is_floating:
+            self._tape.watch(value)
+        self.updates.append((variable, value))
+        super().add_update((variable, value))
+
+
+def isolate(replica: replica.Replica, call: Callable[[], Any], tape: Any = None) -> Isolated:
+    """Call a function on the model so that it changes no variable.
+
+    The tape, if there is one, watches what the function assigns to weights.
+    """
     states = replica.model.metrics_variables
     nothing = [(state, tf.zeros(state.shape, state.dtype)) for state in states]
     # Asked for its losses, a model takes the regularised weights from the scope.
     regularised = [weight for weight in replica.model.trainable_weights if weight.regularizer]
     mapping = [*nothing, *((weight, weight.value) for weight in regularised)]
-    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+    with _Scope(tape, state_mapping=mapping, collect_losses=True) as scope:
         result = call()
-    changed = [(weight, scope.get_current_value(weight)) for weight in replica.statistics()]
+    weights = {id(weight): weight for weight in replica.model.weights}
+    changed = {id(one): one for one, _ in scope.updates if id(one) in weights}
     return Isolated(
         result=result,
         contributions=[tf.convert_to_tensor(scope.get_current_value(state)) for state in states],
-        statistics=[(weight, value) for weight, value in changed if value is not None],
+        assigned=[(weight, scope.get_current_value(weight)) for weight in changed.values()],
+        watched=[(one, value) for one, value in scope.updates if id(one) in weights],
     )
 
 

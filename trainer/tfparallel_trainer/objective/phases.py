@@ -5,6 +5,7 @@ returns a `Phase` for each optimizer. Its losses are those of single examples, s
 over ranks before they are divided, like a compiled loss (see `loss`).
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -160,8 +161,10 @@ def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
     """The phases of a compiled model, built on one example as tensors; and its outputs' names."""
     if checks.defines_phases(model):
         return list(_built(model, sample)), ()
-    x, y, weight = sample
-    y_pred = model(x, training=False)
+    x, y, weight = _as_stateful_layers_need(model, sample)
+    # What the call would assign, such as a state or a count of calls, is no part of training.
+    with keras.StatelessScope() if model.built else contextlib.nullcontext():
+        y_pred = model(x, training=False)
     names = loss.names_of(model, y_pred)
     compiled = Compiled(model, names, has_targets=y is not None)
     model.compute_metrics(x, y, y_pred, weight)
@@ -169,6 +172,14 @@ def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
     if not model.optimizer.built:  # one that scales the loss would get its state twice
         model.optimizer.build(model.trainable_variables)
     return [compiled], names
+
+
+def _as_stateful_layers_need(model: Any, sample: Any) -> Any:
+    """Repeat an example as often as a model with states for the places of a batch expects."""
+    size = 1
+    if checks.find_stateful(model):
+        size = (keras.tree.flatten(getattr(model, "inputs", None) or [])[0].shape[0]) or 1
+    return nest.convert(lambda leaf: tf.repeat(leaf, size, axis=0), sample)
 
 
 def predict(model: Any, sample: Any) -> Any:
@@ -207,6 +218,7 @@ def _check(model: Any, custom: Sequence[Custom]) -> None:
                 f"{len(one.variables)} trainable weights. Give a Keras optimizer and layers that "
                 "have weights once the losses were computed."
             )
+        checks.check_optimizer(one.optimizer)
         if one.optimizer.use_ema:
             raise errors.UserCodeError(
                 f"An optimizer of {kind}.{checks.HOOK} has use_ema=True: averages of the weights "

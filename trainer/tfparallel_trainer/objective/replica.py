@@ -34,6 +34,8 @@ class Replica:
     """What Keras' operations without a seed draw from while a step is traced."""
     computations: Sequence[phases.Computation] = ()
     """The phases of a step, in their order."""
+    updates: Any = None
+    """What the forward pass assigns to weights (`updates.Updates`); None if it assigns nothing."""
 
     @property
     def optimizer(self) -> Any:

@@ -174,9 +174,14 @@ def _unpack(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 class Memory:
     """What the forward pass changes (statistics and metrics), as it was before; for one trace."""
 
-    def __init__(self, replica: replica.Replica) -> None:
+    def __init__(self, replica: replica.Replica, *, updates_too: bool = True) -> None:
+        """Note how all is, or what ranks do not join (see `updates`)."""
         self._replica = replica
-        changed = [*replica.statistics(), *replica.model.metrics_variables]
+        updates = replica.updates.weights(replica.model) if replica.updates else []
+        weights = {id(one): one for one in (*replica.statistics(), *updates)}
+        for one in () if updates_too else updates:
+            del weights[id(one)]
+        changed = [*weights.values(), *replica.model.metrics_variables]
         self._before = [(variable, tf.identity(variable.value)) for variable in changed]
 
     def apply_if(self, condition: tf.Tensor, gradients: Sequence[Any], variables: Any) -> None:

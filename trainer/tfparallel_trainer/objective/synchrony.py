@@ -64,11 +64,7 @@ class Context(Within):
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """Add tensors up over the ranks; gradients of the sum are added up likewise."""
-        if tf.distribute.ReduceOp(reduce_op) is not tf.distribute.ReduceOp.SUM:
-            raise errors.UserCodeError(
-                f"A layer reduces over replicas by {reduce_op}: this engine adds up only, so let "
-                "it use tf.distribute.ReduceOp.SUM."
-            )
+        check_operation(reduce_op)
         self.sums += 1
         return keras.tree.map_structure(self._sum, value)
 
@@ -78,6 +74,15 @@ class Context(Within):
             return self._data.sum(addend), self._data.sum
 
         return add_up(tf.convert_to_tensor(tensor))
+
+
+def check_operation(reduce_op: Any) -> None:
+    """Refuse (UserCodeError) a layer that reduces over replicas otherwise than by a sum."""
+    if tf.distribute.ReduceOp(reduce_op) is not tf.distribute.ReduceOp.SUM:
+        raise errors.UserCodeError(
+            f"A layer reduces over replicas by {reduce_op}: this engine adds up only, so let "
+            "it use tf.distribute.ReduceOp.SUM."
+        )
 
 
 def forward(model: Any, data: collectives.Communicator, x: Any) -> Any:
@@ -98,7 +103,7 @@ def forward(model: Any, data: collectives.Communicator, x: Any) -> Any:
 @contextlib.contextmanager
 def within(model: Any, data: collectives.Communicator) -> Iterator[Context | None]:
     """Let layers that are synchronised add up over the ranks in the body, where there are any."""
-    if data.size == 1 or not layers(model):
+    if data.size == 1 or not (layers(model) or checks.runs_user_code(model)):
         yield None
         return
     context = Context(data)

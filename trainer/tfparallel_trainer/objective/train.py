@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import gradients, loss, metrics, phases, replica
+from tfparallel_trainer.objective import gradients, loss, metrics, phases, replica, updates
 from tfparallel_trainer.runtime import random_state
 
 Kinds = list[gradients.Kind]
@@ -83,7 +83,9 @@ def _phase_of_rank(replica: replica.Replica, place: int, rank_input: RankInput) 
     flags = rank_input.flags[:0] if place else rank_input.flags
     gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
     variables = phase.variables
-    with tf.GradientTape() as tape:
+    count = tf.constant(0) if part is None else tf.shape(nest.leaves(part)[0])[0]
+    assigned = updates.Exchange(replica.model, replica.updates or updates.Updates())
+    with tf.GradientTape() as tape, updates.local_kept(replica, tf.equal(count, 0)):
         fractions = []
         if part is not None:
             alike = rank_input.is_trial
@@ -100,13 +102,15 @@ def _phase_of_rank(replica: replica.Replica, place: int, rank_input: RankInput) 
         computed = _backward(phase, tape, fractions, (penalty, seed), scales)
         of_each = [gradients.kind(one) for one in computed]
         if rank_input.maybe_empty:
-            empty = tf.equal(tf.shape(nest.leaves(part)[0])[0], 0)
-            computed = gradients.nothing_if(empty, computed, variables)
+            computed = gradients.nothing_if(tf.equal(count, 0), computed, variables)
     states = metrics.contributions(replica) if gives_metrics else []
+    joined_weights = assigned.contributions(count)
     sums_of_all = gradients.add_up(
-        replica.data, computed, of_each, variables, [numerators, *states]
+        replica.data, computed, of_each, variables, [numerators, *joined_weights, *states]
     )
     totals, (values, *states) = sums_of_all[: len(variables)], sums_of_all[len(variables) :]
+    assigned.assign(states[: len(joined_weights)])
+    states = states[len(joined_weights) :]
     values = values * scales
     total = tf.reduce_sum(values) + tf.cast(penalty, tf.float64)
     return Shared(
@@ -144,16 +148,17 @@ def of_batch(replica: replica.Replica, part: Any, step: tf.Tensor) -> Computed:
     (phase,) = replica.computations
     with tf.GradientTape() as tape:
         isolated = metrics.isolate(
-            replica, lambda: _forward(replica, phase, part, step, alone=True)
+            replica,
+            lambda: (_forward(replica, phase, part, step, alone=True), phase.penalty()),
+            tape,
         )
-        penalty = phase.penalty()
-    fractions = isolated.result
+    fractions, penalty = isolated.result
     numerators, denominators = _sums(phase, fractions)
     scales = _scales(phase, denominators)
     values = numerators * scales
     once = penalty, tf.ones((), penalty.dtype)
     return Computed(
-        gradients=_backward(phase, tape, fractions, once, scales),
+        gradients=_backward(phase, tape, fractions, once, scales, isolated.watched),
         loss=tf.reduce_sum(values) + tf.cast(penalty, tf.float64),
         terms=values,
         isolated=isolated,
@@ -224,8 +229,13 @@ def _backward(
     fractions: list[loss.Fraction],
     penalty: tuple[tf.Tensor, tf.Tensor],
     scales: tf.Tensor,
+    assigned: Sequence[tuple[Any, tf.Tensor]] = (),
 ) -> list[Any]:
-    """The gradients of the fractions and of a penalty, which has its scale with it."""
+    """The gradients of the fractions and of a penalty, which has its scale with it.
+
+    `assigned` are values that the forward pass has given variables, without a change of them: what
+    has come of such a value counts for its variable.
+    """
     # A loss-scaling optimizer (mixed precision) multiplies here and divides again when it applies.
     factor = phase.optimizer.scale_loss(tf.ones((), tf.float32))
     targets = [fraction.numerator for fraction in fractions]
@@ -236,4 +246,11 @@ def _backward(
         for weight, target in zip(weights, targets, strict=True)
     ]
     sources = [variable.value for variable in phase.variables]
-    return list(tape.gradient(targets, sources, output_gradients=seeds))
+    values = [value for _, value in assigned]
+    found = tape.gradient(targets, [*sources, *values], output_gradients=seeds)
+    totals, more = found[: len(sources)], found[len(sources) :]
+    for place, variable in enumerate(phase.variables):
+        for (one, _), gradient in zip(assigned, more, strict=True):
+            if one is variable:
+                totals[place] = gradients.add(totals[place], gradient)
+    return list(totals)

@@ -14,7 +14,7 @@ from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, 
 from tfparallel_trainer.comms import agreement, collectives, devices, nccl, rendezvous, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import batching, feed, nest, source
-from tfparallel_trainer.objective import checks, metrics, phases, replica, state
+from tfparallel_trainer.objective import checks, metrics, phases, replica, state, updates
 from tfparallel_trainer.runtime import settings
 from tfparallel_trainer.runtime.lifecycle import stall, termination
 from tfparallel_trainer.runtime.reporting import console
@@ -170,6 +170,9 @@ def prepare(
     if cut.ranks > 1 or settings.uses_servers:
         with scope():
             _check_metrics(module, replicas[0], sample)
+        with user.guard(module.path, "training on examples like the first one raised"):
+            first_replica = updates.find(replicas[0], sample, divided=cut.ranks > 1)
+        replicas = [dataclasses.replace(one, updates=first_replica.updates) for one in replicas]
     shards = shard.undivided(keys.of(replicas[0].model, replicas[0].optimizer))
     watch.moved("reading the newest checkpoint began")
     restored = saved.restore(shards) if saved is not None else None

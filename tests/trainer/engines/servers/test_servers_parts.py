@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from testing import clock, waiting
-from testing.trainer import launch, server_jobs
+from testing.trainer import launch, ranks, server_jobs
 from tfparallel_operator.local import ports
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import cluster, shape, tasks
@@ -69,8 +69,10 @@ def test_optimizers_that_would_lose_updates_are_refused(
 ) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.1, **arguments), "mse")
+    module = ranks.module(lambda: model, lambda _: None)
+    (checked,) = ranks.build_apart(module, (np.ones((1, 2)), np.ones((1, 1)), None), 1)
     with pytest.raises(errors.UserCodeError, match=message):
-        steps.check(model)
+        steps.check(checked, 1)
 
 
 def test_a_batch_changes_no_variable() -> None:
@@ -97,7 +99,7 @@ def test_a_batch_changes_no_variable() -> None:
     @tf.function(autograph=False)
     def run(step: tf.Tensor) -> Any:
         outcome = train.of_batch(rank_replica, part, step)
-        values = [value for _, value in outcome.isolated.statistics]
+        values = [value for _, value in outcome.isolated.assigned]
         return outcome.loss, outcome.gradients, outcome.isolated.contributions, values
 
     first, again, other = (run(tf.constant(step, tf.int64)) for step in (4, 4, 5))

@@ -20,7 +20,7 @@ from testing.trainer import (
 )
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.model import mixing, recording
+from tfparallel_trainer.engines.split.model import added_losses, mixing, recording
 from tfparallel_trainer.engines.split.planning import model_costs
 
 pytestmark = split_models.MARKS
@@ -167,6 +167,14 @@ class Block(keras.layers.Layer):
         return dropped(normalized(dense(x), training=training), training=training)
 
 
+class CenteredBlock(Block):
+    """Takes the mean of all examples away while it trains, and holds Keras' own layer too."""
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        x = super().call(x, training=training)
+        return x - OPS.mean(x, 0) if training else x
+
+
 def joined(x: Any) -> Any:
     """Give the batch twice, one copy behind the other."""
     return LAYERS.Concatenate(axis=0)([x, x * 2.0])
@@ -189,6 +197,7 @@ MIXING: dict[str, Callable[[Any], Any]] = {
     "merged": lambda x: OPS.softmax(OPS.reshape(x, (-1, 3)), axis=0),
     "own layer": lambda x: Centered(always=True)(x),
     "own layer in training": lambda x: Centered(always=False)(x),
+    "own block in training": lambda x: CenteredBlock()(x),
     "own function": lambda x: LAYERS.Lambda(lambda one: one / OPS.max(one))(x),
     "own layer that draws": lambda x: Sampling(mixes=True)(x),
     "place": lambda x: Numbered()(x),
@@ -265,18 +274,36 @@ ADDED: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("name", ADDED)
 def test_a_layer_may_add_a_mean_over_examples_to_the_loss(name: str) -> None:
-    mixing.check_added_losses(recorded(lambda x: Adds(ADDED[name])(x)))
+    added_losses.check(recorded(lambda x: Adds(ADDED[name])(x)))
 
 
 def test_a_layer_that_adds_no_mean_over_examples_to_the_loss_is_refused() -> None:
     product = Adds(lambda x, factors: OPS.mean(OPS.mean(x, 0) * OPS.mean(x * factors, 0)))
     with pytest.raises(errors.UserCodeError, match=r"What adds.* adds by add_loss is no mean"):
-        mixing.check_added_losses(recorded(lambda x: product(x)))
+        added_losses.check(recorded(lambda x: product(x)))
+
+
+class AddsInTraining(keras.layers.Layer):
+    """Adds the sum of what it keeps to the loss while it trains."""
+
+    def __init__(self) -> None:
+        super().__init__(name="activity")
+        self.dropout = LAYERS.Dropout(0.5, seed=3)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.add_loss(OPS.sum(self.dropout(x, training=True) ** 2))
+        return x
+
+
+def test_what_a_layer_adds_only_in_training_is_tried_in_training() -> None:
+    with pytest.raises(errors.UserCodeError, match=r"What activity adds by add_loss is no mean"):
+        added_losses.check(recorded(lambda x: AddsInTraining()(x)))
 
 
 @pytest.mark.parametrize("regularizer", [keras.regularizers.L1L2(), keras.regularizers.L2(2.0)])
 def test_a_regularizer_of_each_example_is_a_mean(regularizer: Any) -> None:
-    mixing.check_added_losses(recorded(LAYERS.Dense(3, activity_regularizer=regularizer)))
+    added_losses.check(recorded(LAYERS.Dense(3, activity_regularizer=regularizer)))
 
 
 def test_a_regularizer_that_mixes_examples_is_refused() -> None:
@@ -285,7 +312,7 @@ def test_a_regularizer_that_mixes_examples_is_refused() -> None:
 
     layer = LAYERS.Dense(3, activity_regularizer=mixes, name="mixed")
     with pytest.raises(errors.UserCodeError, match=r"What mixed adds by add_loss is no mean"):
-        mixing.check_added_losses(recorded(layer))
+        added_losses.check(recorded(layer))
 
 
 def test_the_refusal_is_for_batches_that_the_mesh_divides() -> None:

@@ -8,6 +8,7 @@ from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import order
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.objective import independence
 from tfparallel_trainer.runtime import setup
 from tfparallel_trainer.runtime.reporting import console
 
@@ -42,8 +43,14 @@ class Course(engine.Course):
             evaluator = steps.Evaluation(module, ready.replicas, spec, averaged=averaged)
         choice = self.context.settings.job.trainer.on_non_finite_loss
         leaves_out = choice is job_file.OnNonFiniteLoss.CONTINUE
-        verify, spec = self.context.settings.job.trainer.verify, ready.training.spec
-        step = steps.TrainStep(module, ready.replicas, spec, leaves_out=leaves_out, verify=verify)
+        step = steps.TrainStep(
+            module,
+            ready.replicas,
+            ready.training.spec,
+            leaves_out=leaves_out,
+            verify=self.context.settings.job.trainer.verify,
+            targets=ready.training.targets(independence.POOL),
+        )
         synchronous = engine.Synchronous(ready.replicas, step, evaluator, ready.evaluation)
         self.barrier = synchronous.barrier
         return engine.Prepared(ready=ready, engine=synchronous)

@@ -30,12 +30,16 @@ class TrainStep(engine.Step):
         *,
         leaves_out: bool = False,
         verify: job_file.Verify = job_file.Verify.OFF,
+        targets: Any = None,
     ) -> None:
-        super().__init__(module, replicas[0], replicas[0].data.size)
+        super().__init__(module, replicas[0], replicas[0].data.size, targets)
         self._replicas = replicas
         self._spec = spec
         self._leaves_out = leaves_out
-        self._all_take_part = any(synchrony.layers(replica.model) for replica in replicas)
+        # In the sums within the forward pass, or in what it assigns.
+        self._all_take_part = any(
+            synchrony.layers(replica.model) or replica.updates for replica in replicas
+        )
         self._traced: dict[tuple[tuple[bool, ...], bool], Any] = {}
         self._kinds: list[train.Kinds] | None = None
         if leaves_out and checks.defines_phases(replicas[0].model):
@@ -52,19 +56,18 @@ class TrainStep(engine.Step):
         """Trace the step on a few examples for a check (see `trials.Trial`)."""
         if not all(pattern) and self._kinds is None:
             self.trace((True,) * len(pattern))
-        all_take_part = any(synchrony.layers(replica.model) for replica in self._replicas)
 
         def run(step: tf.Tensor, parts: Any) -> Any:
             remaining = iter(parts)
             outcomes = []
             for local_replica, has_part in zip(self._replicas, pattern, strict=True):
-                nothing = _unsized_nothing(self._spec) if all_take_part else None
+                nothing = _unsized_nothing(self._spec) if self._all_take_part else None
                 rank_input = train.RankInput(
                     part=next(remaining) if has_part else nothing,
                     step=step,
                     flags=tf.zeros((0,), tf.float64),
                     kinds=self._kinds,
-                    maybe_empty=all_take_part,
+                    maybe_empty=self._all_take_part,
                     gives_metrics=True,
                     is_trial=True,
                 )
@@ -82,7 +85,7 @@ class TrainStep(engine.Step):
     ) -> engine.Computed:
         """Run the step on this process's parts of a batch."""
         rank_parts = batch.parts
-        if self._all_take_part:  # in the sums within the forward pass
+        if self._all_take_part:
             rank_parts = [
                 train.nothing(self._spec) if part is None else part for part in rank_parts
             ]

@@ -61,7 +61,7 @@ class Course(engine.Course):
         coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope)
         replica = ready.replicas[0]
-        steps.check(replica.model)
+        steps.check(replica, len(self._cluster.of("worker")))
         setup.check_export(context, replica.model)
         with strategy.scope():
             applied_steps = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)

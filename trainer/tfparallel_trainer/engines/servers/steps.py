@@ -104,9 +104,9 @@ class Steps:
 
     def _apply(self, computed: train.Computed) -> tf.Tensor:
         optimizer, variables = self.replica.optimizer, self.replica.model.trainable_variables
-        self.strategy.run(lambda: optimizer.apply(_placed(computed.gradients), variables))
-        for variable, value in computed.isolated.statistics:
+        for variable, value in computed.isolated.assigned:
             variable.assign(value)
+        self.strategy.run(lambda: optimizer.apply(_placed(computed.gradients), variables))
         optimizer.iterations.assign(self.applied_steps.assign_add(1))
         return tf.constant(True)
 
@@ -128,9 +128,20 @@ def _worker() -> tf.Tensor:
     return tf.strings.to_number(tf.strings.split(after, "/")[0], tf.int64)
 
 
-def check(model: Any) -> None:
+def check(replica: replica.Replica, workers: int) -> None:
     """Refuse (UserCodeError) what cannot be done while several workers write at once."""
+    model = replica.model
     checks.refuse_phases(model, "ParameterServer")
+    if workers > 1:
+        checks.refuse_stateful(model, "each worker takes other batches")
+    trained = {id(one) for one in model.trainable_weights}
+    assigned = replica.updates.weights(model) if replica.updates else []
+    if workers > 1 and (lost := [one for one in assigned if id(one) in trained]):
+        raise errors.UserCodeError(
+            f"A layer assigns {lost[0].path} while it trains, and of {workers} workers each would "
+            "undo the steps that others have made meanwhile. Use one worker, or the strategy "
+            "MultiWorkerMirrored."
+        )
     optimizer = model.optimizer
     if getattr(optimizer, "inner_optimizer", None) is not None:
         raise errors.UserCodeError(

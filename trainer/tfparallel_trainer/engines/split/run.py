@@ -20,7 +20,7 @@ from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.planning import search_space
 from tfparallel_trainer.engines.split.state import persistence
-from tfparallel_trainer.objective import checks
+from tfparallel_trainer.objective import checks, independence
 from tfparallel_trainer.runtime import settings, setup
 from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.storage import folder
@@ -117,6 +117,7 @@ class Course(engine.Course):
             ready.training.spec,
             spec.global_batch_size,
             leaves_out=spec.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
+            targets=ready.training.targets(independence.POOL),
         )
         step.check_size(_last_batch(spec, ready.training))
         return engine.Synchronous(

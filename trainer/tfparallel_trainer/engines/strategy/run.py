@@ -15,6 +15,7 @@ from tfparallel_trainer.contract import user_module
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import steps
+from tfparallel_trainer.objective import independence
 from tfparallel_trainer.runtime import settings, setup
 
 _TPU_START_SECONDS = 600
@@ -62,7 +63,7 @@ class Course(engine.Course):
             evaluator = steps.Evaluation(traced, ready.evaluation.spec)
         synchronous = engine.Synchronous(
             ready.replicas,
-            steps.TrainStep(traced, ready.training.spec),
+            steps.TrainStep(traced, ready.training.spec, ready.training.targets(independence.POOL)),
             evaluator,
             ready.evaluation,
             traced.report,

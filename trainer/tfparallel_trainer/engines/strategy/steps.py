@@ -147,8 +147,8 @@ def ranks_of_process(strategy: Any) -> tuple[int, ...]:
 class TrainStep(engine.Step):
     """The step of all replicas of a strategy, on batches of a structure (tf.TensorSpec)."""
 
-    def __init__(self, traced: Steps, spec: Any) -> None:
-        super().__init__(traced.module, traced.replica, traced.replicas)
+    def __init__(self, traced: Steps, spec: Any, targets: Any = None) -> None:
+        super().__init__(traced.module, traced.replica, traced.replicas, targets)
         self._steps = traced
         self._spec = spec
 
@@ -208,7 +208,7 @@ def _sums(replica: replica.Replica, part: Any, everywhere: bool) -> list[tf.Tens
 @contextlib.contextmanager
 def _kept(replica: replica.Replica, part: Any, everywhere: bool) -> Iterator[None]:
     """Put back what a batch of no examples changes: statistics of nothing are no numbers."""
-    before = None if everywhere else state.Memory(replica)
+    before = None if everywhere else state.Memory(replica, updates_too=False)
     yield
     if before is not None:
         before.put_back_unless(tf.shape(nest.leaves(part)[0])[0] > 0)

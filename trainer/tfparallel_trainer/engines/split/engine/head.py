@@ -84,8 +84,11 @@ def outputs_with_gradient(
     return frozenset(differentiated)
 
 
-def check_loss(head: replica.Replica, model: graph.Graph, part: Any) -> None:
-    """Refuse (UserCodeError) a loss in which examples depend on each other, for drawn outputs."""
+def check_loss(head: replica.Replica, model: graph.Graph, part: Any, targets: Any = None) -> None:
+    """Refuse (UserCodeError) a loss in which examples depend on each other, for drawn outputs.
+
+    `targets` are some from all over the data.
+    """
     _, y, weight = part
     count = len(nest.leaves(y)[0])
     tensors = [model.tensors[one.tensor] for one in keras.tree.flatten(model.output_structure)]
@@ -96,7 +99,7 @@ def check_loss(head: replica.Replica, model: graph.Graph, part: Any) -> None:
         tf.cast(random.uniform(size=[size or 1 for size in one.sized(count)]), one.dtype)
         for one in tensors
     ]
-    independence.check(head, (drawn, y, weight))
+    independence.check(head, (drawn, y, weight), targets)
 
 
 def _zeros(model: graph.Graph) -> dict[int, tf.Tensor]:

@@ -43,10 +43,11 @@ class TrainStep(engine.Step):
         batch_size: int,
         *,
         leaves_out: bool = False,
+        targets: Any = None,
     ) -> None:
         divided = local_ranks.partition
         parts = divided.mesh.data * divided.microbatches
-        super().__init__(module, local_ranks.local[0].head, parts)
+        super().__init__(module, local_ranks.local[0].head, parts, targets)
         self._ranks = local_ranks
         self._spec = spec
         self._full_shares = local_ranks.shares(batch_size)
@@ -110,7 +111,8 @@ class TrainStep(engine.Step):
     def check(self, part: Any) -> None:
         """Refuse a loss that is no mean over examples; what layers do, the graph has told."""
         with user.guard(self.module.path, "computing the loss of drawn outputs raised"):
-            head.check_loss(self._ranks.local[0].head, self._ranks.partition.model, part)
+            divided = self._ranks
+            head.check_loss(divided.local[0].head, divided.partition.model, part, self._targets)
 
     def _run(
         self, shares: stage_worker.Shares, step: tf.Tensor, signals: tf.Tensor, parts: Any

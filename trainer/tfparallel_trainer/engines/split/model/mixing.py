@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.model import execution, graph, operations, recording
+from tfparallel_trainer.objective import trial
 
 _UNLIKE = {"Concatenate", "CutMix", "MixUp", "Softmax", "UnitNormalization"}
 """Keras' layers that may work along the batch, unlike all others."""
@@ -37,12 +38,6 @@ _MOST_WEIGHTS = 1 << 26
 
 _HALF_PRECISION = 2
 """Bytes of a number."""
-
-_HALF = 2
-"""Examples of half of a batch, to try what a layer adds to the loss."""
-
-_TRIALS = 8
-"""Of what a layer adds to the loss: a router may send all that is drawn once to one expert."""
 
 
 def check(model: graph.Graph) -> None:
@@ -65,17 +60,6 @@ def check(model: graph.Graph) -> None:
         if likeness not in tried:
             tried[likeness] = _tried_fronts(model, node, outputs, fronts)
         fronts |= dict(zip(outputs, tried[likeness], strict=True))
-
-
-def check_added_losses(model: graph.Graph) -> None:
-    """Refuse (UserCodeError) a layer whose addition to the loss is no mean over examples."""
-    for node in model.nodes:
-        if node.kind is graph.Kind.LAYER and not _adds_mean(model, node):
-            raise errors.UserCodeError(
-                f"What {node.name} adds by add_loss is no mean over examples, and a mesh divides "
-                "the batch over its data axis and into microbatches. Let it be a mean, or let "
-                "mesh.data and mesh.microbatches be 1."
-            )
 
 
 def _known_front(
@@ -133,12 +117,12 @@ def _tried_fronts(
     if sum(math.prod(one.shape) for one in weights.values()) > _MOST_WEIGHTS:
         return [1] * len(outputs)
     random = np.random.default_rng(0)
-    draws = {one: _draw(random, model.tensors[one], fronts[one]) for one in node.inputs}
-    variables = {key: _drawn_like(random, one) for key, one in weights.items()}
+    draws = {one: draw(random, model.tensors[one], fronts[one]) for one in node.inputs}
+    variables = {key: drawn_like(random, one) for key, one in weights.items()}
     is_random = any(key.startswith(recording.SEED_PREFIX) for key in node.variables)
     batches = (_FIRST, _STAYING if is_random else _MOVED)
     known: dict[int, int] = {}
-    for training in (False,) if _gathers(node) else (False, True):
+    for training in (False, True):
         first, second = (
             _computed(
                 model, node, {one: take(batch) for one, take in draws.items()}, variables, training
@@ -160,14 +144,7 @@ def _tried_fronts(
     return [known[one] for one in outputs]
 
 
-def _gathers(node: graph.Node) -> bool:
-    """Whether a node normalizes by its batch in training, as Keras' layer within it does."""
-    return node.kind is not graph.Kind.OPERATION and any(
-        isinstance(layer, keras.layers.BatchNormalization) for layer in node.calls._flatten_layers()
-    )
-
-
-def _draw(
+def draw(
     random: np.random.Generator, tensor: graph.Tensor, front: int = 1
 ) -> Callable[[Sequence[int]], tf.Tensor]:
     """Draw numbers for each example; gives what puts those of some examples into a tensor."""
@@ -188,7 +165,7 @@ def _draw(
     return take
 
 
-def _drawn_like(random: np.random.Generator, variable: Any) -> tf.Tensor:
+def drawn_like(random: np.random.Generator, variable: Any) -> tf.Tensor:
     """Numbers in place of a variable's."""
     return _cast(random.uniform(-0.5, 0.5, variable.shape), variable.dtype)
 
@@ -212,7 +189,8 @@ def _computed(
     """What a node gives, as arrays by the tensor's number; if it fails, it is a UserCodeError."""
 
     def run(inputs: Mapping[int, Any], values: Mapping[str, Any]) -> dict[int, Any]:
-        known = execution.run_nodes(model, [node], inputs, values, training).tensors
+        with trial.moving_statistics():
+            known = execution.run_nodes(model, [node], inputs, values, training).tensors
         return {one: known[one] for one in node.outputs if known[one] is not None}
 
     try:
@@ -261,46 +239,3 @@ def _is_same(one: Any, other: Any) -> bool:
     here, there = (part.astype(kind) for part in (one, other))
     size = np.max(np.abs(here), where=np.isfinite(here), initial=0.0)
     return bool(np.allclose(here, there, rtol=near, atol=near * size, equal_nan=True))
-
-
-def _adds_mean(model: graph.Graph, node: graph.Node) -> bool:
-    """Whether what a layer adds to the loss of a batch is the mean of what it adds to the halves.
-
-    That of Keras' layers is, but for their regularizers.
-    """
-    regularizer = getattr(node.calls, "activity_regularizer", None)
-    if operations.is_of_keras(node.calls) and regularizer is None:
-        return True
-
-    def call(tensors: dict[int, tf.Tensor], variables: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-        with keras.StatelessScope(initialize_variables=False):
-            part = execution.run_nodes(model, [node], tensors, variables, training=False)
-        return [tf.cast(tf.reduce_sum(one), tf.float64) for one in part.added_losses]
-
-    traced = tf.function(call, autograph=False)
-    specs = execution.specs(model, node, 2 * _HALF)
-    if not traced.get_concrete_function(*specs).structured_outputs:
-        return True
-    return all(_is_mean(model, node, traced, trial) for trial in range(_TRIALS))
-
-
-def _is_mean(model: graph.Graph, node: graph.Node, traced: Any, trial: int) -> bool:
-    """Whether what is added for the numbers of a trial is a mean, or random."""
-    random = np.random.default_rng(trial)
-    draws = {one: _draw(random, model.tensors[one]) for one in node.inputs}
-    variables = {key: _drawn_like(random, model.variables[key]) for key in node.variables}
-
-    def added(examples: Sequence[int], seed: int = 0) -> float:
-        tensors = {one: take(examples) for one, take in draws.items()}
-        seeded = {
-            key: value if value.dtype.is_floating else value + tf.cast(seed, value.dtype)
-            for key, value in variables.items()
-        }
-        return float(sum(one.numpy() for one in traced(tensors, seeded)))
-
-    every = range(2 * _HALF)
-    whole = added(every)
-    halves = added(every[:_HALF]), added(every[_HALF:])
-    if np.isclose(whole, np.mean(halves), rtol=1e-3, equal_nan=True):
-        return True
-    return whole != added(every, seed=1)

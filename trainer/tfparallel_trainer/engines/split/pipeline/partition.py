@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import assignment, layout
 from tfparallel_trainer.engines.split.model import (
+    added_losses,
     graph,
     mixing,
     randomness,
@@ -135,7 +136,7 @@ def divide(
     randomness.check(model)
     if mesh.data * microbatches > 1:
         mixing.check(model)
-        mixing.check_added_losses(model)
+        added_losses.check(model)
     plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
     plan.check()
     return Partition(

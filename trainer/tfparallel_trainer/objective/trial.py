@@ -1,0 +1,149 @@
+"""Conditions under which a model can be tried: draws that no example changes, sums that are known.
+
+A trial computes some examples at once and in parts. What is random gives each example the same
+numbers, however many are together. What a layer adds up over replicas gives the parts what the
+whole has. Keras' BatchNormalization, which the log announces, takes its moving statistics.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.tensorflow import random as draws  # layers draw by what it holds
+
+from tfparallel_trainer.objective import checks, synchrony
+
+_SHAPED = ("normal", "uniform", "truncated_normal", "randint", "gamma", "binomial", "beta")
+"""Functions whose first argument is a shape."""
+
+_UNEVEN = ("categorical", "shuffle")
+"""Those that draw by the number of examples."""
+
+
+class Draws:
+    """What was drawn in a trial, but for the first dimension."""
+
+    def __init__(self) -> None:
+        self.shapes: list[Any] = []
+        """Equal for all parts of a batch where each example is given the same numbers."""
+
+    def note(self, shape: Any) -> None:
+        """Take in the shape of what is drawn."""
+        self.shapes.append([str(tf.get_static_value(size)) for size in tf.unstack(shape)[1:]])
+
+
+@contextlib.contextmanager
+def same_draws() -> Iterator[Draws]:
+    """Let keras.random give all examples of a batch the same numbers, in this thread."""
+    owner, noted = threading.get_ident(), Draws()
+    originals = {name: getattr(draws, name) for name in (*_SHAPED, *_UNEVEN, "dropout")}
+
+    def shaped(name: str) -> Callable[..., Any]:
+        original = originals[name]
+
+        def draw(shape: Any, *arguments: Any, **keywords: Any) -> Any:
+            sizes = tf.cast(tf.convert_to_tensor(shape), tf.int32)
+            if threading.get_ident() != owner or sizes.shape == (0,):
+                return original(shape, *arguments, **keywords)
+            noted.note(sizes)
+            first = tf.concat([[1], sizes[1:]], 0)
+            try:
+                drawn = original(first, *arguments, **keywords)
+            except (ValueError, tf.errors.InvalidArgumentError):  # numbers for each example
+                noted.note(tf.repeat(sizes, 2))
+                return original(shape, *arguments, **keywords)
+            return tf.broadcast_to(drawn, tf.broadcast_dynamic_shape(tf.shape(drawn), sizes))
+
+        return draw
+
+    def uneven(name: str) -> Callable[..., Any]:
+        def draw(first: Any, *arguments: Any, **keywords: Any) -> Any:
+            if threading.get_ident() == owner:
+                noted.note(tf.repeat(tf.shape(first), 2))
+            return originals[name](first, *arguments, **keywords)
+
+        return draw
+
+    def dropout(inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
+        if threading.get_ident() != owner or rate in (0, 1):
+            return originals["dropout"](inputs, rate, noise_shape, seed)
+        shape = draws._get_concrete_noise_shape(inputs, noise_shape)
+        numbers = draws.uniform(shape, dtype="float32", seed=seed)
+        kept = tf.cast(numbers >= rate, inputs.dtype)
+        return inputs * kept / tf.cast(1.0 - rate, inputs.dtype)
+
+    replaced = {
+        **{name: shaped(name) for name in _SHAPED},
+        **{name: uneven(name) for name in _UNEVEN},
+        "dropout": dropout,
+    }
+    for name, function in replaced.items():
+        setattr(draws, name, function)
+    try:
+        yield noted
+    finally:
+        for name, function in originals.items():
+            setattr(draws, name, function)
+
+
+@contextlib.contextmanager
+def moving_statistics() -> Iterator[None]:
+    """Let Keras' BatchNormalization normalize as in inference, in this thread."""
+    owner, original = threading.get_ident(), keras.layers.BatchNormalization.call
+
+    def call(layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        if threading.get_ident() == owner:
+            training = False
+        return original(layer, inputs, training=training, mask=mask)
+
+    keras.layers.BatchNormalization.call = call
+    try:
+        yield
+    finally:
+        keras.layers.BatchNormalization.call = original
+
+
+class Sums(synchrony.Within):
+    """A replica's context that notes what layers add up, and gives sums that are known."""
+
+    def __init__(self, known: list[tf.Tensor] | None = None) -> None:
+        super().__init__()
+        self._known = known
+        self.addends: list[tf.Tensor] = []
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Give the sum, which is the value itself where none is known."""
+        synchrony.check_operation(reduce_op)
+        return keras.tree.map_structure(self._sum, value)
+
+    def _sum(self, value: Any) -> tf.Tensor:
+        self.addends.append(tf.convert_to_tensor(value))
+        if self._known is None or len(self._known) < len(self.addends):
+            return self.addends[-1]
+        return self._known[len(self.addends) - 1]
+
+
+@contextlib.contextmanager
+def unchanged(model: Any) -> Iterator[list[str]]:
+    """Put back what the body changes behind Keras' back; gives the names of what that was.
+
+    Keras' variables do not change in a `keras.StatelessScope`; TensorFlow's own do.
+    """
+    held = [
+        (f"{layer.name}/{name}", variable, variable.numpy())
+        for layer in checks.layers(model)
+        for name, variable in vars(layer).items()
+        if isinstance(variable, tf.Variable)
+    ]
+    changed: list[str] = []
+    try:
+        yield changed
+    finally:
+        for name, variable, before in held:
+            if not np.array_equal(variable.numpy(), before):
+                changed.append(name)
+                variable.assign(before)

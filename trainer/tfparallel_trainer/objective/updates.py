@@ -1,0 +1,215 @@
+"""What the forward pass assigns to weights, and how ranks with parts of a batch have it alike.
+
+Keras' BatchNormalization is left out, which the log announces. Every other weight that a layer
+assigns while it trains is tried on some examples at once and in two parts (see `trial`). Where the
+parts lead to what the whole leads to, each rank assigns it by itself. Where the whole gives the
+mean of what the parts give, or the sum of what they add, ranks join it so. Others are refused.
+"""
+
+import contextlib
+import dataclasses
+import enum
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.data import nest
+from tfparallel_trainer.objective import checks, drawn, metrics, trial
+from tfparallel_trainer.objective import replica as replicas
+from tfparallel_trainer.runtime import random_state
+
+_COUNT, _FIRST = 6, 2
+"""Examples of a trial, and those of its first part: means and sums differ where parts do."""
+
+_TRIALS = 2
+
+_ROUNDINGS = 64
+"""How many times the precision of what it holds an update may be rounded."""
+
+_NEAR = 1e-4
+"""How far parts may be from the whole, relative to the update."""
+
+
+class Joining(enum.Enum):
+    """How ranks join what each has assigned to a weight."""
+
+    SAME = "same"
+    """It does not depend on the examples, or layers add up what it takes from them."""
+    MEAN = "mean"
+    """By the mean over the examples."""
+    SUM = "sum"
+    """By adding up what each rank has added."""
+
+
+def find(replica: replicas.Replica, sample: Any, *, divided: bool) -> replicas.Replica:
+    """Note what the forward pass assigns to weights; the sample is one example [1, …].
+
+    If batches are divided over ranks, an update that they cannot join is a UserCodeError.
+    """
+    if divided:
+        checks.refuse_stateful(replica.model, "replicas divide batches")
+    if not checks.may_assign(replica.model) or checks.find_stateful(replica.model):
+        return replica
+    found: dict[int, set[Joining]] = {}
+    adds_up = False
+    for seed in range(_TRIALS):
+        examples = drawn.varied(sample, _COUNT, seed)
+        whole = _run(replica, examples, 0, _COUNT, None)
+        parts = [
+            _run(replica, examples, *bounds, whole.sums.addends)
+            for bounds in ((0, _FIRST), (_FIRST, _COUNT))
+        ]
+        adds_up = adds_up or bool(whole.sums.addends)
+        if divided and whole.hidden:
+            raise errors.UserCodeError(
+                f"{whole.hidden[0]} is a tf.Variable that the layer assigns while it trains, and "
+                "Keras neither saves nor shares it. Let the layer make it by self.add_weight."
+            )
+        for place in {*whole.assigned, *parts[0].assigned, *parts[1].assigned}:
+            ends = [
+                one.assigned.get(place, replica.model.weights[place]) for one in (whole, *parts)
+            ]
+            possible = set(_joinings(replica.model.weights[place], ends))
+            found[place] = found.get(place, possible) & possible
+    assigned = {}
+    for place in sorted(found):
+        chosen = next((one for one in Joining if one in found[place]), None)
+        if chosen is None and divided:
+            raise errors.UserCodeError(_sentence(replica.model, place))
+        assigned[place] = chosen or Joining.SAME
+    return dataclasses.replace(replica, updates=Updates(assigned, adds_up))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Run:
+    assigned: dict[int, Any]
+    """What the forward pass leaves in weights, by their places in the model."""
+    sums: trial.Sums
+    hidden: list[str]
+    """TensorFlow's variables that it has changed."""
+
+
+def _run(replica: Any, examples: Any, first: int, end: int, known: Any) -> _Run:
+    part = nest.convert(lambda leaf: tf.convert_to_tensor(leaf[first:end]), examples)
+    alone = collectives.Communicator(0, 1, 0, replica.device)
+    sums = trial.Sums(known)
+
+    def compute() -> None:
+        with random_state.drawing_from(replica.generator):
+            for phase in replica.computations:
+                phase.fractions(part, alone, training=True)
+
+    with (
+        tf.device(replica.device),
+        trial.unchanged(replica.model) as hidden,
+        trial.moving_statistics(),
+        trial.same_draws(),
+        sums,
+    ):
+        isolated = metrics.isolate(replica, compute)
+    places = {id(weight): place for place, weight in enumerate(replica.model.weights)}
+    assigned = {places[id(weight)]: value for weight, value in isolated.assigned}
+    return _Run(assigned, sums, hidden)
+
+
+def _joinings(weight: Any, ends: Sequence[Any]) -> Iterator[Joining]:
+    """How what two parts lead to may be joined into what the whole leads to (whole, part, part)."""
+    held, *given = (tf.convert_to_tensor(one).numpy() for one in (weight, *ends))
+    if all(np.array_equal(end, given[0], equal_nan=held.dtype.kind == "f") for end in given):
+        yield Joining.SAME
+    kind = tf.as_dtype(weight.dtype)
+    if not (kind.is_floating or kind.is_integer):
+        return
+    before, whole, first, second = (one.astype(np.float64) for one in (held, *given))
+    near = 0.0
+    if kind.is_floating:
+        rounding = _ROUNDINGS * float(tf.experimental.numpy.finfo(kind.as_numpy_dtype).eps)
+        near = rounding * _size(before, whole) + _NEAR * _size(whole - before)
+        share = _FIRST / _COUNT
+        if np.all(np.abs(share * first + (1 - share) * second - whole) <= near):
+            yield Joining.MEAN
+    if np.all(np.abs(first + second - before - whole) <= near):
+        yield Joining.SUM
+
+
+def _size(*arrays: Any) -> float:
+    return max(float(np.max(np.abs(one), initial=0.0)) for one in arrays)
+
+
+def _sentence(model: Any, place: int) -> str:
+    weight = model.weights[place]
+    owners = [one for one in checks.layers(model) if any(w is weight for w in one.weights)]
+    owner = min(owners, key=lambda one: len(one.weights)).name
+    return (
+        f"The layer {owner} assigns {weight.path} from the examples of a batch, and no mean or sum "
+        "of what replicas assign from their parts gives the same. Let it pass what it takes from "
+        "the examples through tfparallel_trainer.layers.sum_over_replicas, or train on one device."
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Updates:
+    """The weights that the forward pass assigns, by their places in the model."""
+
+    joinings: dict[int, Joining] = dataclasses.field(default_factory=dict)
+    adds_up: bool = False
+    """Whether layers add up over replicas by themselves."""
+
+    def __bool__(self) -> bool:
+        """Whether ranks without examples have to take part in the forward pass."""
+        return bool(self.joinings) or self.adds_up
+
+    def weights(self, model: Any) -> list[Any]:
+        """The weights of a model."""
+        return [model.weights[place] for place in self.joinings]
+
+
+class Exchange:
+    """What ranks join after the forward pass; make one before it, in each trace."""
+
+    def __init__(self, model: Any, updates: Updates) -> None:
+        joined = {place: how for place, how in updates.joinings.items() if how is not Joining.SAME}
+        self._weights = [(model.weights[place], how) for place, how in joined.items()]
+        self._before = [tf.identity(weight.value) for weight, _ in self._weights]
+
+    def contributions(self, count: tf.Tensor) -> list[tf.Tensor]:
+        """What a rank with so many examples brings to the sums over all ranks."""
+        if not self._weights:
+            return []
+        brought = [tf.cast(count, tf.float64)[tf.newaxis]]
+        for (weight, how), before in zip(self._weights, self._before, strict=True):
+            value = weight.value - before if how is Joining.SUM else tf.identity(weight.value)
+            factor = count if how is Joining.MEAN else tf.minimum(count, 1)
+            weighted = value * tf.cast(factor, value.dtype)
+            # What comes of no examples may be NaN, and counts for nothing.
+            brought.append(tf.where(count > 0, weighted, tf.zeros_like(value)))
+        return brought
+
+    def assign(self, sums: Sequence[tf.Tensor]) -> None:
+        """Give the weights what all ranks have joined."""
+        if not self._weights:
+            return
+        total, *values = sums
+        for (weight, how), before, value in zip(self._weights, self._before, values, strict=True):
+            mean = how is Joining.MEAN
+            weight.assign(value / tf.cast(total[0], value.dtype) if mean else before + value)
+
+
+@contextlib.contextmanager
+def local_kept(replica: replicas.Replica, is_empty: tf.Tensor) -> Iterator[None]:
+    """Put back what a part of no examples does to weights that each rank gathers for itself."""
+    kept = [
+        weight
+        for layer in (checks.layers(replica.model) if replica.updates else ())
+        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
+        for weight in layer.non_trainable_weights
+    ]
+    before = [tf.identity(weight.value) for weight in kept]
+    yield
+    for weight, value in zip(kept, before, strict=True):
+        weight.assign(tf.where(is_empty, value, weight.value))
