@@ -27,6 +27,8 @@ class Flag(enum.IntEnum):
     """By the chief's clock it is time for a checkpoint."""
     METRICS = 3
     """Observers take the metrics of each step; all processes ask for them, or none."""
+    CHANGED = 4
+    """Observers have changed variables since the step before; all processes say so, or none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,8 +92,9 @@ class Step(abc.ABC):
         self._replica = replica
         self._targets = targets
         self._is_tried = parts == 1
-        self.referee: Callable[[int, batching.Batch], verification.Check | None] | None = None
-        """Compares steps, by number from 1, with one process."""
+        self.referee: Callable[[int, batching.Batch, bool], verification.Check | None] | None = None
+        """Compares steps, by number from 1, with one process. It takes the batch, and whether
+        observers have changed variables since the step before."""
 
     def __call__(self, step: int, batch: batching.Batch, asked: frozenset[Flag]) -> StepResult:
         """Make the step of a number, from 0, on a batch; this process asks for these flags.
@@ -115,7 +118,7 @@ class Step(abc.ABC):
             ).on_every_process()
         check = None
         if self.referee is not None and computed.finite:
-            check = self.referee(step + 1, batch)
+            check = self.referee(step + 1, batch, bool(sums[Flag.CHANGED] > 0))
         return StepResult(
             losses={"loss": float(computed.loss), **self._replica.by_output(computed.terms)},
             examples=batch.examples,

@@ -157,6 +157,10 @@ class Callbacks(observer.Observer):
         self._trained = False
         self._decisive: frozenset[str] = frozenset()
 
+    @property
+    def changes(self) -> int:
+        return self._reach.changes
+
     def _listed(self) -> list[Any]:
         """The chief's callbacks, then the history, all with their model."""
         plan, over = self._plan, self._reach

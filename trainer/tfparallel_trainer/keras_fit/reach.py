@@ -27,6 +27,10 @@ class Reach(Protocol):
         """Whether callbacks run in this process."""
 
     @property
+    def changes(self) -> int:
+        """How often callbacks have changed variables of several replicas."""
+
+    @property
     def model(self) -> Any:
         """The Keras model that has `stop_training` and the history."""
 
@@ -49,6 +53,7 @@ class Whole:
         self._share_statistics = state.sharing_statistics(replicas)
         self._is_local = len(replicas) == replicas[0].data.size
         self._answer = b""
+        self.changes = 0
         self._sharings: dict[tuple[int, ...], Callable[[], Any]] = {}
         variables = replicas[0].state()
         self._count = len(variables)
@@ -94,6 +99,7 @@ class Whole:
         else:
             changed = self._exchange(answer, changed)
         if changed:
+            self.changes += 1
             self._share(tuple(sorted(changed)))
         return self._answer
 

@@ -25,6 +25,11 @@ class Observer:
         """What it needs to go on after a restart; on the chief, for checkpoints."""
         return ""
 
+    @property
+    def changes(self) -> int:
+        """How often it has changed variables; all processes count alike."""
+        return 0
+
     def evaluates_after(self, epoch: int) -> bool:
         """Whether the end of an epoch (from 0) asks for an evaluation."""
         return True

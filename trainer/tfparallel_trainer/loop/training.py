@@ -77,7 +77,7 @@ class Training:
         self.examples.restore(feed.State(self.start.epoch, self.start.example))
         self._step = self._saved_at = self.start.step
         self._tally = reports.Tally()
-        self._batches = 0
+        self._batches = self._changes = 0
         self._ended_epoch = self._left_out = False
 
     @property
@@ -172,7 +172,9 @@ class Training:
             engine.Flag.REPORT: self.reporter.due,
             engine.Flag.SAVE: self.schedule.due_by_clock,
             engine.Flag.METRICS: self.observer.each_batch,
+            engine.Flag.CHANGED: self.observer.changes > self._changes,
         }
+        self._changes = self.observer.changes
         results, flags = self.engine.give(
             self._step, batch, frozenset(flag for flag, is_set in asked.items() if is_set)
         )

@@ -33,6 +33,8 @@ _ON_OTHERS = {
 class SplitReach:
     """A `keras_fit.reach.Reach` over ranks that each have a part of the model."""
 
+    changes = 0
+
     def __init__(self, local_ranks: ranks.Ranks, callbacks: Sequence[Any]) -> None:
         """Take callbacks, or raise a UserCodeError for one that needs the model."""
         for callback in callbacks:

@@ -36,22 +36,29 @@ _RANDOM = "the same step gives other numbers each time, as tf.random or NumPy in
 class Schedule:
     """When a check is due: after steps 1, 2, 4, 8 and so on, counted from each start.
 
-    So is one after the first batch of each kind of division. All processes count alike.
+    So is one after the first batch of each kind of division, and after changes 1, 2, 4, 8 and so on
+    that observers make to variables. All processes count alike.
     """
 
     def __init__(self, ranks: int, *, always: bool) -> None:
         self._ranks = ranks
         self._always = always
-        self._steps = 0
+        self._steps = self._changes = 0
         self._divisions: set[sampling.Division] = set()
 
-    def is_due(self, examples: int) -> bool:
-        """Whether the step on a batch of so many examples, which is made, is to be checked."""
+    def is_due(self, examples: int, *, changed: bool = False) -> bool:
+        """Whether the step on a batch of so many examples, which is made, is to be checked.
+
+        `changed`: observers have changed variables since the step before.
+        """
         self._steps += 1
+        self._changes += changed
         division = sampling.division(examples, self._ranks)
         is_new = division not in self._divisions
         self._divisions.add(division)
-        return self._always or is_new or self._steps & (self._steps - 1) == 0
+        is_doubled = _is_power_of_two(self._steps)
+        is_doubled |= changed and _is_power_of_two(self._changes)
+        return self._always or is_new or is_doubled
 
 
 class Referee:
@@ -73,13 +80,17 @@ class Referee:
         self._obstacle: str | None = None
         """Why steps cannot be compared."""
 
-    def __call__(self, step: int, batch: batching.Batch) -> verification.Check | None:
+    def __call__(
+        self, step: int, batch: batching.Batch, changed: bool = False
+    ) -> verification.Check | None:
         """Check the step of a number, from 1, that was made on a batch, if it is due.
+
+        `changed`: observers have changed variables since the step before.
 
         Raises:
             VerificationError: it gives other numbers than one process, on all processes.
         """
-        if not self._schedule.is_due(batch.examples):
+        if not self._schedule.is_due(batch.examples, changed=changed):
             return None
         counts = sampling.counts(batch.examples, self._ranks)
         if self._obstacle is None:
@@ -191,3 +202,7 @@ class Referee:
         if not all(takes_part):
             omitted.append(f"the state of {takes_part.count(False)} ranks without examples here")
         return omitted
+
+
+def _is_power_of_two(count: int) -> bool:
+    return count & (count - 1) == 0
