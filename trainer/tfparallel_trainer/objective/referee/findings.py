@@ -15,33 +15,33 @@ class Fault(enum.Enum):
     """The likely kind of a fault, with its remedy."""
 
     STATE = (
-        "the replicas have other values of it, such as state that only the chief has changed",
+        "the replicas have other values of it, such as state that only the chief has changed.",
         "Keep what a callback changes in a weight of the model or in the optimizer, which all "
-        "replicas share, or let it follow from the number of the step",
+        "replicas share",
     )
     MODEL = (
-        "the model differs between replicas or processes on the same examples",
+        "the model differs between replicas or processes on the same examples.",
         "Let build_model and compile_model give the same everywhere: sort what comes from a set, "
         "and draw constants from a seed",
     )
     TOGETHER = (
-        "the loss, or a layer while it trains, depends on which examples are in a batch together",
+        "the loss, or a layer while it trains, depends on which examples are in a batch together.",
         "Let the loss be a mean over examples and each layer take examples one by one, or train "
         "on one device",
     )
     LOSS = (
         "the trainer computes the loss otherwise than Keras does, such as for a Loss that "
-        "overrides __call__",
+        "overrides __call__.",
         "Put what it computes into the method call of the loss, with a value for each example",
     )
     ASSIGNED = (
-        "a layer assigns it in its forward pass, which runs on each replica's own examples or "
-        "not at all on a replica without examples",
+        "a layer assigns it in its forward pass, from the examples of its replica or not at all "
+        "where there are none.",
         "Let the assigned value follow from the weights alone and all batches divide evenly, or "
         "train on one device",
     )
     METRIC = (
-        "the metric is no sum over examples",
+        "the metric is no sum over examples.",
         "Let update_state only add to its variables, or leave the metric out of model.compile",
     )
 
@@ -73,7 +73,7 @@ def error(
     words, remedy = fault.value
     return errors.VerificationError(
         f"Step {step} gives other numbers than one process, by {largest:.2g} in "
-        f"{_names(differing)}: {words}. {remedy} (trainer.verify: Off trains without this check)."
+        f"{_names(differing)}: {words} {remedy} (trainer.verify: Off trains without this check)."
     ).on_every_process()
 
 

@@ -36,8 +36,8 @@ _RANDOM = "the same step gives other numbers each time, as tf.random or NumPy in
 class Schedule:
     """When a check is due: after steps 1, 2, 4, 8 and so on, counted from each start.
 
-    So is one after the first batch of each kind of division, and after changes 1, 2, 4, 8 and so on
-    that observers make to variables. All processes count alike.
+    So is one after the first batch of each kind of division. So are those after changes 1, 2, 4, 8
+    and so on that observers make to variables. All processes count alike.
     """
 
     def __init__(self, ranks: int, *, always: bool) -> None:

@@ -72,7 +72,7 @@ def variables_of(replica: replica.Replica, function: Any) -> Variables:
     skipped = {id(one) for one, _ in replica.seeds} | set(map(id, replica.model.metrics_variables))
     trained = [one for phase in replica.computations for one in phase.variables]
     are_trained = set(map(id, trained))
-    own = {id(one) for one in _following(replica.model)}
+    following = {id(one) for one in _following(replica.model)}
     optimizer = {id(one) for one in replica.optimizer.variables}
     variables = []
     for one in replica.state():
@@ -80,7 +80,7 @@ def variables_of(replica: replica.Replica, function: Any) -> Variables:
             continue
         kind = _KIND.WEIGHTS if id(one) in are_trained else _KIND.NON_TRAINABLE_STATE
         kind = _KIND.OPTIMIZER_STATE if id(one) in optimizer else kind
-        is_shared = id(one) not in own
+        is_shared = id(one) not in following
         variables.append(Variable(Quantity(kind, one.path), one.value.handle, is_shared))
     known = {id(one.handle) for one in variables}
     known |= {id(one.value.handle) for one, _ in replica.seeds}

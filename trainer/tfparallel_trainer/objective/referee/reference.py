@@ -21,7 +21,7 @@ def trace(replica: replica.Replica, spec: Any, gradients: Sequence[Sequence[Any]
     The concrete function gives a `trials.Outcome` as a tuple, on the device of the replica.
     """
 
-    def run(step: tf.Tensor, whole: Any, given: Any) -> Any:
+    def run(step: tf.Tensor, whole: Any, totals: Any) -> Any:
         losses, computed = [], []
         with draws.alike():
             for place, phase in enumerate(replica.computations):
@@ -33,7 +33,7 @@ def trace(replica: replica.Replica, spec: Any, gradients: Sequence[Sequence[Any]
                 computed.append(tape.gradient(scaled, [one.value for one in phase.variables]))
                 applied = [
                     trials.joined(gradient, variable)
-                    for gradient, variable in zip(given[place], phase.variables, strict=True)
+                    for gradient, variable in zip(totals[place], phase.variables, strict=True)
                 ]
                 phase.optimizer.apply(applied, phase.variables)
         states = [tf.convert_to_tensor(one) for one in replica.model.metrics_variables]
@@ -43,9 +43,9 @@ def trace(replica: replica.Replica, spec: Any, gradients: Sequence[Sequence[Any]
             metrics.tensors(replica, states),
         )
 
-    def run_on_device(step: tf.Tensor, whole: Any, given: Any) -> Any:
+    def run_on_device(step: tf.Tensor, whole: Any, totals: Any) -> Any:
         with tf.device(replica.device):
-            return run(step, whole, given)
+            return run(step, whole, totals)
 
     return tf.function(run_on_device, autograph=False).get_concrete_function(
         tf.TensorSpec((), tf.int64), spec, [[_spec(one) for one in phase] for phase in gradients]

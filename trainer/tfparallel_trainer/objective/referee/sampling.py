@@ -120,17 +120,17 @@ class Gathering:
         return [_encode(np.zeros((0,), one.dtype.as_numpy_dtype), width) for one in self._specs]
 
     def _gathered(self, headers: Sequence[tf.Tensor]) -> tf.Tensor:
-        given = iter(headers)
+        remaining = iter(headers)
         return state.on_each(
-            self._replicas, collectives.Program.SAMPLE, lambda one: one.data.gather(next(given))
+            self._replicas, collectives.Program.SAMPLE, lambda one: one.data.gather(next(remaining))
         )[0]
 
     def _joined(self, parts: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-        given = iter(parts)
+        remaining = iter(parts)
         return state.on_each(
             self._replicas,
             collectives.Program.SAMPLE,
-            lambda one: [one.data.gather_rows([leaf])[0] for leaf in next(given)],
+            lambda one: [one.data.gather_rows([leaf])[0] for leaf in next(remaining)],
             variant=1,
         )[0]
 

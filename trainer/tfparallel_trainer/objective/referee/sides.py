@@ -21,8 +21,8 @@ from tfparallel_trainer.objective.referee import (
 )
 
 _COPIES = 4
-"""How often a check may have the state of its replicas in memory: as it was, as it is written
-again, and gradients of both sides with what computes them, with a margin."""
+"""How often a check may have the state of its replicas in memory. It is there as it was and as it
+is written again, and both sides have gradients."""
 
 
 class IncomparableError(Exception):
@@ -96,10 +96,10 @@ class Sides:
         """Run the step of one process on each replica, which applies these gradients."""
         observed = []
         with self._restored() as before:
-            for traced, variables, given in zip(
+            for traced, variables, applied in zip(
                 self._references, self.variables, gradients, strict=True
             ):
-                outcome = traced(_number(sample), sample.whole, given)
+                outcome = traced(_number(sample), sample.whole, applied)
                 observed.append(observations.observe(outcome, variables.changing, before))
         return observed
 

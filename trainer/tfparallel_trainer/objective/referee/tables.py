@@ -105,11 +105,11 @@ class Exchange:
 
     def _gathering(self, variant: int) -> Any:
         def run(rows: Sequence[tf.Tensor]) -> tf.Tensor:
-            given = iter(rows)
+            remaining = iter(rows)
             return state.on_each(
                 self._replicas,
                 collectives.Program.COMPARE,
-                lambda one: one.data.gather(next(given)),
+                lambda one: one.data.gather(next(remaining)),
                 variant,
             )[0]
 
