@@ -111,11 +111,19 @@ def without_loss() -> Any:
 
 
 def without_gradient() -> Any:
-    """A layer lets no gradient through."""
+    """A layer of the second stage lets no gradient through."""
     inputs = keras.Input((3,))
-    x = keras.layers.Dense(4, "tanh", bias_initializer="ones")(inputs)
-    x = keras.layers.Dense(4)(Stopped(4, "tanh", bias_initializer="ones")(x))
+    x = inputs
+    for _ in range(4):
+        x = keras.layers.Dense(30, "tanh", bias_initializer="ones")(x)
+    x = Stopped(30, "tanh", bias_initializer="ones", name="stopped")(x)
     return keras.Model(inputs, keras.layers.Dense(2)(x))
+
+
+def test_the_layer_without_a_gradient_is_one_of_the_second_stage() -> None:
+    replicas, _, _ = split_ranks.prepare_new(functions(without_gradient, adamw), STAGES, 1)
+    names = [node.name for node in replicas.partition.stages[1].nodes]
+    assert "stopped" in names
 
 
 @pytest.mark.parametrize("mesh", [STAGES, TENSOR], ids=["stages", "tensor"])

@@ -30,10 +30,12 @@ class Discriminative(keras.optimizers.SGD):
 
 @keras.saving.register_keras_serializable("identity")
 class Rated(keras.optimizers.SGD):
-    """Takes the factor of a rate from the variable."""
+    """Takes the factor of a gradient from the variable."""
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        super().update_step(gradient, variable, learning_rate * getattr(variable, "factor", 1.0))
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        factors = [getattr(one, "factor", 1.0) for one in trainable_variables]
+        scaled = [one * factor for one, factor in zip(grads, factors, strict=True)]
+        super().apply(scaled, trainable_variables)
 
 
 @keras.saving.register_keras_serializable("identity")
@@ -163,8 +165,19 @@ KERNEL = r"refers to sequential/backbone/kernel of the model \({}\).* by their p
         (closed_over, KERNEL.format("update_step")),
         (several, r"MultiOptimizer has other optimizers in it .* or use the strategy Multi"),
         (lambda _: ByPlace(0.1), r"ByPlace changes sequential/backbone/bias .* let mesh.stage be"),
+        (
+            lambda _: Discriminative(0.1, global_clipnorm=1.0),
+            r"Discriminative has an apply of its own and global_clipnorm, .* Leave global_clipnorm",
+        ),
+        (
+            lambda _: Discriminative(0.1, gradient_accumulation_steps=2),
+            r"apply of its own and gradient_accumulation_steps",
+        ),
     ],
-    ids=["variables", "layers", "ids", "function", "closure", "optimizers", "place"],
+    ids=[
+        *("variables", "layers", "ids", "function", "closure", "optimizers", "place"),
+        *("clipped", "accumulated"),
+    ],
 )
 def test_an_optimizer_that_a_rank_would_mislead_is_refused(
     optimizer_for: Callable[[Any], Any], words: str

@@ -140,14 +140,15 @@ def build(
     keys = {key: parts[key] for key in partition.model.variables if key in read}
     splits = [partition.mesh.group(index, axis) for axis in layout.AXES]
     with tf.device(device):
+        communicator = collectives.Communicator.of(data, index, device)
+        # First, because compile_model may give variables attributes, which a rank's have as well.
+        compiled = head.build(module, skeleton, partition.model, communicator, sample)
         values = dict(initial_values.of(partition.model.variables, keys))
         seeds = {key: values.pop(key) for key in keys if key.startswith(recording.SEED_PREFIX)}
         weights = {
             key: variable_identity.variable_like(partition.model.variables[key], values.pop(key))
             for key in list(values)
         }
-        communicator = collectives.Communicator.of(data, index, device)
-        compiled = head.build(module, skeleton, partition.model, communicator, sample)
         trained = {key: weight for key, weight in weights.items() if weight.trainable}
         variable_identity.translate(compiled.model.optimizer, partition.model.variables, trained)
         return Rank(

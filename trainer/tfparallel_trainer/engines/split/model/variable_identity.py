@@ -25,6 +25,7 @@ _OF_VALUE = frozenset({"_value", "_initializer", "_shape", "_ndim"})
 """Attributes of a variable that follow from its value."""
 _TRACKING = "_self_"
 """Begins the attributes in which TensorFlow keeps what depends on an object."""
+_WITHIN_APPLY = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
 _TRIAL_STEPS = 3
 _LIBRARIES = frozenset({"builtins", "keras", "numpy", "tensorflow"})
 _CONTAINERS = (list, tuple, set, frozenset)
@@ -69,6 +70,7 @@ def translate(optimizer: Any, variables: Mapping[str, Any], weights: Mapping[str
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     _check(inner, variables)
+    _check_apply(inner)
     excluded = getattr(inner, _EXCLUDED, ())
     kept = {
         inner._var_key(weight)
@@ -143,6 +145,22 @@ def _check(optimizer: Any, variables: Mapping[str, Any]) -> None:
             for one in _reachable(method, set()):
                 if (part := _part(one, paths)) is not None:
                     raise _refusal(kind, name, part)
+
+
+def _check_apply(optimizer: Any) -> None:
+    """Refuse (UserCodeError) an `apply` of a user's that would see what Keras' own one makes.
+
+    The engine clips and sums gradients before `apply`, which Keras does within it.
+    """
+    kind = type(optimizer)
+    base = next(one for one in kind.__mro__ if "apply" in vars(one))
+    settings = [name for name in _WITHIN_APPLY if getattr(optimizer, name) is not None]
+    if settings and not base.__module__.startswith("keras."):
+        raise errors.UserCodeError(
+            f"The optimizer {kind.__name__} has an apply of its own and {settings[0]}, which "
+            f"ModelSplit heeds before apply, and Keras within it. Leave {settings[0]} out, or use "
+            "the strategy MultiWorkerMirrored."
+        )
 
 
 def _refusal(kind: str, name: str, part: str) -> errors.UserCodeError:
