@@ -325,6 +325,8 @@ class Pair:
 class Side:
     """A `reach.Reach` of one of the two."""
 
+    changes = 0
+
     def __init__(self, pair: Pair, *, leads: bool) -> None:
         self.leads = leads
         self.model = pair.model
