@@ -11,6 +11,7 @@ import pytest
 
 from testing.trainer import reference, weights
 from testing.trainer import runs as trainings
+from tfparallel_trainer.contract import exits
 
 EPOCHS, BATCH, SEED = 3, 4, 1
 ASSIGNED: dict[str, Any] = {
@@ -21,7 +22,10 @@ ASSIGNED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("case", ["unfreeze", pytest.param("prune_mask", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "case",
+    ["unfreeze", "loss_weight", pytest.param("prune_mask", marks=pytest.mark.long)],
+)
 def test_processes_train_what_keras_fit_trains(case: str, runs: trainings.Runs) -> None:
     with reference.floatx():
         expected = reference.fit(reference.load(f"states/{case}"), EPOCHS, BATCH, SEED)
@@ -52,13 +56,24 @@ def test_a_worker_assigns_what_keras_assigns(runs: trainings.Runs) -> None:
 
 
 @pytest.mark.long
-def test_a_mask_is_everywhere_after_a_restart(runs: trainings.Runs) -> None:
+@pytest.mark.parametrize(
+    ("case", "layout"),
+    [
+        ("prune_mask", {"processes": 2}),
+        ("loss_weight", {"processes": 2}),
+        ("loss_weight", {"devices": 2, "strategy": "Mirrored"}),
+        ("loss_weight", {"strategy": "Mirrored"}),
+    ],
+)
+def test_a_restart_has_what_callbacks_have_set(
+    case: str, layout: dict[str, Any], runs: trainings.Runs
+) -> None:
     with reference.floatx():
-        expected = reference.fit(reference.load("states/prune_mask"), EPOCHS, BATCH, SEED)
+        expected = reference.fit(reference.load(f"states/{case}"), EPOCHS, BATCH, SEED)
     for attempt, epochs in enumerate((2, EPOCHS), 1):
         run = runs.finish(
-            "states/prune_mask.py",
-            processes=2,
+            f"states/{case}.py",
+            **layout,
             attempt=attempt,
             epochs=epochs,
             globalBatchSize=BATCH,
@@ -95,3 +110,11 @@ def test_initial_weights_of_small_integers_are_everywhere(
     expected = weights.of_model(trained[0].checkpoint())
     assert any(array.dtype == "int8" for array in expected)
     assert trained[1].difference(expected) <= 1e-6
+
+
+def test_models_that_differ_between_processes_are_refused(runs: trainings.Runs) -> None:
+    run = runs.end("states/differing.py", processes=2, steps=4, globalBatchSize=BATCH)
+    assert run.codes == [exits.Exit.USER_ERROR] * 2, run.ended
+    for ended in run.ended:
+        assert "worker-0 and chief-0 differ in the layer lookup (StringLookup)" in ended.errors
+        assert "sort what comes from a set" in ended.errors

@@ -17,9 +17,21 @@ def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
 
     A BadConfigurationError says which process differs from the first one, and in what.
     """
+    difference = find_difference(cluster, device, collectives.Program.AGREE, facts)
+    if difference is not None:
+        raise errors.BadConfigurationError(
+            f"{difference}: start all replicas alike, and let what is random in their data "
+            "follow from one seed."
+        )
+
+
+def find_difference(
+    cluster: tasks.Cluster, device: str, program: collectives.Program, facts: dict[str, int]
+) -> str | None:
+    """Say which process differs from the first one, and in which fact; the same everywhere."""
     if cluster.alone:
-        return
-    gather, values = Numbers(cluster, device, collectives.Program.AGREE, len(facts)), facts.values()
+        return None
+    gather, values = Numbers(cluster, device, program, len(facts)), facts.values()
     table = gather(values)
     for task, row in zip(cluster.tasks, table, strict=True):
         for what, here, first in zip(facts, row, table[0], strict=True):
@@ -28,11 +40,11 @@ def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
             # All see it: whoever ended now could leave another one without the table.
             with contextlib.suppress(tf.errors.OpError):
                 gather(values)
-            raise errors.BadConfigurationError(
+            return (
                 f"{task.name} and {cluster.tasks[0].name} differ in {what} ({_show(here)} and "
-                f"{_show(first)}): start all replicas alike, and let what is random in their data "
-                "follow from one seed."
+                f"{_show(first)})"
             )
+    return None
 
 
 def _show(value: int) -> str:

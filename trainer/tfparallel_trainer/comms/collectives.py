@@ -54,6 +54,8 @@ class Program(enum.IntEnum):
     VERIFY = 14
     SAMPLE = 15
     COMPARE = 16
+    COMPARE_MODELS = 17
+    COMPARE_PARTS = 18
 
 
 class Hint(enum.StrEnum):

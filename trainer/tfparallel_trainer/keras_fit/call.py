@@ -193,6 +193,7 @@ class _Call:
                     script=True,
                     logs=self._arguments.output_dir is not None,
                     facts=data.facts,
+                    has_callbacks=bool(self._callbacks),
                 )
                 self._train_to_end(process, data)
         except errors.TrainerError:

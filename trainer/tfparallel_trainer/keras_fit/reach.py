@@ -43,6 +43,14 @@ class Reach(Protocol):
     def finish(self, *, trained: bool) -> None:
         """Let the weights be what Keras' fit leaves, if an epoch has ended."""
 
+    @property
+    def closures(self) -> Sequence[Any]:
+        """The variables of this process that belong to no model, and that steps read."""
+
+    @property
+    def written_closures(self) -> Mapping[int, Any]:
+        """Of these, by their places, those that calls have written, on the leading process."""
+
 
 class Whole:
     """Over replicas that each have the whole model."""
@@ -57,8 +65,9 @@ class Whole:
         self._sharings: dict[tuple[int, ...], Callable[[], Any]] = {}
         variables = replicas[0].state()
         self._count = len(variables)
+        self._written: set[int] = set()
         self._places: dict[int, int] = {}
-        if not self.is_alone:  # variables on servers have no handle here
+        if not self.is_alone or self.closures:  # variables on servers have no handle here
             self._places = {id(one.value.handle): place for place, one in enumerate(variables)}
         self._announced = tf.function(
             self._announce,
@@ -87,13 +96,17 @@ class Whole:
 
     def after(self, call: Callable[[], bytes]) -> bytes:
         """One small sum tells if a variable or answer changed; none where all replicas are here."""
-        if self.is_alone:
+        if self.is_alone and not self.closures:
             return call()
         answer, changed = self._answer, frozenset[int]()
         if self.leads:
             with _noted_writes(self._places) as writes:
                 answer = call()
             changed = frozenset(writes)
+            first = self._count - len(self.closures)
+            self._written |= {place - first for place in changed if place >= first}
+        if self.is_alone:
+            return answer
         if self._is_local:
             self._answer = answer
         else:
@@ -102,6 +115,14 @@ class Whole:
             self.changes += 1
             self._share(tuple(sorted(changed)))
         return self._answer
+
+    @property
+    def closures(self) -> Sequence[Any]:
+        return self._replicas[0].closures
+
+    @property
+    def written_closures(self) -> Mapping[int, Any]:
+        return {place: self.closures[place] for place in sorted(self._written)}
 
     def finish(self, *, trained: bool) -> None:
         """Let the first replica's statistics, and averages of the weights, be everyone's."""

@@ -36,6 +36,8 @@ class Replica:
     """The phases of a step, in their order."""
     updates: Any = None
     """What the forward pass assigns to weights (`updates.Updates`); None if it assigns nothing."""
+    closures: list[Any] = dataclasses.field(default_factory=list)
+    """Variables of neither model nor optimizer that a step reads, as `tracing` finds them."""
 
     @property
     def optimizer(self) -> Any:
@@ -62,7 +64,7 @@ class Replica:
         """The variables that make up the state of training, in a fixed order."""
         seeds = {id(variable) for variable, _ in self.seeds}
         model = [variable for variable in self.model.variables if id(variable) not in seeds]
-        return [*model, *self.optimizer.variables]
+        return [*model, *self.optimizer.variables, *self.closures]
 
     def statistics(self) -> list[Any]:
         """The weights that are not trained but gathered, such as BatchNormalization's."""

@@ -5,7 +5,7 @@ training goes on. What would need the weights is refused with the name of the ca
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -73,6 +73,16 @@ class SplitReach:
             ):
                 learning_rate.assign(rate)
         return received[_RATE.size :]
+
+    @property
+    def closures(self) -> Sequence[Any]:
+        """None: no process reads what another one has."""
+        return ()
+
+    @property
+    def written_closures(self) -> Mapping[int, Any]:
+        """None."""
+        return {}
 
     def finish(self, *, trained: bool) -> None:
         """Nothing: no callback sees weights, and averages are exported in any case."""

@@ -1,0 +1,86 @@
+"""Digests of what is no variable in a model, by which processes compare theirs.
+
+Variables are shared from the first replica. A vocabulary, a constant and the configuration of a
+layer are each process' own, and have to be the same.
+"""
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfparallel_trainer.objective import checks, tracing
+
+_NOWHERE = "the loss, the metrics or the operations of a step"
+_COUNT = re.compile(r"_\d+$")
+_FREE = frozenset({"name", "seed"})
+"""What may differ: Keras counts names up, and random layers draw other numbers in any case."""
+
+Digests = dict[str, int]
+"""63 bits for each part of a model, by its name for people."""
+
+
+def describe(model: Any, trace: tracing.Trace | None) -> Digests:
+    """Digests of the layers of a model, and of what a trace has besides."""
+    layers = list(checks.layers(model))
+    contents: dict[str, list[str]] = {}
+    by_name: dict[str, str] = {}
+    for place, layer in enumerate(layers):
+        shown = f"the layer {layer.name} ({type(layer).__name__})"
+        part = shown if shown not in contents else f"{shown}, the layer number {place}"
+        contents[part] = [_configuration(layer)]
+        by_name.setdefault(_COUNT.sub("", layer.name), part)
+    contents[_NOWHERE] = []
+    if trace is not None:
+        shapes = [(one.path, one.shape, one.dtype) for one in trace.closures]
+        contents[_NOWHERE] += [trace.operations, str(shapes)]
+    for name, value_digest in () if trace is None else trace.constants:
+        contents[_place(name, by_name)].append(value_digest)
+    return {part: digest(texts) for part, texts in contents.items()}
+
+
+def digest(texts: Iterable[str]) -> int:
+    """Digest texts to as many bits as processes compare."""
+    return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:15], 16)
+
+
+def _place(name: str, parts: Mapping[str, str]) -> str:
+    """The part that the innermost scope of an operation's name has."""
+    for scope in reversed(name.split("/")[:-1]):
+        part = parts.get(_COUNT.sub("", scope))
+        if part is not None:
+            return part
+    return _NOWHERE
+
+
+def _configuration(layer: Any) -> str:
+    """The configuration of a layer without others in it, and the vocabulary that it has learnt."""
+    facts: list[Any] = [type(layer).__name__]
+    if not any(True for _ in checks.children(layer)):
+        # A class of the user's that is not saved, or is refused for that elsewhere, has none.
+        with contextlib.suppress(NotImplementedError, TypeError, ValueError, AttributeError):
+            facts.append(layer.get_config())
+    if hasattr(layer, "get_vocabulary"):
+        facts.append(layer.get_vocabulary())
+    return json.dumps(_plain(facts), sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; what has an address in memory is its type alone."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        if value.get("class_name") == "__lambda__":  # code, which is of one module anyhow
+            return "lambda"
+        return {str(key): _plain(one) for key, one in value.items() if key not in _FREE}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Sequence | set | frozenset):
+        return [_plain(one) for one in value]
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return type(value).__name__

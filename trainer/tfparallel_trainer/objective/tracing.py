@@ -1,0 +1,138 @@
+"""What a step computes from besides its examples and its state: variables and constants.
+
+A loss, a layer, a schedule or a metric may close over a variable that belongs to no model, or over
+a value that each process has computed for itself. A trace of the forward pass knows both.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.objective import replica
+from tfparallel_trainer.runtime import random_state
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Closure:
+    """A variable that a step reads, of neither the model nor its optimizer; like Keras' own."""
+
+    value: tf.Variable
+    is_assigned: bool
+    """Whether the step itself writes it."""
+
+    @property
+    def path(self) -> str:
+        """Its name, for people."""
+        return str(self.value.name).partition(":")[0]
+
+    @property
+    def dtype(self) -> str:
+        """As Keras writes it."""
+        return str(self.value.dtype.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of its axes."""
+        return tuple(self.value.shape)
+
+    def assign(self, value: Any) -> None:
+        """Give it a value."""
+        self.value.assign(value)
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        return tf.convert_to_tensor(self.value, dtype, name=name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trace:
+    """What was found in the trace of a replica's forward pass."""
+
+    closures: list[Closure]
+    """In the order in which the step takes them."""
+    operations: str
+    """A digest of the operations and their shapes."""
+    constants: list[tuple[str, str]]
+    """The place of each among the names of layers, and its digest; in order."""
+
+
+def trace(replica: replica.Replica, spec: Any) -> Trace:
+    """Trace the forward pass and the loss on a part like `spec`; nothing is computed."""
+    alone = collectives.Communicator(0, 1, 0, replica.device)
+
+    def run(part: Any) -> None:
+        with tf.device(replica.device), random_state.drawing_from(replica.generator):
+            for phase in replica.computations:
+                phase.fractions(part, alone, training=True)
+                phase.penalty()
+                _update(phase.optimizer, phase.variables)
+
+    function = tf.function(run, autograph=False).get_concrete_function(spec)
+    graph = function.graph
+    return Trace(
+        closures=list(_closures(replica, graph)),
+        operations=_digest("".join(map(_describe, graph.get_operations())).encode()),
+        constants=list(_constants(graph)),
+    )
+
+
+def _update(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Trace what an optimizer may take: of Keras' own, the learning rate alone."""
+    if type(optimizer).__module__.startswith("keras."):
+        tf.convert_to_tensor(optimizer.learning_rate)
+    else:
+        optimizer.apply([tf.zeros_like(variable) for variable in variables], variables)
+
+
+def _closures(replica: replica.Replica, graph: Any) -> Iterator[Closure]:
+    own = [
+        *replica.model.variables,
+        *replica.model.metrics_variables,
+        *replica.optimizer.variables,
+        *(variable for variable, _ in replica.seeds),
+    ]
+    known = {id(variable.value.handle) for variable in own}
+    read = {id(variable.handle): variable for variable in graph.variables}
+    assigned = {
+        operation.inputs[0].name
+        for operation in graph.get_operations()
+        if "Assign" in operation.type and operation.inputs
+    }
+    for outer, inner in graph.captures:
+        if id(outer) in read and id(outer) not in known:
+            yield Closure(read[id(outer)], is_assigned=inner.name in assigned)
+
+
+def _constants(graph: Any) -> Iterator[tuple[str, str]]:
+    """Those in the graph, in the functions that it calls, and tensors that it captures."""
+    definition = graph.as_graph_def()
+    for function in definition.library.function:
+        yield from _constants_of(function.node_def)
+    yield from _constants_of(definition.node)
+    for outer, inner in graph.captures:
+        if hasattr(outer, "numpy") and outer.dtype not in (tf.resource, tf.variant):
+            yield inner.name, _digest(_bytes(outer.numpy()))
+
+
+def _constants_of(nodes: Any) -> Iterator[tuple[str, str]]:
+    for node in nodes:
+        if node.op == "Const":
+            yield node.name, _digest(_bytes(tf.make_ndarray(node.attr["value"].tensor)))
+
+
+def _describe(operation: tf.Operation) -> str:
+    return f"{operation.type} {[str(output.shape) for output in operation.outputs]}\n"
+
+
+def _bytes(array: Any) -> bytes:
+    value = np.asarray(array)
+    content = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
+    return f"{value.shape} {value.dtype}".encode() + content
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
