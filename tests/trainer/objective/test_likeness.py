@@ -62,7 +62,8 @@ def describe(
 
     module = ranks.module(build, lambda model: model.compile("adam", loss))
     (one,) = ranks.build_apart(module, (X, Y, None), 1)
-    return likeness.describe(one.model, tracing.trace(one, SPEC))
+    traced = likeness.describe_trace(one.model, tracing.trace(one, SPEC))
+    return {**likeness.describe(one.model), **traced}
 
 
 @pytest.fixture(scope="module")

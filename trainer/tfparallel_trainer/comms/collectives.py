@@ -54,8 +54,9 @@ class Program(enum.IntEnum):
     VERIFY = 14
     SAMPLE = 15
     COMPARE = 16
-    COMPARE_MODELS = 17
-    COMPARE_PARTS = 18
+    COMPARE_SIZES = 17
+    COMPARE_MODELS = 18
+    COMPARE_PARTS = 19
 
 
 class Hint(enum.StrEnum):

@@ -24,23 +24,31 @@ Digests = dict[str, int]
 """63 bits for each part of a model, by its name for people."""
 
 
-def describe(model: Any, trace: tracing.Trace | None) -> Digests:
-    """Digests of the layers of a model, and of what a trace has besides."""
-    layers = list(checks.layers(model))
-    contents: dict[str, list[str]] = {}
-    by_name: dict[str, str] = {}
-    for place, layer in enumerate(layers):
-        shown = f"the layer {layer.name} ({type(layer).__name__})"
-        part = shown if shown not in contents else f"{shown}, the layer number {place}"
-        contents[part] = [_configuration(layer)]
-        by_name.setdefault(_COUNT.sub("", layer.name), part)
-    contents[_NOWHERE] = []
-    if trace is not None:
-        shapes = [(one.path, one.shape, one.dtype) for one in trace.closures]
-        contents[_NOWHERE] += [trace.operations, str(shapes)]
-    for name, value_digest in () if trace is None else trace.constants:
-        contents[_place(name, by_name)].append(value_digest)
+def describe(model: Any) -> Digests:
+    """Digests of the configurations and vocabularies of a model's layers."""
+    return {part: digest([_configuration(layer)]) for part, layer in _parts(model).items()}
+
+
+def describe_trace(model: Any, trace: tracing.Trace) -> Digests:
+    """Digests of what a trace of a model has, and of the layers in which it has constants."""
+    parts = _parts(model)
+    by_name = {_COUNT.sub("", layer.name): part for part, layer in reversed(parts.items())}
+    shapes = [(one.path, one.shape, one.dtype) for one in trace.closures]
+    contents = {_NOWHERE: [trace.operations, str(shapes)]}
+    for name, constant in trace.constants:
+        contents.setdefault(_place(name, by_name), []).append(constant)
+    for part in contents.keys() & parts.keys():
+        contents[part].append(_configuration(parts[part]))
     return {part: digest(texts) for part, texts in contents.items()}
+
+
+def _parts(model: Any) -> dict[str, Any]:
+    """The layers of a model by names for people."""
+    layers: dict[str, Any] = {}
+    for place, layer in enumerate(checks.layers(model)):
+        shown = f"the layer {layer.name} ({type(layer).__name__})"
+        layers[shown if shown not in layers else f"{shown}, number {place}"] = layer
+    return layers
 
 
 def digest(texts: Iterable[str]) -> int:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import replica
+from tfparallel_trainer.objective import checks, replica
 from tfparallel_trainer.runtime import random_state
 
 
@@ -78,6 +79,17 @@ def trace(replica: replica.Replica, spec: Any) -> Trace:
         operations=_digest("".join(map(_describe, graph.get_operations())).encode()),
         constants=list(_constants(graph)),
     )
+
+
+def check(trace: Trace, ranks: int) -> None:
+    """Refuse (UserCodeError) variables that replicas cannot have alike."""
+    checks.check_variables(trace.closures)
+    for closure in trace.closures:
+        if closure.is_assigned and ranks > 1:
+            raise errors.UserCodeError(
+                f"A step assigns the variable {closure.path}, which belongs to no layer, so each "
+                "replica would have another one. Create it in a layer by add_weight."
+            ).on_every_process()
 
 
 def _update(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -24,7 +24,7 @@ from tfparallel_trainer.objective import (
     tracing,
     updates,
 )
-from tfparallel_trainer.runtime import settings
+from tfparallel_trainer.runtime import comparison, settings
 from tfparallel_trainer.runtime.lifecycle import stall, termination
 from tfparallel_trainer.runtime.reporting import console
 
@@ -108,35 +108,6 @@ class RunContext:
         }
         with self.watch.waiting():  # a script may do what it likes before it comes here
             agreement.check(self.settings.cluster, device, facts)
-
-    def compare_models(self, device: str, models: Sequence[likeness.Digests]) -> None:
-        """Refuse (UserCodeError) models that differ, between processes or devices of one.
-
-        What differs is no variable: variables are shared from the first replica.
-        """
-        cluster, compare = self.settings.cluster, agreement.find_difference
-        parts = {
-            what: likeness.digest(str(model.get(what)) for model in models) for what in models[0]
-        }
-        facts = {
-            "the number of layers": len(parts),
-            "the model": likeness.digest(map(str, parts.values())),
-        }
-        with self.watch.waiting():
-            difference = compare(cluster, device, collectives.Program.COMPARE_MODELS, facts)
-            if difference is not None and "the number" not in difference:
-                difference = compare(cluster, device, collectives.Program.COMPARE_PARTS, parts)
-        if difference is None:
-            differing = [what for what in parts if len({model.get(what) for model in models}) > 1]
-            if not differing:
-                return
-            difference = (
-                f"The models of two devices of {cluster.task.name} differ in {differing[0]}"
-            )
-        raise errors.UserCodeError(
-            f"{difference}. Let build_model and compile_model give the same model each time: sort "
-            "what comes from a set, and let random constants follow from a seed."
-        ).on_every_process()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,25 +212,23 @@ def prepare(
 
 
 def _trace(context: RunContext, replicas: Sequence[replica.Replica], spec: Any) -> None:
-    """Find what steps take besides state, refuse what differs, and let closures be state."""
-    module, data = context.module, replicas[0].data
-    if data.size == 1 and not (context.has_callbacks or module.has("callbacks")):
-        return
-    with user.guard(module.path, "tracing a training step raised"):
-        traces = [tracing.trace(one, spec) for one in replicas]
-    if data.size > 1:
-        pairs = zip(replicas, traces, strict=True)
-        models = [likeness.describe(one.model, found) for one, found in pairs]
-        context.compare_models(replicas[0].device, models)
-    for one, found in zip(replicas, traces, strict=True):
-        for closure in found.closures:
-            if closure.is_assigned and data.size > 1:
-                raise errors.UserCodeError(
-                    f"A step assigns the variable {closure.path}, which belongs to no layer, so "
-                    "each replica would have another one. Create it in a layer by add_weight."
-                ).on_every_process()
-        one.closures.extend(found.closures)
-        checks.check_variables(found.closures)
+    """Find what steps take besides state, and refuse models that differ in it."""
+    module, first = context.module, replicas[0]
+    has_callbacks = context.has_callbacks or module.has("callbacks")
+    traces: list[tracing.Trace] = []
+    if has_callbacks or not context.settings.cluster.alone:
+        with user.guard(module.path, "tracing a training step raised"):
+            traces = [tracing.trace(first, spec)]
+            if traces[0].closures:  # equal replicas have as many
+                traces += [tracing.trace(one, spec) for one in replicas[1:]]
+    if first.data.size > 1:
+        models = [likeness.describe(one.model) for one in replicas]
+        traced = likeness.describe_trace(first.model, traces[0]) if traces else {}
+        with context.watch.waiting():
+            comparison.check(context.settings.cluster, first.device, models, traced)
+    for one, trace in zip(replicas, traces, strict=False):
+        tracing.check(trace, first.data.size)
+        one.closures.extend(trace.closures)
 
 
 def _check_metrics(module: user.Module, replica: replica.Replica, sample: Any) -> None:
