@@ -194,6 +194,7 @@ class _Call:
                     logs=self._arguments.output_dir is not None,
                     facts=data.facts,
                     has_callbacks=bool(self._callbacks),
+                    has_twins=self._models.has_twins,
                 )
                 self._train_to_end(process, data)
         except errors.TrainerError:

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
+from tfparallel_trainer.objective import checks
 from tfparallel_trainer.runtime import random_state
 
 
@@ -43,6 +44,11 @@ class Models:
         """
         is_own = not self._by_function and self._trained is None
         return contextlib.nullcontext() if is_own else random_state.seeded(seed)
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether other devices get models by the description of the caller's."""
+        return not self._by_function
 
     def hand_back(self) -> Any:
         """Give the caller's model as it is trained; a function's is that, unless servers had it."""
@@ -82,10 +88,37 @@ def twin(model: Any) -> Any:
     """Make a model of the same architecture and weights, compiled alike, by its description."""
     twin_model = _described(lambda: keras.models.clone_model(model), "architecture")
     _build_like(model, twin_model)
+    _described(lambda: _set_alike(model, twin_model), "layers and weights")
     _described(lambda: twin_model.compile_from_config(model.get_compile_config()), "compilation")
+    _exclude_alike(model, twin_model)
     if model.built:
-        copy(model, twin_model)
+        _described(lambda: copy(model, twin_model), "weights")
     return twin_model
+
+
+def _set_alike(source: Any, target: Any) -> None:
+    """Set what no description has, or what was set after a layer was built."""
+    for layer, other in zip(checks.layers(source), checks.layers(target), strict=True):
+        other._trainable = layer._trainable  # the property's setter would set weights, too
+    for weight, other in zip(source.variables, target.variables, strict=True):
+        other.trainable = weight.trainable
+        other.regularizer = weight.regularizer
+        other.constraint = weight.constraint
+
+
+def _exclude_alike(source: Any, target: Any) -> None:
+    """Leave the same weights out of weight decay, which no configuration says."""
+    optimizers = [source.optimizer, target.optimizer]
+    while optimizers:
+        first, second = optimizers
+        excluded = getattr(first, "_exclude_from_weight_decay", None)
+        if excluded is not None:
+            pairs = zip(source.variables, target.variables, strict=True)
+            second._exclude_from_weight_decay_pattern = first._exclude_from_weight_decay_pattern
+            second._exclude_from_weight_decay = {
+                second._var_key(other) for one, other in pairs if first._var_key(one) in excluded
+            }
+        optimizers = [one.inner_optimizer for one in optimizers if hasattr(one, "inner_optimizer")]
 
 
 def copy(source: Any, target: Any) -> None:

@@ -9,28 +9,33 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import agreement, collectives, tasks
 from tfparallel_trainer.objective import likeness
 
+ALIKE = (
+    "Let build_model and compile_model give the same model each time: sort what comes from a set, "
+    "and let random constants follow from a seed."
+)
+FUNCTION = (
+    "Keras' description of the model does not have all of it: give fit a function that builds and "
+    "compiles the model instead."
+)
 
-def check(
-    cluster: tasks.Cluster,
-    device: str,
-    models: Sequence[likeness.Digests],
-    traced: likeness.Digests,
-) -> None:
+Descriptions = tuple[Sequence[likeness.Digests], Sequence[likeness.Digests]]
+"""The layers of each device of a process; and what traces of them have, of the first, all or none.
+"""
+
+
+def check(cluster: tasks.Cluster, device: str, models: Descriptions, remedy: str) -> None:
     """Refuse (UserCodeError) models that differ; all processes call it alike.
 
-    Args:
-        cluster: of the processes.
-        device: one of this process, by which it talks to others.
-        models: the layers of the model of each device of this process.
-        traced: what a trace of the first one has.
+    `device` is one of this process, by which it talks to others.
     """
-    here = _find_device(models)
-    difference = _find_process(cluster, device, {**models[0], **traced}) or here
+    layers, traced = models
+    difference = _find_device(layers)
+    if len(traced) == len(layers):
+        difference = difference or _find_device(traced)
+    first = {**layers[0], **(traced[0] if traced else {})}
+    difference = _find_process(cluster, device, first) or difference
     if difference:
-        raise errors.UserCodeError(
-            f"{difference}. Let build_model and compile_model give the same model each time: sort "
-            "what comes from a set, and let random constants follow from a seed."
-        ).on_every_process()
+        raise errors.UserCodeError(f"{difference}. {remedy}").on_every_process()
 
 
 def _find_process(cluster: tasks.Cluster, device: str, parts: likeness.Digests) -> str | None:
@@ -45,10 +50,12 @@ def _find_process(cluster: tasks.Cluster, device: str, parts: likeness.Digests) 
 
 
 def _find_device(models: Sequence[likeness.Digests]) -> str | None:
-    """Say in which layer the models of two devices of this process differ."""
-    first = models[0]
+    """Say in which part the models of two devices differ, whatever the names that Keras counts."""
+    first = models[0] if models else {}
     for model in models[1:]:
-        for what, value in model.items():
-            if first.get(what) != value:
+        if len(model) != len(first):
+            return "The models of two devices differ in the number of layers"
+        for (what, value), other in zip(first.items(), model.values(), strict=True):
+            if value != other:
                 return f"The models of two devices differ in {what}"
     return None

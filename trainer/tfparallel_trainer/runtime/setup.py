@@ -56,6 +56,8 @@ class RunContext:
     """What else must be the same in all processes."""
     has_callbacks: bool = False
     """Whether the script gives callbacks."""
+    has_twins: bool = False
+    """Whether the script gives a model, of which each other device gets a copy by description."""
     until_end: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     """What lasts until the run ends; `train_to_end` closes it."""
 
@@ -214,18 +216,22 @@ def prepare(
 def _trace(context: RunContext, replicas: Sequence[replica.Replica], spec: Any) -> None:
     """Find what steps take besides state, and refuse models that differ in it."""
     module, first = context.module, replicas[0]
-    has_callbacks = context.has_callbacks or module.has("callbacks")
+    cluster, is_twinned = context.settings.cluster, context.has_twins and len(replicas) > 1
     traces: list[tracing.Trace] = []
-    if has_callbacks or not context.settings.cluster.alone:
+    if context.has_callbacks or module.has("callbacks") or is_twinned or not cluster.alone:
         with user.guard(module.path, "tracing a training step raised"):
             traces = [tracing.trace(first, spec)]
-            if traces[0].closures:  # equal replicas have as many
+            if is_twinned or traces[0].closures:  # equal replicas have as many
                 traces += [tracing.trace(one, spec) for one in replicas[1:]]
     if first.data.size > 1:
         models = [likeness.describe(one.model) for one in replicas]
-        traced = likeness.describe_trace(first.model, traces[0]) if traces else {}
+        traced = [
+            likeness.describe_trace(one.model, trace)
+            for one, trace in zip(replicas, traces, strict=False)
+        ]
+        remedy = comparison.FUNCTION if is_twinned else comparison.ALIKE
         with context.watch.waiting():
-            comparison.check(context.settings.cluster, first.device, models, traced)
+            comparison.check(cluster, first.device, (models, traced), remedy)
     for one, trace in zip(replicas, traces, strict=False):
         tracing.check(trace, first.data.size)
         one.closures.extend(trace.closures)
