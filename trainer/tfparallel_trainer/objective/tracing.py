@@ -1,4 +1,4 @@
-"""What a step computes from besides its examples and its state: variables and constants.
+"""Variables and constants that a step takes besides its examples and its state.
 
 A loss, a layer, a schedule or a metric may close over a variable that belongs to no model, or over
 a value that each process has computed for itself. A trace of the forward pass knows both.
@@ -101,13 +101,13 @@ def _update(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def _closures(replica: replica.Replica, graph: Any) -> Iterator[Closure]:
-    own = [
+    variables = [
         *replica.model.variables,
         *replica.model.metrics_variables,
         *replica.optimizer.variables,
         *(variable for variable, _ in replica.seeds),
     ]
-    known = {id(variable.value.handle) for variable in own}
+    known = {id(variable.value.handle) for variable in variables}
     read = {id(variable.handle): variable for variable in graph.variables}
     assigned = {
         operation.inputs[0].name
