@@ -5,7 +5,7 @@ import pathlib
 import re
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -340,6 +340,12 @@ class Side:
             self._pair.announced.append(call())
             return self._pair.announced[-1]
         return self._pair.announced.pop(0)
+
+    def dump_closures(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore_closures(self, values: Mapping[str, Any]) -> None:
+        """Nothing."""
 
     def finish(self, *, trained: bool) -> None:
         """Nothing."""

@@ -4,6 +4,7 @@ Each case is trained by several processes, and has the weights that Keras' own f
 """
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,7 +12,7 @@ import pytest
 
 from testing.trainer import reference, weights
 from testing.trainer import runs as trainings
-from tfparallel_trainer.contract import exits
+from tfparallel_trainer.contract import exits, outputs
 
 EPOCHS, BATCH, SEED = 3, 4, 1
 ASSIGNED: dict[str, Any] = {
@@ -110,6 +111,37 @@ def test_initial_weights_of_small_integers_are_everywhere(
     expected = weights.of_model(trained[0].checkpoint())
     assert any(array.dtype == "int8" for array in expected)
     assert trained[1].difference(expected) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("layout", "attempts"),
+    [
+        ({"processes": 2}, (EPOCHS,)),
+        pytest.param({"processes": 2}, (2, EPOCHS), marks=pytest.mark.long),
+        pytest.param({"devices": 2}, (2, EPOCHS), marks=pytest.mark.long),
+    ],
+)
+def test_stages_read_what_callbacks_write(
+    layout: dict[str, Any], attempts: Sequence[int], runs: trainings.Runs
+) -> None:
+    """Callbacks run where the first stage is; the loss is where the last one is."""
+    with reference.floatx():
+        expected = reference.fit(reference.load("states/loss_alpha"), EPOCHS, BATCH, SEED)
+    for attempt, epochs in enumerate(attempts, 1):
+        run = runs.finish(
+            "states/loss_alpha.py",
+            **layout,
+            attempt=attempt,
+            strategy="ModelSplit",
+            mesh={"stage": 2},
+            epochs=epochs,
+            globalBatchSize=BATCH,
+            seed=SEED,
+            checkpoint={"claim": "c", "everySteps": 2},
+        )
+    assert len(attempts) == 1 or "resuming after step 4" in run.chief.output
+    trained = keras.saving.load_model(run.output / outputs.MODEL).get_weights()
+    assert weights.difference(trained, expected) <= weights.TOLERANCE
 
 
 def test_models_that_differ_between_processes_are_refused(runs: trainings.Runs) -> None:

@@ -183,13 +183,13 @@ class Callbacks(observer.Observer):
     def memory(self) -> str:
         if not self._reach.leads:
             return ""
-        written = self._reach.written_closures
-        return memories.dump(self._plan.callbacks, stopped=self.stop, written=written)
+        written = self._reach.dump_closures()
+        return memories.dump(self._plan.callbacks, stopped=self.stop, closures=written)
 
     def _remember(self, memory: str) -> None:
         if memories.load(memory, self._plan.callbacks):
             self._model.stop_training = True
-        memories.restore_closures(memory, self._reach.closures)
+        self._reach.restore_closures(memories.load_closures(memory))
 
     def evaluates_after(self, epoch: int) -> bool:
         plan, number = self._plan, epoch + 1

@@ -4,7 +4,6 @@ A callback of the user's takes part by the methods `get_state` and `set_state`. 
 after `on_train_begin`, where Keras' own callbacks start afresh.
 """
 
-import base64
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,9 +12,8 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-_NONE: Mapping[int, Any] = MappingProxyType({})
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 _REMEMBERED = {
     keras.callbacks.EarlyStopping: ("wait", "best", "best_epoch", "stopped_epoch"),
@@ -25,27 +23,20 @@ _REMEMBERED = {
 """The attributes of Keras' own callbacks that change while they run."""
 
 
-def dump(callbacks: Sequence[Any], *, stopped: bool, written: Mapping[int, Any] = _NONE) -> str:
+def dump(callbacks: Sequence[Any], *, stopped: bool, closures: Mapping[str, Any] = _NONE) -> str:
     """The state of callbacks, and whether one of them has stopped training.
 
-    `written` are the variables outside the model that callbacks have written, by their places.
+    `closures` are the variables outside the model that callbacks have written.
     """
     states = [[type(one).__name__, _state(one)] for one in callbacks]
     memory: dict[str, Any] = {"stopped": stopped, "callbacks": states}
-    if written:
-        memory["closures"] = {place: _describe(one) for place, one in written.items()}
-    return json.dumps(memory, default=_number)
+    return json.dumps(memory | ({"closures": dict(closures)} if closures else {}), default=_number)
 
 
-def restore_closures(text: str, closures: Sequence[Any]) -> None:
-    """Give variables outside the model the values that `dump` took, where they are the same."""
-    for key, kept in json.loads(text or "{}").get("closures", {}).items():
-        place = int(key)
-        if place < len(closures) and _signature(closures[place]) == kept["variable"]:
-            variable = closures[place]
-            kind = tf.as_dtype(variable.dtype).as_numpy_dtype
-            content = base64.b64decode(kept["value"])
-            variable.assign(np.frombuffer(content, kind).reshape(variable.shape))
+def load_closures(text: str) -> Mapping[str, Any]:
+    """The variables that `dump` took."""
+    closures: Mapping[str, Any] = json.loads(text or "{}").get("closures", {})
+    return closures
 
 
 def load(text: str, callbacks: Sequence[Any]) -> bool:
@@ -56,16 +47,6 @@ def load(text: str, callbacks: Sequence[Any]) -> bool:
     for callback, (_, state) in zip(callbacks, memory["callbacks"], strict=True):
         _restore(callback, state)
     return bool(memory["stopped"])
-
-
-def _describe(variable: Any) -> dict[str, Any]:
-    value = tf.convert_to_tensor(variable).numpy()
-    content = base64.b64encode(value.tobytes()).decode()
-    return {"variable": _signature(variable), "value": content}
-
-
-def _signature(variable: Any) -> list[Any]:
-    return [variable.path, variable.dtype, list(variable.shape)]
 
 
 def _state(callback: Any) -> Any:

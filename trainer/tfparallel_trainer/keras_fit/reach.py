@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks  # not in the public API
 
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import evaluate, replica, state
+from tfparallel_trainer.objective import evaluate, replica, state, tracing
 
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
 
@@ -43,13 +43,11 @@ class Reach(Protocol):
     def finish(self, *, trained: bool) -> None:
         """Let the weights be what Keras' fit leaves, if an epoch has ended."""
 
-    @property
-    def closures(self) -> Sequence[Any]:
-        """The variables of this process that belong to no model, and that steps read."""
+    def dump_closures(self) -> Mapping[str, Any]:
+        """The variables outside the model that calls have written, on the leading process."""
 
-    @property
-    def written_closures(self) -> Mapping[int, Any]:
-        """Of these, by their places, those that calls have written, on the leading process."""
+    def restore_closures(self, values: Mapping[str, Any]) -> None:
+        """Give them the values that `dump_closures` gave, within a call on that process."""
 
 
 class Whole:
@@ -63,11 +61,11 @@ class Whole:
         self._answer = b""
         self.changes = 0
         self._sharings: dict[tuple[int, ...], Callable[[], Any]] = {}
-        variables = replicas[0].state()
+        variables, self._closures = replicas[0].state(), replicas[0].closures
         self._count = len(variables)
         self._written: set[int] = set()
         self._places: dict[int, int] = {}
-        if not self.is_alone or self.closures:  # variables on servers have no handle here
+        if not self.is_alone or self._closures:  # variables on servers have no handle here
             self._places = {id(one.value.handle): place for place, one in enumerate(variables)}
         self._announced = tf.function(
             self._announce,
@@ -96,14 +94,14 @@ class Whole:
 
     def after(self, call: Callable[[], bytes]) -> bytes:
         """One small sum tells if a variable or answer changed; none where all replicas are here."""
-        if self.is_alone and not self.closures:
+        if self.is_alone and not self._closures:
             return call()
         answer, changed = self._answer, frozenset[int]()
         if self.leads:
             with _noted_writes(self._places) as writes:
                 answer = call()
             changed = frozenset(writes)
-            first = self._count - len(self.closures)
+            first = self._count - len(self._closures)
             self._written |= {place - first for place in changed if place >= first}
         if self.is_alone:
             return answer
@@ -116,13 +114,11 @@ class Whole:
             self._share(tuple(sorted(changed)))
         return self._answer
 
-    @property
-    def closures(self) -> Sequence[Any]:
-        return self._replicas[0].closures
+    def dump_closures(self) -> Mapping[str, Any]:
+        return tracing.dump(self._closures, sorted(self._written))
 
-    @property
-    def written_closures(self) -> Mapping[int, Any]:
-        return {place: self.closures[place] for place in sorted(self._written)}
+    def restore_closures(self, values: Mapping[str, Any]) -> None:
+        tracing.restore(self._closures, values)
 
     def finish(self, *, trained: bool) -> None:
         """Let the first replica's statistics, and averages of the weights, be everyone's."""

@@ -1,12 +1,14 @@
 """Variables and constants that a step takes besides its examples and its state.
 
-A loss, a layer, a schedule or a metric may close over a variable that belongs to no model, or over
-a value that each process has computed for itself. A trace of the forward pass knows both.
+A loss, a layer, a schedule or a metric may close over a variable that belongs to no model. It may
+also close over a value that each process has computed for itself. A trace of the forward pass knows
+both.
 """
 
+import base64
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,9 +94,29 @@ def check(trace: Trace, ranks: int) -> None:
             ).on_every_process()
 
 
+def dump(closures: Sequence[Closure], places: Iterable[int]) -> dict[str, Any]:
+    """The values of those at some places, for JSON; `restore` takes it."""
+    return {str(place): _dump(closures[place]) for place in places}
+
+
+def restore(closures: Sequence[Closure], values: Mapping[str, Any]) -> None:
+    """Assign what `dump` gave, to those that are still the same."""
+    for place, closure in enumerate(closures):
+        kept = values.get(str(place))
+        if kept is not None and kept["variable"] == _dump(closure)["variable"]:
+            kind = tf.as_dtype(closure.dtype).as_numpy_dtype
+            content = np.frombuffer(base64.b64decode(kept["value"]), kind)
+            closure.assign(content.reshape(closure.shape))
+
+
+def _dump(closure: Closure) -> dict[str, Any]:
+    content = base64.b64encode(tf.convert_to_tensor(closure).numpy().tobytes()).decode()
+    return {"variable": [closure.path, closure.dtype, list(closure.shape)], "value": content}
+
+
 def _update(optimizer: Any, variables: Sequence[Any]) -> None:
     """Trace what an optimizer may take: of Keras' own, the learning rate alone."""
-    if type(optimizer).__module__.startswith("keras."):
+    if type(optimizer).__module__.startswith("keras.") or not variables:
         tf.convert_to_tensor(optimizer.learning_rate)
     else:
         optimizer.apply([tf.zeros_like(variable) for variable in variables], variables)

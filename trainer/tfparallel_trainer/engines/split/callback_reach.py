@@ -4,7 +4,7 @@ They read logs, and they decide to stop or on another learning rate; this holds 
 training goes on. What would need the weights is refused with the name of the callback.
 """
 
-import struct
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +12,11 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.engine import ranks
+from tfparallel_trainer.engines.split.engine import head, ranks
+from tfparallel_trainer.objective import tracing
 
-_RATE = struct.Struct("<d")
+_END = b"\n"
+"""Of what all ranks are told before the answer; JSON has none."""
 _INSTEAD = (
     "With strategy ModelSplit no process has the whole model: callbacks may read the logs, set "
     "model.stop_training and set model.optimizer.learning_rate, and trainer.checkpoint saves the "
@@ -35,12 +37,20 @@ class SplitReach:
 
     changes = 0
 
-    def __init__(self, local_ranks: ranks.Ranks, callbacks: Sequence[Any]) -> None:
-        """Take callbacks, or raise a UserCodeError for one that needs the model."""
+    def __init__(self, local_ranks: ranks.Ranks, spec: Any, callbacks: Sequence[Any]) -> None:
+        """Take callbacks, or raise a UserCodeError for one that needs the model.
+
+        `spec` is that of a part of a batch.
+        """
         for callback in callbacks:
             _check(callback)
         self._together = local_ranks
         self._ranks = local_ranks.local
+        for rank in self._ranks:
+            model = local_ranks.partition.model
+            rank.head.closures.extend(head.find_closures(rank.head, model, spec))
+        self._known = self._read_closures()
+        self._written: set[str] = set()
 
     @property
     def leads(self) -> bool:
@@ -57,14 +67,19 @@ class SplitReach:
         return Model(self.model, self._ranks[0].optimizer.keras_optimizer, type(callback).__name__)
 
     def after(self, call: Callable[[], bytes]) -> bytes:
-        """A learning rate that the call sets is set on all ranks."""
+        """A learning rate that the call sets is set on all ranks, and what a loss closes over."""
         content = b""
         if self.leads:
             answer = call()
             rate = self._ranks[0].optimizer.keras_optimizer.learning_rate
-            content = _RATE.pack(float(tf.convert_to_tensor(rate))) + answer
-        received = self._together.tell(content)
-        (rate,) = _RATE.unpack(received[: _RATE.size])
+            closures = self._read_closures()
+            changed = {place: one for place, one in closures.items() if self._known[place] != one}
+            self._known, self._written = closures, self._written | changed.keys()
+            news = {"rate": float(tf.convert_to_tensor(rate)), "closures": changed}
+            content = json.dumps(news).encode() + _END + answer
+        received, _, answer = self._together.tell(content).partition(_END)
+        news = json.loads(received)
+        rate = news["rate"]
         for rank in self._ranks:
             learning_rate = rank.optimizer.keras_optimizer.learning_rate
             if (
@@ -72,17 +87,20 @@ class SplitReach:
                 and float(tf.convert_to_tensor(learning_rate)) != rate
             ):
                 learning_rate.assign(rate)
-        return received[_RATE.size :]
+            tracing.restore(rank.head.closures, news["closures"])
+        return answer
 
-    @property
-    def closures(self) -> Sequence[Any]:
-        """None: no process reads what another one has."""
-        return ()
+    def _read_closures(self) -> dict[str, Any]:
+        closures = self._ranks[0].head.closures
+        return tracing.dump(closures, range(len(closures)))
 
-    @property
-    def written_closures(self) -> Mapping[int, Any]:
-        """None."""
-        return {}
+    def dump_closures(self) -> Mapping[str, Any]:
+        """The variables outside the model that calls have written."""
+        return {place: self._known[place] for place in sorted(self._written)}
+
+    def restore_closures(self, values: Mapping[str, Any]) -> None:
+        """Give them values, within a call."""
+        tracing.restore(self._ranks[0].head.closures, values)
 
     def finish(self, *, trained: bool) -> None:
         """Nothing: no callback sees weights, and averages are exported in any case."""

@@ -80,7 +80,7 @@ class Course(engine.Course):
             ready=ready,
             engine=self._engine(ready),
             export=export,
-            build_reach=functools.partial(callback_reach.SplitReach, self._ranks),
+            build_reach=functools.partial(callback_reach.SplitReach, self._ranks, examples.spec),
             placement=self._placement,
         )
 

@@ -17,7 +17,7 @@ from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import execution, graph
 from tfparallel_trainer.engines.split.model import skeleton as skeletons
-from tfparallel_trainer.objective import independence, loss, metrics, phases, replica
+from tfparallel_trainer.objective import independence, loss, metrics, phases, replica, tracing
 
 
 def build(
@@ -109,6 +109,19 @@ def _zeros(model: graph.Graph) -> dict[int, tf.Tensor]:
         number: tf.zeros([size or 1 for size in one.shape], one.dtype)
         for number, one in tensors.items()
     }
+
+
+def find_closures(head: replica.Replica, model: graph.Graph, spec: Any) -> list[tracing.Closure]:
+    """The variables that the loss, the metrics or the learning rate read, of no model.
+
+    None are found where an output has no row for each example.
+    """
+    _, y, weight = spec
+    tensors = [model.tensors[one.tensor] for one in keras.tree.flatten(model.output_structure)]
+    if any(one.batch != 0 or one.rows != 1 for one in tensors):
+        return []
+    outputs = [tf.TensorSpec((None, *one.shape[1:]), one.dtype) for one in tensors]
+    return tracing.trace(head, (outputs, y, weight)).closures
 
 
 def _compiled(module: user.Module, skeleton: Any) -> dict[str, Any]:
