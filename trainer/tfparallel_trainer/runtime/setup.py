@@ -180,14 +180,14 @@ def prepare(
             replica.forget_names()
         with scope():
             replicas.append(replica.build(module, mesh, first + place, device, seed, sample))
-    if division is None and not settings.uses_servers:
-        _trace(context, replicas, training.spec)
     if cut.ranks > 1 or settings.uses_servers:
         with scope():
             _check_metrics(module, replicas[0], sample)
         with user.guard(module.path, "training on examples like the first one raised"):
             first_replica = updates.find(replicas[0], sample, divided=cut.ranks > 1)
         replicas = [dataclasses.replace(one, updates=first_replica.updates) for one in replicas]
+    if division is None and not settings.uses_servers:
+        _trace(context, replicas, training.spec)
     shards = shard.undivided(keys.of(replicas[0].model, replicas[0].optimizer))
     watch.moved("reading the newest checkpoint began")
     restored = saved.restore(shards) if saved is not None else None
@@ -218,7 +218,9 @@ def _trace(context: RunContext, replicas: Sequence[replica.Replica], spec: Any) 
     module, first = context.module, replicas[0]
     cluster, is_twinned = context.settings.cluster, context.has_twins and len(replicas) > 1
     traces: list[tracing.Trace] = []
-    if context.has_callbacks or module.has("callbacks") or is_twinned or not cluster.alone:
+    is_traced = context.has_callbacks or module.has("callbacks") or is_twinned or not cluster.alone
+    # Steps of a stateful layer take one size of a batch, which the part's description lacks.
+    if is_traced and not checks.find_stateful(first.model):
         with user.guard(module.path, "tracing a training step raised"):
             traces = [tracing.trace(first, spec)]
             if is_twinned or traces[0].closures:  # equal replicas have as many
