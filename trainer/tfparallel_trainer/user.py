@@ -62,6 +62,17 @@ class Module:
         """Whether the module brings a function that need not be there."""
         return function in self.functions
 
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """Give globals of the module, which its functions may bind, their values after the body."""
+        spaces = [getattr(one, "__globals__", {}) for one in self.functions.values()]
+        before = [(space, dict(space)) for space in spaces]
+        try:
+            yield
+        finally:
+            for space, values in before:
+                space.update(values)
+
     def build_model(self) -> Any:
         """Call the user's build_model: gives whatever it returns."""
         return self.call("build_model")

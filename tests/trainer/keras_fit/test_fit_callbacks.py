@@ -329,6 +329,7 @@ class Side:
 
     def __init__(self, pair: Pair, *, leads: bool) -> None:
         self.leads = leads
+        self.changes = 0
         self.model = pair.model
         self._pair = pair
 

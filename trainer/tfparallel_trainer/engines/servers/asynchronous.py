@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.servers import ledger, presence, steps
+from tfparallel_trainer.engines.servers import checked_steps, ledger, presence, steps
 from tfparallel_trainer.objective import evaluate, metrics, replica
 
 _WAITING_PER_WORKER = 3
@@ -64,6 +65,8 @@ class Asynchronous:
     steps: steps.Steps
     training: batching.Source
     evaluation: batching.Source | None
+    referee: checked_steps.Referee | None = None
+    """Compares steps with one process."""
 
     def __post_init__(self) -> None:
         self._limit = waiting(len(self.workers.steps))
@@ -71,6 +74,8 @@ class Asynchronous:
         if self.evaluation is not None:
             self._evaluate = self.steps.evaluation(self.evaluation.spec)
         self._results: list[engine.StepResult] = []
+        self._omission: verification.Check | None = None
+        """Of a step that cannot be compared, to go with the next result."""
         self._states = self._nothing()
         self.staleness = Staleness()
 
@@ -87,11 +92,32 @@ class Asynchronous:
         self, step: int, batch: batching.Batch, asked: frozenset[engine.Flag]
     ) -> tuple[Sequence[engine.StepResult], frozenset[engine.Flag]]:
         """Give a batch to the next worker that is free."""
+        changed = engine.Flag.CHANGED in asked
+        if self.referee is not None and self.referee.is_due(batch.examples, changed=changed):
+            self._omission = self.referee.omission(step)
+            if self._omission is None:
+                return self._give_alone(Work(step, batch), self.referee), asked
         self._send(Work(step, batch))
         while len(self.ledger) >= self._limit:
             self._take_in(self.ledger.take())
         self._take_in(self.ledger.ready())
         return self._collected(), asked
+
+    def _give_alone(
+        self, work: Work, referee: checked_steps.Referee
+    ) -> Sequence[engine.StepResult]:
+        """Have a step made when all before it are, and compared with one process."""
+        results = [*self.settle()]
+        before, states = referee.state(), self._states
+        self._states = self._nothing()
+        self._send(work)
+        (result,) = self.settle()
+        measured = metrics.results(self.replica, steps.states(self.replica, self._states))
+        self._states = states + self._states
+        if result.finite:
+            check = referee(work.step, work.batch, before, result.loss, measured)
+            result = dataclasses.replace(result, check=check)
+        return [*results, result]
 
     def settle(self) -> Sequence[engine.StepResult]:
         """Return when no step is pending."""
@@ -150,7 +176,10 @@ class Asynchronous:
             self._states = self._states + contributions
             losses = {"loss": loss, **self.replica.by_output(terms.tolist())}
             finite = math.isfinite(loss)
-            step_result = engine.StepResult(losses, work.batch.examples, finite, staleness)
+            step_result = engine.StepResult(
+                losses, work.batch.examples, finite, staleness, check=self._omission
+            )
+            self._omission = None
             self._results.append(step_result)
 
     def _collected(self) -> Sequence[engine.StepResult]:

@@ -9,8 +9,16 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import cluster, rendezvous, shape, tasks
+from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
+from tfparallel_trainer.engines.servers import (
+    asynchronous,
+    checked_steps,
+    control,
+    ledger,
+    presence,
+    steps,
+)
 from tfparallel_trainer.runtime import setup
 
 _ENDING_SECONDS = 1.0
@@ -74,8 +82,22 @@ class Course(engine.Course):
             steps=steps.Steps(strategy, context.module, replica, applied_steps, bound),
             training=ready.training,
             evaluation=ready.evaluation,
+            referee=self._referee(ready),
         )
         return engine.Prepared(ready=ready, engine=worker_engine, steps_by_worker=workers.steps)
+
+    def _referee(self, ready: setup.Ready) -> checked_steps.Referee | None:
+        context, trainer = self.context, self.context.settings.job.trainer
+        if trainer.verify is job_file.Verify.OFF:
+            return None
+        (served,), sample = ready.replicas, ready.training.sample()
+        return checked_steps.Referee(
+            served,
+            checked_steps.build(context.module, context.mesh(), trainer.seed, served.model, sample),
+            ready.training.spec,
+            len(self._workers.steps),
+            always=trainer.verify is job_file.Verify.ALWAYS,
+        )
 
     def announcement(self, total: int | None) -> Iterator[str]:
         """The workers and servers, and what bounds staleness."""

@@ -19,8 +19,9 @@ from tfparallel_trainer.engines.split.engine import ranks, steps
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.planning import search_space
+from tfparallel_trainer.engines.split.referee import alone, examination, trial
 from tfparallel_trainer.engines.split.state import persistence
-from tfparallel_trainer.objective import checks, independence
+from tfparallel_trainer.objective import checks, independence, replica
 from tfparallel_trainer.runtime import settings, setup
 from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.storage import folder
@@ -48,6 +49,7 @@ class Course(engine.Course):
         mesh = model_partition.mesh
         division = setup.over(mesh, settings, len(self._devices))
         examples, evaluation_examples = setup.examples(settings, module, division)
+        single = self._build_single(bare, examples)
         places = dict(enumerate(self._devices, settings.cluster.me * len(self._devices)))
         self._ranks = ranks.build(module, bare, model_partition, places, examples)
         checks.check(bare)
@@ -78,7 +80,7 @@ class Course(engine.Course):
 
         return engine.Prepared(
             ready=ready,
-            engine=self._engine(ready),
+            engine=self._engine(ready, model_state, single),
             export=export,
             build_reach=functools.partial(callback_reach.SplitReach, self._ranks, examples.spec),
             placement=self._placement,
@@ -106,7 +108,9 @@ class Course(engine.Course):
         )
         return dataclasses.replace(divided, same_dropout=context.settings.same_dropout)
 
-    def _engine(self, ready: setup.Ready) -> engine.Engine:
+    def _engine(
+        self, ready: setup.Ready, state: persistence.Persistence, single: replica.Replica | str
+    ) -> engine.Engine:
         module, spec = self.context.module, self.context.settings.job.trainer
         evaluator = None
         if ready.evaluation is not None:
@@ -120,6 +124,14 @@ class Course(engine.Course):
             targets=ready.training.targets(independence.POOL),
         )
         step.check_size(_last_batch(spec, ready.training))
+        if spec.verify is not job_file.Verify.OFF:
+            trials = trial.Trials(self._ranks, step, state.state, ready.training.spec)
+            step.referee = examination.Referee(
+                self._ranks,
+                trials,
+                functools.partial(alone.judge, single, ready.training.spec, state.drawn.slots),
+                always=spec.verify is job_file.Verify.ALWAYS,
+            )
         return engine.Synchronous(
             ready.replicas,
             step,
@@ -129,6 +141,23 @@ class Course(engine.Course):
             self._ranks.finite,
             self._ranks.barrier,
         )
+
+    def _build_single(self, bare: Any, examples: batching.Source) -> replica.Replica | str:
+        """Build the model of one process, on the first process, to compare steps with it.
+
+        It comes before the ranks' heads: what functions of the user bind last is theirs. Gives why
+        there is none.
+        """
+        settings = self.context.settings
+        trainer = settings.job.trainer
+        if trainer.verify is job_file.Verify.OFF or not settings.cluster.is_chief:
+            return "the first process compares steps"
+        if obstacle := alone.find_obstacle(bare.count_params()):
+            return obstacle
+        device = tf.DeviceSpec.from_string(self._devices[0])
+        processor = device.replace(device_type="CPU", device_index=0).to_string()
+        mesh, sample = self.context.mesh(), examples.sample()
+        return alone.build(self.context.module, mesh, processor, trainer.seed, sample)
 
     def announcement(self, total: int | None) -> Iterator[str]:
         """The axes of the mesh, the stages, and why the planner chose them."""

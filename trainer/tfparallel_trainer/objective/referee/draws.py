@@ -20,15 +20,18 @@ _SHAPED = ("normal", "uniform", "randint", "truncated_normal", "gamma", "binomia
 
 
 @contextlib.contextmanager
-def alike() -> Iterator[None]:
-    """Draw alike for all examples, in what this thread traces in the body."""
+def alike(examples: frozenset[int] = frozenset()) -> Iterator[None]:
+    """Draw alike for all examples, in what this thread traces in the body.
+
+    Known sizes of the first dimension that are those of `examples` count as unknown.
+    """
     thread = threading.get_ident()
 
     def here(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
         def choose(*arguments: Any, **named: Any) -> Any:
             if threading.get_ident() != thread or tf.executing_eagerly():
                 return original(*arguments, **named)
-            return replacement(original, *arguments, **named)
+            return replacement(examples, original, *arguments, **named)
 
         return choose
 
@@ -41,8 +44,14 @@ def alike() -> Iterator[None]:
         yield
 
 
-def _shaped(original: Callable[..., Any], shape: Any, *arguments: Any, **named: Any) -> Any:
-    sizes = _sizes(shape)
+def _shaped(
+    examples: frozenset[int],
+    original: Callable[..., Any],
+    shape: Any,
+    *arguments: Any,
+    **named: Any,
+) -> Any:
+    sizes = _sizes(shape, examples)
     if sizes is None or None not in sizes:
         return original(shape, *arguments, **named)
     values = original([size or 1 for size in sizes], *arguments, **named)
@@ -50,25 +59,31 @@ def _shaped(original: Callable[..., Any], shape: Any, *arguments: Any, **named: 
 
 
 def _dropout(
-    original: Callable[..., Any], inputs: Any, rate: Any, noise_shape: Any = None, seed: Any = None
+    examples: frozenset[int],
+    original: Callable[..., Any],
+    inputs: Any,
+    rate: Any,
+    noise_shape: Any = None,
+    seed: Any = None,
 ) -> Any:
-    sizes = inputs.shape.as_list() if noise_shape is None else _sizes(noise_shape)
+    sizes = _sizes(inputs.shape.as_list() if noise_shape is None else noise_shape, examples)
     known = [size or 1 for size in sizes or ()]
     # What a caller leaves open is the size of the inputs there.
     for place, size in enumerate(noise_shape if isinstance(noise_shape, (list, tuple)) else ()):
         if size is None:
-            known[place] = inputs.shape[place] or 1
+            known[place] = 1 if place == 0 else inputs.shape[place] or 1
     return original(inputs, rate, noise_shape=known or noise_shape, seed=seed)
 
 
 def _categorical(
+    examples: frozenset[int],
     original: Callable[..., Any],
     logits: Any,
     num_samples: int,
     dtype: str = "int64",
     seed: Any = None,
 ) -> Any:
-    if logits.shape[0] is not None:
+    if logits.shape[0] is not None and logits.shape[0] not in examples:
         return original(logits, num_samples, dtype=dtype, seed=seed)
     # The same numbers for each example, by what makes a choice of them: Gumbel's noise.
     shape = (num_samples, logits.shape[-1])
@@ -77,16 +92,22 @@ def _categorical(
     return tf.cast(tf.argmax(logits[:, tf.newaxis] + noise, -1), dtype)
 
 
-def _shuffle(original: Callable[..., Any], x: Any, axis: int = 0, seed: Any = None) -> Any:
-    if x.shape[axis] is not None:
+def _shuffle(
+    examples: frozenset[int], original: Callable[..., Any], x: Any, axis: int = 0, seed: Any = None
+) -> Any:
+    if x.shape[axis] is not None and not (axis == 0 and x.shape[0] in examples):
         return original(x, axis=axis, seed=seed)
     return x  # an order of the examples of a batch is another one in each division
 
 
-def _sizes(shape: Any) -> Sequence[int | None] | None:
-    """The sizes of a shape, None for those that are unknown while tracing."""
+def _sizes(shape: Any, examples: frozenset[int]) -> Sequence[int | None] | None:
+    """The sizes of a shape, None for those that are unknown while tracing, or are the examples'."""
     if tf.is_tensor(shape):
         partial = tensor_util.constant_value_as_shape(shape)
-        return None if partial.rank is None else partial.as_list()
-    sizes = [tf.get_static_value(size) if tf.is_tensor(size) else size for size in shape]
-    return [None if size is None else int(size) for size in sizes]
+        sizes = None if partial.rank is None else partial.as_list()
+    else:
+        known = [tf.get_static_value(size) if tf.is_tensor(size) else size for size in shape]
+        sizes = [None if size is None else int(size) for size in known]
+    if sizes and sizes[0] in examples:
+        sizes[0] = None
+    return sizes

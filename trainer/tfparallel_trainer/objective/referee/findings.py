@@ -40,6 +40,15 @@ class Fault(enum.Enum):
         "Let the assigned value follow from the weights alone and all batches divide evenly, or "
         "train on one device",
     )
+    UPDATE = (
+        "the optimizer changes it otherwise than in one process, as one that tells variables apart "
+        "by path or identity, or one that decays a weight without a gradient",
+        "Use an optimizer that treats all weights alike, or train with MultiWorkerMirrored",
+    )
+    DIVIDED = (
+        "the layers that the mesh divides give other numbers than the whole model",
+        "Train with MultiWorkerMirrored, and report the layer that the first name is of",
+    )
     METRIC = (
         "the metric is no sum over examples.",
         "Let update_state only add to its variables, or leave the metric out of model.compile",

@@ -129,13 +129,16 @@ def _projections(gradient: Any) -> Any:
 
 def following_layers(model: Any) -> list[Any]:
     """The layers of which users are told that each replica's follow its own part of a batch."""
-    return [
-        layer
-        for layer in checks.layers(model)
-        if isinstance(layer, keras.layers.BatchNormalization)
+    return [layer for layer in checks.layers(model) if follows(layer)]
+
+
+def follows(layer: Any) -> bool:
+    """Whether a layer's statistics follow each replica's own part of a batch."""
+    return (
+        isinstance(layer, keras.layers.BatchNormalization)
         and layer.trainable
         and not layer.synchronized
-    ]
+    )
 
 
 def _following(model: Any) -> list[Any]:

@@ -4,6 +4,7 @@ It applies the gradients of the ranks, not its own: Adam makes a rounding as lar
 """
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -15,27 +16,29 @@ from tfparallel_trainer.objective import metrics, phases, replica, train
 from tfparallel_trainer.objective.referee import draws, trials
 
 
-def trace(replica: replica.Replica, spec: Any, gradients: Sequence[Sequence[Any]]) -> Any:
+def trace(replica: replica.Replica, spec: Any, gradients: Sequence[Sequence[Any]] | None) -> Any:
     """Trace what takes the step's number, a small batch, and gradients such as these.
 
-    The concrete function gives a `trials.Outcome` as a tuple, on the device of the replica.
+    Without them it applies its own, and draws for each example as a worker does. The concrete
+    function gives a `trials.Outcome` as a tuple, on the device of the replica.
     """
 
     def run(step: tf.Tensor, whole: Any, totals: Any) -> Any:
         losses, computed = [], []
-        with draws.alike():
+        with contextlib.nullcontext() if totals is None else draws.alike():
             for place, phase in enumerate(replica.computations):
                 drawing = train.drawing(replica, step, alike=True, goes_on=place > 0)
                 with drawing, tf.GradientTape() as tape:
                     loss = _loss(replica, phase, whole)
                     scaled = phase.optimizer.scale_loss(loss)
                 losses.append(loss)
-                computed.append(tape.gradient(scaled, [one.value for one in phase.variables]))
-                applied = [
-                    trials.joined(gradient, variable)
-                    for gradient, variable in zip(totals[place], phase.variables, strict=True)
-                ]
-                phase.optimizer.apply(applied, phase.variables)
+                gradients_alone = tape.gradient(scaled, [one.value for one in phase.variables])
+                computed.append(gradients_alone)
+                applied = gradients_alone if totals is None else totals[place]
+                together = zip(gradients_alone, applied, phase.variables, strict=True)
+                with warnings.catch_warnings():  # training has warned of weights without a gradient
+                    warnings.filterwarnings("ignore", "Gradients do not exist", UserWarning)
+                    phase.optimizer.apply([_applied(*each) for each in together], phase.variables)
         states = [tf.convert_to_tensor(one) for one in replica.model.metrics_variables]
         return (
             tf.add_n([tf.cast(one, tf.float64) for one in losses]),
@@ -48,8 +51,17 @@ def trace(replica: replica.Replica, spec: Any, gradients: Sequence[Sequence[Any]
             return run(step, whole, totals)
 
     return tf.function(run_on_device, autograph=False).get_concrete_function(
-        tf.TensorSpec((), tf.int64), spec, [[_spec(one) for one in phase] for phase in gradients]
+        tf.TensorSpec((), tf.int64),
+        spec,
+        None if gradients is None else [[_spec(one) for one in phase] for phase in gradients],
     )
+
+
+def _applied(gradient: Any, gradient_of_ranks: Any, variable: Any) -> Any:
+    """The gradient of the ranks, as this step applies it: its own where that is sparse or none."""
+    joined = trials.joined(gradient_of_ranks, variable)
+    is_sparse = isinstance(gradient, tf.IndexedSlices)
+    return gradient if gradient is None or (is_sparse and tf.is_tensor(joined)) else joined
 
 
 def _spec(gradient: Any) -> Any:

@@ -179,7 +179,8 @@ class CompleteGradients:
     def __init__(self, worker: Training, factor: tf.Tensor | None) -> None:
         """Take gradients that are summed over ranks, and what they are multiplied by first."""
         rank = worker.rank
-        gradients = _with_penalty(worker, factor)
+        gradients = self.scaled = _with_penalty(worker, factor)
+        """Those of the loss times its scale, without what is kept from earlier steps."""
         self.failed = tf.add_n([tf.zeros((), tf.float64), *_one_by_one(_failed, gradients)])
         """How many are not finite."""
         self.gradients = rank.optimizer.unscaled(gradients)

@@ -30,6 +30,9 @@ from tfparallel_trainer.objective import checks, evaluate, metrics, synchrony
 _BROADCAST_BYTES = 1024
 """How many bytes go to all ranks at once when one process tells the others something."""
 
+_COMBINED = ((collectives.Program.COMPARE, 1 << 10), (collectives.Program.SAMPLE, 1 << 17))
+"""How many numbers of float64 are added up over all ranks at once, and in which program."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
@@ -123,6 +126,27 @@ class Ranks:
             taken = self._call(collectives.Program.TELL, run, tf.constant(part))
             received = np.append(received, taken.numpy())
         return bytes(received[1 : int(received[0]) + 1].astype(np.uint8))
+
+    def combine(self, values: Any) -> Any:
+        """Add up what processes bring, float64 [n] of one length everywhere; the same on all."""
+        if self.partition.mesh.size == len(self.local):
+            return values
+
+        def run(tensor: tf.Tensor) -> tf.Tensor:
+            first = self.local[0]
+            return self._over_all(
+                lambda rank: [tensor if rank is first else tf.zeros_like(tensor)]
+            )[0]
+
+        program, size = next(
+            one for one in _COMBINED if one[1] >= len(values) or one is _COMBINED[-1]
+        )
+        total = np.zeros(-(-len(values) // size) * size)
+        total[: len(values)] = values
+        for start in range(0, len(total), size):
+            part = total[start : start + size]
+            part[:] = self._call(program, run, tf.constant(part)).numpy()
+        return total[: len(values)]
 
     def finite(self) -> bool:
         """Whether the weights that are trained are finite numbers; the same on every process."""

@@ -45,6 +45,8 @@ class Workload:
     """(x, y, sample_weight) by place along the data axis, of those that have examples here."""
     step: tf.Tensor
     """Number of the step: a scalar int64."""
+    draws_alike: bool = False
+    """Whether all places and microbatches draw the same numbers, for a check."""
 
 
 class Fences:
@@ -276,6 +278,8 @@ class StageWorker(Fences):
         """Seeds of this step, microbatch and place along the data axis."""
         turn = self._workload.step * self._partition.microbatches + microbatch
         place = turn * self._partition.mesh.data + self.rank.data
+        if self._workload.draws_alike:
+            place = self._workload.step
         borrowed = dict(self.rank.stage.borrowed)
         return {
             key: tf.stack(

@@ -89,6 +89,10 @@ class Reduction:
                 results.append([loss.total, loss.terms, loss.signals, is_finite, loss.watched])
         return results[0]
 
+    def gradients(self, index: int) -> list[Any]:
+        """The gradients of a rank before its optimizer clips them, once all sums are made."""
+        return self._finished(index).scaled
+
     @property
     def _first(self) -> backward.Training:
         return self._workers[min(self._workers)]

@@ -25,6 +25,7 @@ from tfparallel_trainer.engines.split.engine import (
 )
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
 from tfparallel_trainer.objective import evaluate, synchrony
+from tfparallel_trainer.objective.referee import trials
 
 
 class TrainStep(engine.Step):
@@ -114,20 +115,51 @@ class TrainStep(engine.Step):
             divided = self._ranks
             head.check_loss(divided.local[0].head, divided.partition.model, part, self._targets)
 
+    def trial(self, divided: partition.Partition, shares: stage_worker.Shares) -> Any:
+        """Trace the step of a check on a few examples.
+
+        The concrete function takes the step's number and the parts of this process. It gives the
+        loss, and of each rank the gradients of what it trains, as `trials.split` does.
+        """
+
+        def run(step: tf.Tensor, parts: Any) -> Any:
+            self._ranks.begin(collectives.Program.VERIFY, shares)
+            workload = stage_worker.Workload(
+                shares=shares, parts=parts, step=step, draws_alike=True
+            )
+            signals = tf.zeros((engine.REQUESTS,), tf.float64)
+            reduction = self._reduction(divided, workload, signals)
+            loss, *_ = reduction.update(leaves_out=False)
+            gradients = [
+                [trials.split(one) for one in reduction.gradients(rank.index)]
+                for rank in self._ranks.local
+            ]
+            return loss, gradients
+
+        return tf.function(run, autograph=False).get_concrete_function(
+            tf.TensorSpec((), tf.int64), self._ranks.spec(self._spec, shares)
+        )
+
     def _run(
         self, shares: stage_worker.Shares, step: tf.Tensor, signals: tf.Tensor, parts: Any
     ) -> Any:
-        divided, between = self._ranks.partition, self._ranks.between
         workload = stage_worker.Workload(shares=shares, parts=parts, step=step)
+        return self._reduction(self._ranks.partition, workload, signals).update(
+            leaves_out=self._leaves_out
+        )
+
+    def _reduction(
+        self, divided: partition.Partition, workload: stage_worker.Workload, signals: tf.Tensor
+    ) -> step_reduction.Reduction:
+        """Let the ranks go through a batch, up to the sums of their gradients."""
+        between, division = self._ranks.between, self._ranks.division
         workers = {
-            rank.index: backward.Training(rank, divided, workload, self._ranks.division)
+            rank.index: backward.Training(rank, divided, workload, division)
             for rank in self._ranks.local
         }
-        reduction = step_reduction.Reduction(
-            workers, between, signals, self._kinds, self._ranks.division
-        )
-        _emit(divided, divided.training(shares), workers, between, reduction.total)
-        return reduction.update(leaves_out=self._leaves_out)
+        reduction = step_reduction.Reduction(workers, between, signals, self._kinds, division)
+        _emit(divided, divided.training(workload.shares), workers, between, reduction.total)
+        return reduction
 
 
 class Evaluation(evaluate.Evaluator):

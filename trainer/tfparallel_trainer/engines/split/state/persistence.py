@@ -43,11 +43,11 @@ class Persistence:
             PreemptedError: a newer attempt has started.
         """
         self._settings, self._module, self._peers, self._say = settings, module, peers, say
-        self._drawn = blueprint.draw(module, settings.job.trainer.seed)
+        self.drawn = blueprint.draw(module, settings.job.trainer.seed)
         if peers.is_chief:
-            export.check(self._drawn, module)
+            export.check(self.drawn, module)
         checkpoint = settings.job.trainer.checkpoint
-        self.state = shard.State([_share(self._drawn, rank) for rank in ranks], self._drawn.wholes)
+        self.state = shard.State([share_of(self.drawn, rank) for rank in ranks], self.drawn.wholes)
         self.saved = self._store(settings.checkpoints, checkpoint.keep) if checkpoint else None
         """None when the job saves no checkpoints."""
         self._exporting = settings.results.child(".exporting")
@@ -66,7 +66,7 @@ class Persistence:
             return restored
         weights = self._settings.job.trainer.initial_weights
         if weights is not None:
-            load_weights(self._drawn, self.state, weights, self._settings.source_dir)
+            load_weights(self.drawn, self.state, weights, self._settings.source_dir)
             self._say(f"starting with the weights of {weights}")
         return files.Position(step=0, epoch=self._settings.first_epoch, example=0)
 
@@ -85,10 +85,10 @@ class Persistence:
 
     def _write(self, checkpoint: directory.Directory) -> None:
         path = self._settings.output_dir / outputs.MODEL
-        export.save(self._drawn, checkpoint, path, self._module)
+        export.save(self.drawn, checkpoint, path, self._module)
         if self._settings.job.trainer.saved_model:
             serving = self._settings.output_dir / outputs.SAVED_MODEL
-            refused = export.save_for_serving(self._drawn, path, serving, self._module)
+            refused = export.save_for_serving(self.drawn, path, serving, self._module)
             if refused is not None:
                 self._say(f"warning: {refused}")
 
@@ -98,7 +98,7 @@ class Persistence:
         return store.Store(folder, keep, job, attempt, self._say, self._peers, namespace)
 
 
-def _share(drawn: blueprint.Blueprint, rank: rank_model.Rank) -> dict[str, shard.Shard]:
+def share_of(drawn: blueprint.Blueprint, rank: rank_model.Rank) -> dict[str, shard.Shard]:
     """What a rank brings to a checkpoint."""
     weights = {
         key: shard.Shard(

@@ -1,0 +1,62 @@
+"""Steps of a divided model that are each compared with one process, on virtual devices."""
+
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from testing.trainer import cases, split_ranks
+from testing.trainer import ranks as devices
+from tfparallel_trainer import user
+from tfparallel_trainer.checkpoint import shard
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.contract import verification
+from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines.split.engine import ranks
+from tfparallel_trainer.engines.split.pipeline import schedule
+from tfparallel_trainer.engines.split.referee import alone, examination, trial
+from tfparallel_trainer.engines.split.state import blueprint, persistence
+
+
+def check(
+    functions: dict[str, Callable[..., Any]],
+    mesh: shape.Mesh,
+    microbatches: int = 1,
+    order: schedule.Schedule = split_ranks.ONE,
+    batch: int = cases.BATCH,
+    steps: int = 2,
+    after_step: Callable[[ranks.Ranks], None] = lambda _: None,
+) -> list[verification.Check]:
+    """Train for some steps, and compare each with one process; `after_step` may change ranks.
+
+    Raises:
+        VerificationError: one of them gives other numbers.
+    """
+    module = user.Module(pathlib.Path(__file__), functions)
+    local_ranks, examples, step = split_ranks.prepare_new(
+        functions, mesh, microbatches, order, batch
+    )
+    drawn = blueprint.draw(module, cases.SEED)
+    state = shard.State(
+        [persistence.share_of(drawn, one) for one in local_ranks.local], drawn.wholes
+    )
+    single = alone.build(
+        module,
+        shape.Mesh(generation=devices.generation()),
+        devices.DEVICES[0],
+        cases.SEED,
+        examples.sample(),
+    )
+    step.referee = examination.Referee(
+        local_ranks,
+        trial.Trials(local_ranks, step, state, examples.spec),
+        functools.partial(alone.judge, single, examples.spec, drawn.slots),
+        always=True,
+    )
+    results: list[engine.StepResult] = []
+    for epoch in range(steps):
+        for part in examples.epoch(epoch, 0):
+            if len(results) < steps:
+                results.append(step(len(results), part, frozenset()))
+                after_step(local_ranks)
+    return [one.check for one in results if one.check is not None]

@@ -1,0 +1,197 @@
+"""Compares steps of a divided model with one process: when, on which examples, what follows.
+
+A check takes the state as it is after a step. All ranks make the same training step on a few
+examples of its batch, and the state is restored. The first process has the model of one process in
+its host's memory. It computes the same step, applies the ranks' gradients, and compares. Where a
+difference is beyond its limit, the check is repeated at other weights near by, and rounding is
+measured there: a fault remains, a rounding does not. All processes hear the verdict.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.contract import verification
+from tfparallel_trainer.data import batching
+from tfparallel_trainer.engines.split.engine import ranks
+from tfparallel_trainer.engines.split.referee import alone, trial
+from tfparallel_trainer.objective.referee import (
+    comparison,
+    findings,
+    inspection,
+    judgement,
+    observations,
+    plain,
+)
+
+_REPETITIONS = 3
+_ASIDE = 1e-3
+"""How far away from the weights a check is repeated, relative to them."""
+_KIND = verification.Quantity
+
+
+class _ObstacleError(Exception):
+    """Steps cannot be compared; the text says why."""
+
+
+class Referee:
+    """Checks the steps of the ranks of this process together with those of all others."""
+
+    def __init__(
+        self,
+        local_ranks: ranks.Ranks,
+        trials: trial.Trials,
+        build: Callable[[], judgement.Judge],
+        *,
+        always: bool,
+    ) -> None:
+        """Take the ranks and their trials; `build` gives who compares, on the first process."""
+        self._ranks = local_ranks
+        self._trials = trials
+        divided = local_ranks.partition
+        self._parts = divided.mesh.data * divided.microbatches
+        self._schedule = inspection.Schedule(self._parts, always=always)
+        self._build = build
+        self._judge: judgement.Judge | None = None
+        """On the first process, once it is needed."""
+        self._obstacle = trials.obstacle
+
+    def __call__(
+        self, step: int, batch: batching.Batch, changed: bool = False
+    ) -> verification.Check | None:
+        """Check the step of a number, from 1, that was made on a batch, if it is due.
+
+        `changed`: observers have changed variables since the step before.
+
+        Raises:
+            VerificationError: it gives other numbers than one process, on all processes.
+        """
+        if not self._schedule.is_due(batch.examples, changed=changed):
+            return None
+        if not self._obstacle:
+            try:
+                return self._check(step, batch)
+            except _ObstacleError as error:
+                self._obstacle = str(error)
+        return verification.Check(step, {}, [self._obstacle])
+
+    def _check(self, step: int, batch: batching.Batch) -> verification.Check:
+        """Compare, and repeat it where something differs."""
+        sample = self._trials.sample(step, batch)
+        self._prepare(sample)
+        compared: list[judgement.Judgement] = []
+        before = self._compare(sample, compared)
+        if self._led(lambda: bool(compared[0].exceeds.any())):
+            for seed in range(_REPETITIONS):
+                self._compare(sample, compared, _REPETITIONS * step + seed)
+        verdict = self._led(lambda: self._verdict(sample, before, compared))
+        if verdict["fault"]:
+            raise errors.VerificationError(verdict["fault"]).on_every_process()
+        differences = {
+            _KIND(name): verification.Difference(*pair)
+            for name, pair in verdict["differences"].items()
+        }
+        return verification.Check(step, differences, self._trials.omitted)
+
+    def _prepare(self, sample: trial.Sample) -> None:
+        """Trace the step of all ranks; if one process cannot, all learn that."""
+        reason = "another process cannot trace the step for a check"
+        has_failed = 0.0
+        try:
+            self._trials.prepare(sample.shares)
+        except Exception as error:  # of the user's code, or of what a layer does in a check
+            reason, has_failed = judgement.describe(error), 1.0
+        if self._ranks.combine(np.array([has_failed]))[0]:
+            raise _ObstacleError(reason)
+
+    def _compare(
+        self, sample: trial.Sample, compared: list[judgement.Judgement], seed: int | None = None
+    ) -> plain.Wholes:
+        """Make the step on all ranks, and have it compared; gives the state that it began with.
+
+        With a seed the weights are moved before, and rounding is measured.
+        """
+        trials = self._trials
+        with trials.restored():
+            before = trials.gathering.state()
+            if seed is None:
+                self._refuse_deviations(sample.step, before)
+            else:
+                trained = trials.gathering.trained
+                trials.assign(plain.moved(before, trained, seed, _ASIDE), trained)
+                before = trials.gathering.state()  # as its types hold it
+            of_ranks = trials.run(sample, before)
+
+        def compare() -> None:
+            judge = self._judge = self._judge or self._build()
+            measures = seed is not None
+            compared.append(
+                judge.compare(sample.step, sample.whole, before, of_ranks, measures=measures)
+            )
+
+        self._led(compare)
+        return before
+
+    def _verdict(
+        self,
+        sample: trial.Sample,
+        before: plain.Wholes,
+        compared: Sequence[judgement.Judgement],
+    ) -> dict[str, Any]:
+        """What the first process says of its comparisons."""
+        if self._judge is None or any(one.is_random for one in compared):
+            raise _ObstacleError(judgement.RANDOM)
+        several = self._parts > 1
+        try:
+            differences = self._judge.verdict(
+                compared, sample.step, sample.whole, before, divides_batch=several
+            )
+        except errors.VerificationError as error:
+            return {"fault": str(error)}
+        pairs = {kind.value: (one.value, one.limit) for kind, one in differences.items()}
+        return {"fault": "", "differences": pairs}
+
+    def _refuse_deviations(self, step: int, wholes: plain.Wholes) -> None:
+        """End the job if ranks have other copies of one variable."""
+        squares = self._trials.gathering.deviations(wholes, self._trials.following)
+        variables = self._ranks.partition.model.variables
+        apart = {
+            key: float(comparison.relative(math.sqrt(square), np.linalg.norm(wholes[key])))
+            for key, square in squares.items()
+        }
+        limit = self._trials.limit
+        differing = [key for key, value in apart.items() if value > limit]
+        if not differing:
+            return
+        gathers = all(key in variables and not variables[key].trainable for key in differing)
+        fault = findings.Fault.ASSIGNED if gathers else findings.Fault.STATE
+        named = [
+            observations.Quantity(
+                _KIND.NON_TRAINABLE_STATE if gathers else _KIND.WEIGHTS,
+                variables[key].path if key in variables else "the optimizer",
+            )
+            for key in differing
+        ]
+        raise findings.error(fault, step, named, max(apart[key] for key in differing))
+
+    def _led(self, compute: Callable[[], Any]) -> Any:
+        """Let the first process compute something, and give it to all.
+
+        If it cannot, all learn why as an obstacle.
+        """
+        answer: dict[str, Any] = {}
+        if self._ranks.leads:
+            try:
+                answer = {"value": compute()}
+            except (_ObstacleError, alone.UnfitError) as error:
+                answer = {"obstacle": str(error)}
+            except Exception as error:  # of the user's code, or of what a layer does in a check
+                answer = {"obstacle": judgement.describe(error)}
+        answer = json.loads(self._ranks.tell(json.dumps(answer).encode()))
+        if "obstacle" in answer:
+            raise _ObstacleError(answer["obstacle"])
+        return answer["value"]

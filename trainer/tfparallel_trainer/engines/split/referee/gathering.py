@@ -1,0 +1,141 @@
+"""What ranks hold of a model and a batch, brought together on every process as whole arrays."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer.checkpoint import shard
+from tfparallel_trainer.comms import shape
+from tfparallel_trainer.data import nest
+from tfparallel_trainer.engines.split.engine import rank_model, ranks, stage_worker
+from tfparallel_trainer.objective.referee import comparison, plain
+
+
+class Gathering:
+    """Adds up over all processes what each one fills in, zeros elsewhere."""
+
+    def __init__(self, local_ranks: ranks.Ranks, state: shard.State) -> None:
+        self._ranks = local_ranks
+        self._state = state
+        variables = local_ranks.partition.model.variables
+        self.trained = [
+            key for key, one in variables.items() if one.trainable and key in state.wholes
+        ]
+        """Keys of the weights that have gradients."""
+
+    def state(self) -> dict[str, comparison.Array]:
+        """The weights and the optimizer's state as a checkpoint would have them."""
+        wholes = self._zeros(self._state.wholes)
+        for key, one in self._state.each():
+            if one.writes:
+                wholes[key][one.box.slices] = plain.value_of(one.variable)
+        return self._combined(wholes)
+
+    def deviations(self, wholes: plain.Wholes, following: frozenset[str]) -> dict[str, float]:
+        """How far copies of a variable lie from the one that a checkpoint takes, by key.
+
+        Squares of norms, added up over the copies. Those that follow each rank's own examples are
+        left out.
+        """
+        keys = sorted(self._state.wholes)
+        squares = dict.fromkeys(keys, 0.0)
+        for key, one in self._state.each():
+            if not one.writes and key not in following:
+                apart = plain.value_of(one.variable) - wholes[key][one.box.slices]
+                squares[key] += float(np.sum(np.square(apart)))
+        total = self._ranks.combine(np.array([squares[key] for key in keys]))
+        return dict(zip(keys, total.tolist(), strict=True))
+
+    def gradients(self, of_ranks: Sequence[Sequence[Any]]) -> dict[str, comparison.Array]:
+        """The gradients of the whole model, from those of each rank of this process."""
+        wholes = self._zeros(self.trained)
+        for rank, gradients in zip(self._ranks.local, of_ranks, strict=True):
+            for key, gradient in zip(rank.trained, gradients, strict=True):
+                if gradient is not None and rank.owns(key):
+                    self._add(wholes[key], rank, key, gradient)
+        return self._combined(wholes)
+
+    def examples(self, parts: Mapping[int, Any], shares: stage_worker.Shares, spec: Any) -> Any:
+        """The examples of all places along the data axis, as tensors [n, …].
+
+        `parts`: (x, y, sample_weight) as arrays by place, of those that this process has.
+        """
+        speakers = {rank.data for rank in self._ranks.local if _speaks(rank)}
+        local = {
+            place: list(map(np.asarray, nest.leaves(part)))
+            for place, part in parts.items()
+            if place in speakers
+        }
+        specs = nest.leaves(spec)
+        widths = self._widths(local, len(shares), specs)
+        rows = np.cumsum([0, *shares])
+        contents = [
+            np.zeros((rows[-1], *one.shape[1:], width), np.uint8)
+            for one, width in zip(specs, widths, strict=True)
+        ]
+        for place, leaves in local.items():
+            for content, leaf, width in zip(contents, leaves, widths, strict=True):
+                content[rows[place] : rows[place + 1]] = _bytes_of(leaf, width)
+        flat = np.concatenate([one.reshape(-1) for one in contents]).astype(np.float64)
+        combined = self._ranks.combine(flat).astype(np.uint8)
+        ends = np.cumsum([one.size for one in contents])[:-1]
+        tensors = [
+            _tensor_of(part.reshape(one.shape), kind)
+            for part, one, kind in zip(np.split(combined, ends), contents, specs, strict=True)
+        ]
+        return nest.packed(spec, tensors)
+
+    def _widths(self, local: Mapping[int, Any], places: int, specs: Sequence[Any]) -> list[int]:
+        """How many bytes each leaf has for an element; of texts, the longest one."""
+        longest = np.zeros((places, len(specs)))
+        for place, leaves in local.items():
+            for number, (leaf, one) in enumerate(zip(leaves, specs, strict=True)):
+                if one.dtype == tf.string:
+                    longest[place, number] = max((len(text) for text in _texts(leaf)), default=0)
+        combined = self._ranks.combine(longest.reshape(-1)).reshape(longest.shape).max(0)
+        return [
+            max(int(width), 1) if one.dtype == tf.string else one.dtype.size
+            for one, width in zip(specs, combined, strict=True)
+        ]
+
+    def _zeros(self, keys: Any) -> dict[str, comparison.Array]:
+        return {key: np.zeros(self._state.wholes[key].shape) for key in sorted(keys)}
+
+    def _combined(self, wholes: Mapping[str, comparison.Array]) -> dict[str, comparison.Array]:
+        flat = np.concatenate([np.zeros(0), *(one.reshape(-1) for one in wholes.values())])
+        ends = np.cumsum([one.size for one in wholes.values()])
+        parts = np.split(self._ranks.combine(flat), ends)
+        pairs = zip(wholes.items(), parts, strict=False)  # behind the last end is nothing
+        return {key: part.reshape(one.shape) for (key, one), part in pairs}
+
+    def _add(self, whole: comparison.Array, rank: rank_model.Rank, key: str, gradient: Any) -> None:
+        place = shard.box(rank.parts.get(key, ()), whole.shape).slices
+        if isinstance(gradient, (tuple, list)):
+            values, rows = gradient
+            np.add.at(whole[place], rows.numpy(), np.asarray(values, np.float64))
+        else:
+            whole[place] += np.asarray(gradient, np.float64)
+
+
+def _speaks(rank: rank_model.Rank) -> bool:
+    """Whether it brings the examples of its place along the data axis."""
+    return rank.is_first and not rank.place[shape.Axis.STAGE]
+
+
+def _texts(leaf: Any) -> list[bytes]:
+    return [one if isinstance(one, bytes) else str(one).encode() for one in leaf.reshape(-1)]
+
+
+def _bytes_of(leaf: Any, width: int) -> Any:
+    """The bytes of each element: uint8 [n, …, width]."""
+    if leaf.dtype.kind in "OSU":
+        leaf = np.asarray(_texts(leaf), f"S{width}").reshape(leaf.shape)
+    return np.ascontiguousarray(leaf)[..., np.newaxis].view(np.uint8).reshape(*leaf.shape, width)
+
+
+def _tensor_of(content: Any, spec: Any) -> tf.Tensor:
+    width = content.shape[-1]
+    kind = f"S{width}" if spec.dtype == tf.string else spec.dtype.as_numpy_dtype
+    return tf.constant(np.ascontiguousarray(content).view(kind)[..., 0], spec.dtype)
