@@ -14,7 +14,7 @@ import numpy as np
 
 from testing.trainer import launch, processes, weights
 from testing.trainer.random_models import module_source, outcomes, plain, spec
-from tfparallel_trainer.contract import exits, outputs
+from tfparallel_trainer.contract import exits, job_file, outputs
 
 TOLERANCE = weights.TOLERANCE
 NORMALISED_TOLERANCE = 1e-8
@@ -33,8 +33,13 @@ class Reference:
     metrics: dict[str, float]
 
 
-def judge_all(jobs: Sequence[spec.Job], folder: pathlib.Path) -> list[outcomes.Verdict]:
-    """Train jobs that share a model, in a folder of their own; returns how each ended."""
+def judge_all(
+    jobs: Sequence[spec.Job], folder: pathlib.Path, verify: job_file.Verify = job_file.Verify.AUTO
+) -> list[outcomes.Verdict]:
+    """Train jobs that share a model, in a folder of their own; returns how each ended.
+
+    `verify` is trainer.verify.
+    """
     model = jobs[0].model
     source = folder / "source"
     source.mkdir(parents=True)
@@ -48,9 +53,12 @@ def judge_all(jobs: Sequence[spec.Job], folder: pathlib.Path) -> list[outcomes.V
                 outcomes.Verdict(outcomes.Ending.INVALID, "Keras' weights are not finite.")
                 for _ in jobs
             ]
-        return [
-            _judge(job, source, folder / str(number), reference) for number, job in enumerate(jobs)
-        ]
+        verdicts = []
+        for number, job in enumerate(jobs):
+            place = folder / str(number)
+            environments = _environments(job, source, place, verify)
+            verdicts.append(_judge(job, source, place, environments, reference))
+        return verdicts
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -92,11 +100,13 @@ def train_plainly(
 
 
 def _judge(
-    job: spec.Job, source: pathlib.Path, folder: pathlib.Path, reference: Reference
+    job: spec.Job,
+    source: pathlib.Path,
+    folder: pathlib.Path,
+    environments: list[dict[str, str]],
+    reference: Reference,
 ) -> outcomes.Verdict:
-    with launch.Group(
-        folder / "logs", _environments(job, source, folder), launch.TRAINER, processes.forked
-    ) as group:
+    with launch.Group(folder / "logs", environments, launch.TRAINER, processes.forked) as group:
         try:
             # Servers and their workers wait for a chief that the trainer has refused.
             group.processes[0].wait(_LIMIT_SECONDS)
@@ -137,7 +147,7 @@ _RAISED = re.compile(r"raised \w+|Traceback|\w+Error:")
 
 
 def _environments(
-    job: spec.Job, source: pathlib.Path, folder: pathlib.Path
+    job: spec.Job, source: pathlib.Path, folder: pathlib.Path, verify: job_file.Verify
 ) -> list[dict[str, str]]:
     training = job.model.training
     trainer: dict[str, object] = {
@@ -147,6 +157,7 @@ def _environments(
         "seed": training.seed,
         "checkpoint": {"claim": "c"},
         "stepTimeoutSeconds": _STALL_SECONDS,
+        "verify": verify,
     }
     layout = job.layout
     if layout.strategy == "ParameterServer":
