@@ -242,9 +242,9 @@ def _error(ended: Sequence[launch.Ended], codes: set[int | None]) -> str:
     """Return the sentence of the first process that ended with one of some codes."""
     for process in ended:
         if process.code in codes:
-            found = _ERROR.search(process.output + process.errors)
-            if found:
-                return found[1]
+            match = _ERROR.search(process.output + process.errors)
+            if match:
+                return match[1]
     return ""
 
 
