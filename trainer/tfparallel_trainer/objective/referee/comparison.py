@@ -80,11 +80,13 @@ def _products(values: Array, rows: Any) -> Array:
         places = (rows[:, np.newaxis] * width + np.arange(width)).reshape(-1)
         turned = values.reshape(-1) * _signs(places // _LENGTH)
         return np.asarray(turned @ _vectors()[places % _LENGTH])
-    flat = values.reshape(-1)
-    turns = -(-flat.size // _LENGTH)
-    padded = np.zeros((turns, _LENGTH))
-    padded.reshape(-1)[: flat.size] = flat
-    return np.asarray(_signs(np.arange(turns)) @ (padded @ _vectors()))
+    flat, turns = values.reshape(-1), values.size // _LENGTH
+    folded = np.zeros(_LENGTH)
+    if turns:
+        folded += _signs(np.arange(turns)) @ flat[: turns * _LENGTH].reshape(turns, _LENGTH)
+    remaining = flat[turns * _LENGTH :]
+    folded[: len(remaining)] += _signs(np.array(turns)) * remaining
+    return np.asarray(folded @ _vectors())
 
 
 def _coarsest(model: Any) -> str:
