@@ -67,9 +67,14 @@ def compare(
         assert fit["history"][key] == pytest.approx(values, abs=tolerance, nan_ok=True), key
 
 
+CHECKS = pytest.mark.parametrize("verify", ["Off", pytest.param("Auto", marks=pytest.mark.long)])
+"""Checks pass and change nothing, which takes time."""
+
+
+@CHECKS
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", fitted.CASES)
-def test_alone_it_gives_what_keras_gives(name: str) -> None:
+def test_alone_it_gives_what_keras_gives(name: str, verify: str) -> None:
     expected = keras_fit.train(name)
     case = fitted.CASES[name]
     model = case.build()
@@ -77,7 +82,7 @@ def test_alone_it_gives_what_keras_gives(name: str) -> None:
         warnings.filterwarnings("ignore", "steps_per_epoch is")
         warnings.filterwarnings("ignore", "Could not reach RemoteMonitor")
         history = tfparallel_trainer.fit(
-            model, **case.data(), shuffle=False, verbose=0, **case.arguments()
+            model, **case.data(), shuffle=False, verbose=0, verify=verify, **case.arguments()
         )
     compare((model.get_weights(), keras_fit.history_of(history)), expected)
     assert history.model is model
@@ -99,12 +104,13 @@ def test_a_loss_is_scaled_as_by_keras_and_again_when_training_goes_on() -> None:
     assert 0 < int(ours.optimizer.iterations.numpy()) < steps, "some were left out"
 
 
+@CHECKS
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("float64")
 def test_two_processes_give_what_keras_gives_in_one(
-    tmp_path: pathlib.Path, runs: trainings.Runs
+    tmp_path: pathlib.Path, runs: trainings.Runs, verify: str
 ) -> None:
-    arguments = (str(SCRIPT), str(tmp_path), *TOGETHER)
+    arguments = (str(SCRIPT), str(tmp_path), verify, *TOGETHER)
     with runs.group(runs.environments(processes=2), arguments) as group:
         expected = {name: keras_fit.train(name) for name in TOGETHER}
         group.finish(600)

@@ -11,7 +11,7 @@ from testing.trainer import ranks
 from tests.trainer.objective.referee import test_faults as faults
 from tfparallel_trainer.comms import devices
 from tfparallel_trainer.contract import job_file, verification
-from tfparallel_trainer.objective.referee import inspection, sampling
+from tfparallel_trainer.objective.referee import inspection, sampling, sides
 
 LAYERS = keras.layers
 QUANTITIES = verification.Quantity
@@ -148,3 +148,15 @@ def test_a_check_for_which_there_is_no_memory_is_left_out(monkeypatch: pytest.Mo
     checks = list(faults.checks_of(faults.dense, count=1))
     assert [check.differences for check in checks] == [{}] * 4
     assert "of memory are available" in checks[0].sentence
+
+
+def test_a_device_without_memory_for_one_process_does_not_end_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run_alone(*_: Any) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    monkeypatch.setattr(sides.Sides, "run_alone", run_alone)
+    checks = list(faults.checks_of(faults.dense, count=1))
+    assert [check.differences for check in checks] == [{}] * 4
+    assert "a device has no memory left" in checks[0].sentence

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching
@@ -31,6 +32,8 @@ _ASIDE = 1e-3
 _ROUNDINGS = 30.0
 """How much more than the rounding that is measured a fault is."""
 _RANDOM = "the same step gives other numbers each time, as tf.random or NumPy in a layer does"
+
+_NO_MEMORY = "a device has no memory left for the examples of all ranks"
 
 
 class Schedule:
@@ -129,6 +132,9 @@ class Referee:
     def _check(self, sample: sides.Sample, takes_part: Sequence[bool]) -> verification.Check:
         """Compare, and repeat it where something differs."""
         table = self._compare(sample, takes_part)
+        if not table.is_complete:
+            self._obstacle = _NO_MEMORY
+            return verification.Check(sample.step, {}, [_NO_MEMORY])
         if (table.states > self._limit).any():
             self._refuse_states(sample.step, table)
         limits = np.full(table.apart.shape, self._limit)
@@ -154,8 +160,11 @@ class Referee:
         """Run both sides from the state as it is; all ranks get what each of them has."""
         states = [observations.states(one) for one in self._sides.variables]
         ranks, gradients = self._sides.run_ranks(sample)
-        alone = again = moved_alone = self._sides.run_alone(sample, gradients)
-        moved_ranks = ranks
+        try:
+            alone = self._sides.run_alone(sample, gradients)
+        except tf.errors.ResourceExhaustedError:  # the others wait for what this rank tells them
+            alone = [np.full_like(one, np.nan) for one in ranks]
+        again, moved_ranks, moved_alone = alone, ranks, alone
         if measures:
             again = self._sides.run_alone(sample, gradients)
             with self._sides.moved(sample.step, self._precision):

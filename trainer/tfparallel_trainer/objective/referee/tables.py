@@ -50,6 +50,8 @@ class Table:
     """Between the second side and the same once more."""
     states: Any
     """Between a variable of a rank and that of the first one."""
+    is_complete: bool
+    """Whether each rank has a second side, which is no number at all where it has none."""
 
     @property
     def apart(self) -> Any:
@@ -101,6 +103,7 @@ class Exchange:
             rounding=np.maximum(largest(moved_ranks, ranks), largest(moved_alone, alone)),
             random=float(largest(again, alone).max()),
             states=comparison.relative(apart, comparison.norms(states[:1])).max(0) * are_shared,
+            is_complete=not np.isnan(alone).all((1, 2)).any(),
         )
 
     def _gathering(self, variant: int) -> Any:
