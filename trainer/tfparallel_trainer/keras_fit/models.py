@@ -100,7 +100,10 @@ def _set_alike(source: Any, target: Any) -> None:
     """Set what no description has, or what was set after a layer was built."""
     for layer, other in zip(checks.layers(source), checks.layers(target), strict=True):
         other._trainable = layer._trainable  # the property's setter would set weights, too
+    weights = {id(weight) for weight in source.weights}
     for weight, other in zip(source.variables, target.variables, strict=True):
+        if id(weight) not in weights:  # seeds, from which each rank draws other numbers
+            other.assign(weight.value)
         other.trainable = weight.trainable
         other.regularizer = weight.regularizer
         other.constraint = weight.constraint
