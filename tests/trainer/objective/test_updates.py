@@ -62,11 +62,11 @@ class Moving(keras.layers.Layer):
         self.total = self.add_weight(shape=(), initializer="zeros", trainable=False)
 
     def call(self, x: Any, training: bool = False) -> Any:
-        given = x - self.mean + 0.01 * self.total
+        output = x - self.mean + 0.01 * self.total
         if training:
             self.mean.assign(0.9 * self.mean + 0.1 * OPS.mean(x, 0))
             self.total.assign(self.total + OPS.sum(x))
-        return given
+        return output
 
 
 class Codebook(keras.layers.Layer):
@@ -85,13 +85,13 @@ class Codebook(keras.layers.Layer):
     def call(self, x: Any, training: bool = False) -> Any:
         distances = OPS.sum(OPS.square(x[:, None] - self.codes[None]), -1)
         chosen = OPS.one_hot(OPS.argmin(distances, -1), 3, dtype=x.dtype)
-        given = OPS.matmul(chosen, self.codes)
+        output = OPS.matmul(chosen, self.codes)
         if training:
             counts, totals = self.sums((OPS.sum(chosen, 0), OPS.matmul(OPS.transpose(chosen), x)))
             self.counts.assign(0.9 * self.counts + 0.1 * counts)
             self.totals.assign(0.9 * self.totals + 0.1 * totals)
             self.codes.assign(self.totals / self.counts[:, None])
-        return x + OPS.stop_gradient(given - x)
+        return x + OPS.stop_gradient(output - x)
 
 
 class Normalised(keras.layers.Layer):

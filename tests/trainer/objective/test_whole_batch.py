@@ -210,10 +210,10 @@ def test_a_loss_of_each_example_is_not_refused(
 ) -> None:
     loss = getattr(LOSSES, name)()
 
-    def own(target: Any, prediction: Any) -> Any:
+    def own_loss(target: Any, prediction: Any) -> Any:
         return loss.call(target, prediction)
 
-    check(dense(activation=activation), own if is_own else loss, X, y)
+    check(dense(activation=activation), own_loss if is_own else loss, X, y)
 
 
 @pytest.mark.parametrize("kind", [LOSSES.Dice, LOSSES.Tversky])

@@ -57,6 +57,14 @@ def test_a_worker_assigns_what_keras_assigns(runs: trainings.Runs) -> None:
 
 
 @pytest.mark.long
+def test_a_callback_may_predict_and_evaluate_with_servers(runs: trainings.Runs) -> None:
+    with reference.floatx():
+        expected = reference.fit(reference.load("states/predicting"), EPOCHS, BATCH, SEED)
+    run = runs.finish_servers("states/predicting.py", workers=1, **ASSIGNED)
+    assert run.difference(expected) <= weights.TOLERANCE
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "layout"),
     [

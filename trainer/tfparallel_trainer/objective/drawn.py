@@ -1,8 +1,8 @@
 """Examples, targets and predictions for trials, drawn after the kind of those that are there.
 
-Whether a loss takes the batch as a whole may show only if some examples have what others lack: a
-positive, an object, a second one of the same class. So targets are mixed from the values that the
-data has, in patterns that unite in a batch what its parts have apart. All follows from fixed seeds.
+That a loss takes the batch as a whole may show only if some examples have what others lack. That
+is a positive, an object, or a second one of the same class. So targets are mixed from the values
+that the data has. The patterns unite in a batch what its parts have apart. Seeds are fixed.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ import tensorflow as tf
 from tfparallel_trainer.data import nest
 
 PATTERNS = ("rows", "elements", "groups", "pairs")
-"""How targets are drawn: whole rows of the data that differ most, each number by itself, one value
-for each part of a batch, and all values in each part."""
+"""How targets are drawn: as rows of the data that differ most, or each number by itself. Or each
+half of a batch has one value, or all examples alternate."""
 
 _CLASSES = 64
 """Up to so many different numbers are taken as classes."""

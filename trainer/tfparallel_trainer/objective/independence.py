@@ -82,16 +82,16 @@ def _try(replica: replica.Replica, compute: Compute, examples: Any, training: bo
 
 def _try_drawn(replica: replica.Replica, part: Any, pool: Any, pattern: str) -> None:
     """Try drawn targets, which the user's loss need not take: what it raises is no fault."""
-    found = None
+    dependent = None
     for seed in _SEEDS:
         with contextlib.suppress(Exception):
             compute, terms, examples = _drawn(replica, part, pool, pattern, seed)
-            found = _dependent(replica, compute, terms, examples, False)
-            if found is not None:
+            dependent = _dependent(replica, compute, terms, examples, False)
+            if dependent is not None:
                 continue
         return
-    if found is not None:
-        raise errors.UserCodeError(_sentence(found, False))
+    if dependent is not None:
+        raise errors.UserCodeError(_sentence(dependent, False))
 
 
 def _drawn(
@@ -123,10 +123,10 @@ def _drawn(
 
 def _near(predicted: Any, y: Any) -> Any:
     """Bring predictions near to the targets that have their shapes, in the order of outputs."""
-    flat, wanted = nest.leaves(predicted), nest.leaves(y)
-    if len(flat) != len(wanted):
+    flat, targets = nest.leaves(predicted), nest.leaves(y)
+    if len(flat) != len(targets):
         return predicted
-    return nest.packed(predicted, [drawn.near(*pair) for pair in zip(flat, wanted, strict=True)])
+    return nest.packed(predicted, [drawn.near(*pair) for pair in zip(flat, targets, strict=True)])
 
 
 def _of_model(replica: replica.Replica) -> Compute:

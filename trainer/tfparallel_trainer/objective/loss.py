@@ -9,9 +9,9 @@ reduction are those of `keras.losses.Loss`, with values v, sample weights w and 
 * mean_with_sample_weight: sum(v w m) / sum(w m).
 * sum: sum(v w m), which is not divided.
 
-A loss function that gives one number for a batch is taken as the mean over its examples; so are
+A loss function that gives one number for a batch is taken as the mean over its examples. So are
 what a layer adds, and what a `Loss` gives that overrides `__call__`. An activity_regularizer adds
-such a mean, because Keras divides it by the batch; of add_loss the model's author is told so.
+such a mean, because Keras divides it by the batch. Of add_loss, the documentation says so.
 """
 
 import dataclasses
@@ -139,8 +139,8 @@ def _term(name: str, compiled_loss: Any, weight: float) -> Term:
         return Term(name, aligned, _MEANS[0], kind, weight, is_by_example=by_example)
     reduction, dtype = loss.reduction or "none", keras.backend.standardize_dtype(loss.dtype)
     if type(loss).__call__ is not keras.losses.Loss.__call__:
-        own = SUM if reduction == SUM else MEAN
-        return Term(name, loss, own, dtype, weight, reduces=True)
+        kind = SUM if reduction == SUM else MEAN
+        return Term(name, loss, kind, dtype, weight, reduces=True)
     if reduction not in (*_MEANS, WEIGHTED_MEAN, SUM):
         raise errors.UserCodeError(
             f"The loss {loss.name!r} has reduction={loss.reduction!r}, which leaves no number to "

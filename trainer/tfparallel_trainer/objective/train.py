@@ -233,8 +233,8 @@ def _backward(
 ) -> list[Any]:
     """The gradients of the fractions and of a penalty, which has its scale with it.
 
-    `assigned` are values that the forward pass has given variables, without a change of them: what
-    has come of such a value counts for its variable.
+    `assigned` are values that the forward pass has given variables without a change of them. The
+    gradient of such a value counts for its variable.
     """
     # A loss-scaling optimizer (mixed precision) multiplies here and divides again when it applies.
     factor = phase.optimizer.scale_loss(tf.ones((), tf.float32))
@@ -247,8 +247,8 @@ def _backward(
     ]
     sources = [variable.value for variable in phase.variables]
     values = [value for _, value in assigned]
-    found = tape.gradient(targets, [*sources, *values], output_gradients=seeds)
-    totals, more = found[: len(sources)], found[len(sources) :]
+    results = tape.gradient(targets, [*sources, *values], output_gradients=seeds)
+    totals, more = results[: len(sources)], results[len(sources) :]
     for place, variable in enumerate(phase.variables):
         for (one, _), gradient in zip(assigned, more, strict=True):
             if one is variable:

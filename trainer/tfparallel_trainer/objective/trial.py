@@ -133,7 +133,7 @@ def unchanged(model: Any) -> Iterator[list[str]]:
 
     Keras' variables do not change in a `keras.StatelessScope`; TensorFlow's own do.
     """
-    held = [
+    variables = [
         (f"{layer.name}/{name}", variable, variable.numpy())
         for layer in checks.layers(model)
         for name, variable in vars(layer).items()
@@ -143,7 +143,7 @@ def unchanged(model: Any) -> Iterator[list[str]]:
     try:
         yield changed
     finally:
-        for name, variable, before in held:
+        for name, variable, before in variables:
             if not np.array_equal(variable.numpy(), before):
                 changed.append(name)
                 variable.assign(before)

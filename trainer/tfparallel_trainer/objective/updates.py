@@ -55,7 +55,7 @@ def find(replica: replicas.Replica, sample: Any, *, divided: bool) -> replicas.R
         checks.refuse_stateful(replica.model, "replicas divide batches")
     if not checks.may_assign(replica.model) or checks.find_stateful(replica.model):
         return replica
-    found: dict[int, set[Joining]] = {}
+    joinings: dict[int, set[Joining]] = {}
     adds_up = False
     for seed in range(_TRIALS):
         examples = drawn.varied(sample, _COUNT, seed)
@@ -75,10 +75,10 @@ def find(replica: replicas.Replica, sample: Any, *, divided: bool) -> replicas.R
                 one.assigned.get(place, replica.model.weights[place]) for one in (whole, *parts)
             ]
             possible = set(_joinings(replica.model.weights[place], ends))
-            found[place] = found.get(place, possible) & possible
+            joinings[place] = joinings.get(place, possible) & possible
     assigned = {}
-    for place in sorted(found):
-        chosen = next((one for one in Joining if one in found[place]), None)
+    for place in sorted(joinings):
+        chosen = next((one for one in Joining if one in joinings[place]), None)
         if chosen is None and divided:
             raise errors.UserCodeError(_sentence(replica.model, place))
         assigned[place] = chosen or Joining.SAME
@@ -119,13 +119,13 @@ def _run(replica: Any, examples: Any, first: int, end: int, known: Any) -> _Run:
 
 def _joinings(weight: Any, ends: Sequence[Any]) -> Iterator[Joining]:
     """How what two parts lead to may be joined into what the whole leads to (whole, part, part)."""
-    held, *given = (tf.convert_to_tensor(one).numpy() for one in (weight, *ends))
-    if all(np.array_equal(end, given[0], equal_nan=held.dtype.kind == "f") for end in given):
+    array, *results = (tf.convert_to_tensor(one).numpy() for one in (weight, *ends))
+    if all(np.array_equal(end, results[0], equal_nan=array.dtype.kind == "f") for end in results):
         yield Joining.SAME
     kind = tf.as_dtype(weight.dtype)
     if not (kind.is_floating or kind.is_integer):
         return
-    before, whole, first, second = (one.astype(np.float64) for one in (held, *given))
+    before, whole, first, second = (one.astype(np.float64) for one in (array, *results))
     near = 0.0
     if kind.is_floating:
         rounding = _ROUNDINGS * float(tf.experimental.numpy.finfo(kind.as_numpy_dtype).eps)
@@ -146,9 +146,9 @@ def _sentence(model: Any, place: int) -> str:
     owners = [one for one in checks.layers(model) if any(w is weight for w in one.weights)]
     owner = min(owners, key=lambda one: len(one.weights)).name
     return (
-        f"The layer {owner} assigns {weight.path} from the examples of a batch, and no mean or sum "
-        "of what replicas assign from their parts gives the same. Let it pass what it takes from "
-        "the examples through tfparallel_trainer.layers.sum_over_replicas, or train on one device."
+        f"The layer {owner} assigns {weight.path} from the examples of a batch, which replicas "
+        "can join by no mean or sum. Pass what it takes from the examples through "
+        "tfparallel_trainer.layers.sum_over_replicas, or train on one device."
     )
 
 

@@ -33,14 +33,14 @@ class Centers(layers.Layer):
         self.center = self.add_weight(shape=sizes[1:], initializer="zeros", trainable=False)
 
     def call(self, x, training=False):
-        given = x - self.center
+        centered = x - self.center
         if training:
             ones = ops.ones_like(x[:, 0])
             total, count = sum_over_replicas((ops.sum(x, 0), ops.sum(ones)))
             self.total.assign(0.9 * self.total + total)
             self.count.assign(0.9 * self.count + count)
             self.center.assign(self.total / self.count)
-        return given
+        return centered
 
 
 def build_model():

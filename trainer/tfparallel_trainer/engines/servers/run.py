@@ -70,6 +70,8 @@ class Course(engine.Course):
         ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope)
         replica = ready.replicas[0]
         steps.check(replica, len(self._cluster.of("worker")))
+        # Callbacks may predict and evaluate: Keras does that here, with the servers' variables.
+        replica.model._distribute_strategy = None
         setup.check_export(context, replica.model)
         with strategy.scope():
             applied_steps = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)

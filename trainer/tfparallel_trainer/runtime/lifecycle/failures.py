@@ -29,6 +29,8 @@ _NOISE = (
 _DISK_FULL = os.strerror(errno.ENOSPC)
 _DEVICE_FULL = "CUDA_ERROR_OUT_OF_MEMORY"
 _TIMED_OUT = "Collective has timed out"
+_UNLIKE = "mismatch in the collective"
+"""In what TensorFlow says of ranks that bring tensors of different shapes or types."""
 _USERS = (
     tf.errors.InvalidArgumentError,
     tf.errors.NotFoundError,
@@ -77,6 +79,11 @@ def _of_operation(
     if _TIMED_OUT in text:
         return errors.StalledError(
             f"A step did not end in time because a rank did not take part in it ({text})."
+        )
+    if module is not None and _UNLIKE in text:
+        return errors.UserCodeError(
+            f"{module.path}: replicas of the model do not compute the same ({text}). Let all "
+            "processes and devices build one model, with the same weights trained."
         )
     if not alone and (isinstance(error, _PEER_LOST) or any(word in text for word in _PEER_WORDS)):
         return errors.PeerLostError(f"A peer was lost ({text}).")
