@@ -41,8 +41,8 @@ class Fault(enum.Enum):
         "train on one device",
     )
     UPDATE = (
-        "the optimizer changes it otherwise, as one that tells variables apart by path or identity, "
-        "or that decays a weight without a gradient",
+        "the optimizer changes it otherwise, as one that tells variables apart by path or "
+        "identity, or that decays a weight without a gradient",
         "Use an optimizer that treats all weights alike, or train with MultiWorkerMirrored",
     )
     DIVIDED = (
