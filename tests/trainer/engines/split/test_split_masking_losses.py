@@ -27,7 +27,9 @@ def functions(outputs: int, *, adds: bool = False) -> dict[str, Any]:
     def build_model() -> Any:
         first = keras.Input((3,))
         hidden = keras.layers.Dense(4, "tanh")(first)
-        hidden = Activity()(hidden) if adds else hidden
+        if adds:
+            activity = Activity()
+            hidden = activity(keras.layers.Activation("sigmoid")(activity(hidden)))
         return keras.Model(
             first, {name: keras.layers.Dense(3, name=name)(hidden) for name in names}
         )
@@ -48,20 +50,19 @@ def functions(outputs: int, *, adds: bool = False) -> dict[str, Any]:
     }
 
 
-def assert_equals_one_process(job: dict[str, Any]) -> None:
+def assert_equals_one_process(job: dict[str, Any], mesh: shape.Mesh, microbatches: int) -> None:
     expected, losses_of_one = reference.train(
         types.SimpleNamespace(**job), STEPS, BATCH, cases.SEED
     )
-    mesh = shape.Mesh(stage=2)
-    losses, difference = cases_split.train_on_mesh(job, mesh, 3, BATCH, expected, STEPS)
+    losses, difference = cases_split.train_on_mesh(job, mesh, microbatches, BATCH, expected, STEPS)
     assert losses == pytest.approx(losses_of_one, rel=1e-10)
     assert difference <= weights.TOLERANCE
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_an_ignored_class_is_counted_over_the_whole_batch(outputs: int) -> None:
-    assert_equals_one_process(functions(outputs))
+    assert_equals_one_process(functions(outputs), shape.Mesh(stage=2), 3)
 
 
 def test_what_a_layer_adds_to_a_loss_that_masks_is_not_divided_by_what_the_loss_counts() -> None:
-    assert_equals_one_process(functions(1, adds=True))
+    assert_equals_one_process(functions(1, adds=True), shape.Mesh(data=2), 1)

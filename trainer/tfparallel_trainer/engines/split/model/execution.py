@@ -61,6 +61,7 @@ def run_nodes(
     """Run some nodes of a graph on the tensors, by number, that they take from outside."""
     known = dict(tensors)
     initial_values = [(model.variables[key], value) for key, value in variables.items()]
+    added_losses: list[Any] = []
     # Or Keras gave those variables values on leaving that were made without them: the skeleton's.
     with _Scope(initial_values, collect_losses=True, initialize_variables=False) as scope:
         before = [scope.get_current_value(variable) for variable, _ in initial_values]
@@ -70,11 +71,14 @@ def run_nodes(
             )
             _check_masks(model, node, outputs)
             known |= {number: _plain(tensor) for number, tensor in outputs.items()}
+            # The next call of the same layer would remove what this one has added.
+            added_losses += scope.losses
+            scope.losses.clear()
         after = [scope.get_current_value(variable) for variable, _ in initial_values]
     changed = {
         key: now for key, then, now in zip(variables, before, after, strict=True) if now is not then
     }
-    return Part(known, changed, tuple(scope.losses))
+    return Part(known, changed, tuple(added_losses))
 
 
 class _Scope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
