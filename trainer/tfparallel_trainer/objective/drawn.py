@@ -62,7 +62,7 @@ def varied(part: Any, count: int, seed: int = 0) -> Any:
         for place in range(len(leaf), count):
             shape = rows[place].shape
             # Numbers of classes or words stay: each column may have a range of its own.
-            if rows.dtype.kind == "f" and rows[place].size:
+            if rows.dtype.kind == "f" and np.any(rows[place] != np.round(rows[place])):
                 size = max(1e-3, float(np.max(np.abs(rows[place]))))
                 mixed = random.permutation(rows[place].reshape(-1)).reshape(shape)
                 mixed = mixed * random.uniform(0.5, 1.5) + size * random.normal(0, 0.1, shape)
