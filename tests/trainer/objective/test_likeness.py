@@ -99,3 +99,25 @@ def test_what_differs_has_a_name(
     other = describe(**change)
     differing = [what for what in digests if other.get(what) != digests[what]]
     assert any(what.startswith(place) for what in differing), differing
+
+
+class Branches(keras.layers.Layer):
+    """Conditions, which TensorFlow keeps as functions of random names."""
+
+    def call(self, x: Any) -> Any:
+        for number in range(6):
+            larger = keras.ops.sum(x) > number
+            x = tf.cond(larger, lambda x=x, n=number: x + n, lambda x=x, n=number: x - n)
+        return x
+
+
+def test_names_of_the_functions_of_a_graph_do_not_count() -> None:
+    module = ranks.module(
+        lambda: keras.Sequential([keras.Input((2,)), Branches(name="branches")]),
+        lambda model: model.compile("sgd", "mse"),
+    )
+    x = np.ones((3, 2), "float32")
+    (one,) = ranks.build_apart(module, (x, x, None), 1)
+    spec = (*[tf.TensorSpec((None, 2), tf.float32)] * 2, None)
+    constants = [tracing.trace(one, spec).constants for _ in range(3)]
+    assert constants[1:] == constants[:-1]

@@ -8,6 +8,7 @@ both.
 import base64
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -144,8 +145,9 @@ def _closures(replica: replica.Replica, graph: Any) -> Iterator[Closure]:
 def _constants(graph: Any) -> Iterator[tuple[str, str]]:
     """Those in the graph, in the functions that it calls, and tensors that it captures."""
     definition = graph.as_graph_def()
-    for function in definition.library.function:
-        yield from _constants_of(function.node_def)
+    # The bodies of loops and conditions have random names, by which the library sorts them.
+    bodies = [list(_constants_of(function.node_def)) for function in definition.library.function]
+    yield from itertools.chain.from_iterable(sorted(bodies))
     yield from _constants_of(definition.node)
     for outer, inner in graph.captures:
         if hasattr(outer, "numpy") and outer.dtype not in (tf.resource, tf.variant):
