@@ -124,10 +124,11 @@ def test_operations_without_a_seed_differ_between_ranks_and_repeat_between_runs(
     )
     assert once == again
     first, second = once
-    assert [len(steps) for steps in once] == [3, 3]
+    first, second = first[-3:], second[-3:]  # after those of trials before step 1
     for here, there in zip(first, second, strict=True):
         assert not set(here) & set(there), once
-    assert len({number for steps in once for step in steps for number in step}) == 24
+    numbers = {number for steps in (first, second) for step in steps for number in step}
+    assert len(numbers) == 24
 
 
 def test_a_resumed_run_draws_from_keras_what_the_first_one_would_have(

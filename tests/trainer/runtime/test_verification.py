@@ -12,7 +12,7 @@ def test_all_processes_end_before_the_next_checkpoint_if_the_model_differs(
     runs: trainings.Runs,
 ) -> None:
     run = runs.end(
-        "states/vocabulary.py",
+        "states/scaled.py",
         processes=2,
         steps=4,
         globalBatchSize=4,

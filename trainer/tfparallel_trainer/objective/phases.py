@@ -163,10 +163,11 @@ def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
         return list(_built(model, sample)), ()
     x, y, weight = _as_stateful_layers_need(model, sample)
     # What the call would assign, such as a state or a count of calls, is no part of training.
-    with keras.StatelessScope() if model.built else contextlib.nullcontext():
+    scope = keras.StatelessScope(collect_losses=True) if model.built else contextlib.nullcontext()
+    with scope:  # in which layers tell what they add to the loss
         y_pred = model(x, training=False)
-    names = loss.names_of(model, y_pred)
-    compiled = Compiled(model, names, has_targets=y is not None)
+        names = loss.names_of(model, y_pred)
+        compiled = Compiled(model, names, has_targets=y is not None)
     model.compute_metrics(x, y, y_pred, weight)
     model.reset_metrics()
     if not model.optimizer.built:  # one that scales the loss would get its state twice

@@ -1,22 +1,29 @@
-"""A vocabulary whose order is another one in each process, such as that of a set of texts."""
+"""A layer that Python computes, otherwise in each process, which no comparison of models sees."""
 
 import json
 import os
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers
 
 keras.config.set_floatx("float64")
 WORDS = ["red", "green", "blue", "white"]
 
 
+class Scaled(layers.Layer):
+    def call(self, x):
+        place = json.loads(os.environ["TF_CONFIG"])["task"]["type"] != "chief"
+        factor = tf.numpy_function(lambda: np.float64(1 + place), [], tf.float64)
+        return x * tf.ensure_shape(factor, ())
+
+
 def build_model():
-    place = json.loads(os.environ["TF_CONFIG"])["task"]["type"] != "chief"
-    words = layers.StringLookup(vocabulary=WORDS[place:] + WORDS[:place])
+    words = layers.StringLookup(vocabulary=WORDS)
     first = keras.Input((1,), dtype="string")
     x = layers.Flatten()(layers.Embedding(6, 4)(words(first)))
-    return keras.Model(first, layers.Dense(2)(x))
+    return keras.Model(first, layers.Dense(2)(Scaled()(x)))
 
 
 def compile_model(model):
