@@ -38,15 +38,17 @@ class Phase:
 class Compiled:
     """The one phase of a model with a compiled loss."""
 
-    def __init__(self, model: Any, names: tuple[str, ...], *, has_targets: bool) -> None:
-        """Take a model that was called right before, so that it knows what its layers add.
+    def __init__(
+        self, model: Any, names: tuple[str, ...], *, has_targets: bool, adds: bool
+    ) -> None:
+        """Take a model, and whether its layers add something to the loss.
 
         Without targets (y) in the data, layers give the loss. None, or one that does not fit the
         outputs, is a UserCodeError.
         """
         self._model = model
         self._names = names
-        added_alone = not has_targets and model.losses and model.loss is None
+        added_alone = not has_targets and adds and model.loss is None
         if not has_targets and not added_alone:
             raise errors.UserCodeError(
                 "The data has no targets (y), and the model takes its loss from them. Give y, or "
@@ -163,11 +165,12 @@ def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
         return list(_built(model, sample)), ()
     x, y, weight = _as_stateful_layers_need(model, sample)
     # What the call would assign, such as a state or a count of calls, is no part of training.
-    scope = keras.StatelessScope(collect_losses=True) if model.built else contextlib.nullcontext()
-    with scope:  # in which layers tell what they add to the loss
+    scope = keras.StatelessScope(collect_losses=True) if model.built else None
+    with scope or contextlib.nullcontext():
         y_pred = model(x, training=False)
-        names = loss.names_of(model, y_pred)
-        compiled = Compiled(model, names, has_targets=y is not None)
+    names = loss.names_of(model, y_pred)
+    adds = bool(scope.losses if scope else model.losses)
+    compiled = Compiled(model, names, has_targets=y is not None, adds=adds)
     model.compute_metrics(x, y, y_pred, weight)
     model.reset_metrics()
     if not model.optimizer.built:  # one that scales the loss would get its state twice

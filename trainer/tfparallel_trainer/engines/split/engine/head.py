@@ -44,7 +44,7 @@ def build(
         if data.size > 1:
             metrics.check(head, lambda: y_pred, (None, y, weight))
     names = tuple(one.name for one in model.outputs)
-    phase = phases.Compiled(head, names, has_targets=True)
+    phase = phases.Compiled(head, names, has_targets=True, adds=False)
     return replica.Replica(
         device="",
         model=head,
