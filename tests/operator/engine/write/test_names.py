@@ -5,6 +5,7 @@ import copy
 import datetime
 import json
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -44,8 +45,14 @@ def _bound(place: harness.Place, **spec: Any) -> dict[str, Any]:
     return job
 
 
-async def _create_lost_node(place: harness.Place) -> None:
+@contextlib.asynccontextmanager
+async def _lost_node(place: harness.Place) -> AsyncIterator[None]:
+    """Have a node that is not ready; other tests on this cluster count its nodes."""
     await place.api.create(resources.NODES, None, {"metadata": {"name": place.namespace}})
+    try:
+        yield
+    finally:
+        place.kubectl("delete", "node", place.namespace)
 
 
 async def test_restored_children_are_named_at_once_and_one_command_deletes_them(
@@ -106,8 +113,7 @@ async def test_a_finalizer_of_others_is_named_and_nothing_is_said_to_be_forced(
 async def test_a_pod_of_a_deleted_job_on_a_lost_node_is_deleted_by_force(
     place: harness.Place, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
-    await _create_lost_node(place)
-    async with place.operator():
+    async with _lost_node(place), place.operator():
         first = await place.create_job(_bound(place))
         await place.until_pods("digits-chief-0")
         place.kubectl("delete", "tfpj", "digits")
@@ -139,8 +145,7 @@ async def test_a_pod_of_a_deleted_job_on_a_lost_node_is_deleted_by_force(
 async def test_what_deleted_jobs_left_is_found_by_an_operator_that_starts(
     place: harness.Place, is_impatient: None
 ) -> None:
-    await _create_lost_node(place)
-    async with place.operator():
+    async with _lost_node(place), place.operator():
         await place.create_job(_bound(place))
         await place.until_pods("digits-chief-0")
     place.kubectl("delete", "tfpj", "digits")
@@ -154,8 +159,7 @@ async def test_a_lost_node_does_not_keep_a_job_from_being_deleted(
     place_with_nodes: harness.Place, is_impatient: None, cascade: str
 ) -> None:
     place = place_with_nodes
-    await _create_lost_node(place)
-    async with place.operator():
+    async with _lost_node(place), place.operator():
         job = _bound(place, tolerations=[{"operator": "Exists"}])
         await place.create_job(job)
         await place.until_pods("digits-chief-0")
