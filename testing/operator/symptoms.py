@@ -293,6 +293,18 @@ def restarting() -> findings.Facts:
     return facts(seen)
 
 
+def restarted() -> findings.Facts:
+    """A worker ran out of memory, and the next attempt has made no step yet."""
+    seen = running()
+    killed = dataclasses.replace(builders.an_exit(137, seen.now), reason="OOMKilled")
+    seen.update("digits-worker-0", phase=observation.Phase.FAILED, exit=killed)
+    seen.settle()
+    seen.run()
+    seen.settle()
+    seen.advance(30)
+    return facts(seen, lines=["chief-0: reading data"])
+
+
 def restart_that_waits() -> findings.Facts:
     """Its node was drained, and there is no other."""
     seen = running()
@@ -392,6 +404,20 @@ def training() -> findings.Facts:
     differences = {verification.Quantity.LOSS: verification.Difference(2e-16, 1e-10)}
     verified = verification.Verification.with_check(None, verification.Check(64, differences))
     report(seen, eta="5m3s", input_wait="0.02", verification=verified)
+    return facts(seen)
+
+
+def contested() -> findings.Facts:
+    """Another installation of the operator watches the namespace, too."""
+    seen = running()
+    ours, other = "team/operator", "system/operator"
+    seen.settings = dataclasses.replace(seen.settings, installation=ours)
+    question = f"{other} asked {seen.now.isoformat()}"
+    assert seen.config is not None
+    seen.config = dataclasses.replace(seen.config, installation=ours, question=question)
+    seen.job = seen.job.model_copy(update={"status": seen.decide().status})
+    seen.advance(5)
+    report(seen)
     return facts(seen)
 
 
@@ -505,6 +531,7 @@ SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "preempted": lambda: queued(PREEMPTED, "Preempted", "Evicted"),
     "suspended": suspended,
     "restarting": restarting,
+    "restarted": restarted,
     "restart that waits": restart_that_waits,
     "failed": failed,
     "failed without words": failed_without_words,
@@ -516,5 +543,6 @@ SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "autoscaler without metrics": not_scaled,
     "partly running": partly_running,
     "training": training,
+    "contested": contested,
     "succeeded": succeeded,
 }

@@ -52,8 +52,9 @@ KINDS = {
     "preempted": ("Queued", "Preempted to accommodate a workload", "Raise the priority"),
     "suspended": ("Suspended", "suspended for 5m", "tfparallel resume digits"),
     "restarting": ("Restarting", "digits-worker-0 exited with code 137", "resources.limits.memory"),
+    "restarted": ("Starting", "digits has restarted for OutOfMemory", "resources.limits.memory"),
     "restart that waits": ("Restarting", "Insufficient nvidia.com/gpu", "Lower devices"),
-    "failed": ("Failed", "digits-chief-0 exited with code 65", "Correct the module"),
+    "failed": ("Failed", "digits-chief-0 exited with code 65", "Correct what the log's"),
     "failed without words": ("Failed", "ended by signal 11", "crashed in native code"),
     "stalled": ("Stalled", "no progress after step 120", "runPolicy.stallDeadlineSeconds"),
     "silent": ("Slow", "reported nothing since step 120", "tfparallel logs digits"),
@@ -63,6 +64,7 @@ KINDS = {
     "autoscaler without metrics": ("Training", "pods.metrics.k8s.io", "Install metrics-server"),
     "partly running": ("Pending", "runs with 3/4 replicas", "Lower devices"),
     "training": ("Training", "step 120 of 400", ""),
+    "contested": ("Training", "system/operator of the operator watches", "watchNamespaces"),
     "succeeded": ("Succeeded", "succeeded 3h ago", ""),
 }
 

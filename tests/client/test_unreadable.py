@@ -97,6 +97,29 @@ def test_a_status_with_a_time_before_all_times_is_refused_with_a_sentence() -> N
         cluster_objects.parse_job(BROKEN)
 
 
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        ({"strange": "x" * gate.MAX_STATUS_BYTES}, "the operator reads at most 131072"),
+        ({"progress": {"step": 3, "strange": "x" * gate.MAX_STATUS_BYTES}}, ""),
+    ],
+)
+async def test_a_status_that_the_operator_leaves_unread_says_so_in_get_and_status(
+    tmp_path: pathlib.Path, status: dict[str, Any], sentence: str
+) -> None:
+    body = {**routes.job("large", 6), "status": {"state": "Running", **status}}
+    async with scripted_server.serving() as server:
+        documents = {JOBS: scripted_server.listing(7, body), f"{JOBS}/large": body}
+        server.script = [routes.answers(documents)]
+        config = routes.kubeconfig(tmp_path, server.url)
+        listed = await call(config, "get", "jobs", "-o", "wide")
+        alone = await call(config, "status", "large")
+    assert rows(listed)["large"][0] == ("Unreadable" if sentence else "Running")
+    assert sentence in " ".join(listed.stdout.split())
+    assert alone.exit_code == 2 or not sentence
+    assert sentence in alone.stderr
+
+
 async def test_a_real_api_server_stores_such_a_time_and_each_job_is_listed(
     place: harness.Place,
 ) -> None:

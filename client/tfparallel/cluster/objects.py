@@ -6,7 +6,7 @@ from typing import Any
 import pydantic
 
 from tfparallel import models
-from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.api import gate, job_status, load, names
 from tfparallel_operator.api_server import client as api
 from tfparallel_operator.core import observation, remedies, waits
 
@@ -36,6 +36,11 @@ def parse_listed_job(body: api.Object) -> models.Job:
         problem = (
             f"the status of {metadata['name']} cannot be read: {error.errors()[0]['msg']}. Upgrade"
             " this command to the version of the operator"
+        )
+    if gate.STATUS_PROBLEM in body:
+        reason = body[gate.STATUS_PROBLEM]
+        problem = (
+            f"the operator leaves {metadata['name']} alone, because it cannot read its {reason}"
         )
     return models.Job(
         name=metadata["name"],

@@ -14,17 +14,31 @@ _KILLED = ("", "Error", exits.describe(137))
 def list_exits(facts: findings.Facts) -> Iterator[findings.Evidence]:
     """Yield the newest failed exit of each role."""
     for role, counts in facts.status.replicas.items():
-        last = counts.last_exit
-        if last is not None:
-            ago = "" if last.time is None else f" {facts.age(last.time)} ago"
-            memory = _describe_memory(last, _find_limit(role, counts, facts))
-            how = (
-                f"exited with {last.code} ({last.reason})"
-                if last.code >= 0
-                else f"ended: {last.reason}"
-            )
-            text = f"{last.replica} {how}{ago}{memory}"
+        if counts.last_exit is not None:
+            text = _describe_exit(role, counts, counts.last_exit, facts)
             yield findings.Evidence(findings.Source.EXIT, text)
+
+
+def describe_newest(facts: findings.Facts) -> tuple[str, job_status.LastExit] | None:
+    """Return the newest failed exit of all roles, in words and as it is; None: there is none."""
+    newest: tuple[str, job_status.LastExit] | None = None
+    for role, counts in facts.status.replicas.items():
+        last, before = counts.last_exit, None if newest is None else newest[1].time
+        if last is not None and last.time is not None and (before is None or before < last.time):
+            newest = _describe_exit(role, counts, last, facts), last
+    return newest
+
+
+def _describe_exit(
+    role: str,
+    counts: job_status.ReplicaStatus,
+    last: job_status.LastExit,
+    facts: findings.Facts,
+) -> str:
+    ago = "" if last.time is None else f" {facts.age(last.time)} ago"
+    memory = _describe_memory(last, _find_limit(role, counts, facts))
+    how = f"exited with {last.code} ({last.reason})" if last.code >= 0 else f"ended: {last.reason}"
+    return f"{last.replica} {how}{ago}{memory}"
 
 
 def _describe_memory(last: job_status.LastExit, limit: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tfparallel.diagnosis import findings
+from tfparallel.diagnosis import endings, findings
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import remedies
 from tfparallel_operator.core.life import pace
@@ -17,6 +17,10 @@ def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
     name, is_script = facts.job.name, facts.job.is_script
     progress = pace.Pace(facts.status, facts.now, must_report=not is_script)
     slowness = progress.find_slowness(name)
+    if progress.report is None and not is_script:
+        restarted = _restarted(facts, slowness)
+        if restarted is not None:
+            return restarted
     if slowness is not None:
         sentence = f"{name} is slow: {slowness.cause}"
         evidence = tuple(_list_evidence_of_slowness(facts))
@@ -38,6 +42,27 @@ def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
         return findings.Diagnosis(findings.Kind.TRAINING, sentence, remedy, lines)
     sentence = f"{name} starts: its replicas have run for {age}, and no step has ended yet"
     return findings.Diagnosis(findings.Kind.STARTING, sentence, "Wait a moment.", lines)
+
+
+def _restarted(facts: findings.Facts, slowness: pace.Slowness | None) -> findings.Diagnosis | None:
+    """Say what the last restart was for, while no step of the attempt has ended."""
+    status, name = facts.status, facts.job.name
+    if not status.last_cause:
+        return None
+    newest = endings.describe_newest(facts)
+    sentence = f"{name} has restarted for {status.last_cause}, and no step has ended since"
+    remedy = "Wait a moment." if slowness is None else slowness.remedy
+    if newest is not None:
+        words, last = newest
+        sentence += f": {words}"
+        remedy = remedies.find_for_exit(last.code, last.reason, "") or remedy
+    evidence = [
+        findings.Evidence(findings.Source.OPERATOR, f"restarts: {_count_restarts(status)}"),
+        *endings.list_exits(facts),
+        *findings.describe_lines(facts),
+    ]
+    kind = findings.Kind.STARTING if slowness is None else findings.Kind.SLOW
+    return findings.Diagnosis(kind, sentence, remedy, tuple(evidence))
 
 
 def describe_progress(report: job_status.ProgressStatus) -> str:
@@ -102,8 +127,12 @@ def _list_evidence_of_training(
         text = "all replicas take each step together, and report no times of their own"
         yield findings.Evidence(findings.Source.PROGRESS, text)
     if status.restart_causes:
-        restarts = ", ".join(f"{count} {cause}" for cause, count in status.restart_causes.items())
-        yield findings.Evidence(findings.Source.OPERATOR, f"restarts: {restarts}")
+        text = f"restarts: {_count_restarts(status)}"
+        yield findings.Evidence(findings.Source.OPERATOR, text)
+
+
+def _count_restarts(status: job_status.JobStatus) -> str:
+    return ", ".join(f"{count} {cause}" for cause, count in status.restart_causes.items())
 
 
 def _describe_input_wait(report: job_status.ProgressStatus) -> Iterator[findings.Evidence]:

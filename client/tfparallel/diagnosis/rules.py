@@ -8,6 +8,7 @@ from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import remedies
 from tfparallel_operator.core.life import failure
 from tfparallel_operator.core.status import conditions
+from tfparallel_trainer.contract import exits
 
 
 def diagnose(facts: findings.Facts) -> findings.Diagnosis:
@@ -49,7 +50,10 @@ def _remedy_of_failure(facts: findings.Facts, condition: job_status.Condition, r
     ):
         return "Correct the job and apply it again: the operator then starts it."
     remedy = remedy or _remedy_of_exit(condition.message) or "Correct what its last lines say."
-    return f"{remedy} Then submit the job again, after `tfparallel delete {facts.job.name}`."
+    again = f"Then submit the job again, after `tfparallel delete {facts.job.name}`"
+    if remedy == remedies.BY_EXIT_CODE[exits.Exit.USER_ERROR]:
+        again += "; `tfparallel run` tries it on this machine"
+    return f"{remedy} {again}."
 
 
 def _remedy_of_exit(message: str) -> str:
@@ -201,6 +205,18 @@ def _invalid(facts: findings.Facts) -> findings.Diagnosis | None:
     )
 
 
+def _contested(facts: findings.Facts) -> findings.Diagnosis | None:
+    """Another installation watches a job that gets on."""
+    condition = facts.find_true(names.Condition.CONTESTED)
+    paced = pace.diagnose_pace(facts)
+    if condition is None or paced.kind is findings.Kind.SLOW:
+        return None
+    cause, remedy = remedies.split(condition.message)
+    evidence = (findings.describe_condition(condition, facts), *paced.evidence)
+    sentence = f"{paced.sentence}. But {cause.rstrip('.')}"
+    return findings.Diagnosis(paced.kind, sentence, remedy, evidence, condition.reason)
+
+
 def _explain(
     facts: findings.Facts,
     condition: job_status.Condition,
@@ -238,4 +254,5 @@ _RULES: tuple[Callable[[findings.Facts], findings.Diagnosis | None], ...] = (
     _restarting,
     _waiting,
     _invalid,
+    _contested,
 )

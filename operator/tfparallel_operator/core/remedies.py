@@ -374,6 +374,9 @@ _ROWS = {
     r"\bPreempt(?:ed|ing)\b": (
         "Raise the priority of the job, or wait for the jobs that displaced it."
     ),
+    r"of the operator (?:acts on|watches) this job": (
+        "Have each installation watch namespaces of its own (watchNamespaces), or uninstall one."
+    ),
     # The operator's words of a deadline that passed; what pods waited for comes first.
     r"runPolicy\.stallDeadlineSeconds": (
         "Read what the coordinator wrote last, or raise runPolicy.stallDeadlineSeconds if its"
@@ -389,8 +392,7 @@ TABLE = tuple(Remedy(re.compile(words), sentence) for words, sentence in _ROWS.i
 
 BY_EXIT_CODE: Mapping[int, str] = {
     exits.TENSORFLOW_RESTART: "Nothing to do: the program resumes from its checkpoint.",
-    exits.Exit.USER_ERROR: "Correct the module that the log's traceback names, and try it with"
-    " `tfparallel run`.",
+    exits.Exit.USER_ERROR: "Correct what the log's last lines name.",
     exits.Exit.NON_FINITE: "Lower the learning rate or clip gradients, or set"
     " trainer.onNonFiniteLoss to Continue.",
     exits.Exit.VERIFICATION_FAILED: "Do what the log's last line says: the job would not train what"

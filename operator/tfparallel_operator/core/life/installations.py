@@ -13,7 +13,7 @@ import dataclasses
 import datetime
 
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import decision, installation, observation
+from tfparallel_operator.core import decision, installation, observation, remedies
 from tfparallel_operator.core.life import deadlines
 from tfparallel_operator.core.status import conditions
 
@@ -59,9 +59,9 @@ def stand_back(
     if state == _ANSWERED and now - asked_at < ASK_AGAIN:
         message = (
             f"installation {config_map.installation} of the operator acts on this job, and"
-            f" {settings.installation} leaves it alone. Have each watch namespaces of its own"
-            " (watchNamespaces), or uninstall one"
+            f" {settings.installation} leaves it alone"
         )
+        message = remedies.append(message, remedies.find(message))
         notice = decision.warning(names.Reason.OTHER_INSTALLATION, message)
         return decision.Decision(status, notices=(notice,), wake_at=asked_at + ASK_AGAIN)
     question = _write_question(settings.installation, _ASKED, now)
@@ -99,10 +99,8 @@ def _contest(
         is_said = conditions.find(status, kind) is not None
         status = conditions.without(status, kind) if is_said else status
         return dataclasses.replace(decided, status=status)
-    message = (
-        f"installation {asker} of the operator watches this job, too, and leaves it alone. Have"
-        " each watch namespaces of its own (watchNamespaces), or uninstall one"
-    )
+    message = f"installation {asker} of the operator watches this job, too, and leaves it alone"
+    message = remedies.append(message, remedies.find(message))
     status = stamp.set(status, kind, True, names.Reason.OTHER_INSTALLATION, message)
     wake_at = deadlines.earliest(decided.wake_at, stamp.now + CONTESTED_FOR - age)
     return dataclasses.replace(decided, status=status, wake_at=wake_at)

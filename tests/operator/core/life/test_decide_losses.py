@@ -18,8 +18,7 @@ def test_a_permanent_exit_of_the_trainer_fails_the_job_with_replica_code_and_rea
     assert failed is not None
     assert failed.message == (
         "job-worker-0 exited with code 65 (the user's module, model or data raised an error): "
-        "model.py: build_model raised KeyError: 'why'. Correct the module that the log's traceback "
-        "names, and try it with `tfparallel run`."
+        "model.py: build_model raised KeyError: 'why'. Correct what the log's last lines name."
     )
     assert world.status.replicas["Worker"].last_exit is not None
     assert world.status.replicas["Worker"].last_exit.code == 65
