@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from testing.trainer import logical_devices, ranks
 from testing.trainer import runs as trainings
-from tfparallel_trainer.comms import collectives, nccl, shape, tasks
+from tfparallel_trainer.comms import agreement, collectives, nccl, shape, tasks
 from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.engines.strategy import run
 
@@ -65,7 +65,7 @@ def test_gpus_use_nccl_where_each_rank_has_its_own(table: list[list[int]], obsta
 
 
 def test_a_fallback_is_the_same_in_all_processes_and_fits_63_bits() -> None:
-    numbers = [nccl._digest(address) for address in nccl._addresses(4)]
+    numbers = [agreement.digest(address) for address in nccl._addresses(4)]
     assert len(set(numbers)) == 4, "GPUs of unknown address are taken for different ones"
     assert all(0 <= number < 1 << 63 for number in numbers)
 

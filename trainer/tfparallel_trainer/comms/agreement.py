@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives, tasks
 from tfparallel_trainer.runtime.lifecycle import stall
+
+_DIGITS = 15
+"""Of a digest in hexadecimal: 60 of the 63 bits that a tensor of int64 carries."""
 
 
 def check(cluster: tasks.Cluster, device: str, facts: dict[str, int]) -> None:
@@ -45,6 +49,12 @@ def find_difference(
                 f"{_show(first)})"
             )
     return None
+
+
+def digest(content: str | bytes) -> int:
+    """Digest a content to as many bits as processes compare."""
+    data = content.encode() if isinstance(content, str) else content
+    return int(hashlib.sha256(data).hexdigest()[:_DIGITS], 16)
 
 
 def _show(value: int) -> str:

@@ -5,7 +5,6 @@ processes tell each other which GPUs they have, and decide alike.
 """
 
 import ctypes
-import hashlib
 import pathlib
 import uuid
 from collections.abc import Sequence
@@ -26,7 +25,8 @@ def find_obstacle(cluster: tasks.Cluster, names: Sequence[str]) -> str:
         cluster: the processes, which TensorFlow has connected.
         names: the devices of this process, which are GPUs.
     """
-    numbers = [int(_is_built()), int(_is_undivided()), *map(_digest, _addresses(len(names)))]
+    places = map(agreement.digest, _addresses(len(names)))
+    numbers = [int(_is_built()), int(_is_undivided()), *places]
     if cluster.alone:
         return judge([numbers])
     program = collectives.Program.IDENTIFY
@@ -87,8 +87,3 @@ def _addresses(count: int) -> list[str]:
         place = text.value.decode() if is_known else f"{unknown} {number}"
         addresses.append(f"{machine} {place}")
     return addresses
-
-
-def _digest(text: str) -> int:
-    """Return 63 bits of a text."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1

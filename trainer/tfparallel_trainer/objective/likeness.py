@@ -5,14 +5,14 @@ layer are each process' own, and have to be the same.
 """
 
 import contextlib
-import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.objective import checks, tracing
 
 _NOWHERE = "the loss, the metrics or the operations of a step"
@@ -21,12 +21,12 @@ _FREE = frozenset({"name", "seed"})
 """What may differ: Keras counts names up, and random layers draw other numbers in any case."""
 
 Digests = dict[str, int]
-"""63 bits for each part of a model, by its name for people."""
+"""60 bits for each part of a model, by its name for people."""
 
 
 def describe(model: Any) -> Digests:
     """Digests of the configurations and vocabularies of a model's layers."""
-    return {part: digest([_configuration(layer)]) for part, layer in _parts(model).items()}
+    return {part: agreement.digest(_configuration(layer)) for part, layer in _parts(model).items()}
 
 
 def describe_trace(model: Any, trace: tracing.Trace) -> Digests:
@@ -39,7 +39,7 @@ def describe_trace(model: Any, trace: tracing.Trace) -> Digests:
         contents.setdefault(_place(name, by_name), []).append(constant)
     for part in contents.keys() & parts.keys():
         contents[part].append(_configuration(parts[part]))
-    return {part: digest(texts) for part, texts in contents.items()}
+    return {part: agreement.digest("\n".join(texts)) for part, texts in contents.items()}
 
 
 def _parts(model: Any) -> dict[str, Any]:
@@ -49,11 +49,6 @@ def _parts(model: Any) -> dict[str, Any]:
         shown = f"the layer {layer.name} ({type(layer).__name__})"
         layers[shown if shown not in layers else f"{shown}, number {place}"] = layer
     return layers
-
-
-def digest(texts: Iterable[str]) -> int:
-    """Digest texts to as many bits as processes compare."""
-    return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:15], 16)
 
 
 def _place(name: str, parts: Mapping[str, str]) -> str:

@@ -42,7 +42,7 @@ def _find_process(cluster: tasks.Cluster, device: str, parts: likeness.Digests) 
     """Say in which part a process differs from the first one; the same everywhere."""
     compare, programs = agreement.find_difference, collectives.Program
     sizes = {"the number of layers": len(parts)}
-    whole = {"the model": likeness.digest(map(str, parts.values()))}
+    whole = {"the model": agreement.digest("\n".join(map(str, parts.values())))}
     difference = compare(cluster, device, programs.COMPARE_SIZES, sizes)
     if difference is None and compare(cluster, device, programs.COMPARE_MODELS, whole):
         difference = compare(cluster, device, programs.COMPARE_PARTS, parts)

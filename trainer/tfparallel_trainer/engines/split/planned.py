@@ -1,7 +1,6 @@
 """Where a run divides its model: as the job file says, or as the planner chooses."""
 
 import dataclasses
-import hashlib
 import pathlib
 import resource
 from collections.abc import Iterator
@@ -21,9 +20,6 @@ _USUAL_LENGTH = 128
 
 _MOST = (1 << 62) - 1
 """Bytes of a device whose memory nothing limits."""
-
-_DIGITS = 15
-"""Of a digest, as many as processes compare."""
 
 _GROUPS = pathlib.Path("/sys/fs/cgroup")
 _PROCESS = pathlib.Path("/proc/self")
@@ -100,7 +96,7 @@ def devices_of(job_mesh: job_file.Mesh, peers: agreement.Peers, count: int) -> h
 def compare(planned: Planned, peers: agreement.Peers) -> None:
     """Refuse (BadConfigurationError) a process with another plan: it would wait forever."""
     description = repr((planned.mesh, planned.ends, [node.name for node in planned.model.nodes]))
-    digest = int(hashlib.sha256(description.encode()).hexdigest()[:_DIGITS], 16)
+    digest = agreement.digest(description)
     for name, other in zip(peers.names, peers.gather(digest), strict=True):
         if other != digest:
             raise errors.BadConfigurationError(
