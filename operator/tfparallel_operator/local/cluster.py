@@ -16,7 +16,15 @@ from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import decision, layout, observation, replicas
 from tfparallel_operator.core.pods import host_network
-from tfparallel_operator.local import folders, key_maps, launch, process, record, watcher
+from tfparallel_operator.local import (
+    folders,
+    key_maps,
+    launch,
+    process,
+    process_limits,
+    record,
+    watcher,
+)
 from tfparallel_trainer.contract import progress
 
 
@@ -193,6 +201,8 @@ class LocalCluster:
         code = await running.wait()
         reason = "Error" if code else "Completed"
         said = self._layout.failure(name).read_text(encoding="utf-8", errors="replace")
+        limit = process_limits.describe(code, len(self._by_name))
+        said = ". ".join(filter(None, (said.strip().rstrip("."), limit))) if limit else said
         self._end(name, pod, observation.Exit(code, reason, said, self._clock()))
 
     def _end(self, name: str, pod: _Pod, how: observation.Exit) -> None:

@@ -158,6 +158,7 @@ class Launcher:
         result = {**_DEFAULTS, **dict.fromkeys(_THREAD_LIMITS, threads), **result}
         result[environment.PROGRESS_SECONDS] = _REPORT_SECONDS
         result[environment.JOB_KEY] = self.key
+        result[environment.FULL_DISK_IS_FINAL] = "1"
         result[environment.GRACE_SECONDS] = str(GRACE_SECONDS)
         devices = accelerators.count_gpus(container.resources.limits)
         if devices and environment.CPU_DEVICES not in values:

@@ -2,6 +2,7 @@ import asyncio
 import datetime
 import json
 import pathlib
+import resource
 from typing import Any
 
 import aiohttp
@@ -263,6 +264,7 @@ _SHOWN = (
     "no_proxy",
     environment.CPU_DEVICES,
     environment.PROGRESS_SECONDS,
+    environment.FULL_DISK_IS_FINAL,
     "TFPARALLEL_LEFT_OVER",
 )
 
@@ -285,7 +287,20 @@ async def test_processes_share_the_machine_and_inherit_no_other_job(
     assert values["no_proxy"] == "example.org,127.0.0.1"
     assert values[environment.CPU_DEVICES] == "2"
     assert float(values[environment.PROGRESS_SECONDS]) <= 0.1, "a bar would lag its lines"
+    assert values[environment.FULL_DISK_IS_FINAL] == "1", "no retry makes room"
     assert values["TFPARALLEL_LEFT_OVER"] == ""
+
+
+async def test_a_process_that_aborts_under_a_limit_is_said_to_need_more(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (3 * 2**30, 3 * 2**30))
+    template = jobs.template(jobs.shell("kill -ABRT $$$$"))
+    document = jobs.job({"Worker": {"template": template}}, runPolicy={"backoffLimit": 0})
+    outcome, _ = await jobs.finish(tmp_path, document)
+    assert "exited with code 134 (ended by signal 6): ulimit -v gives each process 3.0 GiB" in (
+        _failure(outcome)
+    )
 
 
 _REPORT = {"step": 5, "totalSteps": 10, "metrics": {"loss": "0.5"}}

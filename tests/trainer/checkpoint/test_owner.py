@@ -3,6 +3,8 @@
 import contextlib
 import pathlib
 import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -204,3 +206,27 @@ def test_the_second_of_two_clusters_is_refused_until_the_first_is_asked_to_end(
     third = runs.finish(**job("uid-3", 1), folder="third")
     assert "waiting up to" not in third.chief.output
     assert "resuming after step " in third.chief.output
+
+
+ENDS_AT_ONCE = """
+import pathlib, sys, time
+from tfparallel_trainer.checkpoint import owner
+from tfparallel_trainer.runtime.lifecycle import termination
+from tfparallel_trainer.storage import folder
+place = folder.Folder(pathlib.Path(sys.argv[1]))
+with owner.living(place, owner.take(place, "uid-1", 1)):
+    while not place.has(owner.HEARTBEAT):
+        time.sleep(0.01)
+    termination.end(79)
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_process_that_ends_at_once_says_that_it_has_ended(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-c", ENDS_AT_ONCE, str(tmp_path)]
+    assert subprocess.run(command, check=False, cwd=paths.ROOT).returncode == 79
+    place = folders.Folder(tmp_path)
+    assert heartbeat(place).ended
+    said: list[str] = []
+    assert owner.take(place, "uid-2", 1, say=said.append).job == "uid-2"
+    assert said == [], "nobody waits"

@@ -21,6 +21,7 @@ import pydantic
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.runtime.lifecycle import termination
 from tfparallel_trainer.storage import directory
 
 FILE = outputs.OWNER
@@ -134,13 +135,17 @@ def living(folder: directory.Directory, owner: Owner) -> Iterator[None]:
                 return
             over.wait(INTERVAL_SECONDS)
 
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
+    def finish() -> None:
         over.set()
         thread.join(_END_SECONDS)
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    with termination.before_end(finish):
+        try:
+            yield
+        finally:
+            finish()
 
 
 def _wait_for_end(folder: directory.Directory, owner: Owner, say: Callable[[str], None]) -> None:

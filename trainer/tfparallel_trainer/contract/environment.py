@@ -57,6 +57,10 @@ STEP_LOG = "TFPARALLEL_STEP_LOG"
 FAILURE_FILE = "TFPARALLEL_FAILURE_FILE"
 """File that takes the sentence of the error that a replica ends with; absent: its log tells it."""
 
+FULL_DISK_IS_FINAL = "TFPARALLEL_FULL_DISK_IS_FINAL"
+"""1: nobody enlarges a full disk while the job waits, as on one machine, so it ends with an exit
+code that is not retried. Absent: the job runs again."""
+
 CPU_DEVICES = "TFPARALLEL_CPU_DEVICES"
 """On a machine without GPUs: how many devices the CPU is divided into, to try Mirrored out (1)."""
 

@@ -20,8 +20,9 @@ from testing.trainer import checkpoints, launch, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import entries, export
-from tfparallel_trainer.contract import exits
-from tfparallel_trainer.runtime.lifecycle import failures
+from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.runtime.lifecycle import failures, termination
+from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.storage import folder as folders
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -44,6 +45,33 @@ def test_a_failed_write_leaves_the_checkpoint_before(
     assert saved.restore(checkpoints.state(0)) == checkpoints.at(1)
     saved.save(checkpoints.state(2), checkpoints.at(2))
     assert saved.restore(checkpoints.state(0)) == checkpoints.at(2)
+
+
+@pytest.mark.parametrize(
+    ("variables", "code"),
+    [
+        ({}, exits.Exit.STORAGE_FAILED),
+        ({environment.FULL_DISK_IS_FINAL: "1"}, exits.Exit.BAD_CONFIGURATION),
+    ],
+)
+def test_a_full_disk_of_one_machine_is_not_tried_again(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    code: exits.Exit,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    saved = checkpoints.opened(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(errors.StorageError) as caught:
+            saved.save(checkpoints.state(1), checkpoints.at(1))
+    out = console.Console("worker-0", str(tmp_path / "failure"))
+    assert termination.exit_of(out, caught.value, "trainer") is code
+    assert "No space left on device" in (tmp_path / "failure").read_text()
+    other = errors.StorageError("the storage does not answer")
+    assert termination.exit_of(out, other, "trainer") is exits.Exit.STORAGE_FAILED
 
 
 def test_a_write_that_reads_back_differently_is_a_failed_one(

@@ -5,6 +5,7 @@ thread reads SIGTERM and SIGINT from a pipe, and ends the process when the main 
 """
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.contract import exits
+from tfparallel_trainer.contract import environment, exits
 from tfparallel_trainer.runtime.reporting import console
 
 LATE = "Asked to end, at a moment when no step is made."
@@ -120,10 +121,23 @@ def exit_of(out: console.Console, error: Exception, program: str) -> exits.Exit:
     """Write the error that a program ends with, and give its exit code."""
     if isinstance(error, errors.TrainerError):
         out.fail(str(error), error.trace if isinstance(error, errors.UserCodeError) else "")
-        return error.exit
+        is_final = os.environ.get(environment.FULL_DISK_IS_FINAL) == "1"
+        is_full = error.exit is exits.Exit.STORAGE_FAILED and _is_from_full_disk(error)
+        return exits.Exit.BAD_CONFIGURATION if is_full and is_final else error.exit
     trace = "".join(traceback.format_exception(error))
     out.fail(f"the {program} failed, please report this", trace)
     return exits.Exit.INTERNAL_ERROR
+
+
+def _is_from_full_disk(error: BaseException) -> bool:
+    """Whether a failed write, of Python or TensorFlow, found no space."""
+    cause: BaseException | None = error
+    while cause is not None:
+        number = getattr(cause, "errno", None)
+        if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(cause):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def give_up(out: console.Console, error: errors.TrainerError) -> None:
@@ -131,8 +145,25 @@ def give_up(out: console.Console, error: errors.TrainerError) -> None:
     end(exit_of(out, error, "trainer"))
 
 
+_farewells: list[Callable[[], None]] = []
+"""What is still done when a process ends at once; each takes a bounded time."""
+
+
+@contextlib.contextmanager
+def before_end(farewell: Callable[[], None]) -> Iterator[None]:
+    """Have something short done if the process ends at once while the body runs."""
+    _farewells.append(farewell)
+    try:
+        yield
+    finally:
+        _farewells.remove(farewell)
+
+
 def end(code: int) -> None:
     """End the process at once: TensorFlow's threads may wait for peers that are gone."""
+    for farewell in tuple(_farewells):
+        with contextlib.suppress(Exception):
+            farewell()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
