@@ -258,6 +258,6 @@ def test_the_version_has_one_source(helm: rendering.Command) -> None:
     assert shown["version"] == shown["appVersion"] == version
 
 
-def test_the_chart_says_where_it_comes_from(helm: rendering.Command) -> None:
+def test_the_chart_says_what_it_is(helm: rendering.Command) -> None:
     shown = yaml.safe_load(helm("show", "chart", str(paths.CHART)).stdout)
-    assert {"home", "sources", "icon", "keywords", "description"} <= shown.keys()
+    assert {"icon", "keywords", "description"} <= shown.keys()

@@ -29,6 +29,10 @@ for name in sys.argv[1:]:
                 failed[module.name] = str(error)
 print(json.dumps(failed))
 """
+PAGE = """
+from tfparallel_trainer.contract import documentation
+print(documentation.locate(documentation.REASONS, "replicafailed").partition("#")[0])
+"""
 LIST = ("-m", "pip", "list", "--format", "json")
 
 
@@ -104,6 +108,7 @@ def test_the_commands_of_the_wheels_start(wheels: pathlib.Path, tmp_path: pathli
     assert run(str(programs / "kubectl_complete-tfparallel"), "scal", folder=tmp_path)
     for command in ("tfparallel", "kubectl-tfparallel"):
         assert run(str(programs / command), "version", folder=tmp_path).startswith("tfparallel ")
+    assert pathlib.Path(run(python, "-c", PAGE, folder=tmp_path).strip()).is_file()
     job = str(paths.ROOT / "examples/digits/job.yaml")
     assert "valid" in run(str(programs / "tfparallel"), "validate", job, folder=tmp_path)
 

@@ -4,12 +4,14 @@ import functools
 import itertools
 import pathlib
 import re
+import sys
+import tomllib
 
 import pytest
 
 from testing import language, pages, paths
 from tfparallel_operator.api import names
-from tfparallel_trainer.contract import documentation, exits
+from tfparallel_trainer.contract import documentation, environment, exits
 
 PACKAGES = [
     paths.ROOT / folder
@@ -23,7 +25,8 @@ CHART = [
     *sorted((paths.ROOT / "charts/tfparallel-operator/templates").rglob("*.*")),
     paths.ROOT / "charts/tfparallel-operator/values.yaml",
 ]
-ADDRESS = re.compile(rf"{re.escape(documentation.ADDRESS)}/([\w/-]+)\.html(?:#([\w-]+))?")
+HOST = re.compile(r"https?://[\w-]+\.[\w.-]+")
+PLACE = re.compile(r"docs/([\w/-]+)\.md(?:#([\w-]+))?")
 
 
 def leads_to_a_heading(path: str, anchor: str) -> bool:
@@ -40,7 +43,7 @@ def sections_in_code() -> frozenset[str]:
 
 @pytest.mark.parametrize("section", documentation.Section, ids=lambda section: section.name)
 def test_a_section_that_messages_name_is_one_of_its_page(section: documentation.Section) -> None:
-    [(path, anchor)] = ADDRESS.findall(documentation.reference(section))
+    [(path, anchor)] = PLACE.findall(documentation.reference(section))
     assert anchor
     assert leads_to_a_heading(path, anchor)
 
@@ -48,13 +51,65 @@ def test_a_section_that_messages_name_is_one_of_its_page(section: documentation.
 def test_every_reason_condition_and_exit_code_has_a_place_in_the_documentation() -> None:
     words = {word.lower() for word in (*names.Condition, *names.Reason)}
     codes = {f"exit-{code.value}" for code in exits.Exit}
-    [(path, _)] = ADDRESS.findall(documentation.REASONS)
-    assert words | codes <= {*pages.anchors(paths.PAGES / f"{path}.md")}
+    assert words | codes <= {*pages.anchors(paths.PAGES / documentation.REASONS)}
 
 
 def test_the_site_has_the_address_of_messages() -> None:
     site = (paths.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert f"site_url: {documentation.ADDRESS}/\n" in site
+    default = f'"{documentation.ADDRESS}"'
+    assert f"site_url: !ENV [{environment.DOCUMENTATION}, {default}]" in site
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A page that the wheel of the command brought, on a machine without the repository."""
+    page = tmp_path / documentation.INSTALLED / "how-to/local.md"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(documentation, "REPOSITORY", tmp_path)
+    return page
+
+
+def test_a_message_names_a_page_of_the_installed_version(installed: pathlib.Path) -> None:
+    section = documentation.Section.LOCAL_NETWORK
+    assert documentation.reference(section) == f"{installed}#who-can-reach-a-run"
+
+
+def test_a_message_of_an_image_names_a_page_of_the_repository(installed: pathlib.Path) -> None:
+    installed.unlink()
+    section = documentation.Section.LOCAL_NETWORK
+    assert documentation.reference(section) == "docs/how-to/local.md#who-can-reach-a-run"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_message_names_the_address_of_a_published_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environment.DOCUMENTATION, "https://docs.example/tfparallel/")
+    place = documentation.locate(documentation.REASONS, "replicafailed")
+    assert place == "https://docs.example/tfparallel/reference/reasons.html#replicafailed"
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_no_message_promises_an_address(package: pathlib.Path) -> None:
+    files = [*package.rglob("*.py"), *package.rglob("*.jinja"), *package.rglob("*.yaml")]
+    texts = {file: file.read_text(encoding="utf-8") for file in files}
+    assert texts
+    assert not {file.name: hosts for file, text in texts.items() if (hosts := HOST.findall(text))}
+
+
+def test_the_chart_promises_no_address() -> None:
+    files = [*CHART, paths.CHART / "Chart.yaml"]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    assert not [address for text in texts for address in HOST.findall(text)]
+
+
+def test_the_wheel_of_the_command_brings_every_folder_of_pages() -> None:
+    project = tomllib.loads((paths.ROOT / "client/pyproject.toml").read_text(encoding="utf-8"))
+    brought = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
+    folders = [folder.name for folder in paths.PAGES.glob("[!.]*/") if folder.name != "assets"]
+    assert brought == {
+        f"../docs/{folder}": f"{documentation.INSTALLED}/{folder}" for folder in folders
+    }
 
 
 @pytest.mark.parametrize("section", documentation.Section, ids=lambda section: section.name)
@@ -72,10 +127,10 @@ def test_no_message_names_a_file_that_only_the_repository_has(package: pathlib.P
 def test_a_description_of_a_field_names_sections_that_exist() -> None:
     [file] = (paths.ROOT / "manifests/base/crd").glob("tfparallel.dev_*.yaml")
     text = file.read_text(encoding="utf-8")
-    addresses = ADDRESS.findall(text)
-    assert addresses
-    assert all(leads_to_a_heading(*address) for address in addresses)
-    assert "docs/" not in text
+    places = PLACE.findall(text)
+    assert len(places) == text.count("docs/") > 0
+    assert all(leads_to_a_heading(*place) for place in places)
+    assert not HOST.findall(text)
 
 
 @pytest.mark.parametrize("file", CHART, ids=lambda file: file.name)

@@ -66,8 +66,10 @@ class Diagnosis:
 
     @property
     def page(self) -> str:
-        """The address of what the documentation says about the reason; empty without one."""
-        return f"{documentation.REASONS}#{self.reason.lower()}" if self.reason else ""
+        """Where the documentation says more about the reason; empty without one."""
+        if not self.reason:
+            return ""
+        return documentation.locate(documentation.REASONS, self.reason.lower())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

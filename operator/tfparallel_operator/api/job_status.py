@@ -87,10 +87,10 @@ class Condition(_Observed):
     """One condition, as the Kubernetes API conventions define it."""
 
     type: _ConditionType
-    """One of https://tfparallel.dev/reference/reasons.html#conditions."""
+    """One of docs/reference/reasons.md#conditions."""
     status: Truth
     reason: Annotated[str, pydantic.Field(max_length=1024)]
-    """One of https://tfparallel.dev/reference/reasons.html#reasons."""
+    """One of docs/reference/reasons.md#reasons."""
     message: Annotated[str, pydantic.Field(max_length=32_768)] = ""
     """One sentence for people."""
     last_transition_time: Time

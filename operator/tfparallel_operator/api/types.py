@@ -99,7 +99,7 @@ class ReplicaSpec(base.Model):
     restart_policy: RestartPolicy | None = None
     """Always and OnFailure run a failed replica again, Never fails the job, ExitCode runs it again
     for exit codes of 128 and more. Absent: as the strategy needs (see
-    https://tfparallel.dev/explanation/strategies.html)."""
+    docs/explanation/strategies.md)."""
 
     devices: Annotated[int, pydantic.Field(ge=1, le=64)] | None = None
     """GPUs of each replica: short for a limit of nvidia.com/gpu on the container tensorflow."""

@@ -1,15 +1,26 @@
-"""The address of the documentation, and the sections that messages name.
+"""Where the documentation is, and the sections that messages name.
 
-Wheels and images hold no pages, so a message has the address of one.
+A message names an address if somebody publishes the site, else a file: of the wheel of the command,
+or of the repository.
 """
 
 import enum
+import os
+import pathlib
 import re
+import sys
 
-ADDRESS = "https://tfparallel.dev"
-"""Where the site is published: `site_url` of mkdocs.yml and `home` of the chart have it too."""
+from tfparallel_trainer.contract import environment
 
-REASONS = f"{ADDRESS}/reference/reasons.html"
+ADDRESS = ""
+"""Where this version's site is published; empty: nowhere. `site_url` of mkdocs.yml has it too."""
+
+INSTALLED = pathlib.PurePath("share/doc/tfparallel")
+"""Where the wheel of the command brings the pages, below `sys.prefix`."""
+
+REPOSITORY = pathlib.Path(__file__).parents[3]
+
+REASONS = "reference/reasons.md"
 """The page on conditions, reasons and exit codes: each has its name in lower case as an anchor."""
 
 
@@ -27,7 +38,17 @@ class Section(enum.Enum):
 
 
 def reference(section: Section) -> str:
-    """Return the address of a section."""
-    file, heading = section.value
-    anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-    return f"{ADDRESS}/{file.removesuffix('.md')}.html#{anchor}"
+    """Return where a section is."""
+    page, heading = section.value
+    return locate(page, re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-"))
+
+
+def locate(page: str, anchor: str) -> str:
+    """Return where a place in a page is: an address, or a file that a reader of messages has."""
+    address = os.environ.get(environment.DOCUMENTATION, ADDRESS).rstrip("/")
+    if address:
+        return f"{address}/{page.removesuffix('.md')}.html#{anchor}"
+    in_repository = pathlib.Path("docs", page)
+    installed = pathlib.Path(sys.prefix, INSTALLED, page)
+    is_installed = installed.is_file() and not (REPOSITORY / in_repository).is_file()
+    return f"{installed if is_installed else in_repository}#{anchor}"

@@ -51,6 +51,9 @@ One machine that runs one job takes them more often than a cluster's operator.""
 GRACE_SECONDS = "TFPARALLEL_GRACE_SECONDS"
 """Whole seconds from SIGTERM until the replica is killed; absent: 30, Kubernetes' default."""
 
+DOCUMENTATION = "TFPARALLEL_DOCUMENTATION"
+"""Address of the published documentation; absent or empty: messages name files."""
+
 STEP_LOG = "TFPARALLEL_STEP_LOG"
 """1: the chief writes a line for each step into `outputs.STEP_LOG`; absent: it does not."""
 
