@@ -113,8 +113,8 @@ images: ## Build both images; REGISTRY=… TAG=… PUSH=1 ENGINE=… BASE_IMAGE=
 		$(if $(CUDA),--requirements requirements/trainer-cuda.txt) \
 		$(if $(ARCHIVES),--archives $(ARCHIVES)) $(TARGETS)
 
-cluster-up: $(VENV)/.dev ## Start a real test cluster and print its kubeconfig (root)
-	$(BIN)/python -m testing.cluster up --mode full
+cluster-up: $(VENV)/.dev ## Start a real test cluster with images and volumes, and print the next commands (root)
+	$(BIN)/python -m testing.cluster up --mode full --equipped
 
 cluster-down: $(VENV)/.dev ## End it and leave nothing behind
 	$(BIN)/python -m testing.cluster down --mode full

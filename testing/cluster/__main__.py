@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeAlias
 
-from testing.cluster import binaries, console, folders, lifecycle, settings, state
+from testing.cluster import binaries, console, folders, lifecycle, settings, state, workbench
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 MODES = (settings.Light.mode, settings.Full.mode, settings.Kind.mode)
@@ -17,7 +17,12 @@ MODES = (settings.Light.mode, settings.Full.mode, settings.Kind.mode)
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; the answer goes to standard output, progress to standard error."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command == "up" and options.equipped and options.mode != settings.Full.mode:
+        parser.error(
+            f"--equipped needs --mode {settings.Full.mode}, and the mode is {options.mode}"
+        )
     if "name" in options and options.name is None:
         options.name = f"tfparallel-{options.mode}"
     signal.signal(signal.SIGTERM, _end_on_signal)
@@ -50,7 +55,15 @@ def _up(options: argparse.Namespace) -> int:
             )
         case _:
             cluster_settings = settings.Kind(gpus=options.gpus)
-    print(lifecycle.up(options.name, cluster_settings, options.dir).kubeconfig)
+    cluster = lifecycle.up(options.name, cluster_settings, options.dir)
+    if not options.equipped:
+        print(cluster.kubeconfig)
+        return 0
+    workbench.equip(cluster)
+    console.say(
+        f"{cluster.name} has both images and volumes. Next, in {folders.SOURCE.parents[1]}:"
+    )
+    print("\n".join(workbench.next_commands(cluster)))
     return 0
 
 
@@ -116,6 +129,11 @@ def _parser() -> argparse.ArgumentParser:
         choices=[*settings.Release],
         default=settings.Release.NEWEST,
         help="light: the module that pins Kubernetes (%(default)s)",
+    )
+    up.add_argument(
+        "--equipped",
+        action="store_true",
+        help="full: with images and volumes; prints the next commands instead of the kubeconfig",
     )
     up.add_argument("--policies", action="store_true", help="full: enforces NetworkPolicies")
     down = _command(commands, "down", "end a cluster and remove its folder", light)

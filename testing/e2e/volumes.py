@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images import targets
-from testing.cluster import handle
+from testing.cluster import handle, workbench
 from testing.e2e import namespaces
 
 KEEPER = "keeper"
@@ -97,7 +97,9 @@ def provide(namespace: namespaces.Namespace, claim: str) -> Volume:
     volume, folder = _folder(namespace, claim)
     body = _persistent_volume(volume.name, folder, _STORAGE_CLASS, "ReadWriteOnce")
     body["spec"]["claimRef"] = {"namespace": namespace.name, "name": claim}
-    namespace.apply(_storage_class(), body)
+    storage_class = workbench.storage_class(_STORAGE_CLASS)
+    storage_class["metadata"]["labels"] = {_LABEL: ""}
+    namespace.apply(storage_class, body)
     return volume
 
 
@@ -111,20 +113,6 @@ def _folder(namespace: namespaces.Namespace, claim: str) -> tuple[Volume, namesp
 def _host_path(cluster: handle.Cluster, *names: str) -> namespaces.Object:
     path = cluster.directory.joinpath("volumes", *names)
     return {"hostPath": {"path": str(path), "type": "DirectoryOrCreate"}}
-
-
-def _storage_class() -> namespaces.Object:
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {
-            "name": _STORAGE_CLASS,
-            "labels": {_LABEL: ""},
-            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
-        },
-        "provisioner": "kubernetes.io/no-provisioner",
-        "volumeBindingMode": "WaitForFirstConsumer",
-    }
 
 
 def _persistent_volume(
