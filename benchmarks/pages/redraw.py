@@ -1,7 +1,7 @@
 """`python -m benchmarks.pages.redraw`: redraws the pictures of measured pages.
 
-It measures nothing: `comparisons` and `split_costs` leave the numbers that they measure in the
-folder `measured`.
+It measures nothing: `comparisons`, `split_costs` and `report_picture` leave what they measure in
+the folder `measured`.
 """
 
 import pathlib
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import pydantic
 
+from benchmarks.pages import report_picture
 from testing import paths
 from tfparallel.compare import draw as comparison
 from tfparallel.compare import report
@@ -55,6 +56,7 @@ def draw() -> Mapping[pathlib.Path, svg.Picture]:
     for file in MEASURED.glob(f"{_PIPELINE}*.json"):
         pipeline = plan.Pipeline.model_validate_json(file.read_bytes())
         drawn[IMAGES / f"{file.stem}.svg"] = planning.picture_of_run(pipeline)
+    drawn[report_picture.IMAGE] = report_picture.picture()
     return drawn
 
 

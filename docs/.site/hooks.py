@@ -1,6 +1,7 @@
 """What the site adds to MkDocs: pages from outside of docs/, the navigation, Markdown, llms.txt.
 
-docs/index.md lists every page below a heading; that is the navigation, and llms.txt.
+README.md is the first page. docs/pages.md lists every page below a heading; that is the navigation,
+and llms.txt.
 """
 
 import itertools
@@ -13,7 +14,8 @@ from mkdocs.config import defaults
 from mkdocs.structure import files, pages
 
 ROOT = pathlib.Path(__file__).parents[2]
-LISTS = ("docs/index.md", "examples/README.md")
+FIRST = "README.md"
+LISTS = ("docs/pages.md", "examples/README.md")
 """Pages with tables of pages."""
 PUBLISHED = (".md", ".svg")
 """What links may lead to; the site has no code."""
@@ -31,10 +33,10 @@ def on_config(config: defaults.MkDocsConfig) -> None:
     """Set the navigation: the pages of the lists, and the lists first."""
     sections = _sections()
     listed = {file for rows in sections.values() for _, file, _ in rows}
-    config.nav = ["index.md"]
+    config.nav = [{config.site_name: ["index.md", "pages.md"]}]
     for section, rows in sections.items():
         config.nav.append({section: [{title: _site_path(file)} for title, file, _ in rows]})
-    rest = [_site_path(file) for file in _repository_pages() if file not in listed]
+    rest = [_site_path(file) for file in _repository_pages() if file not in {FIRST, *listed}]
     config.nav[-1][section] = [*rest, *config.nav[-1][section]]
 
 
@@ -123,8 +125,14 @@ def _descriptions() -> dict[str, str]:
 
 
 def _repository_pages() -> Iterator[str]:
-    """Yield the pages outside of docs/ but README.md: the site begins with docs/index.md."""
-    yield from ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "testing/cluster/README.md")
+    """Yield the pages outside of docs/."""
+    yield from (
+        FIRST,
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "testing/cluster/README.md",
+    )
     for folder in ("charts", "examples"):
         for file in sorted((ROOT / folder).rglob("README.md")):
             yield file.relative_to(ROOT).as_posix()
@@ -132,6 +140,4 @@ def _repository_pages() -> Iterator[str]:
 
 def _site_path(file: str) -> str:
     """Return where the site has a file of the repository."""
-    if file == "README.md":
-        return "index.md"
     return file.removeprefix("docs/").replace("README.md", "index.md")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from benchmarks.pages import comparisons, plans, redraw
+from benchmarks.pages import comparisons, plans, redraw, report_picture
 from testing import pages, paths, pictures
 from tfparallel.compare import verdict
 from tfparallel.drawing import svg
@@ -23,7 +23,9 @@ MEASURED = [
         for name in comparisons.PICTURES
     ),
     redraw.IMAGES / "pipeline-split-deep-cnn.svg",
+    report_picture.IMAGE,
 ]
+MAX_BYTES = 150_000
 
 
 @functools.cache
@@ -35,6 +37,14 @@ def drawn() -> Mapping[pathlib.Path, svg.Picture]:
 def test_a_picture_is_what_its_numbers_draw(file: pathlib.Path) -> None:
     """If it is not, `python -m benchmarks.pages.redraw` redraws it."""
     assert not pictures.differs(drawn()[file].document, file.read_text(encoding="utf-8"))
+
+
+def test_the_picture_of_a_report_is_small_and_says_what_it_shows() -> None:
+    picture = drawn()[report_picture.IMAGE]
+    assert len(picture.document.encode()) <= MAX_BYTES
+    assert "loss by step: training from" in picture.description
+    assert "Attempts: 2." in picture.description
+    assert str(paths.ROOT) not in picture.document
 
 
 def test_no_picture_is_without_its_numbers() -> None:

@@ -6,11 +6,13 @@ import tomllib
 
 import pytest
 import yaml
+from click import testing as click_testing
 
-from benchmarks.pages import comparisons, plans, redraw
+from benchmarks.pages import captures, comparisons, plans, redraw
 from testing import pages, paths
 from testing.operator import builders
 from testing.trainer import fit_support
+from tfparallel.cli import app
 from tfparallel.compare import complexity
 from tfparallel_operator.api import load, names, policies, types
 from tfparallel_operator.core import installation, layout, observation, replicas
@@ -34,11 +36,19 @@ def test_every_job_in_a_page_is_a_valid_one(page: pathlib.Path) -> None:
                 assert load.parse_job(document).metadata.name
 
 
-def test_the_job_in_the_readme_is_the_example_that_the_demo_runs() -> None:
-    [block] = re.findall(
-        r"```yaml\n(.*?)```", (paths.ROOT / "README.md").read_text(), flags=re.DOTALL
-    )
-    assert block == (paths.ROOT / "examples/digits/job.yaml").read_text()
+def test_the_readme_shows_what_init_writes(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "flowers"
+    click_testing.CliRunner().invoke(app.tfparallel, ["init", str(folder)], catch_exceptions=False)
+    assert pages.blocks(pages.README, "python") == [(folder / "model.py").read_text()]
+    assert pages.blocks(pages.README, "yaml") == [(folder / "job.yaml").read_text()]
+
+
+def test_the_readme_shows_what_why_says_of_the_job_that_waits() -> None:
+    line = "tfparallel why large"
+    blocks = pages.blocks(captures.PAGE, "console")
+    [capture] = [block for block in blocks if block.startswith(f"$ {line}\n")]
+    [shown] = [block for block in pages.blocks(pages.README, "console") if line in block]
+    assert shown == capture
 
 
 def test_the_job_of_the_page_on_servers_is_the_example() -> None:

@@ -77,7 +77,7 @@ def test_every_page_is_published_as_html_and_as_markdown(site: pathlib.Path) -> 
 def test_llms_txt_lists_every_page_with_a_line_that_says_what_it_is_for(site: pathlib.Path) -> None:
     text = (site / "llms.txt").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^- \[.+?\]\((.+?)\): (.+)$", text, re.M))
-    lists = {"index.md", "examples/index.md"}
+    lists = {"index.md", "pages.md", "examples/index.md"}
     parts = {_published(page) for page in paths.EXAMPLES.glob("components/**/README.md")}
     assert {*listed} == {_published(page) for page in pages.ALL} - lists - parts
 
