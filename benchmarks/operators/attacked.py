@@ -29,6 +29,8 @@ class Sample:
     """Seconds from each event of another job until its status showed it."""
     writes: Sequence[float]
     """Seconds that the API server took for each event itself."""
+    heard: Sequence[float]
+    """Seconds from the sending of each event until a plain watch heard of it."""
     renewals: Sequence[datetime.datetime]
     """When the Lease was renewed, by the operator's clock."""
 
@@ -41,6 +43,11 @@ class Sample:
     def write(self) -> float:
         """The time of the API server that 99 % of the events did not exceed."""
         return _quantile(self.writes)
+
+    @property
+    def hearing(self) -> float:
+        """The time until a plain watch heard of an event that 99 % of the events did not exceed."""
+        return _quantile(self.heard)
 
     @property
     def longest_gap(self) -> float:
@@ -90,9 +97,28 @@ class Others:
         self._seen = asyncio.Condition()
         self.writes: list[float] = []
         """Seconds that the API server took for each event itself."""
+        self.heard: list[float] = []
+        """Seconds from the sending of each event until a plain watch heard of it."""
+        self._sent: dict[str, tuple[str, float]] = {}
+        """The phase that was sent of each pod and not heard of yet, and when."""
 
     async def follow(self) -> None:
-        """Learn of every status, for ever."""
+        """Learn of every status, and of every event itself, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_jobs())
+            group.create_task(self._follow_pods())
+
+    async def _follow_pods(self) -> None:
+        namespace = self._work.place.namespace
+        version = (await self._api.list(resources.PODS, namespace)).version
+        async for event in self._api.watch(resources.PODS, namespace, version):
+            name = event.object["metadata"].get("name")  # A bookmark has none.
+            phase, sent = self._sent.get(name, ("", 0.0))
+            if phase and phase == (event.object.get("status") or {}).get("phase"):
+                del self._sent[name]
+                self.heard.append(time.perf_counter() - sent)
+
+    async def _follow_jobs(self) -> None:
         namespace = self._work.place.namespace
         version = (await self._api.list(resources.JOBS, namespace)).version
         async for event in self._api.watch(resources.JOBS, namespace, version):
@@ -118,8 +144,10 @@ class Others:
         starts = turn % 2 == 0
         pod = f"{job}-worker-{turn // 2 % self._workers}"
         state: dict[str, contestants.Body] = {"running": {}} if starts else {"waiting": {}}
+        phase = "Running" if starts else "Pending"
         sent = time.perf_counter()
-        await self._work.place.kubelet(pod, "Running" if starts else "Pending", **state)
+        self._sent[pod] = phase, sent
+        await self._work.place.kubelet(pod, phase, **state)
         begun = time.perf_counter()
         self.writes.append(begun - sent)
         async with asyncio.timeout(load.LIMIT_SECONDS), self._seen:
@@ -134,10 +162,11 @@ async def attack_operator(
     size: results.Size,
     variables: Mapping[str, str],
     attack: contextlib.AbstractAsyncContextManager[Mapping[str, float]],
+    operator: contestants.Contestant = contestants.OURS,
 ) -> Attacked:
     """Measure an operator with environment variables, first in peace and then under an attack."""
     ours = contestants.with_variables(
-        contestants.OURS,
+        operator,
         TFPARALLEL_LEASE=LEASE,
         TFPARALLEL_LEASE_SECONDS=str(LEASE_SECONDS),
         **variables,
@@ -198,9 +227,10 @@ async def _sample(work: load.Load, others: Others, seconds: float) -> Sample:
                 note(event.object)
 
     others.writes.clear()
+    others.heard.clear()
     async with _beside(follow()):
         delays = await others.delays(seconds)
-    return Sample(delays, tuple(others.writes), renewals)
+    return Sample(delays, tuple(others.writes), tuple(others.heard), renewals)
 
 
 def _quantile(seconds: Sequence[float]) -> float:

@@ -1,6 +1,7 @@
 """Other jobs while one job, the progress endpoint or all of a namespace is flooded."""
 
 import asyncio
+import itertools
 import os
 import pathlib
 import sys
@@ -8,7 +9,7 @@ import tempfile
 import time
 
 from benchmarks import results
-from benchmarks.operators import arena, attacked, attacks, contestants
+from benchmarks.operators import arena, attacked, attacks, contestants, steady
 from benchmarks.scripts import flood, hostile_tenant
 from testing.cluster import settings
 from testing.operator import earlier
@@ -17,6 +18,7 @@ from tfparallel_operator.local import ports
 
 DELAY_TARGET, MEMORY_TARGET = 1.0, 150.0
 HOSTILE_MEMORY_TARGET = 200.0
+BLOCK_RUNS = 2
 PROBE_TARGET = 5.0
 """Seconds after which the chart's probes count as failed."""
 
@@ -52,7 +54,12 @@ async def rows(place: contestants.Place, size: results.Size) -> list[results.Res
         repeated = await attacked.attack_operator(
             place, size, {"KUBECONFIG": kubeconfig}, repeating
         )
-    return [*_results(observed), _of_events(repeated), *await _of_a_tenant(place, size)]
+    return [
+        *_results(observed),
+        _of_events(repeated),
+        *await _of_a_tenant(place, size),
+        await _longest_block(place, size),
+    ]
 
 
 async def _of_a_tenant(place: contestants.Place, size: results.Size) -> list[results.Result]:
@@ -73,7 +80,8 @@ async def _of_a_tenant(place: contestants.Place, size: results.Size) -> list[res
             f" {hostile_tenant.LARGE_JOBS} jobs and {hostile_tenant.LARGE_MAPS} ConfigMaps of"
             f" {hostile_tenant.LARGE / 1e6:.1f} MB; the API server took"
             f" {observed.flooded.write:.2f} s for 99 % of the events themselves, in peace"
-            f" {observed.peace.write:.2f} s; the operator used {observed.share} of a core",
+            f" {observed.peace.write:.2f} s, and {observed.flooded.hearing:.2f} s until a plain"
+            f" watch heard of 99 % of them; the operator used {observed.share} of a core",
         ),
         results.Result(
             f"resident memory at most, {WHEN}",
@@ -92,6 +100,20 @@ async def _of_a_tenant(place: contestants.Place, size: results.Size) -> list[res
             f"longest time between two renewals of the Lease {observed.flooded.longest_gap:.1f} s",
         ),
     ]
+
+
+async def _longest_block(place: contestants.Place, size: results.Size) -> results.Result:
+    """Measure the event loop while a tenant stores and sends the worst of everything."""
+    report = place.folder / "report.json"
+    numbers = itertools.count()
+
+    async def run() -> None:
+        target, variables = _tenant(place, size, f"watched-{next(numbers)}")
+        await attacked.attack_operator(
+            place, size, variables, attacks.storing(target), contestants.watched(report)
+        )
+
+    return await steady.longest_block(WHEN.removeprefix("while "), run, report, BLOCK_RUNS)
 
 
 def _tenant(

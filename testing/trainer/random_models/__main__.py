@@ -14,6 +14,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=50, help="how many jobs there are in all")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="what jobs follow from")
     parser.add_argument("--parallel", type=int, default=2, help="models that run at a time")
+    parser.add_argument(
+        "--verify",
+        choices=["Auto", "Always", "Off"],
+        default="Auto",
+        help="whether the referee checks the jobs too; without it they take less time",
+    )
     parser.add_argument("--resume", type=pathlib.Path, help="the file to resume from, or to begin")
     parser.add_argument("--again", action="store_true", help="run the failures of the file again")
     parser.add_argument("--job", help="print the model file of a job, such as 12.0")

@@ -13,6 +13,7 @@ from testing.trainer.random_models import (
     shrinking,
     spec,
 )
+from tfparallel_trainer.contract import job_file
 
 
 def run(options: argparse.Namespace) -> int:
@@ -29,7 +30,8 @@ def run(options: argparse.Namespace) -> int:
         state = outcomes.State.open(path, options.seed)
         numbers = state.failed() if options.again else state.remaining(options.jobs)
         print(f"seed {state.seed}: {len(numbers)} models to run", flush=True)
-        for ended in campaign.run(state.seed, numbers, options.parallel):
+        verify = job_file.Verify(options.verify)
+        for ended in campaign.run(state.seed, numbers, options.parallel, verify):
             state.add(ended)
             print("\n".join(map(str, ended)), flush=True)
         return _report(state)
