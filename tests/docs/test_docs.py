@@ -51,6 +51,14 @@ def test_the_readme_shows_what_why_says_of_the_job_that_waits() -> None:
     assert shown == capture
 
 
+def test_an_issue_has_the_number_of_its_address() -> None:
+    text = pages.README.read_text(encoding="utf-8")
+    named = re.findall(r"\[(\w+#\d+)\]\(https://github\.com/\S+?/(\S+?)\)", text)
+    assert len(named) == len(re.findall(r"\[\w+#\d+\]", text)) >= 5
+    for name, address in named:
+        assert name == re.sub("/(issues|pull)/", "#", address)
+
+
 def test_the_job_of_the_page_on_servers_is_the_example() -> None:
     page = (paths.ROOT / "docs/how-to/parameter-servers.md").read_text()
     [block] = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
