@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from tfparallel.client import AsyncTrainerClient
     from tfparallel.diagnosis.findings import Diagnosis
     from tfparallel.errors import Failure, JobNotFound
-    from tfparallel.models import Event, Job, Replica
+    from tfparallel.models import Event, Job, Progress, Replica
     from tfparallel.places import Cluster, Local
+    from tfparallel.progress_bar import ProgressBar
     from tfparallel_operator.api.load import SpecError
     from tfparallel_operator.api.names import State
 
@@ -33,6 +34,8 @@ __all__ = [
     "Job",
     "JobNotFound",
     "Local",
+    "Progress",
+    "ProgressBar",
     "Replica",
     "SpecError",
     "State",
@@ -48,6 +51,8 @@ _MODULES = {
     "Job": "tfparallel.models",
     "JobNotFound": "tfparallel.errors",
     "Local": "tfparallel.places",
+    "Progress": "tfparallel.models",
+    "ProgressBar": "tfparallel.progress_bar",
     "Replica": "tfparallel.models",
     "SpecError": "tfparallel_operator.api.load",
     "State": "tfparallel_operator.api.names",

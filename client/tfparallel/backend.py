@@ -1,10 +1,13 @@
 """What a place that trains jobs can do; the client is the same for each."""
 
+import importlib.metadata
 import pathlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from tfparallel import models
+from tfparallel_operator.api import load
+from tfparallel_operator.core import layout
 
 
 class Backend(Protocol):
@@ -16,12 +19,15 @@ class Backend(Protocol):
     async def __aexit__(self, *_: object) -> None:
         """Close the connection; jobs go on."""
 
-    async def create_job(self, document: Mapping[str, Any], folder: pathlib.Path) -> models.Job:
+    async def create_job(
+        self, document: Mapping[str, Any], folder: pathlib.Path, *, is_temporary: bool = False
+    ) -> models.Job:
         """Create a job.
 
         Args:
             document: its manifest.
             folder: where the model's files lie.
+            is_temporary: whether the caller removes the folder after the call.
 
         Raises:
             SpecError: the job is wrong.
@@ -70,3 +76,29 @@ class Backend(Protocol):
         Raises:
             SpecError: the results are not the backend's to delete.
         """
+
+
+async def find_trainer_image(jobs: Backend) -> str:
+    """Return the trainer's image that the operator gives to jobs, or the usual name."""
+    operators = await jobs.list_operators() or ()
+    image = next((operator.trainer_image for operator in operators if operator.trainer_image), None)
+    return image or f"tfparallel-trainer:{importlib.metadata.version('tfparallel')}"
+
+
+def check_elastic(job: models.Job) -> None:
+    """See that the number of a job's workers may change.
+
+    Raises:
+        SpecError: it has no workers, or their number stays.
+    """
+    worker = "spec.tfReplicaSpecs.Worker"
+    if "Worker" not in job.roles:
+        raise load.SpecError(
+            f"job {job.name!r} has no Worker to scale: its roles are {', '.join(job.roles)}. Add"
+            f" {worker} when you create it"
+        )
+    if not layout.build(load.read_accepted_job(job.manifest)).is_elastic:
+        raise load.SpecError(
+            f"job {job.name!r}: {worker}.maxReplicas is not set, and neither is minReplicas, so"
+            " the number of workers stays. Set one of them when you create the job"
+        )

@@ -3,15 +3,17 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import pathlib
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
 from tfparallel import client, manifest, models, places
 from tfparallel.diagnosis import findings
-from tfparallel_operator.api import job_status, names
+from tfparallel.functions import program as programs
+from tfparallel_operator.api import names
 
 T = TypeVar("T")
 
@@ -52,13 +54,29 @@ class TrainerClient:
 
     def train(
         self,
-        source: manifest.Source,
+        source: manifest.Source | programs.Function | None = None,
         *,
+        func: programs.Function | None = None,
+        func_args: Mapping[str, Any] | None = None,
+        packages: Sequence[str] = (),
         folder: pathlib.Path | None = None,
         **options: Unpack[manifest.Options],
     ) -> models.Job:
-        """Create a job and return it at once; `manifest.Options` lists the options."""
-        return self._loop.call(self._client.train(source, folder=folder, **options))
+        """Create a job and return it at once; `manifest.Options` lists the options.
+
+        Args:
+            source: the path of a model.py or a job's YAML file, a manifest, a job, or a function.
+            func: a function, which each replica calls; it has to import whatever it uses.
+            func_args: its arguments by name, which are data.
+            packages: what pip installs in a cluster before the function is called.
+            folder: where the model's files lie; None: where the source lies, or here. Of a
+                function: files that go with it; None: it needs none.
+            options: fields of the job.
+        """
+        creation = self._client.train(
+            source, func=func, func_args=func_args, packages=packages, folder=folder, **options
+        )
+        return self._loop.call(creation)
 
     def get_job(self, name: str) -> models.Job:
         """Return a job as it is now."""
@@ -99,7 +117,7 @@ class TrainerClient:
         """Yield a job now and after each change, until it is deleted."""
         return self._loop.stream(self._client.watch_job(name))
 
-    def watch_progress(self, name: str) -> Iterator[job_status.ProgressStatus]:
+    def watch_progress(self, name: str) -> Iterator[models.Progress]:
         """Yield each report of how far training is, until the job has ended."""
         return self._loop.stream(self._client.watch_progress(name))
 
@@ -124,6 +142,24 @@ class TrainerClient:
             for callback in callbacks:
                 callback(job)
         return job
+
+    def get_model(
+        self,
+        name: str,
+        *,
+        to: str | os.PathLike[str] | None = None,
+        file: str | None = None,
+        path: str | None = None,
+    ) -> pathlib.Path:
+        """Copy the trained model of a job to this machine, and return its path.
+
+        Args:
+            name: the job's.
+            to: the folder; None: JOB-model below the working directory.
+            file: of a script that leaves several models: the path of one below its results.
+            path: where a script writes, as its container sees it; None: the claim that it mounts.
+        """
+        return self._loop.call(self._client.get_model(name, to=to, file=file, path=path))
 
     def suspend_job(self, name: str) -> None:
         """Delete a job's replicas and keep the job: a checkpoint is saved first."""

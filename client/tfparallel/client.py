@@ -3,13 +3,20 @@
 import asyncio
 import contextlib
 import difflib
+import os
 import pathlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import Self, Unpack
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, Unpack
 
 from tfparallel import backend, errors, logs, manifest, models, places
 from tfparallel.diagnosis import findings, gather
-from tfparallel_operator.api import job_status, load, names
+from tfparallel.functions import job as function_job
+from tfparallel.functions import program as programs
+from tfparallel.results import fetch, files
+from tfparallel.results import places as result_places
+from tfparallel.terminal import wrapping
+from tfparallel_operator.api import load, names
 from tfparallel_operator.core.status import conditions
 
 Callback = Callable[[models.Job], object]
@@ -34,20 +41,51 @@ class AsyncTrainerClient:
 
     async def train(
         self,
-        source: manifest.Source,
+        source: manifest.Source | programs.Function | None = None,
         *,
+        func: programs.Function | None = None,
+        func_args: Mapping[str, Any] | None = None,
+        packages: Sequence[str] = (),
         folder: pathlib.Path | None = None,
         **options: Unpack[manifest.Options],
     ) -> models.Job:
         """Create a job and return it at once.
 
         Args:
-            source: the path of a model.py or of a job's YAML file, a manifest, or a job.
-            folder: where the model's files lie; None: where the source lies, or here.
+            source: the path of a model.py or a job's YAML file, a manifest, a job, or a function.
+            func: a function, which each replica calls; it has to import whatever it uses.
+            func_args: its arguments by name, which are data.
+            packages: what pip installs in a cluster before the function is called.
+            folder: where the model's files lie; None: where the source lies, or here. Of a
+                function: files that go with it; None: it needs none.
             options: fields of the job, which `manifest.Options` lists.
         """
+        if callable(source) and func is None:
+            return await self._train_function(source, func_args or {}, packages, folder, **options)
+        if func is not None and source is None:
+            return await self._train_function(func, func_args or {}, packages, folder, **options)
+        if source is None or callable(source) or func is not None or func_args or packages:
+            raise load.SpecError(
+                "train: give either a source, or func, which alone takes func_args and packages"
+            )
         document, lies_in = manifest.read(source, folder, **options)
         return await self._backend.create_job(document, lies_in)
+
+    async def _train_function(
+        self,
+        function: programs.Function,
+        arguments: Mapping[str, Any],
+        packages: Sequence[str],
+        folder: pathlib.Path | None,
+        **options: Unpack[manifest.Options],
+    ) -> models.Job:
+        if options.get("image") is None:
+            options["image"] = await backend.find_trainer_image(self._backend)
+        built = function_job.build(function, arguments, packages, **options)
+        with tempfile.TemporaryDirectory(prefix="tfparallel-") as temporary:
+            target = pathlib.Path(temporary)
+            built.write(target, folder)
+            return await self._backend.create_job(built.document, target, is_temporary=True)
 
     async def get_job(self, name: str) -> models.Job:
         """Return a job as it is now."""
@@ -97,14 +135,14 @@ class AsyncTrainerClient:
         """Yield a job now and after each change, until it is deleted."""
         return self._backend.watch_job(name)
 
-    async def watch_progress(self, name: str) -> AsyncGenerator[job_status.ProgressStatus, None]:
+    async def watch_progress(self, name: str) -> AsyncGenerator[models.Progress, None]:
         """Yield each report of how far training is, until the job has ended."""
-        latest: job_status.ProgressStatus | None = None
+        latest: object = None
         async with contextlib.aclosing(self.watch_job(name)) as jobs:
             async for job in jobs:
-                if job.status.progress not in (None, latest):
-                    latest = job.status.progress
-                    yield latest
+                if (progress := job.progress) is not None and job.status.progress != latest:
+                    latest = job.status.progress  # as text, in which NaN equals itself
+                    yield progress
                 if job.is_finished:
                     return
 
@@ -161,6 +199,40 @@ class AsyncTrainerClient:
                 if job.is_finished:
                     raise errors.Failure(_other_end(job, states))
 
+    async def get_model(
+        self,
+        name: str,
+        *,
+        to: str | os.PathLike[str] | None = None,
+        file: str | None = None,
+        path: str | None = None,
+    ) -> pathlib.Path:
+        """Copy the trained model of a job to this machine, and return its path.
+
+        Args:
+            name: the job's.
+            to: the folder; None: JOB-model below the working directory.
+            file: of a script that leaves several models: the path of one below its results.
+            path: where a script writes, as its container sees it; None: the claim that it mounts.
+
+        Raises:
+            SpecError: the script leaves several models, or none of the name.
+            Failure: the job has not succeeded, keeps no model, or the place cannot be read.
+        """
+        job = await self.get_job(name)
+        if job.state != names.State.SUCCEEDED:
+            raise errors.Failure(_no_model(job))
+        folder = fetch.choose_folder(name) if to is None else pathlib.Path(to)
+        choice = result_places.Choice(path=path)
+        async with result_places.opened_anywhere(self._backend, job, choice, wrapping.say) as place:
+            listed = await place.list_files()
+            candidates = files.select(listed, files.Part.MODEL, is_script=job.is_script)
+            chosen = fetch.choose_one(candidates, file, name)
+            [model] = await fetch.copy(
+                place, chosen, folder, name, wrapping.say, is_script=job.is_script
+            )
+        return folder / model.path
+
     async def suspend_job(self, name: str) -> None:
         """Delete a job's replicas and keep the job: a checkpoint is saved first."""
         await self._backend.suspend_job(name, suspend=True)
@@ -194,6 +266,15 @@ def _states(status: str | Iterable[str]) -> frozenset[str]:
     if not listed:
         raise load.SpecError(f"status: received no state: give some of {', '.join(known)}")
     return frozenset(listed)
+
+
+def _no_model(job: models.Job) -> str:
+    if job.is_finished:
+        return f"job {job.name!r} failed, and has no model: diagnose_job({job.name!r}) says why"
+    return (
+        f"job {job.name!r} is {job.state}, and its model is written at the end: wait with"
+        f" wait_for_job_status({job.name!r})"
+    )
 
 
 def _too_late(

@@ -61,6 +61,8 @@ class Options(TypedDict, total=False):
     """Variables of every replica, in place of those of their names."""
     secrets: Sequence[str] | None
     """Names of Secrets; each of their keys becomes a variable of every replica."""
+    image: str | None
+    """Of the replicas; absent: the trainer's, as the operator has it."""
 
 
 def read(
@@ -117,7 +119,11 @@ def build(module: pathlib.Path, **options: Unpack[Options]) -> dict[str, Any]:
 def name_of(module: pathlib.Path) -> str:
     """Return the name of a job for a module: that of the file, or of its folder for model.py."""
     path = module.resolve()
-    words = path.parent.name if path.stem == "model" else path.stem
+    return to_name(path.parent.name if path.stem == "model" else path.stem)
+
+
+def to_name(words: str) -> str:
+    """Return a name of a job that is like a name of a file or of a function."""
     name = re.sub("[^a-z0-9]+", "-", words.lower())[:_MAX_NAME].strip("-")
     return name if name[:1].isalpha() else f"job-{name}".rstrip("-")
 
@@ -145,6 +151,8 @@ def change(document: Mapping[str, Any], **options: Unpack[Options]) -> dict[str,
     _set_roles(spec.setdefault("tfReplicaSpecs", {}), values)
     for field in values.keys() & {"strategy", "mesh"}:
         spec[field] = values[field] if field == "strategy" else dict(values[field])
+    if "image" in values:
+        _set_image(spec["tfReplicaSpecs"], values["image"])
     changed = dict(metadata.generate_name(changed))
     changed = dict(variables.add(changed, values.get("env", {}), values.get("secrets", ())))
     load.parse_manifest(changed)
@@ -200,6 +208,17 @@ def _set_roles(roles: dict[str, Any], values: Mapping[str, Any]) -> None:
     if "devices" in values:
         for role in {*_LEADERS, "Worker"} & roles.keys():
             roles[role] = {**(roles[role] or {}), "devices": values["devices"]}
+
+
+def _set_image(roles: dict[str, Any], image: str) -> None:
+    for role, fields in roles.items():
+        template = (fields or {}).get("template") or {}
+        load.parse_template(template, ("spec", "tfReplicaSpecs", role, "template"))
+        pod_spec = {"containers": [{"name": names.CONTAINER}], **(template.get("spec") or {})}
+        roles[role] = variables.change_container(
+            {**(fields or {}), "template": {**template, "spec": pod_spec}},
+            lambda container: {**container, "image": image},
+        )
 
 
 def _read_file(path: pathlib.Path) -> Mapping[str, Any]:

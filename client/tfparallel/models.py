@@ -3,8 +3,9 @@
 import dataclasses
 import datetime
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
+from tfparallel import job_html
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import waits
 
@@ -17,6 +18,53 @@ UNREADABLE = "Unreadable"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Progress:
+    """How far training has come, with numbers to plot: a status has them as text."""
+
+    step: int
+    """Optimizer steps made."""
+    total_steps: int | None
+    """Optimizer steps to make in all; None: unknown."""
+    epoch: int
+    """Epochs completed."""
+    percent: int | None
+    """Share of the steps that are made."""
+    metrics: Mapping[str, float]
+    """The latest loss and metrics; those of the evaluation begin with val_. Some may be NaN."""
+    examples_per_second: float | None
+    """Training examples a second over all replicas."""
+    input_wait: float | None
+    """Share of its time that the coordinator waits for its input."""
+    eta: str | None
+    """Time to go, such as 1h2m or 45s."""
+    updated: datetime.datetime | None
+    """When the report arrived."""
+
+    @classmethod
+    def parse(cls, status: job_status.ProgressStatus) -> Self:
+        """Read a report; what is no number is left out."""
+        metrics = {name: _parse_number(text) for name, text in status.metrics.items()}
+        return cls(
+            step=status.step,
+            total_steps=status.total_steps,
+            epoch=status.epoch,
+            percent=status.percent,
+            metrics={name: value for name, value in metrics.items() if value is not None},
+            examples_per_second=_parse_number(status.examples_per_second),
+            input_wait=_parse_number(status.input_wait),
+            eta=status.eta,
+            updated=status.last_update_time,
+        )
+
+
+def _parse_number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Job:
     """A TFParallelJob at one moment."""
 
@@ -36,6 +84,12 @@ class Job:
         return UNREADABLE if self.problem else str(self.status.state or names.State.PENDING)
 
     @property
+    def progress(self) -> Progress | None:
+        """How far training has come; None: no step has been reported."""
+        progress = self.status.progress
+        return None if progress is None else Progress.parse(progress)
+
+    @property
     def is_finished(self) -> bool:
         """Whether it succeeded or failed, for good."""
         return self.state in (names.State.SUCCEEDED, names.State.FAILED)
@@ -50,6 +104,13 @@ class Job:
         """The replica specs by role, as the manifest has them."""
         specs: Mapping[str, Any] = self.manifest.get("spec", {}).get("tfReplicaSpecs", {})
         return specs
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {job_html.render_line(self.name, self.state, self.status)}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the job."""
+        return job_html.render(self.name, self.state, self.status, self.problem)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -42,12 +42,13 @@ def _change_containers(
 ) -> Mapping[str, Any]:
     """Return the roles with another container that trains, where they have a template."""
     roles = spec.get("tfReplicaSpecs") or {}
-    return {role: _change_container(fields or {}, change) for role, fields in roles.items()}
+    return {role: change_container(fields or {}, change) for role, fields in roles.items()}
 
 
-def _change_container(
+def change_container(
     role: Mapping[str, Any], change: Callable[[Container], Container]
 ) -> Mapping[str, Any]:
+    """Return a role with another container that trains, if it has a template."""
     template = role.get("template") or {}
     pod = template.get("spec") or {}
     if not pod.get("containers"):

@@ -1,15 +1,22 @@
 """The client's calls on a real API server; the test is the operator, and patches the status."""
 
 import asyncio
+import base64
+import importlib.metadata
+import io
+import pathlib
+import tarfile
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 import tfparallel
-from testing import waiting
+from testing import buckets, result_files, waiting
 from testing.operator import harness, objects
+from tfparallel.functions import program
 from tfparallel_operator.api import names
+from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.api_server import resources
 
 
@@ -154,6 +161,63 @@ async def test_events_and_replicas_are_those_of_the_operator(
             "the event of the start",
             when=lambda events: "JobStarted" in {event.reason for event in events},
         )
+
+
+async def test_workers_that_have_no_bounds_are_not_scaled_and_the_field_is_named(
+    client: tfparallel.AsyncTrainerClient, place: harness.Place
+) -> None:
+    fixed = document()
+    del fixed["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"]
+    await client.train(fixed)
+    with pytest.raises(
+        tfparallel.SpecError, match=r"spec\.tfReplicaSpecs\.Worker\.maxReplicas is not set, and"
+    ):
+        await client.scale_job("digits", 2)
+    patch = {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 2}}}}
+    with pytest.raises(api_errors.Invalid, match=r"unless tfReplicaSpecs\.Worker\.maxReplicas or"):
+        await place.api.patch(resources.JOBS.path(place.namespace, "digits"), patch)
+
+
+def train(rate: float, results: pathlib.Path) -> None:
+    (results / "model.keras").write_text(str(rate))
+
+
+async def test_a_function_is_sent_with_its_source(
+    client: tfparallel.AsyncTrainerClient, place: harness.Place
+) -> None:
+    created = await client.train(train, func_args={"rate": 0.5}, workers=2)
+    spec = (await place.job("train"))["spec"]["tfReplicaSpecs"]["Worker"]
+    assert spec["replicas"] == 2
+    pod_spec = spec["template"]["spec"]
+    version = importlib.metadata.version("tfparallel")
+    assert pod_spec["containers"][0]["image"] == f"tfparallel-trainer:{version}"
+    listed = await place.api.list(resources.CONFIG_MAPS, place.namespace)
+    [source] = [body for body in listed.items if body["metadata"]["name"].startswith("train-so")]
+    archive = base64.b64decode(source["binaryData"]["chunk"])
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        text = files.extractfile(program.FILE)
+        assert text is not None
+        assert "train(rate=0.5, results=pathlib.Path(sys.argv[1]))" in text.read().decode()
+    assert source["metadata"]["ownerReferences"][0]["uid"] == created.uid
+
+
+async def test_the_model_of_a_job_comes_from_its_bucket(
+    client: tfparallel.AsyncTrainerClient,
+    place: harness.Place,
+    s3: buckets.Bucket,
+    tmp_path: pathlib.Path,
+) -> None:
+    job = document()
+    job["spec"]["trainer"] = {"epochs": 1, "checkpoint": {"uri": s3.uri}}
+    del job["spec"]["tfReplicaSpecs"]["Worker"]["template"]
+    await client.train(job)
+    with pytest.raises(tfparallel.Failure, match="is Pending, and its model is written at the en"):
+        await client.get_model("digits", to=tmp_path / "to")
+    await set_state(place, "Succeeded")
+    s3.put(f"runs/{place.namespace}/digits/model.keras", result_files.MODEL)
+    model = await client.get_model("digits", to=tmp_path / "to")
+    assert model == tmp_path / "to/model.keras"
+    assert model.read_bytes() == result_files.MODEL
 
 
 async def test_the_blocking_client_uses_the_same_cluster(place: harness.Place) -> None:

@@ -53,6 +53,15 @@ def test_the_script_that_it_writes_trains_and_can_be_submitted(tmp_path: pathlib
     assert submission.read(folder / "job.yaml").sources
 
 
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = click.testing.CliRunner().invoke(app.tfparallel, ["init", str(tmp_path / "file/x")])
+    assert done.exit_code == 1
+    assert done.stderr == (
+        f"error: {tmp_path / 'file/x'}: Not a directory. Give a folder that can be written to\n"
+    )
+
+
 def test_it_never_overwrites(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.py").write_text("mine")
     done = click.testing.CliRunner().invoke(app.tfparallel, ["init", str(tmp_path)])

@@ -118,8 +118,84 @@ def test_suspend_resume_and_scale(client: tfparallel.TrainerClient) -> None:
 
 def test_workers_of_a_job_without_bounds_stay(client: tfparallel.TrainerClient) -> None:
     client.train(jobs.job({"Worker": jobs.shell(PATIENT)}))
-    with pytest.raises(tfparallel.SpecError, match="neither minReplicas nor maxReplicas"):
+    with pytest.raises(tfparallel.SpecError, match=r"Worker\.maxReplicas is not set, and"):
         client.scale_job("job", 2)
+
+
+def write_twice(text: str, results: pathlib.Path) -> None:
+    from layers import blocks  # type: ignore[import-not-found]
+
+    with open(results / "model.keras", "a") as file:
+        file.write(f"{text} {blocks.SIZE}\n")
+
+
+def test_a_function_is_a_job_whose_model_comes_back(
+    client: tfparallel.TrainerClient, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "mine"
+    (folder / "layers").mkdir(parents=True)
+    (folder / "layers/blocks.py").write_text("SIZE = 3\n")
+    created = client.train(
+        func=write_twice, func_args={"text": "it's"}, folder=folder, workers=2, packages=["none"]
+    )
+    assert created.name == "write-twice"
+    (folder / "layers/blocks.py").unlink()  # the job has a copy
+    client.wait_for_job_status("write-twice")
+    model = client.get_model("write-twice")
+    assert model == pathlib.Path("write-twice-model/model.keras")
+    assert model.read_text() == "it's 3\n" * 2
+    with pytest.raises(tfparallel.SpecError, match=r"the models of job 'write-twice' are model\.k"):
+        client.get_model("write-twice", file="other.keras")
+
+
+def write_two(results: pathlib.Path) -> None:
+    (results / "best").mkdir()
+    (results / "best/model.keras").write_text("best")
+    (results / "last.keras").write_text("last")
+
+
+def test_one_of_several_models_is_chosen(
+    client: tfparallel.TrainerClient, tmp_path: pathlib.Path
+) -> None:
+    client.train(write_two)
+    client.wait_for_job_status("write-two")
+    with pytest.raises(tfparallel.SpecError, match=r"several models: best/model\.keras, last\."):
+        client.get_model("write-two", to=tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+    model = client.get_model("write-two", to=tmp_path / "to", file="last.keras")
+    assert model.read_text() == "last"
+    assert model == tmp_path / "to/last.keras"
+    best = client.get_model("write-two", to=tmp_path / "best", path="/results/best")
+    assert best == tmp_path / "best/model.keras"
+
+
+def fail_once(results: pathlib.Path) -> None:
+    import time
+
+    marker = results / "started"
+    if not marker.exists():
+        marker.touch()
+        time.sleep(600)
+    (results / "model.keras").write_text("resumed")
+
+
+def test_a_function_that_was_suspended_runs_again(
+    client: tfparallel.TrainerClient, tmp_path: pathlib.Path
+) -> None:
+    client.train(fail_once)
+    waiting.until(lambda: list(tmp_path.rglob("started")), "the call of the function")
+    client.suspend_job("fail-once")
+    client.resume_job("fail-once")
+    client.wait_for_job_status("fail-once")
+    assert client.get_model("fail-once", to=tmp_path / "to").read_text() == "resumed"
+
+
+def test_a_job_that_keeps_nothing_has_no_model(client: tfparallel.TrainerClient) -> None:
+    client.train(jobs.job({"Worker": ["true"]}))
+    client.wait_for_job_status("job")
+    with pytest.raises(tfparallel.Failure, match="keeps nothing: its containers mount no claim"):
+        client.get_model("job")
 
 
 CHILD = """

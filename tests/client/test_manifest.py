@@ -48,7 +48,10 @@ def test_every_option_reaches_its_field(module: pathlib.Path) -> None:
         checkpoint="digits",
         env={"MODE": "fast"},
         secrets=["bucket"],
+        image="registry.example/trainer:1",
     )
+    container = {"name": "tensorflow", "image": "registry.example/trainer:1"}
+    template = {"spec": {"containers": [container]}}
     assert document["metadata"] == {"name": "other"}
     assert document["spec"] == {
         "strategy": "ParameterServer",
@@ -62,11 +65,24 @@ def test_every_option_reaches_its_field(module: pathlib.Path) -> None:
             "envFrom": [{"secretRef": {"name": "bucket"}}],
         },
         "tfReplicaSpecs": {
-            "Worker": {"replicas": 2, "maxReplicas": 3, "devices": 4},
-            "PS": {"replicas": 1},
-            "Evaluator": {"replicas": 1},
+            "Worker": {"replicas": 2, "maxReplicas": 3, "devices": 4, "template": template},
+            "PS": {"replicas": 1, "template": template},
+            "Evaluator": {"replicas": 1, "template": template},
         },
     }
+
+
+def test_an_image_leaves_the_rest_of_a_template() -> None:
+    sidecar = {"name": "sidecar", "image": "b"}
+    trains = {"name": "tensorflow", "tty": True}
+    pod_spec: dict[str, Any] = {"containers": [trains, sidecar], "hostPID": True}
+    roles = {"Worker": {"template": {"metadata": {}, "spec": pod_spec}}, "PS": None}
+    job = {**JOB, "spec": {"trainer": {"epochs": 1}, "tfReplicaSpecs": roles}}
+    changed = manifest.change(job, image="a")["spec"]["tfReplicaSpecs"]
+    with_image = {**trains, "image": "a"}
+    spec = {"containers": [with_image, sidecar], "hostPID": True}
+    assert changed["Worker"]["template"] == {"metadata": {}, "spec": spec}
+    assert "image" not in pod_spec["containers"][0]
 
 
 def test_a_mesh_is_for_model_split(module: pathlib.Path) -> None:
@@ -136,7 +152,9 @@ def test_what_is_wrong_is_reported(source: Any, options: Any, words: str) -> Non
     assert words in str(refusal.value)
 
 
-@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"epochs": 2}, {"devices": 1}])
+@pytest.mark.parametrize(
+    "options", [{}, {"workers": 2}, {"epochs": 2}, {"devices": 1}, {"image": "a"}]
+)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -144,6 +162,8 @@ def test_what_is_wrong_is_reported(source: Any, options: Any, words: str) -> Non
         {"spec": []},
         {"spec": {"tfReplicaSpecs": "Worker"}},
         {"spec": {"tfReplicaSpecs": {"Worker": []}, "trainer": {}}},
+        {"spec": {"tfReplicaSpecs": {"Worker": {"template": []}}, "trainer": {}}},
+        {"spec": {"tfReplicaSpecs": {"Worker": {"template": {"spec": 1}}}, "trainer": {}}},
         {"spec": {"trainer": []}},
         {"metadata": []},
     ],

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import datetime
 import gc
+import math
 import pathlib
 import subprocess
 import sys
@@ -58,7 +59,9 @@ class ScriptedBackend:
     async def __aexit__(self, *_: object) -> None:
         self.is_connected = False
 
-    async def create_job(self, document: Mapping[str, Any], folder: pathlib.Path) -> models.Job:
+    async def create_job(
+        self, document: Mapping[str, Any], folder: pathlib.Path, *, is_temporary: bool = False
+    ) -> models.Job:
         raise load.SpecError("refused")
 
     async def list_jobs(self, *, everywhere: bool = False) -> Sequence[models.Job]:
@@ -156,6 +159,56 @@ async def test_progress_is_a_stream_of_reports() -> None:
     async with tfparallel.AsyncTrainerClient(ScriptedBackend(*versions)) as client:
         steps = [progress.step async for progress in client.watch_progress("digits")]
     assert steps == [1, 2, 3]
+
+
+async def test_a_loss_that_is_no_number_is_reported_once() -> None:
+    progress = job_status.ProgressStatus(step=1, metrics={"loss": "NaN"})
+    status = job_status.JobStatus(progress=progress)
+    versions = [
+        dataclasses.replace(job(RUNNING), status=status.model_copy(deep=True)) for _ in range(3)
+    ]
+    place = ScriptedBackend(*versions, deleted=True)
+    async with tfparallel.AsyncTrainerClient(place) as client:
+        [shown] = [progress async for progress in client.watch_progress("digits")]
+    assert math.isnan(shown.metrics["loss"])
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        (job(RUNNING), "is Running, and its model is written at the end: wait with wait_for_job"),
+        (FAILED, r"failed, and has no model: diagnose_job\('digits'\) says why"),
+        (SUCCEEDED, "ScriptedBackend does not know where jobs keep their results"),
+    ],
+)
+async def test_a_job_without_a_model_says_how_to_go_on(version: models.Job, words: str) -> None:
+    async with tfparallel.AsyncTrainerClient(ScriptedBackend(version)) as client:
+        with pytest.raises(errors.Failure, match=words):
+            await client.get_model("digits")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"source": "model.py", "func": print},
+        {"source": "model.py", "func_args": {"a": 1}},
+        {"source": "model.py", "packages": ["pandas"]},
+    ],
+)
+async def test_a_job_is_of_one_source_or_of_a_function(arguments: Any) -> None:
+    async with tfparallel.AsyncTrainerClient(ScriptedBackend(SUCCEEDED)) as client:
+        with pytest.raises(load.SpecError, match="train: give either a source, or func, which"):
+            await client.train(**arguments)
+
+
+async def test_a_model_is_no_function() -> None:
+    class Model:
+        def __call__(self) -> None: ...
+
+    async with tfparallel.AsyncTrainerClient(ScriptedBackend(SUCCEEDED)) as client:
+        with pytest.raises(load.SpecError, match="func: received Model, which is not a function"):
+            await client.train(Model())
 
 
 async def test_logs_are_those_of_the_coordinator_of_a_replica_or_of_all() -> None:

@@ -30,10 +30,13 @@ def test_the_code_of_the_page_runs(tmp_path: pathlib.Path) -> None:
     )
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
     shown = done.stdout.splitlines()
-    assert shown[0] == "digits Pending"
+    assert shown[0] == "train-digits Pending"
     assert "Succeeded 2/2" in shown
-    assert [line for line in shown if "did you mean 'digits'?" in line]
+    assert "models/model.keras" in shown
+    assert (folder / "models/model.keras").is_file()
+    assert [line for line in shown if "did you mean 'train-digits'?" in line]
     assert shown[-1] == "0"
+    assert "train-digits: Succeeded, 2/2 replicas, step 87/87 (100%), loss" in done.stderr
 
 
 def test_the_page_lists_every_option() -> None:

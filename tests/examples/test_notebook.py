@@ -1,7 +1,8 @@
 """The notebook of the examples, its cells run as Jupyter runs them: under a loop that runs.
 
 Jupyter itself would bring some fifty packages and sockets to test what its kernel does to us: code
-of one cell after the other, in one namespace, called from a running event loop.
+of one cell after the other, in one namespace, called from a running event loop. It shows the value
+of a cell's last line, and keeps the source of cells for `inspect`.
 """
 
 import json
@@ -17,13 +18,23 @@ from testing import pages, paths
 _NOTEBOOK = paths.ROOT / "examples/notebook/train.ipynb"
 
 _KERNEL = """
-import asyncio, json, sys
+import ast, asyncio, json, linecache, sys
+
+def show(value):
+    if value is not None:
+        print(value._repr_html_() if hasattr(value, "_repr_html_") else repr(value))
 
 async def run():
     namespace = {"__name__": "__main__"}
     for cell in json.load(open("train.ipynb"))["cells"]:
         if cell["cell_type"] == "code":
-            exec(compile("".join(cell["source"]), cell["id"], "exec"), namespace)
+            source, name = "".join(cell["source"]), cell["id"]
+            linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+            tree = ast.parse(source)
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, name, "exec"), namespace)
+            if last is not None:
+                show(eval(compile(ast.Expression(last.value), name, "eval"), namespace))
 
 asyncio.run(run())
 """
@@ -34,7 +45,6 @@ def test_the_notebook_trains_on_this_machine(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "notebook"
     folder.mkdir()
     shutil.copy(_NOTEBOOK, folder)
-    shutil.copytree(paths.ROOT / "examples/digits", tmp_path / "digits")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", _KERNEL],
         cwd=folder,
@@ -45,7 +55,13 @@ def test_the_notebook_trains_on_this_machine(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
     [shown] = pages.blocks(_NOTEBOOK.with_name("README.md"), "text")
     assert all(line in done.stdout for line in shown.splitlines())
-    assert len(list(folder.glob("runs/digits/*/claims/digits/digits/model.keras"))) == 1
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith('<div><b>train-digits</b> <b style="color: inherit">Pending</b>')
+    assert 0 < float(lines[1]) < 1  # the loss
+    assert "Succeeded</b>" in lines[2]
+    assert '<progress value="580" max="580"></progress> step 580/580 (100%)' in lines[2]
+    assert lines[3] == "4810"  # parameters of the model, which the last cells have loaded
+    assert (folder / "train-digits-model/model.keras").is_file()
 
 
 def test_the_notebook_holds_no_outputs() -> None:

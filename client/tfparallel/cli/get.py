@@ -9,13 +9,12 @@ import click
 from tfparallel import errors, models
 from tfparallel.cli import complete, listing, options
 from tfparallel.cluster import access, backend
-from tfparallel.results import download, files, folder, places
-from tfparallel.terminal import transfer, wrapping
+from tfparallel.results import fetch, files, folder, places
+from tfparallel.terminal import wrapping
 from tfparallel_operator.api import names
-from tfparallel_trainer.contract import outputs
 
 
-class _Nouns(click.Group):
+class _Nouns(options.Group):
     """Takes a noun in the plural too, as kubectl does."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -153,15 +152,7 @@ def _check_finished(job: models.Job, part: files.Part) -> None:
 async def _bring(
     place: files.Place, part: files.Part, to: pathlib.Path, name: str, *, is_script: bool = False
 ) -> None:
-    chosen = files.select(await place.list_files(), part, is_script=is_script)
-    with transfer.bar(sum(file.size for file in chosen)) as progress:
-        fetched = await download.fetch(place, chosen, to, progress, wrapping.say)
-    if not fetched:
-        model_file = "file *.keras" if is_script else outputs.MODEL
-        raise errors.Failure(
-            f"{name} has no {model_file} where it keeps its results: training has not come to"
-            " its end, or somebody deleted it"
-        )
+    fetched = await fetch.fetch(place, part, to, name, wrapping.say, is_script=is_script)
     for file in fetched if part is files.Part.MODEL else ():
         wrapping.echo(str(to / file.path))
     if part is files.Part.ALL:

@@ -1,15 +1,13 @@
 """`tfparallel init`."""
 
 import enum
-import importlib.metadata
-import importlib.resources
 import pathlib
 import re
 import sys
 
 import click
 
-from tfparallel import errors
+from tfparallel import errors, job_templates
 from tfparallel.cli import options
 
 
@@ -40,27 +38,29 @@ def command(folder: pathlib.Path, *, way: str | None) -> None:
 
     With --way script it is train.py, which calls tfparallel_trainer.fit.
 
-    Exit status: 0 written, 1 a file exists already.
+    Exit status: 0 written, 1 a file exists already, or the folder cannot be written to.
     """
     if way is None and sys.stdin.isatty():
         choices = click.Choice([choice.value for choice in Way])
         way = click.prompt("How do you train?", type=choices, default=Way.SYNCHRONOUS.value)
-    templates = importlib.resources.files("tfparallel") / "templates"
     chosen = Way(way or Way.SYNCHRONOUS)
-    job = (templates / f"{chosen}.yaml").read_text(encoding="utf-8")
-    version = importlib.metadata.version("tfparallel")
     contents = {
-        "job.yaml": job.replace("NAME", _job_name(folder)).replace("VERSION", version),
-        chosen.program: (templates / f"{chosen.program}.template").read_text(encoding="utf-8"),
+        "job.yaml": job_templates.read(f"{chosen}.yaml", _job_name(folder)),
+        chosen.program: job_templates.read(f"{chosen.program}.template"),
     }
     if existing := [name for name in contents if (folder / name).exists()]:
         raise errors.Failure(
             f"{folder}: {' and '.join(existing)} would be overwritten. Choose another folder"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        with (folder / name).open("x", encoding="utf-8") as file:
-            file.write(content)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            with (folder / name).open("x", encoding="utf-8") as file:
+                file.write(content)
+    except OSError as error:
+        raise errors.Failure(
+            f"{folder}: {error.strerror or error}. Give a folder that can be written to"
+        ) from error
     click.echo(f"{folder / 'job.yaml'} and {folder / chosen.program} written")
     click.echo(f"train here: tfparallel run {folder / 'job.yaml'}")
     click.echo(f"train on a cluster: tfparallel submit {folder / 'job.yaml'}")

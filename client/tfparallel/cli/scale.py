@@ -19,7 +19,8 @@ from tfparallel.cluster import access, backend
 def command(name: str, *, workers: int, choice: access.Choice) -> None:
     """Change the number of workers of a job.
 
-    With a synchronous strategy the job restarts from its last checkpoint.
+    The job has to have spec.tfReplicaSpecs.Worker.maxReplicas or minReplicas, which are the bounds.
+    With a synchronous strategy it restarts from its last checkpoint.
 
     Exit status: 0 done, 1 the job has ended or the cluster refuses, 2 no such job or no workers.
     """

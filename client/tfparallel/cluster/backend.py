@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Self
 
+from tfparallel import backend as backends
 from tfparallel import errors, models, submission
 from tfparallel.cluster import access, answers, creation, objects
 from tfparallel_operator.api import load, names, problems
@@ -61,8 +62,12 @@ class ClusterBackend:
         """The namespace of everything that does not name one."""
         return self.context.namespace
 
-    async def create_job(self, document: Mapping[str, Any], folder: pathlib.Path) -> models.Job:
+    async def create_job(
+        self, document: Mapping[str, Any], folder: pathlib.Path, *, is_temporary: bool = False
+    ) -> models.Job:
         """Create a job in the namespace, with the files of the folder that it needs.
+
+        They are in the cluster when the call returns, so it is the same if they are temporary.
 
         Raises:
             SpecError: the API server refuses it, or the manifest names another namespace.
@@ -281,11 +286,7 @@ class ClusterBackend:
             Failure: the job has ended.
         """
         job = await self._get_unfinished(name)
-        if "Worker" not in job.roles:
-            raise load.SpecError(
-                f"job {name!r} has no Worker to scale: its roles are {', '.join(job.roles)}. Add"
-                " spec.tfReplicaSpecs.Worker when you create it"
-            )
+        backends.check_elastic(job)
         await self._patch(job, {"tfReplicaSpecs": {"Worker": {"replicas": workers}}})
 
     async def _get_unfinished(self, name: str) -> models.Job:

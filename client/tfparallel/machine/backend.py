@@ -9,7 +9,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from tfparallel import errors, models
+from tfparallel import backend, errors, models
 from tfparallel.machine import detached
 from tfparallel.machine import folders as run_folders
 from tfparallel_operator import wall_clock
@@ -17,6 +17,9 @@ from tfparallel_operator.api import load, names
 from tfparallel_operator.core import layout, observation, replicas
 from tfparallel_operator.local import folders, record
 from tfparallel_operator.local import source as sources
+
+_SOURCE = "source"
+"""Below the folder of a run: a copy of files that exist nowhere else."""
 
 
 class LocalBackend:
@@ -34,8 +37,12 @@ class LocalBackend:
     async def __aexit__(self, *_: object) -> None:
         """Leave the jobs alone: they go on."""
 
-    async def create_job(self, document: Mapping[str, Any], folder: pathlib.Path) -> models.Job:
+    async def create_job(
+        self, document: Mapping[str, Any], folder: pathlib.Path, *, is_temporary: bool = False
+    ) -> models.Job:
         """Start a job in a process of its own.
+
+        Of a temporary folder it keeps a copy, which the job needs for as long as it can be resumed.
 
         Raises:
             SpecError: the job is wrong.
@@ -51,7 +58,10 @@ class LocalBackend:
         identity = {"uid": str(uuid.uuid4()), "creationTimestamp": now.isoformat()}
         manifest = {**document, "metadata": {**document["metadata"], **identity}}
         root = run_folders.new_folder(name, self._folder)
-        run = detached.DetachedRun.create(root, manifest, folder.resolve())
+        source = root / _SOURCE if is_temporary else folder.resolve()
+        run = detached.DetachedRun.create(root, manifest, source)
+        if is_temporary:
+            shutil.copytree(folder, source)
         run.start()
         return run.read()
 
@@ -88,6 +98,14 @@ class LocalBackend:
         near = difflib.get_close_matches(name, known, n=3)
         hint = f"did you mean {', '.join(map(repr, near))}?" if near else "correct the name."
         raise errors.JobNotFound(f"there is no job {name!r} below {self._folder}: {hint}")
+
+    def find_folder(self, name: str) -> pathlib.Path:
+        """Return the folder of a job's run.
+
+        Raises:
+            JobNotFound: no job has the name.
+        """
+        return self._find(name).layout.root
 
     async def watch_job(self, name: str) -> AsyncGenerator[models.Job, None]:
         """Yield a job now and after each change, until it is deleted."""
@@ -180,11 +198,7 @@ class LocalBackend:
         """
         run = self._find(name)
         job = run.read()
-        if not layout.build(load.read_accepted_job(job.manifest)).is_elastic:
-            raise load.SpecError(
-                f"job {name!r}: spec.tfReplicaSpecs.Worker has neither minReplicas nor maxReplicas."
-                " Give one of them when you create the job"
-            )
+        backend.check_elastic(job)
         scaled = _changed(job, suspend=job.state == names.State.SUSPENDED, workers=workers)
         load.parse_manifest(scaled)
         is_running = run.is_running

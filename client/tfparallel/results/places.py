@@ -2,17 +2,19 @@
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import pathlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from tfparallel import backend as backends
 from tfparallel import errors, models
 from tfparallel.cluster import answers, backend
-from tfparallel.results import bucket, claim, files, script
+from tfparallel.machine import backend as machine_backend
+from tfparallel.results import bucket, claim, files, folder, script
 from tfparallel_operator.api import load, names, trainer_spec
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import claims
+from tfparallel_operator.local import folders
 from tfparallel_trainer.contract import job_file
 
 
@@ -24,6 +26,40 @@ class Choice:
     """Image of the pod that reads a claim; None: that of the job's pods."""
     path: str | None = None
     """Of the results, as the container of a script sees it; None: all of its claim."""
+
+
+@contextlib.asynccontextmanager
+async def opened_anywhere(
+    jobs: backends.Backend, job: models.Job, choice: Choice, say: Callable[[str], None]
+) -> AsyncIterator[files.Place]:
+    """Open the place that keeps the results of a job of a cluster or of this machine.
+
+    Args:
+        jobs: where the job is.
+        job: the job.
+        choice: what the user says of the place.
+        say: called with sentences for the user.
+
+    Raises:
+        SpecError: a path is chosen for a job that has one.
+        Failure: the job keeps nothing, or the place cannot be read.
+    """
+    if isinstance(jobs, machine_backend.LocalBackend):
+        yield _find_folder(jobs.find_folder(job.name), job, choice)
+    elif isinstance(jobs, backend.ClusterBackend):
+        async with opened(jobs, job, choice, say) as place:
+            yield place
+    else:
+        raise errors.Failure(f"{type(jobs).__name__} does not know where jobs keep their results")
+
+
+def _find_folder(root: pathlib.Path, job: models.Job, choice: Choice) -> files.Place:
+    """Return where a local run keeps its results: of a script, what stands for its claim."""
+    parsed = load.read_accepted_job(job.manifest)
+    if parsed.spec.trainer is not None:
+        return folder.find(root)
+    results = script.find(parsed, choice.path)
+    return folder.FolderPlace(folders.Folders(root).claim(results.claim) / results.path)
 
 
 @contextlib.asynccontextmanager
@@ -56,7 +92,7 @@ async def opened(
         name = claims.name(parsed, str(checkpoint.claim))
         results = script.Folder(name, pathlib.PurePosixPath(job.name))
     template = await _pod_spec(cluster, job)
-    image = choice.image or _image(template) or await _operator_image(cluster)
+    image = choice.image or _image(template) or await backends.find_trainer_image(cluster)
     reader = claim.Reader(results.claim, str(results.path), template, image)
     async with claim.opened(cluster, job, reader, say) as place:
         yield place
@@ -96,10 +132,3 @@ def _image(pod_spec: Mapping[str, Any]) -> str | None:
             image: str | None = container.get("image")
             return image
     return None
-
-
-async def _operator_image(cluster: backend.ClusterBackend) -> str:
-    """Return the trainer's image that the operator gives to jobs, or the usual name."""
-    operators = await cluster.list_operators() or ()
-    image = next((operator.trainer_image for operator in operators if operator.trainer_image), None)
-    return image or f"tfparallel-trainer:{importlib.metadata.version('tfparallel')}"
