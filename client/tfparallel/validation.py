@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import pathlib
 import re
 import sys
@@ -143,13 +144,32 @@ def check(job: Job) -> list[str]:
     return []
 
 
+def check_module(job: Job) -> list[str]:
+    """Return a sentence for each problem of the module that lies next to a job's valid file."""
+    return _module_problems(job, has_packages=False)
+
+
+def _module_problems(job: Job, *, has_packages: bool) -> list[str]:
+    if job.file == STDIN:
+        return []
+    folder = pathlib.Path(job.file).parent
+    parsed = load.parse_manifest(job.document)
+    problems = source.find_module_problems(parsed, folder, has_packages=has_packages)
+    prefix = "" if folder == pathlib.Path() else f"{folder}/"
+    return [f"{prefix}{problem}" for problem in problems]
+
+
 def find_warnings(job: Job) -> list[str]:
-    """Return a sentence with file and line for each field that no cluster uses.
+    """Return a sentence with file and line for each field that no cluster uses, and each package
+    that the module imports and that is missing here, if this Python trains models.
 
     Raises:
         SpecError: the job is not valid.
     """
-    return job.locate(cluster_checks.find_warnings(load.parse_manifest(job.document)))
+    unused = job.locate(cluster_checks.find_warnings(load.parse_manifest(job.document)))
+    if importlib.util.find_spec("tensorflow") is None:
+        return unused
+    return [*unused, *_module_problems(job, has_packages=True)]
 
 
 def _line(root: yaml.Node, fault: problems.Problem) -> int:

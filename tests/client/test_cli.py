@@ -14,6 +14,7 @@ from typing import Any
 
 import click.testing
 import pytest
+import yaml
 
 from testing import waiting
 from testing.operator import local_jobs as jobs
@@ -102,6 +103,27 @@ def test_overrides_and_timeout_reach_the_job(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 1
     assert done.stderr.count("DeadlineExceeded: not ended 1 s after its start") == 1
     assert (tmp_path / "runs/other").is_dir()
+
+
+@pytest.mark.parametrize("length", ["epochs: 9", "steps: 9"])
+def test_epochs_are_an_option_of_run_and_submit(
+    length: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, _, value = length.partition(": ")
+    jobs.write(tmp_path, jobs.job({"Worker": {}}, trainer={name: int(value)}))
+    (tmp_path / "model.py").write_text(jobs.MODULE)
+    shown = click.testing.CliRunner().invoke(
+        app.tfparallel, ["submit", "job.yaml", "--epochs", "2", "--dry-run"]
+    )
+    document = list(yaml.safe_load_all(shown.stdout))[-1]
+    assert document["spec"]["trainer"]["epochs"] == 2
+    assert "steps" not in document["spec"]["trainer"]
+    (tmp_path / "model.py").write_text("1 +\n")
+    done = click.testing.CliRunner().invoke(app.tfparallel, ["run", "job.yaml", "--epochs", "x"])
+    assert "'x' is not a valid integer" in done.stderr
+    done = click.testing.CliRunner().invoke(app.tfparallel, ["run", "job.yaml", "--epochs", "2"])
+    assert done.stderr.startswith("error: model.py:1: received '1 +'; SyntaxError")
 
 
 @pytest.mark.parametrize(

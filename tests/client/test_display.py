@@ -7,6 +7,8 @@ import sys
 
 import pytest
 from rich import console as rich_console
+from rich import table as rich_table
+from rich import text as rich_text
 
 from tfparallel.terminal import display
 from tfparallel_operator.api import job_status
@@ -103,6 +105,26 @@ def test_a_file_gets_as_many_columns_as_the_environment_says(
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
     assert [console.width for console in display.consoles()] == [width, width]
+
+
+def test_a_table_in_a_file_has_no_blanks_at_the_end_of_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    inner = rich_table.Table.grid()
+    inner.add_row("a")
+    inner.add_row("b")
+    table = rich_table.Table.grid(padding=(0, 2))
+    table.add_row("short", "text", "")
+    table.add_row(inner, rich_text.Text("longer", overflow="fold"), "end")
+    out, _ = display.consoles()
+    out.print(table)
+    out.print("after")
+    assert capsys.readouterr().out.splitlines() == [
+        "short  text",
+        "a      longer  end",
+        "b",
+        "after",
+    ]
 
 
 _FAILURE = "/x/model.py: importing it raised KeyError: 1"

@@ -135,6 +135,7 @@ async def test_a_watch_prints_a_line_at_each_change_until_the_job_ends(
     await place.api.patch(path, {"status": STATUS})
     line = (await watch.stdout.readline()).decode()
     assert line == "digits  Running    step 7/10 (70%)  loss 0.5\n"
+    await place.api.patch(path, {"status": {"attempt": 3}})  # changes nothing of the line
     [running, _] = STATUS["conditions"]
     ended = {**running, "type": "Succeeded", "reason": "ChiefSucceeded"}
     succeeded = {**STATUS, "state": "Succeeded", "conditions": [ended]}

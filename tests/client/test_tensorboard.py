@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -222,9 +223,25 @@ async def test_a_program_that_does_not_start_is_quoted(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write_program(tmp_path, monkeypatch, _TAKEN)
-    with pytest.raises(errors.Failure, match=r"already in use\. If the port .* with --port"):
-        async with tensorboard.started(tmp_path, 6006):
+    with pytest.raises(errors.Failure, match=r"already in use\. Run the command again, with anot"):
+        async with tensorboard.started(tmp_path, 0):
             pass
+
+
+async def test_a_taken_port_is_named_before_the_program_starts(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write_program(tmp_path, monkeypatch, _BOARD)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(errors.Failure) as refusal:
+            async with tensorboard.started(tmp_path, port):
+                pass
+    assert str(refusal.value) == (
+        f"--port {port}: TensorBoard cannot listen on this port of the machine: Address already in"
+        " use. Choose another, or leave out --port for one that is free"
+    )
+    assert not (tmp_path / "arguments").exists()
 
 
 @pytest.mark.usefixtures("processes")

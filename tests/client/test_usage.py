@@ -14,7 +14,8 @@ REFUSED = {
     "status -o yml": "invalid value for '-o' / '--output': 'yml' is not one of 'table', 'wide',",
     "status --contxt a": "no such option '--contxt'",
     "status -A digits": "JOB names a job of one namespace: leave it out, or -A; see",
-    "status -w": "--watch follows one job: give its name; see `tfparallel status --help`",
+    "status -w": "--watch follows one job: give its name, or follow all with `tfparallel get jobs"
+    " -w`; see `tfparallel status --help`",
     "get pods": "'pods' is not `jobs` or `model`; see `tfparallel get --help`",
     "get model": "missing argument 'JOB|FOLDER'; see `tfparallel get model --help`",
     "get model ./none": "./none: no such folder; give that of a local run, such as runs/JOB",
@@ -41,7 +42,10 @@ def test_one_sentence_says_what_is_wrong_and_where_to_read_on(
     assert sentence.startswith(f"error: {REFUSED[line]}")
 
 
-def test_a_group_without_a_noun_prints_its_help() -> None:
-    result = click.testing.CliRunner().invoke(app.tfparallel, ["get"])
-    assert "error:" not in result.output
-    assert "Usage: tfparallel get" in result.output
+@pytest.mark.parametrize("words", [[], ["get"]])
+def test_a_command_without_a_verb_or_a_noun_prints_its_help(words: list[str]) -> None:
+    result = click.testing.CliRunner().invoke(app.tfparallel, words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"Usage: {' '.join(['tfparallel', *words])} [OPTIONS]")
+    asked = click.testing.CliRunner().invoke(app.tfparallel, [*words, "--help"])
+    assert result.stdout == asked.stdout

@@ -1,5 +1,6 @@
 """`tfparallel validate`: the line of each problem, over files, documents, folders and input."""
 
+import importlib.util
 import pathlib
 import textwrap
 
@@ -7,6 +8,7 @@ import pytest
 from click import testing
 
 from testing import paths
+from testing.operator import local_jobs as jobs
 from tfparallel import submission
 from tfparallel.cli import app
 from tfparallel.cluster import answers
@@ -250,6 +252,45 @@ def test_a_job_of_a_list_is_checked(tmp_path: pathlib.Path, verb: str) -> None:
     assert result.stderr.startswith(f"error: {file}:10: spec.trainer.epochs: received 0; ")
 
 
+def test_the_module_next_to_the_file_is_checked_too(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, module = tmp_path / "job.yaml", tmp_path / "model.py"
+    file.write_text(GOOD)
+    module.write_text("def build_model(): return (\n")
+    result = validate(file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {module}:1: received 'def build_model(): return ('; S")
+    module.write_text("def build_model(): ...\n")
+    result = validate(file)
+    assert result.exit_code == 2
+    assert f"error: {module}: the function training_data is missing" in result.stderr
+    monkeypatch.chdir(tmp_path)
+    assert "error: model.py: the function" in validate("job.yaml").stderr
+    assert validate("-", text=GOOD).exit_code == 0
+    file.write_text(GOOD.replace("{}", f"{{template: {{spec: {{containers: [{IMAGE}]}}}}}}"))
+    assert (validate(file).exit_code, validate(file).stderr) == (0, "")  # another Python's module
+
+
+IMAGE = "{name: tensorflow, image: mine}"
+
+
+def test_a_package_that_is_missing_here_is_a_warning(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image of the replicas may have it, and a machine that only sends jobs has none."""
+    file, module = tmp_path / "job.yaml", tmp_path / "model.py"
+    file.write_text(GOOD)
+    module.write_text(f"import kears\n{jobs.MODULE}")
+    result = validate(file)
+    assert (result.exit_code, result.stdout) == (0, f"{file}: valid\n")
+    assert result.stderr.startswith(
+        f"warning: {module}:1: imports 'kears', and this Python has no package 'kears'"
+    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert validate(file).stderr == ""
+
+
 def test_a_list_may_hold_several_jobs_and_brings_its_objects(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "jobs.yaml"
     valid = LIST.replace("epochs: 0", "epochs: 1")
@@ -264,7 +305,7 @@ def test_a_list_may_hold_several_jobs_and_brings_its_objects(tmp_path: pathlib.P
 def test_a_folder_is_checked_for_the_jobs_that_it_holds(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.yaml").write_text(GOOD)
     (tmp_path / "claim.yml").write_text("kind: PersistentVolumeClaim\n")
-    (tmp_path / "model.py").write_text("")
+    (tmp_path / "model.py").write_text(jobs.MODULE)
     (tmp_path / "below").mkdir()
     (tmp_path / "below/b.yaml").write_text("a: [")
     result = validate(tmp_path)

@@ -59,7 +59,7 @@ def test_the_notebook_trains_on_this_machine(tmp_path: pathlib.Path) -> None:
     assert lines[0].startswith('<div><b>train-digits</b> <b style="color: inherit">Pending</b>')
     assert 0 < float(lines[1]) < 1  # the loss
     assert "Succeeded</b>" in lines[2]
-    assert '<progress value="580" max="580"></progress> step 580/580 (100%)' in lines[2]
+    assert '<progress value="290" max="290"></progress> step 290/290 (100%)' in lines[2]
     assert lines[3] == "4810"  # parameters of the model, which the last cells have loaded
     assert (folder / "train-digits-model/model.keras").is_file()
 

@@ -5,7 +5,7 @@ import importlib
 
 import click
 
-from tfparallel.cli import exits
+from tfparallel.cli import exits, options
 
 SECTIONS = {
     "On this machine": ("init", "run", "validate", "plan", "compare", "convert"),
@@ -16,7 +16,7 @@ SECTIONS = {
 """Each verb is the attribute `command` of the module of its name."""
 
 
-class _Verbs(click.Group):
+class _Verbs(options.Group):
     """Imports a verb when it is used, and shows all of them in sections."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -63,7 +63,7 @@ from tfparallel_operator.local import source as sources
     help="Report the time to a value, such as val_accuracy=0.95."
     "  [default: the loss that every run reaches]",
 )
-@click.option("--epochs", type=click.IntRange(min=1), help="Short for --set spec.trainer.epochs.")
+@options.epochs
 @options.output_folder(
     "Where report, pictures and runs go: a new folder.  [default: runs/<job>/<time>]"
 )
@@ -104,8 +104,7 @@ def command(
         slow_worker=slow_worker,
         equal=plan.Equal(equal_batch),
     )
-    if epochs is not None:
-        overrides = (*overrides, f"spec.trainer.epochs={epochs}", "spec.trainer.steps=null")
+    overrides = options.with_epochs(overrides, epochs)
     with validation.located(paths[0], overrides):
         source = sources.read(paths[0], overrides)
     folder = output or folders.new_folder(source.job.metadata.name)

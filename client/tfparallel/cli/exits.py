@@ -35,8 +35,6 @@ def reported(*, verbose: bool) -> Iterator[None]:
         sys.exit(SIGNAL + error.number)
     except KeyboardInterrupt:
         sys.exit(SIGNAL + 2)
-    except click.exceptions.NoArgsIsHelpError:
-        raise
     except click.UsageError as error:
         _end(BAD_INPUT, (_usage_sentence(error),), verbose=verbose)
     except (click.ClickException, click.exceptions.Exit, click.Abort):

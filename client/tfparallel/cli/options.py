@@ -100,6 +100,26 @@ class Format(enum.StrEnum):
     NAME = "name"
 
 
+class Group(click.Group):
+    """A command with verbs or nouns; without one it prints its help, as kubectl does."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Ask for the help where nothing is asked for."""
+        return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
+
+
+epochs = click.option(
+    "--epochs", type=click.IntRange(min=1), help="Short for --set spec.trainer.epochs."
+)
+
+
+def with_epochs(assignments: Sequence[str], epochs: int | None) -> Sequence[str]:
+    """Return the changes of a job with those that `--epochs` stands for."""
+    if epochs is None:
+        return assignments
+    return (*assignments, f"spec.trainer.epochs={epochs}", "spec.trainer.steps=null")
+
+
 results = click.option(
     "--path",
     metavar="PATH",

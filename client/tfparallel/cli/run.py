@@ -31,6 +31,7 @@ from tfparallel_trainer.contract import documentation
     metavar="DIR",
     help="Where the model's files lie.  [default: the folder of JOB.yaml]",
 )
+@options.epochs
 @options.overrides
 @options.variables
 @click.option(
@@ -44,6 +45,7 @@ def command(
     *,
     output: pathlib.Path | None,
     source_folder: pathlib.Path | None,
+    epochs: int | None,
     overrides: Sequence[str],
     variables: Mapping[str, str],
     timeout: int | None,
@@ -54,6 +56,7 @@ def command(
 
     Exit status: 0 the job succeeded, 1 it failed, 2 bad input, 130 ended by Ctrl-C.
     """
+    overrides = options.with_epochs(overrides, epochs)
     if timeout is not None:
         overrides = (*overrides, f"spec.runPolicy.activeDeadlineSeconds={timeout}")
     with validation.located(job, overrides):

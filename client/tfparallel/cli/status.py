@@ -33,7 +33,9 @@ def command(
     Exit status: 0 shown, 1 the cluster refuses or does not answer, 2 no such job.
     """
     if watch and name is None:
-        raise click.UsageError("--watch follows one job: give its name")
+        raise click.UsageError(
+            "--watch follows one job: give its name, or follow all with `tfparallel get jobs -w`"
+        )
     if everywhere and name is not None:
         raise click.UsageError("JOB names a job of one namespace: leave it out, or -A")
 
@@ -61,9 +63,12 @@ async def _show(cluster: backend.ClusterBackend, name: str, output_format: str) 
 
 async def _follow(cluster: backend.ClusterBackend, name: str, output_format: str) -> None:
     out, _ = display.consoles()
+    last = ""
     async for job in cluster.watch_job(name):
         if output_format in listing.TABLES:
-            display.print_line(out, _line(job))
+            if (line := _line(job)) != last:
+                last = line
+                display.print_line(out, line)
         else:
             terminal.print_objects([job], output_format, single=True)
         if job.is_finished:

@@ -18,6 +18,7 @@ from tfparallel_operator.api import names
 
 @click.command("submit")
 @options.job_file
+@options.epochs
 @options.overrides
 @options.variables
 @click.option(
@@ -35,6 +36,7 @@ from tfparallel_operator.api import names
 def command(
     job: pathlib.Path,
     *,
+    epochs: int | None,
     overrides: Sequence[str],
     variables: Mapping[str, str],
     secrets: Sequence[str],
@@ -53,7 +55,7 @@ def command(
     2 bad input, 130 ended by Ctrl-C.
     """
     additions = submission.Additions(name, claim, variables, secrets)
-    prepared = submission.read(job, overrides, additions)
+    prepared = submission.read(job, options.with_epochs(overrides, epochs), additions)
     if dry_run:
         documents = (*prepared.companions, *prepared.sources, prepared.job)
         click.echo(yaml.safe_dump_all(map(dict, documents), sort_keys=False), nl=False)

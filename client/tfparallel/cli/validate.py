@@ -27,6 +27,7 @@ def command(paths: Sequence[pathlib.Path], *, ask_server: bool, choice: access.C
 
     A file may hold several jobs, and lists of them. Of a folder, the files .yaml, .yml and .json
     are read. The file - is the standard input. Each problem of each job has its file and line.
+    Of a job with spec.trainer, the module next to the file is checked too, and not run.
 
     Exit status: 0 all jobs are valid, 1 the cluster refuses or does not answer, 2 one is not valid.
     """
@@ -36,7 +37,7 @@ def command(paths: Sequence[pathlib.Path], *, ask_server: bool, choice: access.C
         jobs, unreadable = _read(path)
         faults += unreadable
         for job in jobs:
-            problems = validation.check(job)
+            problems = validation.check(job) or validation.check_module(job)
             faults += problems
             valid += [] if problems else [job]
     if ask_server and valid:

@@ -53,7 +53,10 @@ class _Console(rich_console.Console):
         options: rich_console.ConsoleOptions | None = None,
     ) -> Iterator[rich_segment.Segment]:
         """Yield the parts of what is printed; colors and moves of the cursor are rich's own."""
-        for text, style, control in super().render(renderable, options):
+        segments = super().render(renderable, options)
+        if isinstance(renderable, rich_table.Table) and not self.is_terminal:
+            segments = _without_padding(segments)
+        for text, style, control in segments:
             if control:
                 yield rich_segment.Segment(text, style, control)
             else:
@@ -68,6 +71,16 @@ class _Console(rich_console.Console):
         os.dup2(nowhere, self.file.fileno())
         os.close(nowhere)
         signal.raise_signal(signal.SIGTERM)
+
+
+def _without_padding(segments: Iterable[rich_segment.Segment]) -> Iterator[rich_segment.Segment]:
+    """Yield the parts of a table without the blanks that fill its lines up to the right."""
+    for line in rich_segment.Segment.split_lines(segments):
+        while line and not line[-1].text.strip() and not line[-1].control:
+            line.pop()
+        if line and not line[-1].control:
+            line[-1] = rich_segment.Segment(line[-1].text.rstrip(), line[-1].style)
+        yield from (*line, rich_segment.Segment.line())
 
 
 def consoles() -> tuple[rich_console.Console, rich_console.Console]:

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import sys
 from collections.abc import AsyncIterator
 
@@ -60,6 +61,8 @@ async def started(folder: pathlib.Path, port: int | None) -> AsyncIterator[Board
     Raises:
         Failure: it does not start.
     """
+    if port:
+        _check_free(port)
     arguments = ["--logdir", str(folder), "--host", _HOST, "--reload_interval"]
     arguments += [str(_RELOAD_SECONDS), *([] if port is None else ["--port", str(port)])]
     process = await asyncio.create_subprocess_exec(
@@ -82,6 +85,23 @@ async def started(folder: pathlib.Path, port: int | None) -> AsyncIterator[Board
             drain.cancel()
 
 
+def _check_free(port: int) -> None:
+    """See that the program can listen on a port, which it finds out itself after many seconds.
+
+    Raises:
+        Failure: the port is in use, or not this user's to listen on.
+    """
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((_HOST, port))
+        except OSError as error:
+            raise errors.Failure(
+                f"--port {port}: TensorBoard cannot listen on this port of the machine:"
+                f" {error.strerror}. Choose another, or leave out --port for one that is free"
+            ) from error
+
+
 async def _read_address(lines: asyncio.StreamReader) -> str:
     """Return the address that the program writes once it listens."""
     last: collections.deque[str] = collections.deque(maxlen=_SHOWN_LINES)
@@ -92,8 +112,8 @@ async def _read_address(lines: asyncio.StreamReader) -> str:
         if text:
             last.append(text)
     raise errors.Failure(
-        f"TensorBoard does not start: {' '.join(last) or 'it wrote nothing'}. If the port is in"
-        " use, choose another with --port"
+        f"TensorBoard does not start: {' '.join(last) or 'it wrote nothing'}. Run the command"
+        " again, with another --port if the port is in use"
     )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tfparallel_operator.api import (
@@ -124,15 +124,30 @@ def check_packed_module(job: types.TFParallelJob, folder: pathlib.Path) -> None:
     Raises:
         SpecError: with a sentence for each problem.
     """
-    containers = _trainer_containers(job)
-    if job.spec.trainer is None or not containers or any(one.image for one in containers):
-        return
-    files = user_module.files_of_folder(folder)
-    faults = user_module.find_problems(
-        job.spec.trainer.module, files, _required_functions(job), has_packages=False
-    )
-    if faults:
+    if faults := find_module_problems(job, folder, has_packages=False):
         raise load.SpecError(*faults)
+
+
+def find_module_problems(
+    job: types.TFParallelJob, folder: pathlib.Path, *, has_packages: bool
+) -> list[str]:
+    """Return a sentence for each problem of a job's module, if it lies in a folder.
+
+    Args:
+        job: of the trainer, or of scripts: these have no such module.
+        folder: where the module and the user's other files lie.
+        has_packages: whether this Python has the packages that the replicas import.
+    """
+    trainer, containers = job.spec.trainer, _trainer_containers(job)
+    if trainer is None or not containers or any(one.image for one in containers):
+        return []
+    elsewhere = _imports_elsewhere(containers, [variable.name for variable in trainer.env])
+    return user_module.find_problems(
+        trainer.module,
+        user_module.files_of_folder(folder),
+        _required_functions(job),
+        has_packages=has_packages and not elsewhere,
+    )
 
 
 def code(source: Source, trainer: trainer_spec.Trainer) -> key_maps.KeyMap | None:
@@ -260,15 +275,25 @@ def _module_problems(source: Source, trainer: trainer_spec.Trainer) -> list[str]
     containers = _trainer_containers(source.job)
     if not containers:
         return []
-    variables = {variable.name for one in containers for variable in one.env}
-    variables |= {*source.environment, *(variable.name for variable in trainer.env)}
-    elsewhere = "PYTHONPATH" in variables or any(one.working_dir for one in containers)
+    names_of_variables = {*source.environment, *(variable.name for variable in trainer.env)}
+    elsewhere = _imports_elsewhere(containers, names_of_variables)
     return user_module.find_problems(
         trainer.module,
         _files(source, trainer),
         _required_functions(source.job),
         has_packages=not elsewhere,
     )
+
+
+def _imports_elsewhere(containers: Sequence[pods.Container], variables: Collection[str]) -> bool:
+    """Whether replicas look for packages where this Python does not.
+
+    Args:
+        containers: of the replicas.
+        variables: names of those that they get besides.
+    """
+    declared = {variable.name for one in containers for variable in one.env}
+    return "PYTHONPATH" in {*declared, *variables} or any(one.working_dir for one in containers)
 
 
 def _trainer_containers(job: types.TFParallelJob) -> list[pods.Container]:
