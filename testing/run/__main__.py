@@ -141,10 +141,14 @@ def _run() -> int:
         branches.main()
         if Tier.LONG in selected and not arguments.changed:
             footprints.write(commit.removesuffix("-dirty"))
-    left_out = [LEFT_OUT] if arguments.part is Part.ESSENTIAL else []
-    lines = [f"\nThe tests took {minutes:.1f} min.", *left_out, *result.lines()]
-    print(*lines, sep="\n", flush=True)
+    print(*summary(arguments.part, minutes, result), sep="\n", flush=True)
     return result.code
+
+
+def summary(part: Part | None, minutes: float, result: verdict.Verdict) -> list[str]:
+    """Return the last lines of a run, which say what it left out."""
+    left_out = [LEFT_OUT] if part is Part.ESSENTIAL else []
+    return [f"\nThe tests took {minutes:.1f} min.", *left_out, *result.lines()]
 
 
 def _changes_select_pods() -> bool:

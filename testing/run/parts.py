@@ -12,6 +12,7 @@ from typing import IO
 
 from testing.pytest_plugin import times
 from testing.pytest_plugin.tiers import Tier
+from testing.run import processes
 
 WORKERS = ("--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder")
 """Many tests wait for a cluster, and leave a core to those that train."""
@@ -56,13 +57,13 @@ def run(name: str, arguments: Sequence[str], root: pathlib.Path) -> Part:
     reader = threading.Thread(target=_pass_on, args=(process.stderr, interrupted), daemon=True)
     reader.start()
     try:
-        code = process.wait()
+        code = processes.wait(process)
         reader.join(ERRORS_SECONDS)
     except KeyboardInterrupt:
         interrupted.set()
         # pytest has got the signal too, and ends the clusters that it started.
-        with contextlib.suppress(KeyboardInterrupt):
-            process.wait()
+        with contextlib.suppress(KeyboardInterrupt, ChildProcessError):
+            processes.wait(process)
         raise
     return Part(code, times.read(file) if file.exists() else times.Report({}, [], []))
 

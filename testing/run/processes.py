@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import time
 
 from testing.pytest_plugin import times
@@ -16,8 +17,20 @@ GRACE_SECONDS = 5.0
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends."""
+    """Become the parent of every descendant whose own parent ends; `wait` takes care of them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a process, and collect the remains of adopted orphans meanwhile.
+
+    A cluster with containers cannot end while the remains of a process inside are there.
+    """
+    while process.returncode is None:
+        pid, status = os.waitpid(-1, 0)
+        if pid == process.pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode
 
 
 def end_descendants() -> None:

@@ -16,9 +16,9 @@ import pytest
 from testing import paths, waiting
 from testing.cluster import binaries
 from testing.pytest_plugin import times
-from testing.pytest_plugin.tiers import Tier
+from testing.pytest_plugin.tiers import Part, Tier
 from testing.run import __main__ as command
-from testing.run import durations, long_page, parts, preconditions, verdict
+from testing.run import durations, long_page, parts, preconditions, processes, verdict
 
 CLONE_NEWNET = 0x40000000
 """Of unshare(2): a network namespace of its own."""
@@ -218,12 +218,20 @@ def test_hangs(processes):
 """
 
 
+def by_make(project: pathlib.Path) -> list[str]:
+    """The command of `make test`, whose Python runs the tests of the project."""
+    script, python = project / "run.py", project / "python"
+    script.write_text(INTERRUPTED_RUN, encoding="utf-8")
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {script} {project}\n", encoding="utf-8")
+    python.chmod(0o755)
+    return ["make", "--assume-old=.venv/.dev", f"BIN={project}", "test"]
+
+
 @pytest.mark.usefixtures("processes")
 def test_ctrl_c_ends_in_one_line_and_leaves_nothing_running(project: pathlib.Path) -> None:
     write(project, "test_process.py", HANGS)
-    command_line = [sys.executable, "-c", INTERRUPTED_RUN, str(project)]
     run = subprocess.Popen(
-        command_line,
+        by_make(project),
         cwd=paths.ROOT,
         start_new_session=True,
         stdout=subprocess.PIPE,
@@ -234,11 +242,47 @@ def test_ctrl_c_ends_in_one_line_and_leaves_nothing_running(project: pathlib.Pat
     waiting.until(file.exists, "the test has started its process")
     os.killpg(run.pid, signal.SIGINT)  # as a terminal does
     output, _ = run.communicate(timeout=60)
-    assert run.returncode == command.INTERRUPTED, output
+    assert run.returncode == -signal.SIGINT, output  # of make, after the code INTERRUPTED
     assert output.splitlines()[-1].startswith("Interrupted: "), output
     assert "Traceback" not in output, output
     assert "KeyboardInterrupt" not in output, output
     assert not pathlib.Path("/proc", file.read_text(encoding="utf-8")).exists()
+
+
+LEAVES_AN_ORPHAN = """
+import pathlib, subprocess, time
+
+def test_leaves_it(processes):
+    command = ["sh", "-c", "sleep 0.1 >/dev/null & echo $!"]
+    left = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    deadline = time.monotonic() + 30
+    while pathlib.Path("/proc", left).exists():
+        assert time.monotonic() < deadline, "its remains stay"
+        time.sleep(0.01)
+"""
+
+
+def as_adopting(project: pathlib.Path) -> int:
+    processes.adopt_orphans()
+    return parts.run("orphans", [], project).code
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_process_that_lost_its_parent_leaves_no_remains_while_tests_run(
+    project: pathlib.Path,
+) -> None:
+    """In a cluster with containers, they would keep its first process from ending."""
+    write(project, "test_process.py", LEAVES_AN_ORPHAN)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(as_adopting, (project,)) == parts.OK
+
+
+@pytest.mark.parametrize("part", [None, *Part])
+def test_the_essential_part_says_in_one_line_what_it_leaves(part: Part | None) -> None:
+    lines = command.summary(part, 5.5, verdict.Verdict(passed=3))
+    said = [line for line in lines if line.startswith("Left to `make test-all`: ")]
+    assert len(said) == (1 if part is Part.ESSENTIAL else 0)
+    assert all(f"tier {tier}" in line for line in said for tier in ("process", "cluster", "e2e"))
 
 
 @pytest.mark.parametrize(
