@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import pathlib
 import subprocess
 from collections.abc import Iterator
@@ -204,10 +205,19 @@ def test_a_commit_that_this_clone_lacks_is_nothing_to_compare_with() -> None:
 
 
 @pytest.mark.usefixtures("processes")
-def test_uncommitted_and_new_files_have_changed(tmp_path: pathlib.Path) -> None:
+def test_uncommitted_and_new_files_have_changed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)  # A hook of git names the repository that it is of.
+    for name in ("GLOBAL", "SYSTEM"):
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", os.devnull)
+
     def git(*arguments: str) -> None:
         person = ("-c", "user.name=Test", "-c", "user.email=test@example.test")
-        subprocess.run(["git", *person, *arguments], cwd=tmp_path, check=True, capture_output=True)
+        command = ["git", *person, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
     git("init", "--initial-branch=main")
     for name in ("same", "edited", "committed"):
