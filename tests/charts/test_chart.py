@@ -39,6 +39,23 @@ def test_supported_kubernetes_is_what_the_tests_run() -> None:
     assert chart["kubeVersion"] == f">={oldest}.0-0"
 
 
+@pytest.mark.parametrize("suffix", ["-gke.1067000", "-eks-3abbec1", "+k3s1", "+rke2r1"])
+def test_versions_of_vendors_are_versions_of_kubernetes(
+    helm: rendering.Command, suffix: str
+) -> None:
+    oldest = binaries.kubernetes_version("older").rpartition(".")[0]
+    before = f"v1.{int(oldest.rpartition('.')[2]) - 1}"
+
+    def render(version: str) -> tuple[int, str]:
+        done = helm("template", "x", str(paths.CHART), f"--kube-version={version}{suffix}")
+        return done.returncode, done.stderr
+
+    assert render(f"{oldest}.0") == (0, "")
+    code, words = render(f"{before}.9")
+    assert code, words
+    assert "incompatible with Kubernetes" in words
+
+
 def test_default_images_are_those_that_the_dockerfile_builds(chart: rendering.Render) -> None:
     objects = chart()
     assert rendering.container(objects)["image"] == targets.OPERATOR.reference
