@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -39,14 +40,15 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving() -> AsyncIterator[Server]:
+async def serving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     server = Server()
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", server.handle)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    scheme = "https" if tls else "http"
+    server.url = f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"
     try:
         yield server
     finally:

@@ -9,7 +9,7 @@ import pathlib
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 
@@ -82,6 +82,38 @@ class Token:
 
     def _header(self) -> dict[str, str]:
         return {} if self._value is None else {"Authorization": f"Bearer {self._value}"}
+
+
+class Trust(ssl.SSLContext):
+    """The certificates of the moment: their files are read again for each new connection."""
+
+    _build: Callable[[], ssl.SSLContext]
+    _files: tuple[pathlib.Path, ...]
+    _contents: tuple[bytes, ...]
+    _context: ssl.SSLContext
+
+    @classmethod
+    def of(cls, build: Callable[[], ssl.SSLContext], *files: str | os.PathLike[str]) -> Self:
+        """Return the trust in what files say.
+
+        Args:
+            build: reads them.
+            files: what it reads; while they cannot be read, what they said before holds.
+        """
+        trust = cls(ssl.PROTOCOL_TLS_CLIENT)
+        trust._build, trust._files = build, tuple(map(pathlib.Path, files))
+        trust._contents, trust._context = trust._read(), build()
+        return trust
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
+        """Begin a connection, as the event loop does."""
+        with contextlib.suppress(OSError):  # ssl.SSLError is one
+            if (contents := self._read()) != self._contents:
+                self._context, self._contents = self._build(), contents
+        return self._context.wrap_bio(*arguments, **options)
+
+    def _read(self) -> tuple[bytes, ...]:
+        return tuple(file.read_bytes() for file in self._files)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -223,7 +255,8 @@ def _from_service_account(folder: pathlib.Path) -> Access:
             f"no way to the API server: KUBERNETES_SERVICE_HOST is {host!r} and {token} "
             f"{'exists' if token.exists() else 'is missing'}; outside a cluster give --kubeconfig"
         )
-    tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    authority = str(folder / "ca.crt")
+    tls = Trust.of(lambda: ssl.create_default_context(cafile=authority), authority)
     shown = f"[{host}]" if ":" in host else host
     server = f"https://{shown}:{port}"
     return Access(server, tls, Token(lambda: token.read_text().strip()), _proxy(server))
@@ -246,10 +279,15 @@ def _proxy(server: str, configured: str | None = None) -> proxies.Proxy | None:
 def _tls(configuration: Any) -> ssl.SSLContext:
     if configuration.host.startswith("http://"):  # of kubectl proxy: nothing needs certificates
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-    if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, configuration.key_file)
-    if not configuration.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+
+    def build() -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+        if configuration.cert_file:
+            context.load_cert_chain(configuration.cert_file, configuration.key_file)
+        if not configuration.verify_ssl:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    named = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+    return Trust.of(build, *filter(None, named))

@@ -4,13 +4,15 @@ import asyncio
 import pathlib
 import ssl
 from asyncio import sslproto
+from collections.abc import Callable
 
 import pytest
+import yaml
 from aiohttp import web
 
 from testing import clock
 from testing.cluster import pki
-from testing.operator import scripted_server
+from testing.operator import operator_process, scripted_server
 from tfparallel_operator import main
 from tfparallel_operator.api import gate
 from tfparallel_operator.api_server import answers, client, credentials, errors, resources, streams
@@ -426,3 +428,52 @@ async def test_pages_of_small_jobs_grow_and_those_of_large_jobs_do_not() -> None
     assert size.limit == 12
     size.shrink(answers.PageTooLargeError(0))
     assert size.limit == 1
+
+
+def _of_pod(
+    server: scripted_server.Server, authority: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> credentials.Access:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
+    (authority.parent / "token").write_text("secret")
+    return credentials.find(None, authority.parent)
+
+
+def _of_kubeconfig(
+    server: scripted_server.Server, authority: pathlib.Path, _: pytest.MonkeyPatch
+) -> credentials.Access:
+    path = operator_process.write_kubeconfig(server.url, authority.parent)
+    content = yaml.safe_load(path.read_text())
+    content["clusters"][0]["cluster"]["certificate-authority"] = str(authority)
+    path.write_text(yaml.safe_dump(content))
+    return credentials.find(str(path))
+
+
+@pytest.mark.parametrize("find", [_of_pod, _of_kubeconfig])
+async def test_an_authority_that_replaces_another_is_trusted_and_the_other_no_more(
+    find: Callable[..., credentials.Access], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (pki.Authority(tmp_path / name) for name in ("old", "new"))
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+
+    def certify(authority: pki.Authority) -> None:
+        pair = authority.issue("server", "api", hosts=["127.0.0.1"])
+        tls.load_cert_chain(pair.certificate, pair.key)
+
+    certify(old)
+    trusted = tmp_path / "ca.crt"
+    trusted.write_bytes(old.ca.certificate.read_bytes())
+    async with scripted_server.serving(tls) as server:
+        server.script = [scripted_server.document({"major": "1"}, Connection="close")]
+        async with client.Client(find(server, trusted, monkeypatch)) as api:
+            assert await api.get("/version") == {"major": "1"}
+            certify(new)
+            with pytest.raises(errors.Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+                await api.get("/version")
+            trusted.write_bytes(new.ca.certificate.read_bytes())
+            assert await api.get("/version") == {"major": "1"}
+            trusted.write_text("half of a")
+            assert await api.get("/version") == {"major": "1"}
+            certify(old)
+            with pytest.raises(errors.Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+                await api.get("/version")
