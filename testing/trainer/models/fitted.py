@@ -192,6 +192,22 @@ class Decay(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+class Exchange(keras.callbacks.Callback):
+    """Freezes a layer at the second epoch and lets another one train, without compiling again."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            first, last = self.model.layers
+            first.trainable, last.trainable = False, True
+
+
+def half_frozen():
+    model = classifier()
+    model.layers[-1].trainable = False
+    model.compile(keras.optimizers.Adam(0.02), model.loss, metrics=["accuracy"])
+    return model
+
+
 def swapped():
     return classifier(keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.8))
 
@@ -290,6 +306,7 @@ CASES = {
         )(),
     ),
     "Callback": Case(classifier, numbers, lambda: simple(callbacks=[Decay()])()),
+    "trainable": Case(half_frozen, numbers, calls(Exchange)),
     "two_inputs_two_outputs": Case(
         # Keras weighs the losses of single outputs by batches of one size only.
         two_ways,

@@ -1,4 +1,4 @@
-"""Models with state that a restart may lose, one for each CASE; pauses for who ends processes."""
+"""A model with the kinds of state in CASES, which a restart may lose; pauses for who kills it."""
 
 import os
 import time
@@ -7,8 +7,9 @@ import keras
 import numpy as np
 
 keras.config.set_floatx("float64")
-CASE = os.environ.get("CASE", "all")
+CASES = frozenset(os.environ.get("CASES", "").split(","))
 PAUSE = int(os.environ.get("PAUSE", "0"))
+STATE: dict[str, keras.Variable] = {}
 
 
 @keras.saving.register_keras_serializable("restarted")
@@ -26,6 +27,36 @@ class Counted(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("restarted")
+class Masked(keras.layers.Layer):
+    """Lets through what a callback chooses, in a variable of type bool."""
+
+    def build(self, shape):
+        self.kept = self.add_weight(
+            shape=(shape[-1],), initializer="ones", dtype="bool", trainable=False, name="kept"
+        )
+
+    def call(self, x):
+        return x * keras.ops.cast(self.kept, x.dtype)
+
+
+@keras.saving.register_keras_serializable("restarted")
+class Annealed(keras.losses.MeanSquaredError):
+    """Its weight is a variable of the module, which a callback lowers."""
+
+    def call(self, y_true, y_pred):
+        return STATE["weight"] * super().call(y_true, y_pred)
+
+
+@keras.saving.register_keras_serializable("restarted")
+class Called(Annealed if "annealed" in CASES else keras.losses.MeanSquaredError):
+    """Counts positive targets only, in `__call__`."""
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        is_positive = keras.ops.cast(y_true > 0.0, y_pred.dtype)
+        return super().__call__(y_true * is_positive, y_pred * is_positive, sample_weight)
+
+
+@keras.saving.register_keras_serializable("restarted")
 class Discriminative(keras.optimizers.AdamW):
     """Gives the layer below a tenth of its gradients."""
 
@@ -37,17 +68,19 @@ class Discriminative(keras.optimizers.AdamW):
 
 def build_model():
     below = keras.layers.Dense(4, "tanh", bias_initializer="ones", name="below")
-    if CASE in ("assigned", "all"):
+    if "assigned" in CASES:
         below = keras.layers.SpectralNormalization(below, name="spectral")
     inputs = keras.Input((3,))
     x = below(inputs)
-    if CASE in ("counted", "all"):
+    if "counted" in CASES:
         x = Counted(name="counted")(x)
-    if CASE in ("drawn", "all"):
+    if "drawn" in CASES:
         x = keras.layers.Dropout(0.0, seed=1)(x)
+    if "masked" in CASES:
+        x = Masked(name="masked")(x)
     x = keras.layers.Dense(4, "tanh", name="above")(x)
     outputs = keras.layers.Dense(2, bias_initializer="ones", name="a")(x)
-    if CASE != "headless":
+    if "headless" not in CASES:
         return keras.Model(inputs, outputs)
     other = keras.layers.Dense(2, bias_initializer="ones", name="b")(x)
     return keras.Model(inputs, {"a": outputs, "b": other})
@@ -55,16 +88,33 @@ def build_model():
 
 def compile_model(model):
     rates = keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.9)
-    optimizer = (Discriminative if CASE == "path" else keras.optimizers.AdamW)(
-        rates if CASE in ("scheduled", "all") else 0.05,
+    optimizer = (Discriminative if "path" in CASES else keras.optimizers.AdamW)(
+        rates if "scheduled" in CASES else 0.05,
         weight_decay=0.1,
-        global_clipnorm=None if CASE == "path" else 1.0,
-        use_ema=CASE == "averaged",
-        gradient_accumulation_steps=2 if CASE == "accumulated" else None,
+        global_clipnorm=None if "path" in CASES else 1.0,
+        use_ema="averaged" in CASES,
+        gradient_accumulation_steps=2 if "accumulated" in CASES else None,
     )
-    if CASE in ("excluded", "all"):
+    if "excluded" in CASES:
         optimizer.exclude_from_weight_decay(var_list=[model.get_layer("above").kernel])
-    model.compile(optimizer, {"a": "mse"} if CASE == "headless" else "mse")
+    if "annealed" in CASES:
+        STATE["weight"] = keras.Variable(1.0, trainable=False, name="weight")
+    loss = Called() if "called" in CASES else Annealed() if "annealed" in CASES else "mse"
+    model.compile(optimizer, {"a": loss} if "headless" in CASES else loss)
+
+
+class Change(keras.callbacks.Callback):
+    """Sets after the first epoch what the steps of all others read, and freezes a layer."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch > 0:
+            return
+        if "masked" in CASES:
+            self.model.get_layer("masked").kept.assign([True, False, True, True])
+        if "annealed" in CASES:
+            STATE["weight"].assign(0.5)
+        if "frozen" in CASES:
+            self.model.get_layer("above").trainable = False
 
 
 class Pause(keras.callbacks.Callback):
@@ -80,10 +130,11 @@ class Pause(keras.callbacks.Callback):
 
 
 def callbacks():
-    return [Pause()] if PAUSE else []
+    changing = [Change()] if CASES & {"masked", "annealed", "frozen"} else []
+    return [*changing, Pause()] if PAUSE else changing
 
 
 def training_data():
     random = np.random.default_rng(0)
     x, y = random.normal(size=(12, 3)), random.normal(size=(12, 2))
-    return x, {"a": y, "b": y} if CASE == "headless" else y
+    return x, {"a": y, "b": y} if "headless" in CASES else y

@@ -37,6 +37,7 @@ TOGETHER = (
     "LearningRateScheduler",
     "ReduceLROnPlateau",
     "Callback",
+    "trainable",
     "two_inputs_two_outputs",
     "custom_loss",
     "gradient_accumulation",
