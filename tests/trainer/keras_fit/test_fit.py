@@ -72,6 +72,7 @@ CHECKS = pytest.mark.parametrize("verify", ["Off", pytest.param("Auto", marks=py
 """Checks pass and change nothing, which takes time."""
 
 
+@pytest.mark.filterwarnings("ignore:A callback has set trainable:UserWarning")
 @CHECKS
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", fitted.CASES)
