@@ -108,8 +108,9 @@ value.""",
   these events until the job's status shows it.
 - *One tenant* sends with all that `edit` allows in a namespace: jobs, pods and ConfigMaps that are
   too large, nest too deeply or break every rule, reports as the pod of a job, and connections. What
-  becomes of them, [limits](../reference/limits.md) say. *Before the gate* is commit 2e0e8d13. *A plain
-  watch* only listens: its time is the API server's alone, which shares two cores with the tenant.
+  becomes of them, [limits](../reference/limits.md) say. *Before the gate* is commit 2e0e8d13. A
+  *plain watch* only listens: its time is the API server's alone, which shares two cores with the
+  tenant.
 - *10,000 events a second* are more than an API server writes on two cores. So a process between it
   and the operator repeats the last state of each of the 200 pods, each time as a newer version.
 - *Jobs of 5,000* are decided in a thread. The block is measured from the operator's start on until

@@ -72,7 +72,6 @@ CHECKS = pytest.mark.parametrize("verify", ["Off", pytest.param("Auto", marks=py
 """Checks pass and change nothing, which takes time."""
 
 
-@pytest.mark.filterwarnings("ignore:A callback has set trainable:UserWarning")
 @CHECKS
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", fitted.CASES)
@@ -83,12 +82,42 @@ def test_alone_it_gives_what_keras_gives(name: str, verify: str) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "steps_per_epoch is")
         warnings.filterwarnings("ignore", "Could not reach RemoteMonitor")
+        warnings.filterwarnings("ignore", "A callback has set trainable")
         history = tfparallel_trainer.fit(
             model, **case.data(), shuffle=False, verbose=0, verify=verify, **case.arguments()
         )
     compare((model.get_weights(), keras_fit.history_of(history)), expected)
     assert history.model is model
     assert model.history is history
+
+
+class Noted(keras.utils.PyDataset):
+    """Notes when its epochs begin and end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, place: int) -> Any:
+        return fitted.rows(8)
+
+    def on_epoch_begin(self) -> None:
+        self.notes.append("begin")
+
+    def on_epoch_end(self) -> None:
+        self.notes.append("end")
+
+
+def test_keras_ends_an_epoch_of_a_py_dataset_before_the_first() -> None:
+    epochs = ["begin", "end"] * 2
+    data, data_of_keras = Noted(), Noted()
+    fitted.classifier().fit(data_of_keras, epochs=2, verbose=0)
+    tfparallel_trainer.fit(fitted.classifier(), data, epochs=2, verbose=0)
+    assert data_of_keras.notes == ["end", *epochs]
+    assert data.notes == epochs
 
 
 @pytest.mark.usefixtures("float64")

@@ -1,6 +1,6 @@
 """How near training is to one process: what a check compares, and what a job's status shows.
 
-Differences are relative: of two arrays, the largest difference over the largest value.
+Differences are relative: the norm of the difference of two arrays over the norm of one of them.
 """
 
 import dataclasses
