@@ -10,7 +10,7 @@ import pytest
 from testing import paths, pictures, report_runs
 from tfparallel.drawing import palette, svg
 from tfparallel.planning import draw as planning
-from tfparallel.report import draw, goodput
+from tfparallel.report import goodput, timeline
 from tfparallel_trainer.contract import plan
 
 SCHEMATICS = {*paths.ROOT.glob("docs/images/parallel-*.svg")}  # which are drawn without Matplotlib
@@ -33,8 +33,8 @@ def test_the_update_differs_in_grey_from_what_it_touches() -> None:
 
 
 def test_activities_differ_in_grey_by_lightness_or_hatching() -> None:
-    assert set(draw.ACTIVITIES) == set(goodput.Activity)
-    for one, other in itertools.combinations(draw.ACTIVITIES.values(), 2):
+    assert set(timeline.ACTIVITIES) == set(goodput.Activity)
+    for one, other in itertools.combinations(timeline.ACTIVITIES.values(), 2):
         assert one.hatch != other.hatch or palette.contrast(one.color, other.color) > 1.1
 
 
@@ -154,5 +154,5 @@ def test_the_memory_of_a_plan_explains_its_peaks(width: float) -> None:
 
 
 def test_hatching_can_be_seen_on_its_color() -> None:
-    for fill in draw.ACTIVITIES.values():
+    for fill in timeline.ACTIVITIES.values():
         assert not fill.hatch or palette.contrast(fill.color, fill.edge) > 2

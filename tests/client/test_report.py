@@ -13,7 +13,7 @@ import pytest
 from testing import pages, paths, pictures, report_runs
 from tfparallel import train_log
 from tfparallel.cli import app
-from tfparallel.report import content, draw, mesh, page
+from tfparallel.report import content, mesh, page, timeline
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import decision, observation
 from tfparallel_operator.local import folders, record
@@ -165,7 +165,7 @@ def test_many_interruptions_are_marked_without_covering_each_other() -> None:
     figures = content.make(RUNS["loss"])
     first, last = figures.attempts
     many = [dataclasses.replace(first, number=1 + one, ended=0.3 * one) for one in range(90)]
-    picture = draw.timeline(dataclasses.replace(figures, attempts=[*many, last]))
+    picture = timeline.picture(dataclasses.replace(figures, attempts=[*many, last]))
     assert picture.wide is not None
     for one in (picture.narrow, picture.wide):
         assert list(pictures.faults(one.document)) == []
@@ -219,7 +219,7 @@ def test_numbers_that_are_not_finite_are_left_out() -> None:
     ("changes", "sentence"),
     [
         ({"records": (), "missing_results": "It is a script."}, "It is a script."),
-        ({"records": ()}, "The run has recorded no step yet."),
+        ({"records": ()}, "The run has recorded no step."),
         ({"pods": ()}, "When pods started and ended is not on record."),
         ({"pods": ()}, "Bars of processes whose pods are gone are those of the coordinator's"),
         ({"pods": PODS[2:]}, "Attempts whose pods and their Events are gone: 1."),
@@ -357,7 +357,7 @@ def test_the_page_in_the_docs_lists_every_section_and_activity() -> None:
     listed = [row[0] for row in pages.rows(page, "## What the page shows")]
     assert listed == Outline(rendered("split")).headings
     activities = [row[0].strip("`") for row in pages.rows(page, "## Where the time went")]
-    assert activities == list(draw.ACTIVITIES)
+    assert activities == list(timeline.ACTIVITIES)
 
 
 def test_a_page_that_cannot_be_written_ends_with_a_sentence(tmp_path: pathlib.Path) -> None:

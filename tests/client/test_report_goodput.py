@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testing import report_runs
-from tfparallel.report import content, goodput, periods
+from tfparallel.report import content, goodput, periods, records
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import outputs
 
@@ -112,7 +112,7 @@ def test_a_run_that_is_resumed_for_more_epochs_has_lost_nothing() -> None:
     assert [(one.cause, one.lost) for one in figures.attempts] == [("Succeeded", None)] * 2
     seconds = figures.goodput.seconds
     assert not {goodput.Activity.LOST, goodput.Activity.RESTART} & {*seconds}
-    assert seconds[goodput.Activity.WAITING] == pytest.approx(2 + 16 - 11.6)
+    assert seconds[goodput.Activity.WAITING] == pytest.approx(2 + 16 - 13.5)  # its pod's end
     assert seconds[goodput.Activity.START] == pytest.approx(5 + 5)
 
 
@@ -123,7 +123,9 @@ def test_a_worker_that_comes_back_alone_ends_no_period() -> None:
         dataclasses.replace(one, message=one.message.replace("all replicas", "this replica"))
         for one in run.events
     ]
-    alone = dataclasses.replace(run, records=report_runs.parsed(lines), events=events)
+    pods = [pod for pod in run.pods if pod.replica == "worker-1"]
+    trained = report_runs.parsed(lines)
+    alone = dataclasses.replace(run, records=trained, events=events, pods=pods)
     [period] = periods.find(alone)
     assert (period.last_step, period.cause) == (200, None)
 
@@ -140,21 +142,82 @@ def test_a_job_before_its_first_step_starts_and_restarts() -> None:
     }
 
 
-def test_a_log_of_an_older_version_has_starts_from_events() -> None:
+@pytest.mark.parametrize(("has_pods", "begins"), [(True, (2, 16)), (False, (2.1, 16.1))])
+def test_a_log_of_an_older_version_has_starts_from_pods_or_events(
+    begins: tuple[float, float], *, has_pods: bool
+) -> None:
     run = report_runs.with_a_loss()
     older = [one for one in run.records if one.event != outputs.TrainEvent.FIRST_STEP]
-    first, second = periods.find(dataclasses.replace(run, records=older))
-    assert [period.began for period in (first, second)] == [
-        report_runs.at(2.1),
-        report_runs.at(16.1),
-    ]
+    pods = run.pods if has_pods else ()
+    first, second = periods.find(dataclasses.replace(run, records=older, pods=pods))
+    assert (first.began, second.began) == tuple(map(report_runs.at, begins))
     assert (first.resumed_step, second.resumed_step) == (0, 40)
+
+
+def test_a_start_with_wrong_code_loses_no_step() -> None:
+    """Ctrl-C, then a start that fails before its first step, then one that resumes."""
+    lines = [*report_runs.attempt(2, 0, 4), *report_runs.attempt(60, 40, 4, 3)]
+    lines.append(report_runs.line(70, outputs.TrainEvent.DONE, 80))
+    failed = "digits-worker-0 exited with code 78 (bad configuration)"
+    run = records.Run(
+        job=report_runs.job(ended=70),
+        place="here",
+        now=report_runs.at(70),
+        events=[
+            report_runs.event(0, names.Reason.JOB_STARTED),
+            report_runs.event(11.2, names.Reason.JOB_SUSPENDED, "Ctrl-C stopped the run"),
+            report_runs.event(30, names.Reason.JOB_RESUMED),
+            report_runs.event(36, names.Reason.REPLICA_FAILED, failed),
+            report_runs.event(59, names.Reason.JOB_RESUMED),
+        ],
+        pods=[
+            report_runs.pod("worker-0", 1, 2, 12, "Error, exit code 75"),
+            report_runs.pod("worker-0", 2, 31, 36, "Error, exit code 78"),
+            report_runs.pod("worker-0", 3, 60, 70, "Completed"),
+        ],
+        records=report_runs.parsed(lines),
+    )
+    figures = content.make(run)
+    assert [(one.steps, one.reason, one.lost) for one in figures.attempts] == [
+        ("0 to 40", "JobSuspended", None),
+        ("none", "ReplicaFailed", None),
+        ("40 to 80", "", None),
+    ]
+    assert not {goodput.Activity.LOST, goodput.Activity.RESTART} & {*figures.goodput.seconds}
+
+
+def test_a_script_that_ran_twice_in_a_folder_succeeded_twice() -> None:
+    run = records.Run(
+        job=report_runs.job(ended=392),
+        place="here",
+        now=report_runs.at(392),
+        events=[
+            report_runs.event(0, names.Reason.JOB_STARTED),
+            report_runs.event(0.2, names.Reason.REPLICAS_RUNNING),
+            report_runs.event(39, names.Reason.WORKERS_SUCCEEDED),
+            report_runs.event(248, names.Reason.JOB_RESUMED),
+            report_runs.event(392, names.Reason.WORKERS_SUCCEEDED),
+        ],
+        pods=[
+            report_runs.pod("worker-0", 1, 0, 39, "Completed"),
+            report_runs.pod("worker-0", 2, 249, 391, "Completed"),
+        ],
+        missing_results="It is a script.",
+    )
+    figures = content.make(run)
+    assert [(one.began, one.ended, one.cause, one.lost) for one in figures.attempts] == [
+        (0, 39, "Succeeded", None),
+        (249, 392, "Succeeded", None),
+    ]
+    assert figures.goodput.seconds == pytest.approx(
+        {goodput.Activity.UNKNOWN: 39 + 392 - 249, goodput.Activity.WAITING: 249 - 39}
+    )
 
 
 def test_a_run_without_any_event_begins_with_its_first_record() -> None:
     run = report_runs.with_a_loss()
     older = [one for one in run.records if one.event != outputs.TrainEvent.FIRST_STEP]
-    [period] = periods.find(dataclasses.replace(run, records=older, events=()))
+    [period] = periods.find(dataclasses.replace(run, records=older, events=(), pods=()))
     assert period.began == report_runs.at(8)
 
 

@@ -209,7 +209,11 @@ def test_a_script_trains_for_a_time_that_is_not_on_record() -> None:
     )
     figures = content.make(run)
     unknown = figures.goodput.seconds[goodput.Activity.UNKNOWN]
-    # From each ReplicasRunning to the loss, or to the end.
+    # From the start of each pod to the loss, or to the end.
+    assert unknown == pytest.approx((13 - 2) + (30 - 16))
+    without_pods = content.make(dataclasses.replace(run, pods=()))
+    unknown = without_pods.goodput.seconds[goodput.Activity.UNKNOWN]
+    # From each ReplicasRunning.
     assert unknown == pytest.approx((13 - 2.1) + (30 - 16.1))
     assert [attempt.steps for attempt in figures.attempts] == ["not on record"] * 2
 

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import html
 import io
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -43,6 +44,12 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "text.parse_math": False,
 }
+
+_STEPS = ((1.4, (1.0, 2.0, 5.0)), (2.6, (1.0, 3.0)))
+"""Which ticks a decade has on an axis of fewer decades; else it has one."""
+
+_TICKS = 6
+"""Most decades with a tick."""
 
 _REMOVED = re.compile(r"\s{0,9}<(metadata|defs)>.{0,1000}?</\1>", re.DOTALL)
 """What says who wrote it, and a style that would count for the whole page."""
@@ -122,8 +129,10 @@ def scale(axis: Any, values: Iterable[float]) -> None:
 
     positive = sorted(values)
     if positive and positive[0] > 0 and positive[-1] >= 10 * positive[0]:
+        decades = math.log10(positive[-1] / positive[0])
+        steps = next((steps for most, steps in _STEPS if decades < most), (1.0,))
         axis.set_yscale("log")
-        axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.yaxis.set_major_locator(ticker.LogLocator(subs=steps, numticks=_TICKS))
         axis.yaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_minor_locator(ticker.NullLocator())
 

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tfparallel import train_log
-from tfparallel.report import goodput, history, mesh, periods, records
+from tfparallel.report import attribution, goodput, history, mesh, periods, records
+from tfparallel.terminal import display
 from tfparallel.terminal import placement as terminal_placement
 from tfparallel_operator.api import quantities
 from tfparallel_trainer.contract import outputs
@@ -15,6 +16,9 @@ from tfparallel_trainer.contract import progress as contract_progress
 
 _POINTS = 300
 """Most points of a curve: a screen shows no more."""
+
+_MEASURED = (outputs.TrainEvent.TRAIN, outputs.TrainEvent.EVALUATION)
+"""What records loss and metrics."""
 
 Point = tuple[float, float]
 
@@ -62,6 +66,8 @@ class Content:
     """Why the job failed, waits or was cut off; empty where all is well."""
     facts: Sequence[tuple[str, str]]
     """What ran, by name."""
+    results: Sequence[tuple[str, str]]
+    """The last loss and metrics, by name."""
     metrics: Sequence[Metric]
     throughput: Curve | None
     input_wait: Curve | None
@@ -84,12 +90,13 @@ def make(run: records.Run) -> Content:
         state="Cut off" if run.is_cut_off else run.job.state,
         message=_message(run),
         facts=tuple(_facts(run)),
+        results=tuple(_results(run)),
         metrics=tuple(_metrics(run.records)),
         throughput=_over_time(run, "examples a second", lambda record: record.examples_per_second),
         input_wait=_over_time(run, "input wait", _input_wait_percent),
         memory=_over_time(run, "memory", lambda record: record.fields.get("memoryBytes")),
         memory_limit=_memory_limit(run),
-        goodput=goodput.attribute((run.end - run.begin).total_seconds(), periods.intervals(run)),
+        goodput=attribution.attribute(run),
         attempts=tuple(history.attempts(run)),
         pods=tuple(history.bars(run)),
         attempts_without_pods=history.without_pods(run),
@@ -150,17 +157,33 @@ def _steps(run: records.Run) -> str | None:
     return f"{max(report.step, last or 0):,}{total}"
 
 
+def _results(run: records.Run) -> Iterator[tuple[str, str]]:
+    """Yield the last loss and metrics: of the summary, else as the run reported them last."""
+    if run.summary is not None:
+        values = {name: str(value) for name, value in run.summary.metrics.items()}
+    else:
+        values = {
+            f"val_{name}" if record.event == outputs.TrainEvent.EVALUATION else name: str(value)
+            for record in run.records
+            if record.event in _MEASURED
+            for name, value in record.metrics.items()
+        }
+    if not values and run.job.status.progress is not None:
+        values = dict(run.job.status.progress.metrics)
+    for name in sorted(values, key=lambda name: (not name.endswith("loss"), name)):
+        yield name, display.short(values[name])
+
+
 def _metrics(recorded: Sequence[train_log.Record]) -> Iterator[Metric]:
-    kinds = (outputs.TrainEvent.TRAIN, outputs.TrainEvent.EVALUATION)
     values: dict[str, dict[str, dict[float, float]]] = {}
     for record in recorded:
-        if record.event in kinds:
+        if record.event in _MEASURED:
             for name, value in record.metrics.items():
                 if math.isfinite(value):
                     by_kind = values.setdefault(name, {})
                     by_kind.setdefault(record.event, {})[float(record.step)] = value
     for name in sorted(values, key=lambda name: (name != "loss", name)):
-        training, evaluation = (_of_steps(kind, values[name].get(kind, {})) for kind in kinds)
+        training, evaluation = (_of_steps(kind, values[name].get(kind, {})) for kind in _MEASURED)
         yield Metric(name, training, evaluation)
 
 
@@ -208,7 +231,9 @@ def _input_wait_percent(record: train_log.Record) -> float | None:
 
 
 def _memory_limit(run: records.Run) -> int | None:
-    """Return the limit of the role that coordinates; None where its template has none."""
+    """Return the limit of the role that coordinates; None where none holds."""
+    if run.is_local:
+        return None
     coordinator = next(iter(mesh.training_roles(run).values()), {})
     pod_spec = (coordinator.get("template") or {}).get("spec") or {}
     for container in pod_spec.get("containers", ()):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
+import itertools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import yaml
 from tfparallel import errors, models, train_log
 from tfparallel.cluster import backend
 from tfparallel.machine import detached
-from tfparallel.report import pods, records
+from tfparallel.report import log_tails, pods, records
 from tfparallel.results import files, folder, places
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names
@@ -24,6 +25,9 @@ from tfparallel_operator.local import folders, record
 from tfparallel_trainer.contract import outputs
 
 _FILES = (outputs.TRAIN_LOG, outputs.SUMMARY, outputs.PIPELINE)
+
+_RUN_BEGINS = frozenset({names.Reason.JOB_STARTED, names.Reason.JOB_RESUMED})
+"""The first event of each run in a folder."""
 
 _SCRIPT = (
     "The job runs a script, and only the shipped trainer records curves. If the script writes"
@@ -76,11 +80,13 @@ async def gather_folder(path: pathlib.Path) -> records.Run:
         now=wall_clock.utc_now() if is_running else last,
         is_cut_off=not is_running and not is_over,
         events=[_event(event, name) for event in events],
-        pods=list(_pod_runs(changes, is_running=is_running)),
+        pods=list(_pod_runs(changes, _last_signs(events, changes, trained, is_running=is_running))),
         records=trained,
         **_other_results(texts),
         versions={"tfparallel": importlib.metadata.version("tfparallel")},
         missing_results="" if texts else _SCRIPT if manifest and job.is_script else "",
+        is_local=True,
+        log=None if is_running else log_tails.of_folder(job, layout, changes),
     )
 
 
@@ -101,6 +107,7 @@ async def gather_job(
     """
     job = _with_state(await cluster.get_job(name))
     events = await cluster.list_events(job)
+    replicas = await cluster.list_replicas(job)
     texts, missing = await _read_results_of_job(cluster, job, choice, say)
     job_events = waits.of_object(events, names.SINGULAR, job.name)
     return records.Run(
@@ -108,11 +115,12 @@ async def gather_job(
         place=f"in namespace {job.namespace}",
         now=wall_clock.utc_now(),
         events=job_events,
-        pods=pods.find(job, await cluster.list_replicas(job), job_events, events),
+        pods=pods.find(job, replicas, job_events, events),
         records=_parse(texts),
         **_other_results(texts),
         versions=dict(await _versions(cluster)),
         missing_results=missing,
+        log=await log_tails.of_job(cluster, job, replicas),
     )
 
 
@@ -196,25 +204,45 @@ def _event(event: record.Event, job: str) -> models.Event:
     )
 
 
-def _pod_runs(changes: Sequence[record.PodChange], *, is_running: bool) -> Iterator[records.PodRun]:
-    """Yield the processes of all replicas in the order of their starts."""
+def _last_signs(
+    events: Sequence[record.Event],
+    changes: Sequence[record.PodChange],
+    trained: Sequence[train_log.Record],
+    *,
+    is_running: bool,
+) -> Sequence[datetime.datetime]:
+    """Return when each run in a folder, but one that runs, left a sign for the last time."""
+    starts = [event.time for event in events if event.reason in _RUN_BEGINS]
+    moments = ([one.time for one in kind] for kind in (events, changes, trained))
+    signs = sorted(itertools.chain.from_iterable(moments))
+    before = [[sign for sign in signs if sign < start] for start in starts[1:]]
+    return [one[-1] for one in (*before, [] if is_running else signs) if one]
+
+
+def _pod_runs(
+    changes: Sequence[record.PodChange], last_signs: Sequence[datetime.datetime]
+) -> Iterator[records.PodRun]:
+    """Yield the processes of all replicas in the order of their starts.
+
+    One whose end is not on record was killed with its run, which `last_signs` tells from later.
+    """
     for place, change in enumerate(changes):
         if change.phase.ended:
             continue
-        later = (other for other in changes[place + 1 :] if other.name == change.name)
-        end = next(later, None)
-        ended = end is not None and end.phase.ended
+        end = next((one for one in changes[place + 1 :] if one.name == change.name), None)
+        is_seen = end is not None and end.phase.ended
+        killed = next((sign for sign in last_signs if change.time <= sign), None)
         yield records.PodRun(
             replica=change.replica,
             pod=change.name,
             attempt=change.attempt,
             node="",
             started=change.time,
-            ended=end.time if end is not None else None,
+            ended=end.time if end is not None and is_seen else killed,
             outcome=pods.describe_end(end.reason, end.exit_code)
-            if end is not None and ended
+            if end is not None and is_seen
             else "runs"
-            if is_running
+            if killed is None
             else "its end is not on record",
         )
 

@@ -94,7 +94,7 @@ def _cause(run: records.Run, listed: Sequence[periods.Period], place: int) -> st
     # If each restart is counted here, the Events of some are gone.
     counts = status.restart_causes
     if sum(counts.values()) != len(listed) - 1:
-        return "no event tells why it ended"
+        return "; ".join(filter(None, (period.outcome, "no event tells why it ended")))
     if len(counts) == 1:
         return f"{next(iter(counts))}: by the status; the event is gone"
     of_all = ", ".join(f"{cause} {count}" for cause, count in counts.items())

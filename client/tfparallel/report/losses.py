@@ -22,6 +22,18 @@ _LOSSES = frozenset(
     }
 )
 
+_FAILURES = frozenset(
+    {
+        names.Reason.BACKOFF_LIMIT_EXCEEDED,
+        names.Reason.FAILURE_POLICY,
+        names.Reason.DEADLINE_EXCEEDED,
+        names.Reason.VERIFICATION_FAILED,
+    }
+)
+"""They end a job for good, if no training follows; `_LOSSES` may do so as well."""
+
+_SUCCESSES = frozenset({names.Reason.CHIEF_SUCCEEDED, names.Reason.WORKERS_SUCCEEDED})
+
 _STARTS = frozenset({names.Reason.JOB_STARTED, names.Reason.JOB_ADMITTED, names.Reason.JOB_RESUMED})
 
 _ALL = "all replicas run again"
@@ -52,6 +64,16 @@ def ends(event: models.Event, pod: str) -> bool:
 def names_pod(event: models.Event, pod: str) -> bool:
     """Whether an event of the job is the loss of this pod."""
     return is_loss(event) and event.message.startswith((f"{pod} ", f"{pod}:"))
+
+
+def may_fail_job(event: models.Event) -> bool:
+    """Whether the job ends without success after an event of it, if no training follows."""
+    return event.reason in _FAILURES or is_loss(event)
+
+
+def is_success(event: models.Event) -> bool:
+    """Whether the job has succeeded with an event of it."""
+    return event.reason in _SUCCESSES
 
 
 def starts_job(event: models.Event) -> bool:

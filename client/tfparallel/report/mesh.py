@@ -30,6 +30,31 @@ def find(run: records.Run) -> devices.Devices | None:
     return devices.Devices(mesh, plan.ranks(mesh, size // len(replicas)), _stages(run), pods)
 
 
+_PARTS = {
+    "data": "the part of each batch that it trains on",
+    "stage": "the layers that it holds",
+    "spatial": "the part of each image that it computes",
+    "tensor": "the part of the weights of its layers that it holds",
+}
+"""What a place on an axis of the mesh stands for."""
+
+
+def explain(placed: devices.Devices) -> str:
+    """Say in a sentence what the picture of devices shows."""
+    parts = [
+        f"{axis} ({_PARTS[axis]})"
+        for axis, degree in placed.mesh.model_dump().items()
+        if degree > 1 and axis in _PARTS
+    ]
+    if not parts:
+        return "Placement: the only box is the device, with its rank, which is its number."
+    return (
+        "Placement: a box is a device, with its rank, which is its number, and its"
+        f" {', '.join(parts)}. The line below says along what devices exchange data within a pod"
+        " and between pods."
+    )
+
+
 def training_replicas(run: records.Run) -> Sequence[str]:
     """Return the names of the replicas that train, in the order of their ranks."""
     return [

@@ -10,7 +10,7 @@ import jinja2
 import yaml
 
 from tfparallel.planning import show
-from tfparallel.report import content, draw, mesh, records
+from tfparallel.report import content, draw, goodput, mesh, records, timeline
 from tfparallel_trainer.contract import plain_text, plan
 
 SHOWN_METRICS = 12
@@ -37,6 +37,8 @@ class Section:
     title: str
     sentences: Sequence[str] = ()
     facts: Sequence[tuple[str, str]] = ()
+    lines: Sequence[str] = ()
+    """Of a log."""
     figures: Sequence[draw.Figure] = ()
     tables: Sequence[Table] = ()
     text: str = ""
@@ -57,8 +59,9 @@ def render(run: records.Run, now: datetime.datetime) -> str:
     )
     return environment.get_template("page.html.jinja").render(
         content=figures,
-        goodput=f"{figures.goodput.share:.0%}" if has_goodput else "",
+        goodput=_goodput(figures.goodput) if has_goodput else "",
         sections=[
+            *_log(run),
             _what_ran(run, figures),
             _training(run, figures),
             _speed(run, figures),
@@ -69,6 +72,36 @@ def render(run: records.Run, now: datetime.datetime) -> str:
         version=importlib.metadata.version("tfparallel"),
         written=f"{now:%Y-%m-%d %H:%M %Z}",
     )
+
+
+def _goodput(divided: goodput.Goodput) -> str:
+    """Return the share of training, and what took most of the other time."""
+    others = {
+        activity: seconds
+        for activity, seconds in divided.seconds.items()
+        if activity is not goodput.Activity.TRAINING
+    }
+    sentence = f"{divided.share:.0%}: the part of the time in which the job trained."
+    if not others:
+        return sentence
+    largest = sorted(others, key=lambda one: -others[one])[:2]
+    named = " and ".join(f"{one} {others[one] / divided.whole:.0%}" for one in largest)
+    return f"{sentence} Most of the other time: {named}."
+
+
+def _log(run: records.Run) -> Iterator[Section]:
+    if run.log is not None:
+        yield Section(
+            key="log",
+            title=f"Last lines of {run.log.replica}",
+            sentences=[f"All lines: {run.log.place}"],
+            lines=run.log.lines,
+        )
+
+
+def _no_step(run: records.Run) -> str:
+    is_over = run.job.is_finished or run.is_cut_off
+    return run.missing_results or f"The run has recorded no step{'' if is_over else ' yet'}."
 
 
 def _show_controls(value: object) -> object:
@@ -86,6 +119,7 @@ def _what_ran(run: records.Run, figures: content.Content) -> Section:
     manifest = {key: value for key, value in run.job.manifest.items() if key != "status"}
     has_spec = bool(manifest.get("spec"))
     sentences = [] if has_spec else ["The folder holds no manifest: an older version wrote it."]
+    sentences += [] if devices is None else [mesh.explain(devices)]
     return Section(
         key="what",
         title="What ran",
@@ -112,7 +146,7 @@ def _replicas(run: records.Run) -> Table:
 def _training(run: records.Run, figures: content.Content) -> Section:
     sentences = []
     if not figures.metrics:
-        sentences.append(run.missing_results or "The run has recorded no step yet.")
+        sentences.append(_no_step(run))
         report = run.job.status.progress
         if report is not None and report.metrics:
             last = ", ".join(f"{name} {value}" for name, value in report.metrics.items())
@@ -137,12 +171,14 @@ def _speed(run: records.Run, figures: content.Content) -> Section:
         drawn.append(draw.input_wait(figures.input_wait, end))
     if figures.memory is not None:
         drawn.append(draw.memory(figures.memory, end, figures.memory_limit))
-        if figures.memory_limit is None:
+        if run.is_local:
+            sentences.append("On this machine, the memory has no limit: those of pods do not hold.")
+        elif figures.memory_limit is None:
             sentences.append("The memory has no limit: the job's template sets none.")
     elif run.records:
         sentences.append("Memory is missing: an older version of the trainer did not record it.")
     if not run.records:
-        sentences.append(run.missing_results or "The run has recorded no step yet.")
+        sentences.append(_no_step(run))
     return Section(
         key="speed", title="Throughput, input, memory", sentences=sentences, figures=drawn
     )
@@ -167,7 +203,7 @@ def _time(run: records.Run, figures: content.Content) -> Section:
         key="time",
         title="Where the time went",
         sentences=list(_missing(run, figures)),
-        figures=[draw.timeline(figures), draw.shares(figures.goodput)] if has_lasted else [],
+        figures=[timeline.picture(figures), timeline.shares(figures.goodput)] if has_lasted else [],
         tables=[Table("Starts of training", columns, rows)] if rows else [],
     )
 

@@ -25,6 +25,16 @@ class PodRun:
     """How it ended, in words; empty while it runs."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Log:
+    """The end of the log of a replica."""
+
+    replica: str
+    lines: Sequence[str]
+    place: str
+    """How to see all of it: a file, or a command."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """All that is known of a run at one moment."""
@@ -47,6 +57,10 @@ class Run:
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     missing_results: str = ""
     """Why no train log is here, as a sentence; empty where one is."""
+    is_local: bool = False
+    """Whether it ran on this machine, where no limit of a pod holds."""
+    log: Log | None = None
+    """What the replica wrote last that says why the job failed; None: no log is here."""
 
     @property
     def begin(self) -> datetime.datetime:
