@@ -19,6 +19,8 @@ import yaml
 from testing import waiting
 from testing.operator import local_jobs as jobs
 from tfparallel.cli import app
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.local import folders, record
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -140,6 +142,15 @@ def test_an_interrupted_run_ends_every_process(
         assert jobs.processes(mark) == []
     assert f"Stopped by {number.name}: job\n" in rest
     assert "stopped; go on with --output out\n" in rest
+    layout = folders.Folders(tmp_path / "out")
+    who = "Ctrl-C" if number is signal.SIGINT else "SIGTERM"
+    event = record.read_events(layout)[-1]
+    assert (event.reason, event.message.split(". ")[0]) == (
+        "JobSuspended",
+        f"{who} stopped the run",
+    )
+    status = job_status.JobStatus.model_validate_json(layout.status.read_bytes())
+    assert status.state is names.State.SUSPENDED
 
 
 def test_a_second_interrupt_does_not_wait(tmp_path: pathlib.Path) -> None:

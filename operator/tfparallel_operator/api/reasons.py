@@ -169,7 +169,9 @@ REASONS: Mapping[names.Reason, Explanation] = {
         " succeeded."
     ),
     names.Reason.JOB_SUSPENDED: Explanation(
-        "You suspended the job.", "`tfparallel resume JOB` starts it again."
+        "You suspended the job, or a signal such as Ctrl-C stopped its local run.",
+        "`tfparallel resume JOB` starts it again. To continue a local run, give its folder:"
+        " `tfparallel run JOB.yaml --output FOLDER`.",
     ),
     names.Reason.JOB_RESUMED: Explanation("You resumed the job: a new attempt starts."),
     names.Reason.REPLICAS_SCALED: Explanation(

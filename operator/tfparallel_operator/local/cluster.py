@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import signal
 import typing
 import uuid
 
@@ -16,6 +17,7 @@ from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import decision, layout, observation, replicas
 from tfparallel_operator.core.pods import host_network
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import (
     folders,
     key_maps,
@@ -134,6 +136,19 @@ class LocalCluster:
         """Wait until no process is left."""
         while any(pod.running is not None for pod in self._pods.values()):
             await self.wait(None)
+
+    def suspend(self, received: signal.Signals) -> None:
+        """Record that a signal has stopped a job that has not ended: the next run resumes it."""
+        if conditions.finished(self.job.status):
+            return
+        who = "Ctrl-C" if received is signal.SIGINT else received.name
+        command = f"tfparallel run JOB.yaml --output {self._layout.root}"
+        message = f"{who} stopped the run. To continue it: {command}"
+        reason, kind = names.Reason.JOB_SUSPENDED, names.Condition.SUSPENDED
+        stamp = conditions.Stamp(self._clock().replace(microsecond=0), generation=1)
+        status = stamp.clear(self.job.status, conditions.PASSING, reason, message)
+        self._write(stamp.set(status, kind, True, reason, message))
+        record.add_event(self._layout, decision.normal(reason, message), self._clock())
 
     def stop(self) -> None:
         """Ask every process to end; each is killed when its grace is over."""

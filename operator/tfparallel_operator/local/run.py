@@ -131,6 +131,8 @@ async def _live(
         with _Interruption(local, observer) as interruption:
             try:
                 await _drive(local, settings, interruption, clock)
+                if interruption.received is not None:
+                    local.suspend(interruption.received)
                 local.stop()
                 await local.emptied()
             except BaseException:
