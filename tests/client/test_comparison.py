@@ -2,7 +2,9 @@
 
 import dataclasses
 import io
+import itertools
 import json
+import os
 import pathlib
 import statistics
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ from testing.operator import builders
 from tfparallel.compare import (
     complexity,
     draw,
+    machine_load,
     measure,
     plan,
     progress,
@@ -22,7 +25,7 @@ from tfparallel.compare import (
     text,
     verdict,
 )
-from tfparallel_operator.api import load, types
+from tfparallel_operator.api import job_status, load, types
 from tfparallel_operator.core import layout
 from tfparallel_operator.local import source
 from tfparallel_trainer.contract import environment
@@ -221,7 +224,8 @@ def test_the_report_as_text() -> None:
 
 
 def contender(name: str, seconds: Sequence[float], steps: Sequence[float]) -> verdict.Contender:
-    return verdict.Contender(name, verdict.Figure.of(seconds), verdict.Figure.of(steps))
+    whole = [one + 10 for one in seconds]
+    return verdict.Contender(name, *map(verdict.Figure.of, (seconds, steps, whole)))
 
 
 @pytest.mark.parametrize(
@@ -231,8 +235,8 @@ def contender(name: str, seconds: Sequence[float], steps: Sequence[float]) -> ve
         ([contender("a", [1], [1])], "only a reaches loss ≤ 1 in every run."),
         (
             [contender("a", [5.0, 5.2], [60, 60]), contender("b", [2.0, 2.1], [40, 50])],
-            "b reaches loss ≤ 1 first, 2.49 times as fast as a (2.05 s against 5.1 s). It takes"
-            " 0.75 times as many steps.",
+            "b reaches loss ≤ 1 first, 2.49 times as fast as a (2.05 s against 5.1 s; whole runs"
+            " 12.05 s against 15.1 s). It takes 0.75 times as many steps.",
         ),
         (
             [contender("a", [4, 6], [60, 60]), contender("b", [5, 6], [60, 60])],
@@ -241,20 +245,68 @@ def contender(name: str, seconds: Sequence[float], steps: Sequence[float]) -> ve
         ),
         (
             [contender(name, [seconds], [6]) for name, seconds in (("a", 4), ("b", 2), ("c", 3))],
-            "b reaches loss ≤ 1 first, 1.5 times as fast as c (2 s against 3 s). It takes as"
-            " many steps. One run of each does not show the spread.",
+            "b reaches loss ≤ 1 before c (2 s against 3 s; whole runs 12 s against 13 s). It takes"
+            " as many steps. One run of each does not show whether another one would do the same.",
         ),
         (
-            [contender("a", [0], [1]), contender("b", [3], [4])],
-            "a reaches loss ≤ 1 first, before b (0 s against 3 s). It takes 0.25 times as many"
-            " steps."
-            " One run of each does not show the spread.",
+            [contender("a", [0, 0], [1, 1]), contender("b", [3, 3], [4, 4])],
+            "a reaches loss ≤ 1 first, before b (0 s against 3 s; whole runs 10 s against 13 s)."
+            " It takes 0.25 times as many steps.",
         ),
     ],
     ids=["none", "one", "factor", "spread", "one-seed", "at-once"],
 )
 def test_the_verdict(contenders: list[verdict.Contender], sentence: str) -> None:
     assert verdict.sentence("loss ≤ 1", contenders) == sentence
+
+
+def test_times_of_a_busy_machine_lead_to_no_conclusion() -> None:
+    contenders = [contender("a", [36.4, 36.5], [60, 60]), contender("b", [1.5, 1.6], [60, 60])]
+    assert verdict.sentence("loss ≤ 1", contenders, 0.62) == (
+        "no conclusion on time: other programs used up to 62% of this machine's CPU time (1.55 s"
+        " against 36.45 s; whole runs 11.55 s against 46.45 s). Until loss ≤ 1, b takes as many"
+        " steps as a."
+    )
+    assert "times as fast" in verdict.sentence("loss ≤ 1", contenders, 0.05)
+    quiet = by_hand(TWO_EPOCHS)
+    runs = {variant: [quiet, quiet] for variant in EVEN.variants}
+    busy = {variant: [dataclasses.replace(quiet, others=0.4), quiet] for variant in EVEN.variants}
+    for measured, concludes in ((runs, True), (busy, False)):
+        figures = report.make(compared(EVEN, measured))
+        assert ("no conclusion on time" in figures.verdicts[0]) is not concludes
+
+
+def test_other_programs_are_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """Of 4 cores that worked for 10 s of a 10 s run, ours used 15 s."""
+    stat, moments, used = tmp_path / "stat", iter([0.0, 10.0]), iter([1.0, 16.0])
+    ticks = os.sysconf("SC_CLK_TCK")
+    stat.write_text(f"cpu  {100 * ticks} 0 0 7 7 0 0 0 50 0\ncpu0 1\n")
+    monkeypatch.setattr(machine_load, "_STAT", stat)
+    monkeypatch.setattr(machine_load, "_read_ours", lambda: next(used))
+    monkeypatch.setattr(machine_load.time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(machine_load.os, "cpu_count", lambda: 4)
+    meter = machine_load.Meter()
+    stat.write_text(f"cpu  {130 * ticks} {5 * ticks} 0 9 9 0 {5 * ticks} 0 99 0\ncpu0 1\n")
+    assert meter.others() == pytest.approx((40 - 15) / 40)
+
+
+def test_a_run_without_a_terminal_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    moments = iter([0.0, 5.0, 25.0, 30.0])
+    screen = progress.Screen(2, lambda: next(moments))
+    screen.begin(1, "sync, seed 0")
+    for step in (1, 50, 60):
+        screen.progress(job_status.ProgressStatus(step=step, total_steps=100, percent=step))
+    shown = capsys.readouterr().err.splitlines()
+    assert shown == [
+        "run 1 of 2: sync, seed 0: begins",
+        "run 1 of 2: sync, seed 0: step 50/100",
+    ]
+    screen.end(dataclasses.replace(by_hand(TWO_EPOCHS), others=0.4))
+    assert "other programs used 40% of this machine's CPU time" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_a_mode_that_misses_the_target_in_a_seed_does_not_reach_it() -> None:
@@ -284,6 +336,11 @@ def test_the_pictures_are_small_and_equal_when_they_are_drawn_again() -> None:
     assert set(drawn) == {draw.LOSS, draw.SPEED, draw.STALENESS}
     assert all("<svg" in one.document and len(one.document) < 200_000 for one in drawn.values())
     assert draw.pictures(the_report()) == drawn
+
+
+def test_curves_that_coincide_are_both_seen() -> None:
+    widths = [draw._line(number, 4)["linewidth"] for number in range(4)]
+    assert all(wide >= thin + 2 for wide, thin in itertools.pairwise(widths))
 
 
 def test_messages_and_bytes_follow_their_formulas() -> None:

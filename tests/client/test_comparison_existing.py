@@ -55,8 +55,9 @@ def test_existing_runs_are_compared_by_their_logs(
     printed = capsys.readouterr().out
     assert "Until val_loss ≤ 1, s" in printed
     assert printed.endswith(
-        "quick reaches val_loss ≤ 1 first, 2.4 times as fast as slow (5 s against 12 s). It takes"
-        " 1.5 times as many steps. One run of each does not show the spread.\n"
+        "quick reaches val_loss ≤ 1 before slow (5 s against 12 s; whole runs 5 s against 20 s). It"
+        " takes 1.5 times as many steps. One run of each does not show whether another one would do"
+        " the same.\n"
     )
     existing.compare({"quick": quick, "slow": slow}, measure.Target("loss", 2.5))
     assert "only quick" not in capsys.readouterr().out

@@ -34,10 +34,9 @@ def loss(figures: report.Pictured) -> svg.Picture:
             ):
                 places = curve.examples if label == "examples" else curve.seconds
                 means = [statistics.fmean(losses) for losses in curve.losses]
-                color, dashes = _color(number), "--" if _is_slow(number) else "-"
-                axis.plot(places, means, dashes, color=color, marker="os^v"[number % 4], label=name)
+                axis.plot(places, means, label=name, **_line(number, len(figures.variants)))
                 low, high = [[of(one) for one in curve.losses] for of in (min, max)]
-                axis.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
+                axis.fill_between(places, low, high, color=_color(number), alpha=0.2, linewidth=0)
             axis.set_xlabel(label)
             axis.grid(visible=True)
         axes[0].set_ylabel(figures.loss)
@@ -108,6 +107,18 @@ def shares_by_staleness(counts: Mapping[int, int], last: int) -> Sequence[float]
     for value, count in counts.items():
         shares[min(value, last)] += 100 * count / total
     return shares
+
+
+def _line(number: int, count: int) -> Mapping[str, Any]:
+    """Return how a curve is drawn: each is thinner than those before, which it may lie upon."""
+    below = count - 1 - number
+    return {
+        "color": _color(number),
+        "linestyle": "--" if _is_slow(number) else "-",
+        "linewidth": 1.5 + 2 * below,
+        "marker": "os^v"[number % 4],
+        "markersize": 4 + 3 * below,
+    }
 
 
 def _fills(count: int) -> Mapping[str, Any]:

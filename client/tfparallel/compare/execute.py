@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel import errors
-from tfparallel.compare import measure, plan, progress, records
+from tfparallel.compare import machine_load, measure, plan, progress, records
 from tfparallel_operator.api import load, names
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import network_usage
@@ -58,8 +59,10 @@ async def _run(
     trial: plan.Trial, slowed: Mapping[str, float], folder: pathlib.Path, screen: progress.Screen
 ) -> records.Run:
     seen: list[records.Traffic] = []
+    load_meter = machine_load.Meter()
     with _watched(seen):
         outcome = await local_run.run(trial.source, folder, screen, slowed=slowed)
+    others = load_meter.others()
     if outcome.stopped_by is not None:
         raise errors.Stopped(outcome.stopped_by)
     status = outcome.job.status
@@ -70,12 +73,13 @@ async def _run(
     step_log = outcome.trained / outputs.STEP_LOG
     summary = outcome.trained / outputs.SUMMARY
     try:
-        return records.parse(
+        run = records.parse(
             step_log.read_text(encoding="utf-8"),
             summary.read_text(encoding="utf-8"),
             screen.processes,
             seen,
         )
+        return dataclasses.replace(run, others=others)
     except (records.RecordsError, OSError) as error:
         raise errors.Failure(f"{screen.what}: {error}; it lies in {folder}") from error
 

@@ -134,9 +134,15 @@ def _number(value: float | None) -> str:
 
 def conclusion(runs: Sequence[Run], target: measure.Target) -> str:
     """Say which run reaches the target first."""
-    reached = [(run.name, mark) for run in runs if (mark := run.first(target)) is not None]
+    reached = [(run, mark) for run in runs if (mark := run.first(target)) is not None]
     contenders = [
-        verdict.Contender(name, verdict.Figure(mark.seconds, None), verdict.Figure(mark.step, None))
-        for name, mark in reached
+        verdict.Contender(
+            run.name,
+            *(
+                verdict.Figure(figure, None)
+                for figure in (mark.seconds, mark.step, run.marks[-1].seconds)
+            ),
+        )
+        for run, mark in reached
     ]
     return verdict.sentence(target.name, contenders)

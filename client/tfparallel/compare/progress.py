@@ -1,16 +1,20 @@
 """What a person sees during the runs of a comparison."""
 
+import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich import console as rich_console
 from rich import progress as rich_progress
 
-from tfparallel.compare import measure, records
+from tfparallel.compare import machine_load, measure, records
 from tfparallel.terminal import display
 from tfparallel_operator.api import job_status
 from tfparallel_operator.core import decision
 from tfparallel_operator.local import watcher
+
+_LINE_SECONDS = 20.0
+"""Between two lines about a run, where no bar is shown."""
 
 
 class Screen:
@@ -19,9 +23,10 @@ class Screen:
     What replicas write stays in their logs; warnings are shown.
     """
 
-    def __init__(self, total: int) -> None:
-        """Args: total: how many runs there are."""
+    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Args: total: how many runs there are; clock: in seconds."""
         _, self._err = display.consoles()
+        self._clock, self._printed_at = clock, 0.0
         self._total = total
         self._number = 0
         self._bar = progress_bar(self._err)
@@ -49,11 +54,17 @@ class Screen:
         self._bar.update(
             self._task, completed=number - 1.0, description=self._title, details="starting"
         )
+        self._printed_at = self._clock()
         if not self._err.is_terminal:
             self._print(f"{self._title}: begins")
 
     def end(self, run: records.Run) -> None:
         """It has ended well."""
+        if run.others is not None and run.others > machine_load.BUSY:
+            self._print(
+                f"warning: other programs used {run.others:.0%} of this machine's CPU time: do not"
+                " trust the times of this run"
+            )
         speed = measure.speed(run)
         shown = "" if speed is None else f"  {speed:,.0f} examples/s"
         loss = f"  loss {run.epochs[-1].loss:.4g}"
@@ -76,9 +87,12 @@ class Screen:
         """Show how far a run has come."""
         share = (progress.percent or 0) / 100
         total = "" if progress.total_steps is None else f"/{progress.total_steps}"
-        self._bar.update(
-            self._task, completed=self._number - 1 + share, details=f"step {progress.step}{total}"
-        )
+        details = f"step {progress.step}{total}"
+        self._bar.update(self._task, completed=self._number - 1 + share, details=details)
+        now = self._clock()
+        if not self._err.is_terminal and now - self._printed_at >= _LINE_SECONDS:
+            self._printed_at = now
+            self._print(f"{self._title}: {details}")
 
     def split(self, placement: job_status.PlacementStatus) -> None:
         """Models are whole in sync and async."""

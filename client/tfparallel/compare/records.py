@@ -87,6 +87,8 @@ class Run:
     processes: int
     traffic: Sequence[Traffic]
     """In the order of time; empty where the system does not tell it."""
+    others: float | None = None
+    """The share of the machine's CPU time that other programs used meanwhile; None: not known."""
 
     @property
     def steps(self) -> list[Step]:

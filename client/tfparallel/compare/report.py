@@ -147,9 +147,17 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
             if variant.slow_worker == factor and len(reached) == len(runs):
                 seconds = verdict.Figure.of([point.seconds for point in reached])
                 steps = verdict.Figure.of([point.steps for point in reached])
-                contenders.append(verdict.Contender(str(variant.mode), seconds, steps))
+                whole = verdict.Figure.of([run.seconds for run in runs])
+                contenders.append(verdict.Contender(str(variant.mode), seconds, steps, whole))
         where = "equal workers" if factor is None else f"a worker {factor:g} times slower"
-        yield f"With {where}, {verdict.sentence(target.name, contenders)}"
+        others = (
+            run.others
+            for variant, runs in comparison.runs.items()
+            if variant.slow_worker == factor
+            for run in runs
+        )
+        most = max((share for share in others if share is not None), default=None)
+        yield f"With {where}, {verdict.sentence(target.name, contenders, most)}"
 
 
 def _setting(comparison: Comparison) -> str:
@@ -180,6 +188,7 @@ def _performance(comparison: Comparison) -> Iterator[Row]:
     yield _row(comparison, "an update", "ms", lambda run: _scaled(measure.step_seconds(run), 1000))
     yield _row(comparison, "an epoch", "s", measure.epoch_seconds)
     yield _row(comparison, "whole run with start and end", "s", lambda run: run.seconds)
+    yield _row(comparison, "CPU time of other programs", "%", lambda run: _scaled(run.others, 100))
     target = _target(comparison)
     if target is not None:
         name = f"until {target.name}"

@@ -4,6 +4,8 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
+from tfparallel.compare import machine_load
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figure:
@@ -29,17 +31,21 @@ class Contender:
     """Of training until then."""
     steps: Figure
     """Updates of the weights until then."""
+    whole: Figure
+    """Seconds of the run with start and end."""
 
 
-def sentence(target: str, contenders: Sequence[Contender]) -> str:
+def sentence(target: str, contenders: Sequence[Contender], busy: float | None = None) -> str:
     """Say who reaches the target first, by what factor in time and in steps.
 
     A difference in time that is no larger than both standard deviations together lies within the
-    spread of the seeds.
+    spread of the seeds. Of one run each, or of runs on a busy machine, no factor is told: it may
+    be that of other work.
 
     Args:
         target: such as val_loss ≤ 0.1.
         contenders: those that reach it.
+        busy: the largest share of the CPU time that other programs used in a run.
     """
     if not contenders:
         return f"none reaches {target} in every run."
@@ -48,7 +54,14 @@ def sentence(target: str, contenders: Sequence[Contender]) -> str:
         return f"only {first.name} reaches {target} in every run."
     second = others[0]
     times = f"{first.seconds.mean:.4g} s against {second.seconds.mean:.4g} s"
+    whole = f"whole runs {first.whole.mean:.4g} s against {second.whole.mean:.4g} s"
     steps = f"{_ratio(first.steps.mean, second.steps.mean)} steps"
+    if busy is not None and busy > machine_load.BUSY:
+        return (
+            f"no conclusion on time: other programs used up to {busy:.0%} of this machine's CPU"
+            f" time ({times}; {whole}). Until {target}, {first.name} takes {steps} as"
+            f" {second.name}."
+        )
     spreads = [one.seconds.deviation for one in (first, second)]
     spread = sum(one for one in spreads if one is not None)
     if second.seconds.mean - first.seconds.mean <= spread:
@@ -56,11 +69,15 @@ def sentence(target: str, contenders: Sequence[Contender]) -> str:
             f"the difference between {first.name} and {second.name} until {target} ({times}) lies"
             f" within the spread of the seeds. {first.name} takes {steps}."
         )
+    if None in spreads:
+        return (
+            f"{first.name} reaches {target} before {second.name} ({times}; {whole}). It takes"
+            f" {steps}. One run of each does not show whether another one would do the same."
+        )
     factor = "" if first.seconds.mean <= 0 else f"{_factor(second, first)} times as fast as "
-    unknown = " One run of each does not show the spread." if None in spreads else ""
     return (
-        f"{first.name} reaches {target} first, {factor or 'before '}{second.name} ({times})."
-        f" It takes {steps}.{unknown}"
+        f"{first.name} reaches {target} first, {factor or 'before '}{second.name} ({times};"
+        f" {whole}). It takes {steps}."
     )
 
 
