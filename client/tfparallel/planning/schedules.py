@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfparallel.drawing import palette, svg
-from tfparallel.planning import show
-from tfparallel_trainer.contract import plan
+from tfparallel_trainer.contract import plan, progress
 
 _KEY = (
     "upper half: forward · lower half: backward\n"
@@ -145,10 +144,10 @@ def draw(
             fontsize=svg.SMALL_POINTS,
             linespacing=1.4,
         )
-    lasts = "" if drawn.step_seconds is None else f", {show.seconds(drawn.step_seconds)}"
+    lasts = "" if drawn.step_seconds is None else f", {progress.format_seconds(drawn.step_seconds)}"
     axis.set_title(f"{title}{lasts}")
     busy = [
-        f"stage {stage} computes {show.seconds(_busy(drawn.spans, stage))}"
+        f"stage {stage} computes {progress.format_seconds(_busy(drawn.spans, stage))}"
         for stage in range(drawn.stages)
     ]
     return f"{title}{lasts}: {', '.join(busy)}."

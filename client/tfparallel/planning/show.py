@@ -19,19 +19,12 @@ _BACKWARD = "abcdefghij"
 """By the last digit of the microbatch's number."""
 
 
-def seconds(count: float) -> str:
-    """A time for people."""
-    if count < 1e-3:
-        return f"{count * 1e6:.0f} µs"
-    return f"{count * 1e3:.3g} ms" if count < 1 else f"{count:.3g} s"
-
-
 def headline(answer: plan.Plan) -> str:
     """What was chosen and how long a step takes."""
     how = "measured on this machine" if answer.measured else "estimated"
     return (
         f"{answer.mesh} · microbatches {answer.microbatches} · {answer.schedule} · a step of "
-        f"{answer.batch} examples {seconds(answer.step_seconds)} ({how}) · waiting"
+        f"{answer.batch} examples {progress.format_seconds(answer.step_seconds)} ({how}) · waiting"
         f" {answer.bubble:.0%}"
     )
 
@@ -40,7 +33,9 @@ def waiting(run: plan.Pipeline) -> str:
     """How much of the schedule stages wait, messages included, beside what was planned of it."""
     stages = run.placement.mesh.stage
     of_plan = "" if run.planned is None else f" (planned {run.planned.bubble:.0%})"
-    lasts = "" if run.step_seconds is None else f" · a step {seconds(run.step_seconds)}"
+    lasts = (
+        "" if run.step_seconds is None else f" · a step {progress.format_seconds(run.step_seconds)}"
+    )
     return f"wait {plan.bubble(run.spans, stages):.0%} of the schedule{of_plan}{lasts}"
 
 
@@ -78,7 +73,7 @@ def memory(answer: plan.Plan) -> rich_table.Table:
     table = _table("stage", right=(*sizes, "busy"))
     for index, stage in enumerate(answer.stages):
         amounts = (progress.format_bytes(getattr(stage.holds, name)) for name in sizes)
-        table.add_row(str(index), *amounts, seconds(stage.busy_seconds))
+        table.add_row(str(index), *amounts, progress.format_seconds(stage.busy_seconds))
     return table
 
 
@@ -135,7 +130,7 @@ def alternatives(answer: plan.Plan) -> rich_table.Table:
             str(one.mesh),
             str(one.microbatches),
             one.what,
-            "-" if one.step_seconds is None else seconds(one.step_seconds),
+            "-" if one.step_seconds is None else progress.format_seconds(one.step_seconds),
             progress.format_bytes(one.peak_bytes),
         )
     return table

@@ -140,6 +140,13 @@ def format_bytes(count: float) -> str:
     return f"{value:.0f} {name}" if value >= 100 else f"{value:.3g} {name}"
 
 
+def format_seconds(seconds: float) -> str:
+    """Write a short time with three digits: 250 µs, 9.63 ms, 1.2 s."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
 def format_duration(seconds: float) -> str:
     """Write a time to go with its two largest units: 2d3h, 1h2m, 1m15s, 45s."""
     left = max(0, round(seconds))

@@ -6,6 +6,7 @@ from tfparallel_trainer.contract import plan, progress
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 size = progress.format_bytes
+time = progress.format_seconds
 
 
 def reasons(best: plan.Plan, others: Sequence[plan.Alternative]) -> Iterator[str]:
@@ -15,7 +16,7 @@ def reasons(best: plan.Plan, others: Sequence[plan.Alternative]) -> Iterator[str
     share = best.stages[dearest].busy_seconds / best.step_seconds
     yield (
         f"Stage {dearest} sets the pace: it is busy for {share:.0%} of a step of "
-        f"{best.step_seconds:.3g} s."
+        f"{time(best.step_seconds)}."
     )
     if stages > 1:
         count = best.microbatches
@@ -32,10 +33,11 @@ def reasons(best: plan.Plan, others: Sequence[plan.Alternative]) -> Iterator[str
     for other in others:
         if other.step_seconds is not None:
             more = round(other.step_seconds / best.step_seconds - 1, 3)  # as it is shown
-            than = "more" if more >= 0 else "less, but divides the weights less evenly"
+            than = "more" if more > 0 else "less, but divides the weights less evenly"
+            of_it = f"{time(other.step_seconds)}, {abs(more):.1%} {than}" if more else "as long"
             yield (
                 f"The next best ({other.mesh}, microbatches {other.microbatches}: {other.what}) "
-                f"takes {other.step_seconds:.3g} s, {abs(more):.1%} {than}."
+                f"takes {of_it}."
             )
             return
 
