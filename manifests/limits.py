@@ -67,7 +67,7 @@ def messages() -> str:
     """Return the limits of what the operator says on a job."""
     rows = [
         ("message of a condition, and why replicas wait", conditions.MESSAGE_BYTES),
-        ("note of an Event", recorder.NOTE_BYTES),
+        ("message of an Event", recorder.MESSAGE_BYTES),
         ("reason of a replica's last exit", counts.REASON_BYTES),
     ]
     return pages.table(("text", "bytes"), [(name, f"{limit:,}") for name, limit in rows])

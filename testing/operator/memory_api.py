@@ -125,6 +125,8 @@ class MemoryApi(client.Client):
         metadata_only: bool = False,
     ) -> client.Object:
         item = _copied(dict(manifest))
+        if resource == resources.CORE_EVENTS:
+            resource, item = resources.EVENTS, _newer_event(item)
         metadata = item["metadata"]
         path = resource.path(namespace, metadata["name"])
         if path in self._objects:
@@ -239,6 +241,23 @@ class MemoryApi(client.Client):
             self.log.append(request)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+_RENAMED = {
+    "message": "note",
+    "involvedObject": "regarding",
+    "reportingComponent": "reportingController",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+}
+"""Fields of an Event of v1, as events.k8s.io/v1 calls them."""
+
+
+def _newer_event(event: client.Object) -> client.Object:
+    """Return an Event of v1 as events.k8s.io/v1 serves it."""
+    renamed = {_RENAMED.get(field, field): value for field, value in event.items()}
+    return {**renamed, "apiVersion": resources.EVENTS.api_version}
 
 
 def _resource(path: str) -> resources.Resource:

@@ -38,7 +38,7 @@ NEEDED = [
     ("create", "networkpolicies.networking.k8s.io", WATCHED),
     ("get", "persistentvolumeclaims", WATCHED),
     ("create", "persistentvolumeclaims", WATCHED),
-    ("create", "events.events.k8s.io", WATCHED),
+    ("create", "events", WATCHED),
     ("list", "events.events.k8s.io", WATCHED),
     ("get", "secrets/tfparallel-operator-tls", rendering.NAMESPACE),
     ("patch", "secrets/tfparallel-operator-tls", rendering.NAMESPACE),

@@ -2,7 +2,7 @@
 
 import datetime
 import enum
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 import pydantic
 
@@ -116,19 +116,24 @@ class ReplicaStatus(_Observed):
     """The replicas of one role, counted."""
 
     desired: int = 0
+    """How many there are to be."""
     pending: int = 0
+    """How many have a pod that waits, or none yet."""
     running: int = 0
+    """How many run."""
     succeeded: int = 0
+    """How many ended with success; `completed` says which."""
     failed: int = 0
+    """How many have a pod that failed."""
     terminating: int = 0
+    """How many pods are being deleted."""
     completed: _Indices = ""
-    """Indices of the replicas that ended with success, as ranges: 0-3,7. They stay completed when
-    their pods vanish."""
+    """Which replicas ended with success: indices from 0 as ranges, such as 0-3,7, and no count.
+    They stay completed when their pods vanish."""
     seen: _Indices = ""
-    """Indices of the replicas whose pod of this attempt has been seen: one of them that is missing
-    was lost."""
+    """Which replicas had a pod of this attempt, as indices. One that is missing was lost."""
     ignored: _Indices = ""
-    """Indices of the replicas that were lost and that training goes on without."""
+    """Which replicas were lost and training goes on without, as indices."""
     memory_growths: int = 0
     """How often the memory that the role asks for has grown, after it ran out of it."""
     reason: str = ""
@@ -217,6 +222,8 @@ class JobStatus(_Observed):
     attempt_time: Time | None = None
     """When the attempt, or the latest restart within it, begins: pods are not created before."""
     restarts: Restarts = pydantic.Field(default_factory=Restarts)
+    restart_count: int = 0
+    """All restarts so far, which `kubectl get` shows: the sum of `restarts`."""
     restart_causes: dict[str, int] = pydantic.Field(default_factory=dict)
     """Restarts by cause: Disruption, Infrastructure, OutOfMemory, RetryableExit, PermanentExit,
     Stall, PendingTooLong."""
@@ -244,6 +251,12 @@ class JobStatus(_Observed):
     """Where the parts of the model are, with strategy ModelSplit, as the coordinator reports it."""
     verification: Reported[VerificationStatus] = None
     """How near training is to one process (`trainer.verify`), as the coordinator reports it."""
+
+    @pydantic.model_validator(mode="after")
+    def _sum_restarts(self) -> Self:
+        """Count the restarts of a status that an older operator has written."""
+        object.__setattr__(self, "restart_count", self.restarts.failure + self.restarts.disruption)
+        return self
 
 
 class Reports(NamedTuple):

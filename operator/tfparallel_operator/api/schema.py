@@ -72,9 +72,21 @@ _PRINTER_COLUMNS = [
     _column("Progress", ".status.progress.percent", "integer", description="Percent of all steps"),
     _column("Loss", ".status.progress.metrics.loss"),
     _column("ETA", ".status.progress.eta"),
-    _column("Restarts", ".status.restarts.failure", "integer"),
+    _column("Restarts", ".status.restartCount", "integer"),
     _column("Age", ".metadata.creationTimestamp", "date"),
+    *(
+        _column(name, path, kind, priority=1)
+        for name, path, kind in (
+            ("Attempt", ".status.attempt", "integer"),
+            ("Failures", ".status.restarts.failure", "integer"),
+            ("Disruptions", ".status.restarts.disruption", "integer"),
+            ("Last cause", ".status.lastCause", "string"),
+            ("Examples/s", ".status.progress.examplesPerSecond", "string"),
+            ("Input wait", ".status.progress.inputWait", "string"),
+        )
+    ),
 ]
+"""Those with a priority are shown with `-o wide`."""
 
 
 def _without_defaults(node: Any) -> Any:

@@ -55,6 +55,8 @@ NODES = Resource("v1", "nodes")
 NAMESPACES = Resource("v1", "namespaces")
 DEPLOYMENTS = Resource("apps/v1", "deployments")
 EVENTS = Resource("events.k8s.io/v1", "events")
+CORE_EVENTS = Resource("v1", "events")
+"""The same objects in the form in which they may have the times by which kubectl sorts them."""
 LEASES = Resource("coordination.k8s.io/v1", "leases")
 TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews")
 

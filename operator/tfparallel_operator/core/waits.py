@@ -169,11 +169,11 @@ def parse_event(body: Mapping[str, Any]) -> Event:
     moments = (
         series.get("lastObservedTime"),
         body.get("deprecatedLastTimestamp"),
-        body.get("eventTime"),
-        body["metadata"].get("creationTimestamp"),
+        body.get("eventTime"),  # of the first one, with fractions of a second
     )
+    created = observation.parse_time(body["metadata"].get("creationTimestamp")) or _EPOCH
     return Event(
-        time=next(filter(None, map(observation.parse_time, moments)), _EPOCH),
+        time=max(filter(None, map(observation.parse_time, moments)), default=created),
         type=body.get("type", "Normal"),
         reason=body.get("reason", ""),
         object=f"{regarding.get('kind', '').lower()}/{regarding.get('name', '')}",

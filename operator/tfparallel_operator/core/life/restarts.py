@@ -115,6 +115,7 @@ def count(
     return status.model_copy(
         update={
             "restarts": total,
+            "restart_count": total.failure + total.disruption,
             "restart_causes": {word: times for word, times in causes.items() if times},
             "last_cause": cause.value,
         }

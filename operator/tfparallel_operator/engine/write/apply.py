@@ -3,8 +3,9 @@
 import functools
 import logging
 from collections.abc import Sequence
+from typing import Any
 
-from tfparallel_operator.api import gate, names
+from tfparallel_operator.api import gate, job_status, names
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decision
 from tfparallel_operator.engine.observe import jobs, records
@@ -76,8 +77,7 @@ class Applier:
 
     async def _write_status(self, body: jobs.Body, decided: decision.Decision) -> jobs.Body | None:
         old = {k: v for k, v in (body.get("status") or {}).items() if k not in gate.REPORTED}
-        new = decided.status.model_dump(mode="json", by_alias=True, exclude_none=True)
-        new = {key: value for key, value in new.items() if key not in gate.REPORTED}
+        new = _written(decided.status)
         change = merge.difference(old, new)
         if not change:
             return None
@@ -193,3 +193,15 @@ class Applier:
             )
         except errors.NotFound:
             return
+
+
+def _written(status: job_status.JobStatus) -> dict[str, Any]:
+    """Return the fields of a status that decisions make, without those that say nothing."""
+    fields = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    roles = {role: _without_empty(counts) for role, counts in fields["replicas"].items()}
+    made = {key: value for key, value in fields.items() if key not in gate.REPORTED}
+    return _without_empty({**made, "replicas": roles})
+
+
+def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value not in ("", {})}

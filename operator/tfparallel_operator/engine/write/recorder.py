@@ -13,8 +13,8 @@ from tfparallel_trainer.contract import plain_text
 
 _LOG = logging.getLogger(__name__)
 
-NOTE_BYTES = 1024
-"""Most bytes of an Event's note: the API server counts them, not letters."""
+MESSAGE_BYTES = 1024
+"""Most bytes of an Event's message: the API server counts them, not letters."""
 
 
 class Recorder:
@@ -40,7 +40,7 @@ class Recorder:
         manifest = _manifest(body, event, same, engine.instance, engine.clock())
         engine.may_write()
         try:
-            await engine.api.create(resources.EVENTS, namespace, manifest, metadata_only=True)
+            await engine.api.create(resources.CORE_EVENTS, namespace, manifest, metadata_only=True)
         except errors.AlreadyExists:
             return False
         except errors.ApiError as error:
@@ -61,18 +61,23 @@ def _manifest(
     moment = f"{metadata['uid']} {status.get('attempt', 0)} {restarts}"
     text = "\n".join((moment, event.reason, same or event.message))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    second = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
-        "apiVersion": resources.EVENTS.api_version,
+        "apiVersion": resources.CORE_EVENTS.api_version,
         "kind": "Event",
         "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
         "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "reportingController": names.CONTROLLER,
+        # `kubectl describe` sorts by these, and shows nothing else in order.
+        "firstTimestamp": second,
+        "lastTimestamp": second,
+        "count": 1,
+        "reportingComponent": names.CONTROLLER,
         "reportingInstance": instance[:128],
         "action": "Reconcile",
         "reason": event.reason,
         "type": event.type.value,
-        "note": plain_text.shorten(event.message, NOTE_BYTES),
-        "regarding": {
+        "message": plain_text.shorten(event.message, MESSAGE_BYTES),
+        "involvedObject": {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
             "namespace": metadata["namespace"],

@@ -2,13 +2,14 @@
 
 import datetime
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from testing.operator import harness, memory_api, objects, scenarios, small_world
 from tfparallel_operator.api import names, reasons
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.core import decision, installation
+from tfparallel_operator.core import decision, installation, waits
 from tfparallel_operator.core.pods import host_network
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine.write import recorder
@@ -366,7 +367,7 @@ async def test_a_refusal_of_any_length_is_said_on_the_job_within_the_limits() ->
     [event] = [one for one in world.api.items(resources.EVENTS) if one["type"] == "Warning"]
     for text, limit in (
         (failed["message"], conditions.MESSAGE_BYTES),
-        (event["note"], recorder.NOTE_BYTES),
+        (event["note"], recorder.MESSAGE_BYTES),
     ):
         assert limit - 10 <= len(text.encode()) <= limit
         assert r"Unsupported value: \x1b[31m\u202e層 \x1b" in text
@@ -399,5 +400,25 @@ async def test_the_api_server_takes_an_event_of_any_words(place: harness.Place) 
     job = await place.create_job()
     event = decision.warning(names.Reason.REPLICA_FAILED, "層\x1b[2J\n" * 2000)
     manifest = recorder._manifest(job, event, "", "test", datetime.datetime.now(datetime.UTC))
-    written = await place.api.create(resources.EVENTS, place.namespace, manifest)
-    assert written["note"].startswith(r"層\x1b[2J 層")
+    written = await place.api.create(resources.CORE_EVENTS, place.namespace, manifest)
+    assert written["message"].startswith(r"層\x1b[2J 層")
+
+
+async def test_kubectl_describes_events_in_their_order(place: harness.Place) -> None:
+    job = await place.create_job()
+    reasons = [*names.Reason][:8]
+    began = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=3)
+    for number, reason in enumerate(reasons):
+        moment = began + datetime.timedelta(seconds=number)
+        manifest = recorder._manifest(job, decision.normal(reason, "words"), "", "test", moment)
+        await place.api.create(resources.CORE_EVENTS, place.namespace, manifest)
+    lines = place.kubectl("describe", names.PLURAL, job["metadata"]["name"]).splitlines()
+    shown = [line.split() for line in lines[lines.index("Events:") + 3 :]]
+    assert [words[1] for words in shown] == reasons
+    assert {words[3] for words in shown} == {names.CONTROLLER}
+    listed = json.loads(place.kubectl("get", "events", "-o", "json"))["items"]
+    assert {event["count"] for event in listed} == {1}
+    events = waits.parse_events((await place.api.list(resources.EVENTS, place.namespace)).items)
+    assert [event.time for event in events] == [
+        began + datetime.timedelta(seconds=number) for number in range(len(reasons))
+    ]
