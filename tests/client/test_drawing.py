@@ -156,3 +156,15 @@ def test_the_memory_of_a_plan_explains_its_peaks(width: float) -> None:
 def test_hatching_can_be_seen_on_its_color() -> None:
     for fill in timeline.ACTIVITIES.values():
         assert not fill.hatch or palette.contrast(fill.color, fill.edge) > 2
+
+
+@pytest.mark.parametrize("decades", [1, 1.5, 2, 3, 5, 12])
+def test_an_axis_over_decades_has_few_ticks(decades: float) -> None:
+    with svg.canvas("ticks", width=svg.NARROW, height=2.5) as canvas:
+        axis = canvas.figure.subplots()
+        values = (2.0, 2.0 / 10**decades)
+        axis.plot((0, 1), values)
+        svg.scale(axis, values)
+        low, high = axis.get_ylim()
+        shown = [tick for tick in axis.get_yticks() if low <= tick <= high]
+    assert 2 <= len(shown) <= 7

@@ -6,6 +6,8 @@ import pytest
 
 from testing.cluster import console
 from testing.operator import harness, objects
+from tfparallel_operator.api import job_status
+from tfparallel_operator.api_server import resources
 
 
 def _elastic(workers: int = 2) -> harness.Body:
@@ -29,6 +31,24 @@ async def test_kubectl_scales_the_workers(place: harness.Place) -> None:
             "tfparallel.dev/job-name=digits,tfparallel.dev/replica-role=worker"
         )
         assert (await place.status())["restarts"] == {"failure": 0, "disruption": 0}
+
+
+async def test_kubectl_shows_all_restarts_and_with_wide_of_which_kinds(
+    place: harness.Place,
+) -> None:
+    await place.create_job()
+    counts = job_status.Restarts(failure=1, disruption=2)
+    status = job_status.JobStatus(restarts=counts, last_cause="Disruption", attempt=4)
+    path = resources.JOBS.path(place.namespace, "digits", "status")
+    written = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    await place.api.patch(path, {"status": written})
+    heads, row = place.kubectl("get", "tfpj").splitlines()
+    assert heads.split()[-2:] == ["RESTARTS", "AGE"]
+    assert row.split()[-2] == "3"
+    heads, row = place.kubectl("get", "tfpj", "-o", "wide").splitlines()
+    wide = ["ATTEMPT", "FAILURES", "DISRUPTIONS", "LAST", "CAUSE", "EXAMPLES/S", "INPUT", "WAIT"]
+    assert heads.split()[-len(wide) :] == wide
+    assert row.split()[-4:] == ["4", "1", "2", "Disruption"]
 
 
 async def test_a_number_outside_of_the_bounds_is_refused(place: harness.Place) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from testing.operator import builders
-from tfparallel_operator.api import job_status, names
+from tfparallel_operator.api import job_status, names, policies
 from tfparallel_operator.core import observation
-from tfparallel_operator.core.life import failure, pace
+from tfparallel_operator.core.life import failure, pace, restarts
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import exits
 
@@ -166,3 +166,11 @@ def test_a_maintenance_notice_says_so() -> None:
         " checkpoint); all replicas run again (a disruption). Nothing to do: the program resumes"
         " from its checkpoint."
     )
+
+
+def test_restarts_of_both_kinds_are_counted_together() -> None:
+    older = job_status.JobStatus.model_validate({"restarts": {"failure": 1, "disruption": 1}})
+    assert older.restart_count == 2
+    newer = restarts.count(older, policies.Cause.DISRUPTION)
+    assert newer.restart_count == 3
+    assert restarts.count(newer, policies.Cause.DISRUPTION, -1).restart_count == 2

@@ -358,6 +358,15 @@ async def test_a_restarted_operator_repeats_nothing() -> None:
     assert world.events() == before
 
 
+async def test_a_status_has_no_field_that_says_nothing() -> None:
+    world = small_world.World()
+    async with world.running(objects.job()):
+        await world.start_pods()
+        assert world.status["restartCount"] == 0
+        for fields in (world.status, *world.status["replicas"].values()):
+            assert not [name for name, value in fields.items() if value in ("", {}, None)]
+
+
 async def test_a_refusal_of_any_length_is_said_on_the_job_within_the_limits() -> None:
     words = "Unsupported value: " + "\x1b[31m\u202e層\n" * 100_000
     world = small_world.World(RefusingApi(errors.Invalid, words, 422))
