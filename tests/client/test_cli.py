@@ -149,8 +149,8 @@ def test_an_interrupted_run_ends_every_process(
         "JobSuspended",
         f"{who} stopped the run",
     )
-    status = job_status.JobStatus.model_validate_json(layout.status.read_bytes())
-    assert status.state is names.State.SUSPENDED
+    left = job_status.JobStatus.model_validate_json(layout.status.read_bytes())
+    assert left.state is names.State.SUSPENDED
 
 
 def test_a_second_interrupt_does_not_wait(tmp_path: pathlib.Path) -> None:
