@@ -17,7 +17,7 @@ import tempfile
 
 from testing import paths, waiting
 from tfparallel.drawing import palette, svg
-from tfparallel.report import content, draw, gather
+from tfparallel.report import content, draw, gather, timeline
 from tfparallel_operator.local import folders, network_usage
 from tfparallel_trainer.contract import environment, outputs
 
@@ -77,12 +77,12 @@ def picture(root: pathlib.Path = KEPT) -> svg.Picture:
     for column, curve in enumerate(curves):
         places.append((curve, _GAP + column * (72 * svg.NARROW + _GAP), below))
     below += max(_height(curve) for curve in curves)
-    timeline = draw.timeline(figures).wide
-    if timeline is None:
+    times = timeline.picture(figures).wide
+    if times is None:
         raise RuntimeError("the report has no timeline for wide pages")
-    places.append((timeline, _GAP, below))
+    places.append((times, _GAP, below))
     description = " ".join(f"{part.title}: {part.description}." for part, _, _ in places)
-    size = (_WIDTH, below + _height(timeline) + _GAP)
+    size = (_WIDTH, below + _height(times) + _GAP)
     parts = "".join(_nest(*place) for place in places)
     head = _head(figures.title, figures.state, figures.goodput.share)
     return svg.Picture(TITLE, description, _sheet(size, head + parts, description))
