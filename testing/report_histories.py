@@ -95,6 +95,10 @@ class History:
             self._event(names.Reason.JOB_RESUMED, "attempt", before=0.5)
         began, resumed = self.now, "none"
         self._event(names.Reason.REPLICAS_RUNNING, "")
+        if trains and (importing := self._seconds(0, 3)):  # it counts its seconds only then
+            activity = A.START if self._has_pods else A.WAITING
+            self._spend(A.RESTART if restarts else activity, importing)
+            began += 0 if self._has_pods else importing
         self._spend(A.RESTART if restarts else A.START, startup := self._seconds(2, 6))
         if trains:
             self._go_back()

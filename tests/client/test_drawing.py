@@ -14,7 +14,9 @@ from tfparallel.report import goodput, timeline
 from tfparallel_trainer.contract import plan
 
 SCHEMATICS = {*paths.ROOT.glob("docs/images/parallel-*.svg")}  # which are drawn without Matplotlib
-IN_DOCS = sorted({*paths.ROOT.glob("docs/**/*.svg")} - SCHEMATICS)
+COMPOSED = paths.PAGES / "images/report-digits.svg"
+"""Of pictures, each of which a page of the tests has by itself."""
+IN_DOCS = sorted({*paths.ROOT.glob("docs/**/*.svg")} - SCHEMATICS - {COMPOSED})
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,10 @@ class Period:
 
 def find(run: records.Run) -> Sequence[Period]:
     """Return the periods of a run, oldest first."""
-    found = starts.find(run)
+    begins = starts.find(run)
     listed = [
         _period(run, number, start, following)
-        for number, (start, following) in enumerate(itertools.zip_longest(found, found[1:]), 1)
+        for number, (start, following) in enumerate(itertools.zip_longest(begins, begins[1:]), 1)
     ]
     return tuple(
         dataclasses.replace(period, kept_step=_kept_step(period, listed[period.number :]))

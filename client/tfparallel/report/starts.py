@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tfparallel import models, train_log
 from tfparallel.report import losses, mesh, records
@@ -30,9 +30,11 @@ def find(run: records.Run) -> Sequence[Start]:
     coordinator = next(iter(mesh.training_replicas(run)), "")
     pods = [pod for pod in run.pods if pod.replica == coordinator]
     logged = [_of_record(record, pods) for record in run.records if record.is_first_step]
-    known = {id(start.pod) for start in logged}
-    seen = [Start(pod.started, pod) for pod in pods if id(pod) not in known]
-    starts = _with_events(run, [*logged, *seen], f"{run.job.name}-{coordinator}")
+    first_in_pod = {id(start.pod): start for start in reversed(logged) if start.pod is not None}
+    seen = [Start(pod.started, pod) for pod in pods]
+    # What a process records begins when Python has started, which is later than its pod.
+    later = [start for start in logged if start is not first_in_pod.get(id(start.pod))]
+    starts = _with_events(run, [*later, *seen], f"{run.job.name}-{coordinator}")
     if not starts and run.records:
         return (Start(run.records[0].time),)
     return sorted(starts, key=lambda start: start.began)
@@ -53,20 +55,17 @@ def _may_live(pod: records.PodRun, moment: datetime.datetime) -> bool:
 
 def _with_events(run: records.Run, starts: Sequence[Start], pod: str) -> Sequence[Start]:
     """Add the starts that only events know: replicas run, and no process that is known lives."""
-    found = list(starts)
+    ends = [one for one in run.events if losses.ends(one, pod) or losses.starts_job(one)]
+    listed = list(starts)
     for event in run.events:
         if event.reason == names.Reason.REPLICAS_RUNNING:
-            before = [start for start in found if start.began <= event.time + SKEW]
-            newest = max(before, key=lambda start: start.began, default=None)
-            if newest is None or any(_ends_between(run, newest, event, pod)):
-                found.append(Start(event.time))
-    return found
+            lives = (not any(_lies_between(one, start, event) for one in ends) for start in listed)
+            if not any(lives):
+                listed.append(Start(event.time))
+    return listed
 
 
-def _ends_between(
-    run: records.Run, start: Start, running: models.Event, pod: str
-) -> Iterator[bool]:
-    """Yield of each event between a start and replicas that run whether it ended the process."""
-    for event in run.events:
-        if start.began < event.time <= running.time:
-            yield losses.ends(event, pod) or losses.starts_job(event)
+def _lies_between(event: models.Event, start: Start, running: models.Event) -> bool:
+    """Whether an event lies between a start and replicas that run, whichever is earlier."""
+    first, last = sorted((start.began, running.time))
+    return first < event.time <= last

@@ -199,8 +199,8 @@ def _written(status: job_status.JobStatus) -> dict[str, Any]:
     """Return the fields of a status that decisions make, without those that say nothing."""
     fields = status.model_dump(mode="json", by_alias=True, exclude_none=True)
     roles = {role: _without_empty(counts) for role, counts in fields["replicas"].items()}
-    made = {key: value for key, value in fields.items() if key not in gate.REPORTED}
-    return _without_empty({**made, "replicas": roles})
+    decided = {key: value for key, value in fields.items() if key not in gate.REPORTED}
+    return _without_empty({**decided, "replicas": roles})
 
 
 def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
