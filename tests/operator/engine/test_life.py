@@ -7,7 +7,7 @@ from typing import Any
 from testing import waiting
 from testing.operator import harness, objects
 from tfparallel_operator.api import names
-from tfparallel_operator.api_server import resources
+from tfparallel_operator.api_server import errors, resources
 
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
 
@@ -53,6 +53,62 @@ def _check_pod(pod: dict[str, Any], namespace: str) -> None:
     assert pod["spec"]["hostname"] == "digits-worker-1"
     assert pod["spec"]["subdomain"] == "digits"
     assert pod["metadata"]["namespace"] == namespace
+
+
+async def test_a_job_that_is_applied_again_goes_on_as_it_is(place: harness.Place) -> None:
+    """As tools do that compare a cluster with a repository, in each of their ways."""
+    file, job = ("-f", "-"), objects.job()
+    place.kubectl("apply", *file, body=job)
+    async with place.operator():
+        pods = await place.until_pods(*ALL)
+        await place.run_all()
+        await place.until_state("Running")
+        for way in ((), ("--server-side", "--force-conflicts")):
+            place.kubectl("apply", *way, *file, body=job)
+            assert place.kubectl("diff", *way, *file, body=job) == ""
+        place.kubectl("replace", *file, body=job)
+        stored = await place.job()
+        await place.end("digits-chief-0", 0)
+        await place.until_state("Succeeded")
+        [left] = (await place.until_pods("digits-chief-0")).values()
+    assert (stored["metadata"]["generation"], stored["status"]["attempt"]) == (1, 1)
+    assert left["metadata"]["uid"] == pods["digits-chief-0"]["metadata"]["uid"]
+
+
+DOWN = {
+    "apiVersion": "apiregistration.k8s.io/v1",
+    "kind": "APIService",
+    "metadata": {"name": "v1beta1.metrics.k8s.io"},
+    "spec": {
+        "group": "metrics.k8s.io",
+        "version": "v1beta1",
+        "service": {"name": "metrics-server", "namespace": "kube-system"},
+        "groupPriorityMinimum": 100,
+        "versionPriority": 100,
+        "insecureSkipTLSVerify": True,
+    },
+}
+"""A part of the API whose server is not there."""
+
+
+async def test_an_operator_starts_while_a_part_of_the_api_is_down(place: harness.Place) -> None:
+    path = "/apis/metrics.k8s.io/v1beta1"
+
+    async def is_down() -> bool:
+        try:
+            await place.api.get(path)
+        except errors.ApiError as error:
+            return isinstance(error, errors.Unavailable)
+        return False
+
+    place.kubectl("apply", "-f", "-", body=DOWN)
+    try:
+        await waiting.until_async(is_down, "the API server asks in vain")
+        async with place.operator():
+            await place.create_job()
+            await place.until_pods(*ALL)
+    finally:
+        place.kubectl("delete", "apiservice", "v1beta1.metrics.k8s.io")
 
 
 async def test_a_failed_worker_restarts_the_gang_until_the_limit(place: harness.Place) -> None:
