@@ -94,6 +94,45 @@ async def test_the_operator_works_with_the_rights_that_are_installed(
     assert "ChiefSucceeded" in {event["reason"] for event in events.items}
 
 
+async def _revoke(place: harness.Place, kubeconfig: str) -> None:
+    """Give the service account another id, which its tokens name."""
+    for verb in ("delete", "create"):
+        place.kubectl(verb, "serviceaccount", ACCOUNT)
+
+    async def is_refused() -> bool:
+        try:
+            place.kubectl("get", "tfpj", f"--kubeconfig={kubeconfig}")
+        except console.ClusterError:
+            return True
+        return False
+
+    await waiting.until_async(is_refused, "the API server refuses the token")
+
+
+@pytest.mark.parametrize("runs", [False, pytest.param(True, marks=pytest.mark.long)])
+async def test_an_operator_whose_token_is_revoked_goes_on_with_the_next_one(
+    place: harness.Place, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, runs: bool
+) -> None:
+    """The API server itself takes a token that it knows for another 10 s."""
+    _install(place, tmp_path)
+    kubeconfig = await _kubeconfig(place, tmp_path)
+    if not runs:
+        await _revoke(place, kubeconfig)
+    await place.create_job()
+    async with place.operator(kubeconfig=kubeconfig):
+        if runs:
+            await place.until_pods(*ALL)
+            await _revoke(place, kubeconfig)
+            await place.create_job(objects.job("later", workers=0))
+
+        async def is_refused() -> bool:
+            return "Unauthorized" in caplog.text
+
+        await waiting.until_async(is_refused, "the operator is refused")
+        await _kubeconfig(place, tmp_path)
+        await place.until_pods(*ALL, *(["later-chief-0"] if runs else []))
+
+
 CHART = pathlib.Path(__file__).parents[3] / "charts" / "tfparallel-operator"
 RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 
