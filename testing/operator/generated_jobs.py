@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import hypothesis
 from hypothesis import strategies
 
 from testing.operator import builders, objects
@@ -129,6 +130,26 @@ def jobs(draw: strategies.DrawFn) -> Body:
     for kind in draw(strategies.lists(_KINDS, max_size=_MOST_MISTAKES)):
         kind(draw, document)
     return document
+
+
+def collect(count: int, seed: int) -> list[Body]:
+    """Return jobs that Hypothesis generates from a seed, for what cannot run once for each."""
+    examples: list[Body] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(jobs())
+    def take(job: Body) -> None:
+        examples.append(job)
+
+    take()
+    return examples
 
 
 def _set_field(draw: strategies.DrawFn, document: Body) -> None:

@@ -129,6 +129,18 @@ class Generator:
             self._pick(_CHANGES)(self, job)
         return job
 
+    def complete(self, job: Body, name: str) -> Body:
+        """Give a job of Hypothesis hostile templates, and a name where it has that of a seed."""
+        spec, metadata = job.get("spec"), job.get("metadata")
+        roles = spec.get("tfReplicaSpecs") if isinstance(spec, dict) else None
+        for role in roles.values() if isinstance(roles, dict) else ():
+            if isinstance(role, dict):
+                role["template"] = self.template()
+        seeds = [seed["metadata"].get("name") for seed in generated_jobs.SEEDS]
+        if isinstance(metadata, dict) and metadata.get("name") in seeds:
+            metadata["name"] = name
+        return job
+
     def change(self) -> Body:
         """Return a merge patch of a job."""
         job = self.job("any")

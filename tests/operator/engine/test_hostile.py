@@ -34,6 +34,9 @@ MANY = 20_000
 CYCLE = 250
 """Objects after which they are deleted, and another job has to be served."""
 
+JOBS_SHARE = 12
+"""Of so many objects one is a job that Hypothesis generates, and one a job of the generator."""
+
 SENDERS = 8
 LARGE_REPORTS = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 """The tenant's own client says so of a report that is far too large."""
@@ -64,11 +67,7 @@ async def test_a_job_of_and_against_the_schema_meets_no_bug(
     job: harness.Body, source: random.Random
 ) -> None:
     """The API server's own checks are left out: a stored job may be of another schema."""
-    spec = job.get("spec")
-    roles = spec.get("tfReplicaSpecs") if isinstance(spec, dict) else None
-    for role in roles.values() if isinstance(roles, dict) else ():
-        if isinstance(role, dict):
-            role["template"] = hostile.Generator(source).template()
+    hostile.Generator(source).complete(job, "hostile")
     job["metadata"] = {"name": "hostile", "generation": 1}
     world = small_world.World()
     async with world.running(job):
@@ -100,6 +99,9 @@ class Attack:
     place: harness.Place
     site: progress_site.Site
     generator: hostile.Generator
+    jobs: Iterator[harness.Body]
+    """Of Hypothesis, of and against the schema: they come before those of the generator."""
+
     uid: str
     token: str
     numbers: Iterator[int]
@@ -117,7 +119,9 @@ class Attack:
             self.answers[f"refused {error.status}"] += 1
 
     async def _job(self, name: str) -> None:
-        await self.place.api.create(resources.JOBS, self.place.namespace, self.generator.job(name))
+        job = next(self.jobs, None)
+        job = self.generator.job(name) if job is None else self.generator.complete(job, name)
+        await self.place.api.create(resources.JOBS, self.place.namespace, job)
 
     async def _change(self, _: str) -> None:
         path = resources.JOBS.path(self.place.namespace, "digits")
@@ -151,7 +155,7 @@ class Attack:
 
 @contextlib.asynccontextmanager
 async def attacked(
-    place: harness.Place, log: pathlib.Path, seed: int
+    place: harness.Place, log: pathlib.Path, count: int
 ) -> AsyncIterator[tuple[Attack, harness.Place, operator_process.OperatorProcess]]:
     """Run an operator that a tenant attacks, and a namespace of somebody else."""
     others = harness.Place(place.api, place.cluster, places.fresh_name())
@@ -175,16 +179,17 @@ async def attacked(
             site = progress_site.Site(place, port, http)
             token = await site.token("digits-chief-0", await site.audience())
             uid = (await place.job())["metadata"]["uid"]
-            generator = hostile.Generator(random.Random(seed))  # noqa: S311 (chance, not a secret)
+            generator = hostile.Generator(random.Random(count))  # noqa: S311 (chance, not a secret)
+            jobs = iter(generated_jobs.collect(count // JOBS_SHARE, seed=count))
             numbers, answers = itertools.count(), collections.Counter[str]()
-            attack = Attack(place, site, generator, uid, token, numbers, answers)
+            attack = Attack(place, site, generator, jobs, uid, token, numbers, answers)
             yield attack, others, operator
     await others.delete_jobs()
 
 
 async def run(place: harness.Place, log: pathlib.Path, count: int) -> Attack:
     """Send hostile objects; after each cycle the operator is alive and serves somebody else."""
-    async with attacked(place, log, seed=count) as (attack, others, operator):
+    async with attacked(place, log, count) as (attack, others, operator):
         for begin in range(0, count, CYCLE):
             numbers = iter(range(begin, min(begin + CYCLE, count)))
 
