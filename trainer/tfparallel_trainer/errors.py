@@ -11,6 +11,8 @@ class TrainerError(Exception):
     exit: exits.Exit = exits.Exit.INTERNAL_ERROR
     everywhere: bool = False
     """Whether every process raises it at the same step, so that each can wait for the others."""
+    _keras_call_info_injected = True
+    """Keras then adds no arguments and colors to what a layer raises."""
 
     def on_every_process(self) -> Self:
         """Mark an error that follows from what all processes have agreed on."""
@@ -29,10 +31,20 @@ class UserCodeError(TrainerError):
 
     exit = exits.Exit.USER_ERROR
 
-    def __init__(self, sentence: str, trace: str = "") -> None:
+    def __init__(
+        self, sentence: str, trace: str = "", *, place: str = "", function: str = ""
+    ) -> None:
         super().__init__(sentence)
         self.trace = trace
         """Traceback of the user's own frames; empty when nothing was raised."""
+        self.place = place
+        """Path of the user's file, with the line if it is known; empty if nobody knows it yet."""
+        self.function = function
+        """Function of the user's module that has to change, where no line is known."""
+
+    def __str__(self) -> str:
+        sentence = super().__str__()
+        return f"{self.place}: {sentence}" if self.place else sentence
 
 
 class NonFiniteError(TrainerError):

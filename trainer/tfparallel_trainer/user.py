@@ -5,22 +5,27 @@
 
 import contextlib
 import dataclasses
+import dis
 import importlib.util
 import inspect
 import pathlib
 import sys
+import sysconfig
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context  # the public API does not tell what opens devices
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import documentation, user_module
 from tfparallel_trainer.runtime import random_state
 from tfparallel_trainer.runtime.lifecycle import faults
 from tfparallel_trainer.storage import fetch
+
+_COMPILES = "compile_model"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class Module:
     """Gives the context with generators of a seed, in which functions of the user are called."""
     moved: Callable[[str], None] = lambda _: None
     """Hears that a call begins and ends."""
+    first_operation: str = ""
+    """Where TensorFlow ran its first operation, if that was while the module was imported."""
 
     def has(self, function: str) -> bool:
         """Whether the module brings a function that need not be there."""
@@ -72,6 +79,30 @@ class Module:
         finally:
             for space, values in before:
                 space.update(values)
+
+    def find_place(self, function: str = "") -> str:
+        """Return where a function of the module is, and of compile_model the call of compile."""
+        code = getattr(inspect.unwrap(self.functions.get(function, len)), "__code__", None)
+        if code is None or not _inside(code.co_filename, self.path.parent):
+            return str(self.path)
+        line = code.co_firstlineno
+        for instruction in dis.get_instructions(code) if function == _COMPILES else ():
+            if instruction.argval == "compile" and instruction.positions is not None:
+                line = instruction.positions.lineno or line
+        return f"{code.co_filename}:{line}"
+
+    @contextlib.contextmanager
+    def concerns(self, function: str) -> Iterator[None]:
+        """Let a refusal in the body that names no place have that of a function."""
+        try:
+            yield
+        except errors.UserCodeError as error:
+            error.function = error.function or function
+            raise
+
+    def locate(self, error: errors.UserCodeError) -> None:
+        """Give a refusal that has no place that of the function to change, or the file."""
+        error.place = error.place or self.find_place(error.function)
 
     def build_model(self) -> Any:
         """Call the user's build_model: gives whatever it returns."""
@@ -113,7 +144,7 @@ def load(
             f"(Python files there: {present}): name one of them."
         )
     moved(f"the import of {name} began")
-    module = _import(path, source_dir)
+    module, first_operation = _import(path, source_dir)
     moved(f"the import of {name} ended")
     functions: dict[str, Callable[..., Any]] = {}
     for function in (*user_module.REQUIRED, *user_module.OPTIONAL):
@@ -123,8 +154,10 @@ def load(
         elif value is not None or function in user_module.REQUIRED:
             what = "is not a function" if value is not None else "is missing"
             section = documentation.reference(documentation.Section.MODEL_FILE)
-            raise errors.UserCodeError(f"{path}: {function} {what}: define it (see {section}).")
-    return Module(path, functions, moved=moved)
+            raise errors.UserCodeError(
+                f"{function} {what}: define it (see {section}).", place=str(path)
+            )
+    return Module(path, functions, moved=moved, first_operation=first_operation)
 
 
 @contextlib.contextmanager
@@ -139,16 +172,16 @@ def guard(path: pathlib.Path, what: str) -> Iterator[None]:
     except (errors.TrainerError, MemoryError, tf.errors.ResourceExhaustedError):
         raise
     except (Exception, SystemExit) as error:
-        message = " ".join(str(error).split())[:500]
-        sentence = f"{path}: {what} {type(error).__name__}: {message}"
+        sentence = f"{what} {type(error).__name__}: {faults.read_message(error)}"
         if faults.of_device(error):
-            raise errors.DeviceError(f"{sentence}. {faults.DEVICE_HELP}") from error
+            raise errors.DeviceError(f"{path}: {sentence}. {faults.DEVICE_HELP}") from error
         if faults.of_storage(error):
             raise errors.StorageError(
-                f"{sentence}. The job runs again, because storage and networks recover; if it "
-                "comes every time, see the address and whether the cluster may reach it."
+                f"{path}: {sentence}. The job runs again, because storage and networks recover; "
+                "if it comes every time, see the address and whether the cluster may reach it."
             ) from error
-        raise errors.UserCodeError(sentence, trace(error, path.parent)) from error
+        place = find_line(error, path.parent) or str(path)
+        raise errors.UserCodeError(sentence, trace(error, path.parent), place=place) from error
 
 
 def trace(error: BaseException, folder: pathlib.Path) -> str:
@@ -164,13 +197,47 @@ def trace(error: BaseException, folder: pathlib.Path) -> str:
     return "".join(traceback.format_list(kept))
 
 
+def find_line(error: BaseException, folder: pathlib.Path) -> str:
+    """Return the file and line of the user's folder that raised; empty if none did."""
+    lines = [
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _inside(frame.filename, folder) and _is_by_a_user(frame.filename)
+    ]
+    return lines[-1] if lines else ""
+
+
+def describe(thing: Any) -> str:
+    """Return the name of a function, a class or an object's class, and the user's line of it."""
+    named = thing if hasattr(thing, "__name__") else type(thing)
+    if (named.__module__ or "").startswith("keras."):
+        return str(named.__name__)
+    try:
+        filename = inspect.getsourcefile(named) or ""
+        _, line = inspect.getsourcelines(named)
+    except (OSError, TypeError):  # code without a file
+        return str(named.__name__)
+    if not _is_by_a_user(filename):
+        return str(named.__name__)
+    return f"{named.__name__} ({pathlib.Path(filename).name}:{line})"
+
+
+def _is_by_a_user(filename: str) -> bool:
+    """Whether a file is neither the trainer's, nor Python's, nor that of a package."""
+    path = pathlib.Path(filename)
+    installed = (pathlib.Path(__file__).parent, pathlib.Path(sysconfig.get_path("stdlib")))
+    is_package = "site-packages" in path.parts or "dist-packages" in path.parts
+    return not is_package and not any(path.is_relative_to(folder) for folder in installed)
+
+
 def _inside(filename: str, folder: pathlib.Path) -> bool:
     if filename.startswith("<"):  # Python's own, such as <frozen importlib._bootstrap>
         return False
     return pathlib.Path(filename).resolve().is_relative_to(folder.resolve())
 
 
-def _import(path: pathlib.Path, source_dir: pathlib.Path) -> types.ModuleType:
+def _import(path: pathlib.Path, source_dir: pathlib.Path) -> tuple[types.ModuleType, str]:
+    """Import a file; gives the module, and where TensorFlow ran its first operation meanwhile."""
     name = f"tfparallel_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -181,6 +248,26 @@ def _import(path: pathlib.Path, source_dir: pathlib.Path) -> types.ModuleType:
     sys.modules[name] = module
     if str(source_dir) not in sys.path:
         sys.path.insert(0, str(source_dir))
-    with guard(path, "importing it raised"):
+    with guard(path, "importing it raised"), _noting_operations(path.parent) as places:
         spec.loader.exec_module(module)
-    return module
+    return module, places[0] if places else ""
+
+
+@contextlib.contextmanager
+def _noting_operations(folder: pathlib.Path) -> Iterator[list[str]]:
+    """Note the line of the user's folder in the body at which TensorFlow opens its devices."""
+    places: list[str] = []
+    original = context.Context.ensure_initialized
+
+    def ensure_initialized(self: Any) -> None:
+        if not self._initialized and not places:
+            frames = traceback.extract_stack()
+            lines = [one for one in frames if _inside(one.filename, folder)]
+            places.extend(f"{one.filename}:{one.lineno}" for one in lines[-1:])
+        original(self)
+
+    context.Context.ensure_initialized = ensure_initialized
+    try:
+        yield places
+    finally:
+        context.Context.ensure_initialized = original

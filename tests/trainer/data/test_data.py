@@ -1,5 +1,6 @@
 """The order of examples, and which rank gets which."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -102,14 +103,14 @@ def test_specs_and_samples_have_the_structure_of_parts() -> None:
         ((np.zeros((3, 1)), np.zeros(2)), r"different lengths \(x has 3, y has 2 examples\)"),
         ((np.zeros((2, 1)), np.zeros(2), np.zeros(1)), "sample_weight has 1"),
         ((np.zeros((0, 1)), np.zeros(0)), r"no examples \(x has 0, y has 0\)"),
-        (([1.0], [2.0]), "1.0 where an array belongs"),
+        (([1.0], [2.0]), "1.0 in x, where an array belongs"),
         ((np.array([[1], [1, 2]], object), np.zeros(2)), "rows of different lengths"),
         (
             (tf.ragged.constant([[1], [1, 2]]), np.zeros(2)),
-            "gives a RaggedTensor, .* make it dense",
+            "gives a RaggedTensor as x, .* make it dense",
         ),
-        ((tf.sparse.eye(2), np.zeros(2)), "gives a SparseTensor, "),
-        ((scipy.sparse.eye(2, format="csr"), np.zeros(2)), "gives a csr_matrix, "),
+        ((tf.sparse.eye(2), np.zeros(2)), "gives a SparseTensor as x, "),
+        ((scipy.sparse.eye(2, format="csr"), np.zeros(2)), "gives a csr_matrix as x, "),
     ],
 )
 def test_wrong_arrays_are_refused(data: Any, said: str) -> None:
@@ -124,7 +125,7 @@ def test_wrong_arrays_are_refused(data: Any, said: str) -> None:
         (lambda: tf.data.Dataset.from_tensor_slices(([1], [2])).take(0), "an empty data set"),
         (
             lambda: tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1], [1, 2]])),
-            "training_data gives a RaggedTensor, ",
+            "training_data gives a RaggedTensor as x, ",
         ),
     ],
 )
@@ -165,6 +166,28 @@ def test_batches_of_a_data_set_stay_as_they_are(count: int) -> None:
     used = batches[0].examples + batches[1].examples
     (rest, *_) = source.epoch(2, used)
     np.testing.assert_array_equal(rest.parts[0][1], batches[2].parts[0][1])
+
+
+@pytest.mark.parametrize("start", [0, 4])
+def test_the_sample_begins_the_first_epoch_and_leaves_no_cache_incomplete(
+    capfd: pytest.CaptureFixture[str], start: int
+) -> None:
+    numbers = tf.data.Dataset.range(10).map(lambda number: (number, number))
+    epochs: list[int] = []
+
+    def make(epoch: int) -> tf.data.Dataset:
+        epochs.append(epoch)
+        return numbers.cache().shuffle(10, seed=3)
+
+    source = stream.StreamSource(make(0), make, division(4, 1), "training_data")
+    assert source.sample() is source.sample()
+    (again,) = tf.data.Dataset.batch(make(0), 10)
+    batches = [batch.parts[0][0].numpy() for batch in source.epoch(0, start)]
+    assert np.concatenate(batches).tolist() == again[0].numpy().tolist()[start:]
+    assert epochs == [0, 0, 0], "one for its structure, one for its batches, one of this test"
+    assert len(list(source.epoch(0, start))) == len(batches), "another pass is a new one"
+    gc.collect()
+    assert "did not fully read the dataset being cached" not in capfd.readouterr().err
 
 
 def test_x_alone_has_no_targets() -> None:

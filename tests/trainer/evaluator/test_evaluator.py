@@ -137,7 +137,7 @@ def test_an_evaluator_needs_examples(tmp_path: pathlib.Path, runs: trainings.Run
         with reference.floatx():
             ended = trainings.attempt(variables)
         assert ended.code == exits.Exit.USER_ERROR, ended
-        assert "has no evaluation_data, and the job has an evaluator" in ended.errors
+        assert "evaluation_data is missing, and the job has an evaluator" in ended.errors
 
 
 def test_the_chief_does_not_wait_for_an_evaluator_that_is_dead(tmp_path: pathlib.Path) -> None:

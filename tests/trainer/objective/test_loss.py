@@ -95,7 +95,7 @@ def test_ignored_classes_do_not_count() -> None:
     [
         (None, {}, "no loss"),
         (keras.losses.MeanSquaredError(reduction="none"), {}, "reduction"),
-        ({"other": "mse"}, {}, "loss for 'other'; the model's outputs are output"),
+        ({"other": "mse"}, {}, "loss for 'other': name one of the model's outputs, output"),
         (["mse", "mae"], {}, "2 values for loss"),
     ],
 )

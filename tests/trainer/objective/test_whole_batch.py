@@ -178,7 +178,7 @@ WHOLE = {
 
 @pytest.mark.parametrize(("build", "loss", "x", "y"), WHOLE.values(), ids=WHOLE)
 def test_a_loss_of_the_whole_batch_is_refused(build: Any, loss: Any, x: Any, y: Any) -> None:
-    with pytest.raises(errors.UserCodeError, match="The loss of the output output is no mean"):
+    with pytest.raises(errors.UserCodeError, match=r"^The loss .* is no mean"):
         check(build, loss, x, y, targets=y)
 
 
@@ -260,7 +260,7 @@ def test_a_loss_is_called_as_keras_calls_it(reduction: str, weight: Any) -> None
 
 
 def test_a_loss_that_replicas_cannot_divide_as_keras_calls_it_is_refused() -> None:
-    with pytest.raises(errors.UserCodeError, match="The loss of the output output is no mean"):
+    with pytest.raises(errors.UserCodeError, match=r"^The loss .* is no mean"):
         check(dense(), OverPresent(), X, MISSING, targets=MISSING)
 
 
@@ -272,5 +272,7 @@ class Old(keras.optimizers.SGD):
 def test_an_optimizer_that_keras_would_apply_otherwise_is_refused() -> None:
     model = dense()()
     model.compile(Old(), "mse")
-    with pytest.raises(errors.UserCodeError, match="Old overrides apply_gradients"):
+    with pytest.raises(
+        errors.UserCodeError, match=r"Old \(test_whole_batch.py:\d+\) overrides apply_gradients"
+    ):
         checks.check(model)

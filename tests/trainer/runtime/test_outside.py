@@ -250,7 +250,7 @@ def test_an_error_of_a_callback_shows_the_users_lines(tmp_path: pathlib.Path) ->
     assert ended.code == exits.Exit.USER_ERROR, ended
     assert "in on_epoch_end" in ended.errors
     assert ended.errors.rstrip().endswith(
-        "model.py: on_epoch_end of a callback raised KeyError: 'val_loss'"
+        "on_epoch_end of the callback Failing raised KeyError: 'val_loss'"
     )
 
 
@@ -286,7 +286,9 @@ def test_tensorflow_at_import_is_reported(tmp_path: pathlib.Path, runs: training
     with runs.group(environments) as group:
         ended = group.wait()
     assert [one.code for one in ended] == [exits.Exit.USER_ERROR] * 2, ended
-    assert "while it is imported" in ended[0].errors
+    assert "model.py:2: The module runs a TensorFlow operation while it is imported" in (
+        ended[0].errors
+    )
 
 
 def test_an_unknown_failure_is_a_bug_of_the_trainer(

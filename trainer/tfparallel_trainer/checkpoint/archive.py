@@ -200,7 +200,8 @@ def _changed(what: str) -> errors.UserCodeError:
     return errors.UserCodeError(
         "Keras does not write all weights as they are: LoRA and quantization change them "
         f"({what}). So the divided model could not be saved as one file. Leave that out of "
-        "build_model, or use the strategy MultiWorkerMirrored."
+        "build_model, or use the strategy MultiWorkerMirrored.",
+        function="build_model",
     )
 
 
@@ -208,7 +209,8 @@ def _left_out(path: str) -> errors.UserCodeError:
     return errors.UserCodeError(
         f"Keras does not write {path}, because save_own_variables of its layer leaves it out, so "
         "the divided model could not be saved as one file. Let save_own_variables and "
-        "load_own_variables of the layer have it, too."
+        "load_own_variables of the layer have it, too.",
+        function="build_model",
     )
 
 

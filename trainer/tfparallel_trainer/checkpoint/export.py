@@ -27,11 +27,12 @@ def check(model: Any, module: pathlib.Path) -> None:
         part = _unwritten(error) or type(model).__name__
         reason = " ".join(str(error).split()).partition(". ")[0][:300] or type(error).__name__
         raise errors.UserCodeError(
-            f"{module}: the trained model could not be saved as {outputs.MODEL}, because Keras "
-            f"cannot write down {part} ({reason}). Let {part}.get_config return the arguments of "
-            "__init__, as numbers, strings, lists or Keras objects, and decorate the class with "
+            f"the trained model could not be saved as {outputs.MODEL}, because Keras cannot write "
+            f"down {part} ({reason}). Let {part}.get_config return the arguments of __init__, as "
+            "numbers, strings, lists or Keras objects, and decorate the class with "
             "@keras.saving.register_keras_serializable().",
             "" if isinstance(error, NotImplementedError) else user.trace(error, module.parent),
+            place=user.find_line(error, module.parent) or str(module),
         ) from error
 
 

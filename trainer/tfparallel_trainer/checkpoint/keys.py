@@ -60,14 +60,16 @@ def of_weights(model: Any) -> dict[str, Any]:
         if key in weights:
             raise errors.UserCodeError(
                 f"Two variables have the checkpoint key {key} ({weights[key].path} and "
-                f"{variable.path}): give each its own place in the model."
+                f"{variable.path}): give each its own place in the model.",
+                function="build_model",
             )
         weights[key] = variable
     lost = [variable.path for variable in model.weights if id(variable) not in seen]
     if lost:
         raise errors.UserCodeError(
             f"The weight {lost[0]} belongs to no layer of the model, so it cannot be saved: assign "
-            "its layer to an attribute of the model."
+            "its layer to an attribute of the model.",
+            function="build_model",
         )
     return weights
 

@@ -51,7 +51,8 @@ def of(optimizer: Any, weights: Mapping[str, Any]) -> list[Slot]:
         raise errors.UserCodeError(
             f"The optimizer {type(optimizer).__name__} cannot train a divided model, because it "
             f"does not show which weight its variables belong to ({error}). Use one of Keras', or "
-            "create its variables with add_variable_from_reference."
+            "create its variables with add_variable_from_reference.",
+            function="compile_model",
         ) from error
 
 
@@ -62,7 +63,8 @@ def rebuilt(optimizer: Any) -> Any:
     except (TypeError, ValueError) as error:
         raise errors.UserCodeError(
             f"The optimizer {type(optimizer).__name__} cannot be made again from its get_config "
-            f"({error}), which training on a mesh needs: let get_config give what __init__ takes."
+            f"({error}), which training on a mesh needs: let get_config give what __init__ takes.",
+            function="compile_model",
         ) from error
 
 
@@ -97,7 +99,8 @@ def shards(
         if slot not in named:
             raise errors.UserCodeError(
                 f"The optimizer {type(optimizer).__name__} has a variable {variable.path} on a "
-                "part of the model that it has not on the whole model."
+                "part of the model that it has not on the whole model.",
+                function="compile_model",
             )
         if slot.weight is None:
             whole = shard.Whole(tuple(variable.shape), variable.path)

@@ -10,11 +10,11 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import tasks
 
 
-def prepare(cpu_devices: int, alone: bool) -> int:
+def prepare(cpu_devices: int, alone: bool, first_operation: str = "") -> int:
     """Configure the devices of this process before TensorFlow starts; give their number.
 
     GPUs are all used; without one the CPU is divided into `cpu_devices`. If TensorFlow runs
-    already, more than one process or device is a UserCodeError.
+    already, more than one process or device is a UserCodeError with the place of what started it.
     """
     gpus = tf.config.list_physical_devices("GPU")
     try:
@@ -28,8 +28,9 @@ def prepare(cpu_devices: int, alone: bool) -> int:
     except RuntimeError as error:  # TensorFlow runs already
         if not alone or cpu_devices > 1:
             raise errors.UserCodeError(
-                "The module runs TensorFlow operations while it is imported, before the processes "
-                "have found each other: move them into build_model or the data functions."
+                "The module runs a TensorFlow operation while it is imported, before the processes "
+                "have found each other. Move it into build_model or the data functions.",
+                place=first_operation,
             ) from error
     return len(gpus) or cpu_devices
 

@@ -11,6 +11,9 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import batching, fingerprints, nest, order
 
+PARTS = ("x", "y", "sample_weight")
+"""Names of what a data function returns."""
+
 _NOT_DENSE = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTensorSpec)
 
 
@@ -61,10 +64,11 @@ def checked(data: Any, function: str) -> Any:
             "(x, y, sample_weight) of arrays, a tf.data.Dataset or a generator of such single "
             "examples, inputs.Arrays or inputs.Records."
         )
-    examples = nest.convert(_array, dense_triple(data, function))
+    parts = zip(PARTS, dense_triple(data, function), strict=True)
+    examples = tuple(_arrays(part, f"{function} returns", name) for name, part in parts)
     lengths = {
         name: sorted({len(array) for array in nest.leaves(part)})
-        for name, part in zip(("x", "y", "sample_weight"), examples, strict=True)
+        for name, part in zip(PARTS, examples, strict=True)
         if part is not None
     }
     summary = ", ".join(f"{name} has {' and '.join(map(str, n))}" for name, n in lengths.items())
@@ -81,13 +85,14 @@ def checked(data: Any, function: str) -> Any:
 def dense_triple(data: Any, name: str) -> tuple[Any, Any, Any]:
     """(x, y, sample_weight) of tensors or of their specs; ragged and sparse ones are refused."""
     triple = nest.triple(data)
-    for leaf in nest.leaves(triple):
-        if isinstance(leaf, _NOT_DENSE) or hasattr(leaf, "toarray"):  # as those of SciPy have it
-            kind = type(leaf).__name__.removesuffix("Spec")
-            raise errors.UserCodeError(
-                f"{name} gives a {kind}, and batches of it cannot be divided over replicas: make "
-                "it dense, by .to_tensor(), tf.sparse.to_dense or .toarray()."
-            )
+    for part, content in zip(PARTS, triple, strict=True):
+        for leaf in nest.leaves(content):
+            if isinstance(leaf, _NOT_DENSE) or hasattr(leaf, "toarray"):  # as SciPy's have it
+                kind = type(leaf).__name__.removesuffix("Spec")
+                raise errors.UserCodeError(
+                    f"{name} gives a {kind} as {part}, and batches of it cannot be divided over "
+                    "replicas: make it dense, by .to_tensor(), tf.sparse.to_dense or .toarray()."
+                )
     return triple
 
 
@@ -104,16 +109,19 @@ def weights_of_classes(y: Any, class_weight: Mapping[int, float]) -> npt.NDArray
     return np.asarray(weights, keras.config.floatx())[places.reshape(classes.shape)]
 
 
-def _array(value: Any) -> Any:
-    array = np.asarray(value)
-    if array.ndim == 0:
-        raise errors.UserCodeError(
-            f"A data function returns {value!r} where an array belongs (a list is taken as several "
-            "arrays): make it an array with numpy.asarray."
-        )
-    if array.dtype == object:
-        raise errors.UserCodeError(
-            "A data function returns rows of different lengths or of mixed types: make each array "
-            "rectangular, of numbers or strings."
-        )
-    return array
+def _arrays(part: Any, subject: str, name: str) -> Any:
+    def convert(value: Any) -> Any:
+        array = np.asarray(value)
+        if array.ndim == 0:
+            raise errors.UserCodeError(
+                f"{subject} {value!r} in {name}, where an array belongs (a list is taken as "
+                "several arrays): make it an array with numpy.asarray."
+            )
+        if array.dtype == object:
+            raise errors.UserCodeError(
+                f"{subject} rows of different lengths or of mixed types in {name}: make each array "
+                "rectangular, of numbers or strings."
+            )
+        return array
+
+    return nest.convert(convert, part)

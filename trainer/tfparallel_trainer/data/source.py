@@ -27,12 +27,14 @@ def training(module: user.Module, request: Request) -> feed.Feed:
     Examples that have numbers are shuffled again for each epoch; data sets and generators stay as
     they are. What the interface does not know is a UserCodeError.
     """
-    return feed.Feed(_Function(module, "training_data", request, shuffled=True).opened())
+    with module.concerns("training_data"):
+        return feed.Feed(_Function(module, "training_data", request, shuffled=True).opened())
 
 
 def evaluation(module: user.Module, request: Request) -> feed.Feed:
     """The examples to evaluate on, in their own order, prepared ahead; raises as `training`."""
-    return feed.Feed(_Function(module, "evaluation_data", request, shuffled=False).opened())
+    with module.concerns("evaluation_data"):
+        return feed.Feed(_Function(module, "evaluation_data", request, shuffled=False).opened())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

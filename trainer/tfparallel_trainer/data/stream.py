@@ -8,7 +8,7 @@ example is used once an epoch, whatever the number of ranks. A restart reads up 
 
 import contextlib
 import itertools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -23,7 +23,9 @@ class StreamSource:
     """Batches from data sets of single examples, or of batches.
 
     The data set itself is looked at but not iterated over: `make` gives a new one of an epoch, with
-    the same order everywhere. `function` names the user's data function in messages.
+    the same order everywhere. `function` names the user's data function in messages. The batches
+    that the sample was taken from are those of the first epoch: a pass that is given up would fill
+    its buffers for nothing, and TensorFlow warns of a cache that it leaves incomplete.
     """
 
     def __init__(
@@ -46,22 +48,35 @@ class StreamSource:
         self.endless = cardinality == tf.data.INFINITE_CARDINALITY
         """Whether an epoch never ends."""
         self.examples = cardinality if cardinality >= 0 and not self._is_batched else None
+        self._sample: Any = None
+        self._first: Iterable[Any] | None = None
+        """The batches of epoch 0, once the sample has begun them."""
         if cardinality == 0:
             raise errors.UserCodeError(f"{function} returns an empty data set: return examples.")
 
     def sample(self) -> Any:
-        data = self._make(0)
-        for whole in (data if self._is_batched else data.batch(1)).take(1):
-            return nest.convert(lambda tensor: tensor[:1], nest.triple(whole))
-        raise errors.UserCodeError(
-            f"{self._function} returns a data set without examples: return some."
-        )
+        if self._sample is None:
+            batches = iter(self._batches(0, 0))
+            first = next(batches, None)
+            if first is None:
+                raise errors.UserCodeError(
+                    f"{self._function} returns a data set without examples: return some."
+                )
+            self._first = itertools.chain([first], batches)
+            self._sample = nest.convert(lambda tensor: tensor[:1], nest.triple(first))
+        return self._sample
 
     def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
+        first, self._first = self._first, None
+        if first is not None and number == 0:
+            return self._division.cut(first, start, fingerprints.of_batch)
+        passed = start if self._is_batched else 0
+        return self._division.cut(self._batches(number, start), passed, fingerprints.of_batch)
+
+    def _batches(self, number: int, start: int) -> tf.data.Dataset:
+        """The batches of an epoch, from an example on if they are not the user's."""
         data = passes.in_order(self._make(number))
-        if not self._is_batched:
-            data, start = data.skip(start).batch(self._division.batch_size), 0
-        return self._division.cut(data, start, fingerprints.of_batch)
+        return data if self._is_batched else data.skip(start).batch(self._division.batch_size)
 
 
 def _checked(spec: Any, function: str) -> Any:

@@ -114,7 +114,8 @@ class Step(abc.ABC):
                 f"Some replicas get other examples than others, which shows in step {step + 1}: "
                 "give the same in the same order everywhere. Sort lists of files, and let what is "
                 "random follow from a seed: in the function training_data from context.seed and "
-                "context.epoch, in a script from a seed that all replicas share."
+                "context.epoch, in a script from a seed that all replicas share.",
+                function="training_data",
             ).on_every_process()
         check = None
         if self.referee is not None and computed.finite:

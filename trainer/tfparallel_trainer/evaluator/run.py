@@ -42,8 +42,9 @@ def check(settings: settings.Settings, module: user.Module) -> None:
     """Refuse (UserCodeError) a job with an evaluator and without anything to evaluate."""
     if settings.job.evaluator and not module.has("evaluation_data"):
         raise errors.UserCodeError(
-            f"{module.path} has no evaluation_data, and the job has an evaluator: define it, or "
-            "remove the evaluator."
+            "evaluation_data is missing, and the job has an evaluator: define it, or remove the "
+            "evaluator.",
+            place=str(module.path),
         )
 
 

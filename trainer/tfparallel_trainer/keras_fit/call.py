@@ -102,7 +102,13 @@ def fit(
     Raises:
         TrainerError: training could not begin or ended early; knows its exit code.
     """
-    return _Call(inputs.Arguments(**locals())).to_end()
+    arguments = inputs.Arguments(**locals())
+    try:
+        return _Call(arguments).to_end()
+    except errors.UserCodeError as error:
+        caller = sys._getframe(1)
+        error.place = error.place or f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        raise
 
 
 @functools.wraps(keras.Model.fit)

@@ -91,17 +91,19 @@ def of_module(
         return observer.Observer()
     if settings.under_strategy:
         raise errors.UserCodeError(
-            f"{module.path}: callbacks is defined, and strategy {settings.job.strategy} has none: "
-            "remove the function, or use Mirrored, MultiWorkerMirrored, ModelSplit or "
-            "ParameterServer."
+            f"callbacks is defined, and strategy {settings.job.strategy} has none: remove the "
+            "function, or use Mirrored, MultiWorkerMirrored, ModelSplit or ParameterServer.",
+            function="callbacks",
         )
     spec = settings.job.trainer
     context = setup.user_context(settings, ready.start.epoch)
-    callbacks = checked(module.call_with("callbacks", context), settings.job.strategy)
+    with module.concerns("callbacks"):
+        callbacks = checked(module.call_with("callbacks", context), settings.job.strategy)
     if any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in callbacks):
         raise errors.UserCodeError(
-            f"{module.path}: callbacks gives SwapEMAWeights, and averages of the weights are what "
-            "is evaluated and exported in any case: remove it."
+            "callbacks gives SwapEMAWeights, and averages of the weights are what is evaluated and "
+            "exported in any case: remove it.",
+            function="callbacks",
         )
     length = ready.training.examples
     plan = Plan(
@@ -175,9 +177,11 @@ class Callbacks(observer.Observer):
         return [callback for callback, _ in pairs]
 
     def _tell(self, moment: str, *facts: Any) -> None:
-        with self._guard(f"{moment} of a callback raised"), self._trainability.of_callbacks():
+        with self._trainability.of_callbacks():
             for call in self._calls[moment]:
-                call(*facts)
+                owner = type(getattr(call, "__self__", self)).__name__
+                with self._guard(f"{moment} of the callback {owner} raised"):
+                    call(*facts)
 
     @property
     def memory(self) -> str:

@@ -219,7 +219,8 @@ class Training:
         ended = self._place.epoch
         if self._place.example == 0:
             raise errors.UserCodeError(
-                f"The data to train on have no examples in epoch {ended}: give some in each."
+                f"The data to train on have no examples in epoch {ended}: give some in each.",
+                function="training_data",
             )
         self._settle()
         self.examples.end_epoch()

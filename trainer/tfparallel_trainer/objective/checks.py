@@ -1,11 +1,12 @@
 """Which models this engine trains; the refusals say what to change."""
 
+import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import documentation
 
 _OVERRIDES = {
@@ -33,22 +34,27 @@ def check(model: Any) -> None:
     """Refuse (UserCodeError) what is no compiled Keras model, or needs what no engine does."""
     if not isinstance(model, keras.Model):
         raise errors.UserCodeError(
-            f"build_model returns {type(model).__name__}: let it return a keras.Model."
+            f"build_model returns {type(model).__name__}: let it return a keras.Model.",
+            function="build_model",
         )
     if not model.compiled or model.optimizer is None:
         raise errors.UserCodeError(
-            "The model is not compiled: call model.compile(optimizer, loss) in compile_model."
+            f"The model {model.name} is not compiled: call model.compile(optimizer, loss) in "
+            "compile_model.",
+            function="compile_model",
         )
     if keras.distribution.distribution() is not None:
         raise errors.UserCodeError(
             "keras.distribution is set, which Keras does not follow with TensorFlow: remove "
-            "set_distribution, and choose trainer.strategy and trainer.mesh instead."
+            "set_distribution, and choose trainer.strategy and trainer.mesh instead.",
+            function="build_model",
         )
     for method, remedy in () if defines_phases(model) else _OVERRIDES.items():
         if getattr(type(model), method) is not getattr(keras.Model, method):
             raise errors.UserCodeError(
-                f"{type(model).__name__} overrides {method}, which cannot be divided over ranks: "
-                f"{remedy} (see {documentation.reference(documentation.Section.OWN_STEPS)})."
+                f"{user.describe(model)} overrides {method}, which cannot be divided over ranks: "
+                f"{remedy} (see {documentation.reference(documentation.Section.OWN_STEPS)}).",
+                function="build_model",
             )
     check_optimizer(model.optimizer)
 
@@ -58,9 +64,10 @@ def check_optimizer(optimizer: Any) -> None:
     kind = type(optimizer)
     if not kind.apply_gradients.__module__.startswith("keras."):
         raise errors.UserCodeError(
-            f"The optimizer {kind.__name__} overrides apply_gradients, which takes gradients of "
-            "the whole batch that no engine joins for it. Override "
-            "apply(grads, trainable_variables) instead, which Keras calls with the same values."
+            f"The optimizer {user.describe(kind)} overrides apply_gradients, which takes gradients "
+            "of the whole batch that no engine joins for it. Override "
+            "apply(grads, trainable_variables) instead, which Keras calls with the same values.",
+            function="compile_model",
         )
 
 
@@ -71,7 +78,8 @@ def check_variables(variables: Iterable[Any]) -> None:
             raise errors.UserCodeError(
                 f"The variable {variable.path} has the dtype {variable.dtype}, which processes "
                 "cannot share and checkpoints cannot keep. Give it a dtype of bool, integers, or "
-                "floats of 16 bits or more, and keep texts in a layer such as StringLookup."
+                "floats of 16 bits or more, and keep texts in a layer such as StringLookup.",
+                function="build_model",
             )
 
 
@@ -85,8 +93,9 @@ def refuse_phases(model: Any, strategy: str) -> None:
     if defines_phases(model):
         section = documentation.reference(documentation.Section.OWN_STEPS)
         raise errors.UserCodeError(
-            f"{type(model).__name__} defines {HOOK}, and strategy is {strategy}, which trains by "
-            f"the compiled loss: set strategy to Mirrored or MultiWorkerMirrored (see {section})."
+            f"{user.describe(model)} defines {HOOK}, and strategy is {strategy}, which trains by "
+            f"the compiled loss: set strategy to Mirrored or MultiWorkerMirrored (see {section}).",
+            function="build_model",
         )
 
 
@@ -138,8 +147,20 @@ def refuse_stateful(model: Any, reason: str) -> None:
     if layer := find_stateful(model):
         raise errors.UserCodeError(
             f"The layer {layer.name} is stateful: what it keeps belongs to the places of a "
-            f"batch, and {reason}. Train on one device, or leave out stateful=True."
+            f"batch, and {reason}. Train on one device, or leave out stateful=True.",
+            function="build_model",
         )
+
+
+def calling_layer() -> str:
+    """Name the layer whose call leads here, for a sentence."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        layer = frame.f_locals.get("self")
+        if isinstance(layer, keras.layers.Layer):
+            return f"The layer {layer.name}, {user.describe(layer)},"
+        frame = frame.f_back
+    return "A layer"
 
 
 def advice(model: Any, ranks: int) -> list[str]:

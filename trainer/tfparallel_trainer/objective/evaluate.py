@@ -63,10 +63,16 @@ def _value(term: loss.Term, above: float, below: float) -> float:
     """A term over all examples."""
     if term.divided and below == 0:
         raise errors.UserCodeError(
-            "The data to evaluate on have no examples that count (none, or all masked): "
-            "give some, or do not evaluate."
+            f"The data to evaluate on have no examples that count for {_name(term)} (none, or all "
+            "masked): give some, or do not evaluate.",
+            function="evaluation_data",
         )
     return term.weight * (above / below if term.divided else above)
+
+
+def _name(term: loss.Term) -> str:
+    title = term.title if term.output else "What layers add by add_loss"
+    return f"{title[0].lower()}{title[1:]}"
 
 
 class Report:

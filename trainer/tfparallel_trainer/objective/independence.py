@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.objective import checks, drawn, loss, metrics, phases, replica, trial
@@ -77,7 +77,7 @@ def check(replica: replica.Replica, part: Any, targets: Any = None) -> None:
 def _try(replica: replica.Replica, compute: Compute, examples: Any, training: bool) -> None:
     term = _dependent(replica, compute, replica.terms, examples, training)
     if term is not None:
-        raise errors.UserCodeError(_sentence(term, training))
+        raise _refusal(replica.model, term, training)
 
 
 def _try_drawn(replica: replica.Replica, part: Any, pool: Any, pattern: str) -> None:
@@ -91,7 +91,7 @@ def _try_drawn(replica: replica.Replica, part: Any, pool: Any, pattern: str) -> 
                 continue
         return
     if dependent is not None:
-        raise errors.UserCodeError(_sentence(dependent, False))
+        raise _refusal(replica.model, dependent, False)
 
 
 def _drawn(
@@ -220,14 +220,29 @@ def _alike(replica: replica.Replica, whole: Any, other: Any) -> list[bool]:
     return [not term.any() for term in differs]
 
 
-def _sentence(term: loss.Term, training: bool) -> str:
+def _refusal(model: Any, term: loss.Term, training: bool) -> errors.UserCodeError:
     while_training = " while it trains" if training else ""
     if not term.output:
-        return (
-            f"What layers add by add_loss{while_training} is no mean over the examples of a "
-            f"batch. {_REMEDY}"
+        return errors.UserCodeError(
+            f"What {_name_adding(model)} by add_loss{while_training} is no mean over the examples "
+            f"of a batch. {_REMEDY}",
+            function="build_model",
         )
-    return (
-        f"The loss of the output {term.output} is no mean over examples: it depends"
-        f"{while_training} on which of them are in a batch together. {_REMEDY}"
+    return errors.UserCodeError(
+        f"{term.title} is no mean over examples: it depends{while_training} on which of them are "
+        f"in a batch together. {_REMEDY}",
+        function="compile_model" if term.compiled is not None else "build_model",
     )
+
+
+def _name_adding(model: Any) -> str:
+    """Name the layers that have added losses in the last call, those of the user's if there are."""
+    adding = [layer for layer in checks.layers(model) if layer._losses or layer._loss_ids]
+    custom = [layer for layer in adding if not type(layer).__module__.startswith("keras.")]
+    named = [f"{layer.name}, {user.describe(layer)}," for layer in custom or adding]
+    match named:
+        case []:
+            return "layers add"
+        case [one]:
+            return f"the layer {one} adds"
+    return f"the layers {' '.join(named)} add"

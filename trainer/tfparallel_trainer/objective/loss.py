@@ -21,12 +21,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, user
+from tfparallel_trainer.objective import label_shapes
+from tfparallel_trainer.runtime.lifecycle import faults
 
 _MEANS = ("sum_over_batch_size", "mean")
 WEIGHTED_MEAN = "mean_with_sample_weight"
 SUM = "sum"
 MEAN = _MEANS[0]
+
+_ONLY_OUTPUT = "output"
+"""The name of an output without a name."""
 
 _WHOLE = ("dice", "tversky", "circle", "lossfunctionwrapper")
 """Keras' losses and functions that may take the batch as a whole, or call a user's function."""
@@ -57,11 +62,22 @@ class Term:
     that overrides it."""
     is_by_example: bool = False
     """Whether Keras' own code shows that no example counts for another one."""
+    compiled: Any = None
+    """The loss that the model is compiled with, or its name."""
 
     @property
     def label(self) -> str:
         """The name of its value in logs."""
         return self.output if self.function is no_function else f"{self.output}_loss"
+
+    @property
+    def title(self) -> str:
+        """What begins a sentence about it: which loss, where a user wrote it, of which output."""
+        if self.function is no_function:
+            return f"The loss {self.output!r} of training_phases"
+        name = self.compiled if isinstance(self.compiled, str) else user.describe(self.compiled)
+        of_output = "" if self.output == _ONLY_OUTPUT else f" of the output {self.output!r}"
+        return f"The loss {name}{of_output}"
 
     @property
     def divided(self) -> bool:
@@ -86,7 +102,8 @@ def terms(model: Any, names: tuple[str, ...]) -> list[Term]:
     ]
     if not loss_terms:
         raise errors.UserCodeError(
-            "compile_model gives the model no loss: pass loss= to model.compile."
+            "compile_model gives the model no loss: pass loss= to model.compile.",
+            function="compile_model",
         )
     return loss_terms
 
@@ -114,15 +131,17 @@ def _by_output(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
         unknown = sorted(set(value) - set(names))
         if unknown:
             raise errors.UserCodeError(
-                f"compile_model gives {what} for {unknown[0]!r}; the model's outputs are "
-                f"{', '.join(names)}."
+                f"compile_model gives {what} for {unknown[0]!r}: name one of the model's outputs, "
+                f"{', '.join(names)}.",
+                function="compile_model",
             )
         return {name: value.get(name) for name in names}
     if isinstance(value, (list, tuple)):
         if len(value) != len(names):
             raise errors.UserCodeError(
                 f"compile_model gives {len(value)} values for {what}; the model has "
-                f"{len(names)} outputs ({', '.join(names)}): give one for each."
+                f"{len(names)} outputs ({', '.join(names)}): give one for each.",
+                function="compile_model",
             )
         return dict(zip(names, value, strict=True))
     return dict.fromkeys(names, value)
@@ -131,22 +150,23 @@ def _by_output(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
 def _term(name: str, compiled_loss: Any, weight: float) -> Term:
     if isinstance(compiled_loss, str) and compiled_loss.lower() in ("crossentropy", "ce"):
         kind = keras.config.floatx()
-        return Term(name, _crossentropy, _MEANS[0], kind, weight, is_by_example=True)
+        return Term(name, _crossentropy, MEAN, kind, weight, False, True, compiled_loss)
     loss = keras.losses.get(compiled_loss)
     by_example = _is_by_example(loss)
     if not isinstance(loss, keras.losses.Loss):
         aligned, kind = _aligned(loss), keras.config.floatx()
-        return Term(name, aligned, _MEANS[0], kind, weight, is_by_example=by_example)
+        return Term(name, aligned, MEAN, kind, weight, False, by_example, loss)
     reduction, dtype = loss.reduction or "none", keras.backend.standardize_dtype(loss.dtype)
     if type(loss).__call__ is not keras.losses.Loss.__call__:
         kind = SUM if reduction == SUM else MEAN
-        return Term(name, loss, kind, dtype, weight, reduces=True)
+        return Term(name, loss, kind, dtype, weight, reduces=True, compiled=loss)
     if reduction not in (*_MEANS, WEIGHTED_MEAN, SUM):
         raise errors.UserCodeError(
             f"The loss {loss.name!r} has reduction={loss.reduction!r}, which leaves no number to "
-            'minimise: use reduction="sum_over_batch_size".'
+            'minimise: use reduction="sum_over_batch_size".',
+            function="compile_model",
         )
-    return Term(name, loss.call, reduction, dtype, weight, is_by_example=by_example)
+    return Term(name, loss.call, reduction, dtype, weight, False, by_example, loss)
 
 
 def _is_by_example(loss: Any) -> bool:
@@ -155,6 +175,22 @@ def _is_by_example(loss: Any) -> bool:
     if not named.__module__.startswith("keras."):
         return False
     return named.__name__.lower() not in _WHOLE
+
+
+def check_shapes(loss_terms: Sequence[Term], names: tuple[str, ...], y: Any, y_pred: Any) -> None:
+    """Refuse (UserCodeError) labels that Keras' own losses do not take for such outputs."""
+    if y is None:
+        return
+    targets, predictions = split(y, names, "y"), split(y_pred, names, "the model's output")
+    for term in loss_terms:
+        if term.output and term.is_by_example and not isinstance(term.compiled, str):
+            kind = getattr(term.compiled, "__name__", type(term.compiled).__name__)
+            label_shapes.check_labels(
+                term.title,
+                kind.lower().replace("_", ""),
+                targets[term.output],
+                predictions[term.output],
+            )
 
 
 def _aligned(
@@ -188,6 +224,7 @@ def _fraction(term: Term, y: Any, y_pred: tf.Tensor, sample_weight: Any) -> Frac
         counted = tf.reduce_sum(tf.cast(mask, tf.float64))
         valid *= tf.math.divide_no_nan(counted, tf.cast(tf.size(mask), tf.float64))
     if sample_weight is not None:
+        label_shapes.check_weights(term.title, sample_weight, values)
         weights *= _like(sample_weight, values)
     denominator = valid
     if term.reduction == WEIGHTED_MEAN:
@@ -202,7 +239,16 @@ def masks_values(term: Term, y: Any, y_pred: tf.Tensor) -> bool:
 
 def _values(term: Term, y: Any, y_pred: tf.Tensor) -> tf.Tensor:
     target = tf.cast(tf.convert_to_tensor(y), term.dtype)
-    return tf.convert_to_tensor(term.function(target, tf.cast(y_pred, term.dtype)))
+    try:
+        return tf.convert_to_tensor(term.function(target, tf.cast(y_pred, term.dtype)))
+    except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
+        if not term.is_by_example:
+            raise
+        raise errors.UserCodeError(
+            f"{term.title} does not take labels (y) of the shape {tuple(target.shape)} for outputs "
+            f"of the shape {tuple(y_pred.shape)}: {faults.read_message(error)}",
+            function="compile_model",
+        ) from error
 
 
 def _reduced(
@@ -215,8 +261,9 @@ def _reduced(
     value = tf.convert_to_tensor(term.function(target, y_pred, sample_weight))
     if value.shape.rank != 0:
         raise errors.UserCodeError(
-            f"The loss of the output {term.output} overrides __call__, which gives "
-            f"a tensor of the shape {tuple(value.shape)}: let it give one number."
+            f"{term.title} overrides __call__, which gives a tensor of the shape "
+            f"{tuple(value.shape)}: let it give one number.",
+            function="compile_model",
         )
     counted = examples if term.divided else tf.minimum(examples, 1)
     # What it gives for no examples may be NaN, and counts for nothing.
@@ -229,8 +276,9 @@ def _of_examples(
 ) -> Fraction:
     if sample_weight is not None or mask is not None:
         raise errors.UserCodeError(
-            f"The loss of output {term.output!r} gives one number for a whole batch, so sample "
-            "weights and masks cannot reach its examples. Let it give one value for each example."
+            f"{term.title} gives one number for a whole batch, so sample weights and masks cannot "
+            "reach its examples. Let it give one value for each example.",
+            function="compile_model",
         )
     # The mean over no examples is NaN, and counts for nothing.
     total = tf.math.multiply_no_nan(value, tf.cast(examples, value.dtype))
@@ -245,7 +293,9 @@ def _both(first: tf.Tensor | None, second: tf.Tensor | None) -> tf.Tensor | None
 
 def _like(weights: Any, values: tf.Tensor) -> tf.Tensor:
     """Cast weights [n] or [n, …] to the type of values, with as many dimensions."""
-    aligned, _ = same_rank(tf.cast(tf.convert_to_tensor(weights), values.dtype), values)
+    aligned = tf.cast(tf.convert_to_tensor(weights), values.dtype)
+    if aligned.shape.rank == values.shape.rank + 1 and aligned.shape[-1] == 1:
+        aligned = tf.squeeze(aligned, -1)
     while aligned.shape.rank < values.shape.rank:
         aligned = aligned[..., tf.newaxis]
     return aligned
@@ -279,11 +329,12 @@ def names_of(model: Any, y_pred: Any) -> tuple[str, ...]:
         names = tuple(output_names or (f"output_{place}" for place in range(len(y_pred))))
         parts = list(y_pred)
     else:
-        names, parts = ("output",), [y_pred]
+        names, parts = (_ONLY_OUTPUT,), [y_pred]
     if any(keras.tree.is_nested(part) for part in parts):
         raise errors.UserCodeError(
             "build_model gives a model with outputs inside outputs: let it give one tensor, or a "
-            "list, tuple or dictionary of tensors."
+            "list, tuple or dictionary of tensors.",
+            function="build_model",
         )
     return names
 
@@ -299,7 +350,8 @@ def split(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
     shape = keras.tree.map_structure(lambda _: "·", value)
     raise errors.UserCodeError(
         f"{what} has the structure {shape}; the model has the outputs {', '.join(names)}: "
-        "let the data functions give y in that structure."
+        f"let the data functions give {what} in that structure.",
+        function="training_data",
     )
 
 

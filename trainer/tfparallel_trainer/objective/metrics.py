@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.objective import replica
 
 SUMMED = ("sum", "none")
@@ -157,8 +157,9 @@ def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:
         reason = fault(metric, update_attached if metric in attached else update)
         if reason is not None:
             raise errors.UserCodeError(
-                f"The metric {metric.name} ({type(metric).__name__}) cannot be added up over "
-                f"replicas: {reason}. To train on several, {_REMEDY}."
+                f"The metric {metric.name}, {user.describe(metric)}, cannot be added up over "
+                f"replicas: {reason}. To train on several, {_REMEDY}.",
+                function="compile_model",
             )
 
 

@@ -52,7 +52,8 @@ class Compiled:
         if not has_targets and not added_alone:
             raise errors.UserCodeError(
                 "The data has no targets (y), and the model takes its loss from them. Give y, or "
-                "compile the model without a loss and let its layers add it by add_loss."
+                "compile the model without a loss and let its layers add it by add_loss.",
+                function="training_data",
             )
         self.terms: Sequence[loss.Term] = [
             *(() if added_alone else loss.terms(model, names)),
@@ -98,7 +99,8 @@ class Custom:
         if not isinstance(phase, Phase):
             raise errors.UserCodeError(
                 f"{type(model).__name__}.{checks.HOOK} returns {phase!r}: let it return a list of "
-                "tfparallel_trainer.Phase."
+                "tfparallel_trainer.Phase.",
+                function="build_model",
             )
         self._model = model
         self._phase = phase
@@ -142,7 +144,8 @@ class Custom:
                 raise errors.UserCodeError(
                     f"The loss {name!r} of a phase of {type(self._model).__name__} is one number, "
                     "which cannot be divided over ranks. Return a value for each example, as "
-                    "keras.losses.mean_squared_error(y, y_pred) does."
+                    "keras.losses.mean_squared_error(y, y_pred) does.",
+                    function="build_model",
                 )
         return named
 
@@ -171,6 +174,7 @@ def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
     names = loss.names_of(model, y_pred)
     adds = bool(scope.losses if scope else model.losses)
     compiled = Compiled(model, names, has_targets=y is not None, adds=adds)
+    loss.check_shapes(compiled.terms, names, y, y_pred)
     model.compute_metrics(x, y, y_pred, weight)
     model.reset_metrics()
     if not model.optimizer.built:  # one that scales the loss would get its state twice
@@ -213,18 +217,22 @@ def _check(model: Any, custom: Sequence[Custom]) -> None:
     if not names or len(set(names)) < len(names):
         raise errors.UserCodeError(
             f"{kind}.{checks.HOOK} gives the losses {', '.join(names) or 'of no phase'}: give each "
-            "a name of its own."
+            "a name of its own.",
+            function="build_model",
         )
     for one in custom:
         if not isinstance(one.optimizer, keras.optimizers.Optimizer) or not one.variables:
             raise errors.UserCodeError(
                 f"{kind}.{checks.HOOK} gives a phase with the optimizer {one.optimizer!r} and "
                 f"{len(one.variables)} trainable weights. Give a Keras optimizer and layers that "
-                "have weights once the losses were computed."
+                "have weights once the losses were computed.",
+                function="build_model",
             )
         checks.check_optimizer(one.optimizer)
         if one.optimizer.use_ema:
             raise errors.UserCodeError(
-                f"An optimizer of {kind}.{checks.HOOK} has use_ema=True: averages of the weights "
-                "are kept for compiled models alone, so remove it."
+                f"The optimizer {type(one.optimizer).__name__} of {kind}.{checks.HOOK} has "
+                "use_ema=True: averages of the weights are kept for compiled models alone, so "
+                "remove it.",
+                function="build_model",
             )

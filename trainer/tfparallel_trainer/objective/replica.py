@@ -86,7 +86,10 @@ def build(
         if isinstance(model, keras.Model):
             module.compile_model(model)
         checks.check(model)
-        with user.guard(module.path, "calling the model on the first training example raised"):
+        with (
+            module.concerns("compile_model"),
+            user.guard(module.path, "calling the model on the first training example raised"),
+        ):
             tensors = nest.convert(tf.convert_to_tensor, sample)
             computations, names = phases.build(model, tensors)
         generator = keras.random.SeedGenerator(seed)

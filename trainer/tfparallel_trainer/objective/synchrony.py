@@ -80,8 +80,9 @@ def check_operation(reduce_op: Any) -> None:
     """Refuse (UserCodeError) a layer that reduces over replicas otherwise than by a sum."""
     if tf.distribute.ReduceOp(reduce_op) is not tf.distribute.ReduceOp.SUM:
         raise errors.UserCodeError(
-            f"A layer reduces over replicas by {reduce_op}: this engine adds up only, so let "
-            "it use tf.distribute.ReduceOp.SUM."
+            f"{checks.calling_layer()} reduces over replicas by {reduce_op}: this engine adds up "
+            "only, so let it use tf.distribute.ReduceOp.SUM.",
+            function="build_model",
         )
 
 
@@ -95,7 +96,8 @@ def forward(model: Any, data: collectives.Communicator, x: Any) -> Any:
         raise errors.UserCodeError(
             f"BatchNormalization(synchronized=True) ({names}) was not synchronised: "
             "Keras does not do it for masked inputs, nor for a layer that is not called. Remove "
-            "the mask or use LayerNormalization."
+            "the mask or use LayerNormalization.",
+            function="build_model",
         )
     return y_pred
 

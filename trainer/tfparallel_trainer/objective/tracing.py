@@ -91,7 +91,8 @@ def check(trace: Trace, ranks: int) -> None:
         if closure.is_assigned and ranks > 1:
             raise errors.UserCodeError(
                 f"A step assigns the variable {closure.path}, which belongs to no layer, so each "
-                "replica would have another one. Create it in a layer by add_weight."
+                "replica would have another one. Create it in a layer by add_weight.",
+                function="build_model",
             ).on_every_process()
 
 

@@ -68,7 +68,8 @@ def find(replica: replicas.Replica, sample: Any, *, divided: bool) -> replicas.R
         if divided and whole.hidden:
             raise errors.UserCodeError(
                 f"{whole.hidden[0]} is a tf.Variable that the layer assigns while it trains, and "
-                "Keras neither saves nor shares it. Let the layer make it by self.add_weight."
+                "Keras neither saves nor shares it. Let the layer make it by self.add_weight.",
+                function="build_model",
             )
         for place in {*whole.assigned, *parts[0].assigned, *parts[1].assigned}:
             ends = [
@@ -80,7 +81,7 @@ def find(replica: replicas.Replica, sample: Any, *, divided: bool) -> replicas.R
     for place in sorted(joinings):
         chosen = next((one for one in Joining if one in joinings[place]), None)
         if chosen is None and divided:
-            raise errors.UserCodeError(_sentence(replica.model, place))
+            raise errors.UserCodeError(_sentence(replica.model, place), function="build_model")
         assigned[place] = chosen or Joining.SAME
     return dataclasses.replace(replica, updates=Updates(assigned, adds_up))
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -64,7 +63,10 @@ class RunContext:
     def count_devices(self) -> int:
         """How many devices this process has; they are configured unless it has joined its peers."""
         settings = self.settings
-        return self.devices or devices.prepare(settings.cpu_devices, settings.cluster.alone)
+        if self.devices:
+            return self.devices
+        place = self.module.first_operation
+        return devices.prepare(settings.cpu_devices, settings.cluster.alone, place)
 
     def mesh(self, **axes: int) -> shape.Mesh:
         """The mesh of a run, with ranks by axis."""
@@ -100,12 +102,13 @@ class RunContext:
     def compare(self, device: str, count: int) -> None:
         """Refuse (BadConfigurationError) a run in which a process is started otherwise."""
         path = self.module.path
-        source = hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
         job = "the arguments of fit" if self.script else "the job file"
         facts = {
             "the number of devices": count,
-            job: int(self.settings.digest[:15], 16),  # as many digits as processes compare
-            f"the content of {path.name}": int(source[:15], 16),
+            job: agreement.digest(self.settings.digest),
+            f"the content of {path.name}": agreement.digest(
+                path.read_bytes() if path.is_file() else b""
+            ),
             **self.facts,
         }
         with self.watch.waiting():  # a script may do what it likes before it comes here

@@ -171,11 +171,11 @@ def layered(*layers: keras.layers.Layer) -> keras.Model:
     ("build", "compile_model", "message"),
     [
         (lambda: None, with_metrics, "build_model returns NoneType"),
-        (logistic, lambda model: None, "The model is not compiled"),
+        (logistic, lambda model: None, "is not compiled: call model.compile"),
         (
             lambda: OwnStep(*(lambda m: (m.inputs, m.outputs))(logistic())),
             with_metrics,
-            "OwnStep overrides train_step",
+            "overrides train_step, which cannot be divided",
         ),
         (
             lambda: layered(keras.layers.Reshape((7,))),

@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -249,7 +250,7 @@ def test_an_error_in_a_step_of_one_of_many_is_the_users(
             ended = others.wait()
     assert failed.code == exits.Exit.USER_ERROR, failed
     last = failed.errors.rstrip().splitlines()[-1]
-    assert "model.py: training raised InvalidArgumentError: " in last
+    assert re.search(r"model\.py(:\d+)?: training raised InvalidArgumentError: ", last)
     assert "label value of 9 which is outside the valid range" in last
     assert "See whether the data fits the model (labels within the classes" in last
     # The others have no part in it.

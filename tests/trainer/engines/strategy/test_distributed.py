@@ -264,7 +264,7 @@ RAISING = "def build_strategy():\n    raise LookupError('no such device')\n"
     ("strategy", "message"),
     [
         (RAISING, "build_strategy raised LookupError: no such device"),
-        ("", "has no build_strategy"),
+        ("", "build_strategy is missing"),
     ],
     ids=["raises", "missing"],
 )

@@ -21,5 +21,5 @@ def test_replicas_that_differ_are_neither_bad_data_nor_a_lost_peer(kind: type, a
     module = user.Module(pathlib.Path("model.py"), {})
     translated = failures.translate(kind(None, None, MISMATCH), alone, module)
     assert type(translated) is errors.UserCodeError
-    assert "model.py: replicas of the model do not compute the same" in str(translated)
+    assert "model.py: Replicas of the model do not compute the same" in str(translated)
     assert "the data fits" not in str(translated)

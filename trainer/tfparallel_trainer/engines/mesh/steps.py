@@ -46,7 +46,8 @@ class TrainStep(engine.Step):
             raise errors.UserCodeError(
                 f"onNonFiniteLoss is Continue, and {type(replicas[0].model).__name__} defines "
                 f"{checks.HOOK}, of which a phase may have trained before another is not finite: "
-                "leave it at Stop."
+                "leave it at Stop.",
+                function="compile_model",
             )
         if verify is not job_file.Verify.OFF:
             is_always = verify is job_file.Verify.ALWAYS

@@ -140,29 +140,35 @@ def check(replica: replica.Replica, workers: int) -> None:
         raise errors.UserCodeError(
             f"A layer assigns {lost[0].path} while it trains, and of {workers} workers each would "
             "undo the steps that others have made meanwhile. Use one worker, or the strategy "
-            "MultiWorkerMirrored."
+            "MultiWorkerMirrored.",
+            function="build_model",
         )
     optimizer = model.optimizer
     if getattr(optimizer, "inner_optimizer", None) is not None:
         raise errors.UserCodeError(
             f"{type(optimizer).__name__} scales the loss (mixed_float16), and with parameter "
-            'servers each worker would change the scale of the others: use "mixed_bfloat16".'
+            'servers each worker would change the scale of the others: use "mixed_bfloat16".',
+            function="compile_model",
         )
     if optimizer.gradient_accumulation_steps:
         raise errors.UserCodeError(
-            f"The optimizer has gradient_accumulation_steps={optimizer.gradient_accumulation_steps}"
-            ", and with parameter servers workers would mix their gradients: remove it."
+            f"The optimizer {type(optimizer).__name__} has gradient_accumulation_steps="
+            f"{optimizer.gradient_accumulation_steps}, and with parameter servers workers would "
+            "mix their gradients: remove it.",
+            function="compile_model",
         )
     if optimizer.use_ema:
         raise errors.UserCodeError(
-            "The optimizer has use_ema=True, and with parameter servers averages of the weights "
-            "would lose updates: remove it."
+            f"The optimizer {type(optimizer).__name__} has use_ema=True, and with parameter "
+            "servers averages of the weights would lose updates: remove it.",
+            function="compile_model",
         )
     for variable in model.metrics_variables:
         if variable.aggregation not in metrics.SUMMED:
             raise errors.UserCodeError(
                 f"The metric variable {variable.path} is combined by {variable.aggregation!r}; "
-                "with parameter servers the chief can only add metrics up: remove this metric."
+                "with parameter servers the chief can only add metrics up: remove this metric.",
+                function="compile_model",
             )
 
 

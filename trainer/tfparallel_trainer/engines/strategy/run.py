@@ -91,8 +91,9 @@ def _build(context: setup.RunContext, connections: rendezvous.Rendezvous) -> Any
     module = context.module
     if not module.has(user_module.BUILD_STRATEGY):
         raise errors.UserCodeError(
-            f"strategy is 'Custom', and {module.path} has no build_strategy: define it, and let it "
-            "return a tf.distribute.Strategy."
+            "build_strategy is missing, and strategy is 'Custom': define it, and let it return a "
+            "tf.distribute.Strategy.",
+            place=str(module.path),
         )
     with cluster.limited(), connections.guarded():
         strategy = module.call(user_module.BUILD_STRATEGY)
@@ -126,18 +127,22 @@ def check_optimizer(optimizer: Any) -> None:
     if getattr(optimizer, "inner_optimizer", None) is not None:
         raise errors.UserCodeError(
             f"{type(optimizer).__name__} scales the loss (mixed_float16), and under a strategy "
-            'Keras adds its gradients up twice: use "mixed_bfloat16".'
+            'Keras adds its gradients up twice: use "mixed_bfloat16".',
+            function="compile_model",
         )
     if optimizer.gradient_accumulation_steps:
         raise errors.UserCodeError(
-            f"The optimizer has gradient_accumulation_steps={optimizer.gradient_accumulation_steps}"
-            ", which Keras cannot do under a strategy: remove it, or set strategy to Mirrored or "
-            "MultiWorkerMirrored."
+            f"The optimizer {type(optimizer).__name__} has gradient_accumulation_steps="
+            f"{optimizer.gradient_accumulation_steps}, which Keras cannot do under a strategy: "
+            "remove it, or set strategy to Mirrored or MultiWorkerMirrored.",
+            function="compile_model",
         )
     if optimizer.use_ema and optimizer.ema_overwrite_frequency:
         raise errors.UserCodeError(
-            f"The optimizer has ema_overwrite_frequency={optimizer.ema_overwrite_frequency}, which "
-            "Keras cannot do under a strategy: remove it; averages are used at the end anyhow."
+            f"The optimizer {type(optimizer).__name__} has ema_overwrite_frequency="
+            f"{optimizer.ema_overwrite_frequency}, which Keras cannot do under a strategy: remove "
+            "it; averages are used at the end anyhow.",
+            function="compile_model",
         )
 
 
@@ -146,12 +151,14 @@ def check_kind(strategy: Any, module: user.Module) -> None:
     kind = type(strategy).__name__
     if not isinstance(strategy, tf.distribute.Strategy):
         raise errors.UserCodeError(
-            f"{module.path}: build_strategy returns {kind}: let it return a tf.distribute.Strategy."
+            f"build_strategy returns {kind}: let it return a tf.distribute.Strategy.",
+            function="build_strategy",
         )
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         raise errors.UserCodeError(
-            f"{module.path}: build_strategy returns {kind}, whose workers do not wait for each "
-            "other: set strategy to ParameterServer, which trains so, and remove build_strategy."
+            f"build_strategy returns {kind}, whose workers do not wait for each other: set "
+            "strategy to ParameterServer, which trains so, and remove build_strategy.",
+            function="build_strategy",
         )
 
 

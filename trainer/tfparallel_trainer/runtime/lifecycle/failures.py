@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 
 import tensorflow as tf
 
@@ -38,12 +39,17 @@ _USERS = (
     tf.errors.UnimplementedError,
     tf.errors.DataLossError,
 )
+_HISTORY = re.compile(r'File "([^"\n]{1,500})", line (\d{1,9}), in ')
+"""A frame of what made an operation, as TensorFlow writes it behind the message."""
+_LONGEST_MESSAGE = 300
 _PYTHON = "Traceback (most recent call last)"
 """Within an error of TensorFlow: Python code raised that the graph calls, as by tf.py_function."""
 
 
 def translate(error: Exception, alone: bool, module: user.Module | None) -> errors.TrainerError:
     """Say what an exception means that ended a run; one of which nothing is known is raised."""
+    if isinstance(error, errors.UserCodeError) and module is not None:
+        module.locate(error)
     if isinstance(error, errors.TrainerError):
         return error
     text = _message(error)
@@ -82,8 +88,9 @@ def _of_operation(
         )
     if module is not None and _UNLIKE in text:
         return errors.UserCodeError(
-            f"{module.path}: replicas of the model do not compute the same ({text}). Let all "
-            "processes and devices build one model, with the same weights trained."
+            f"Replicas of the model do not compute the same ({text}). Let all processes and "
+            "devices build one model, with the same weights trained.",
+            place=module.find_place("build_model"),
         )
     if not alone and (isinstance(error, _PEER_LOST) or any(word in text for word in _PEER_WORDS)):
         return errors.PeerLostError(f"A peer was lost ({text}).")
@@ -93,14 +100,30 @@ def _of_operation(
         return errors.StorageError(f"Storage did not answer ({text}): see the data's address.")
     if module is not None and (isinstance(error, _USERS) or _PYTHON in str(error)):
         return errors.UserCodeError(
-            f"{module.path}: training raised {type(error).__name__}: {text}. "
-            "See whether the data fits the model (labels within the classes, no missing values).",
+            f"training raised {type(error).__name__}: {text}. See whether the data fits the model "
+            "(labels within the classes, no missing values).",
             user.trace(error, module.path.parent),
+            place=_find_line(error, module),
         )
     return errors.TrainerError(f"TensorFlow failed: {type(error).__name__}: {text}")
+
+
+def _find_line(error: tf.errors.OpError, module: user.Module) -> str:
+    """Return the user's line that made the failed operation, where TensorFlow's history has it."""
+    folder = f"{module.path.parent}{os.sep}"
+    made_in = [
+        (filename, line)
+        for filename, line in _HISTORY.findall(str(error))
+        if filename.startswith(folder)
+    ]
+    if not made_in:
+        return user.find_line(error, module.path.parent) or str(module.path)
+    filename, line = made_in[-1]
+    return f"{filename}:{line}"
 
 
 def _message(error: Exception) -> str:
     """The message itself, without the graph's history that TensorFlow writes around it."""
     lines = [line.strip() for line in str(error).splitlines()]
-    return " ".join(line for line in lines if line and not line.startswith(_NOISE))[:300]
+    text = " ".join(line for line in lines if line and not line.startswith(_NOISE))
+    return faults.shorten(text)[:_LONGEST_MESSAGE]

@@ -47,7 +47,22 @@ _SERVER_ERRORS = 500
 _TRY_AGAIN = (408, 425, 429)
 """What a server answers that is too busy, or was not asked in time."""
 
+_NODE = re.compile(r"\{\{(?:function_node|node) [^{}]{0,300}\}\} ?| ?\[Op:\w{1,100}\](?: name:)?")
+"""Names of TensorFlow's own, of no meaning to who wrote the model."""
+
+_LONGEST_MESSAGE = 500
+
 DEVICE_HELP = "The job runs again; if it comes back on one node, look at that node's devices."
+
+
+def read_message(error: BaseException) -> str:
+    """Return what an exception says, on one line, without names of TensorFlow's own."""
+    return shorten(str(error))
+
+
+def shorten(text: str) -> str:
+    """Return a message of bounded length on one line, without names of TensorFlow's own."""
+    return _NODE.sub("", " ".join(text.split()))[:_LONGEST_MESSAGE].rstrip()
 
 
 def of_storage(error: BaseException) -> bool:

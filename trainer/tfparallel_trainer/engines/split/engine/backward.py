@@ -9,8 +9,9 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker, update
 from tfparallel_trainer.engines.split.layers import adjoint
+from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
-from tfparallel_trainer.objective import gradients, loss
+from tfparallel_trainer.objective import checks, gradients, loss
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,13 +135,23 @@ class Training(stage_worker.StageWorker):
             scale = scale * share / one.denominator
         return tf.cast(scale, one.numerator.dtype)
 
+    def _name_adding(self) -> str:
+        """Name the layer of this stage that has added a loss."""
+        for node in self.rank.stage.nodes:
+            if node.kind is graph.Kind.LAYER and any(
+                layer._loss_ids for layer in checks.layers(node.calls)
+            ):
+                return f"the layer {node.name}"
+        return f"a layer of stage {self.rank.stage.index}"
+
     def _backward(self, action: schedule.Action) -> None:
         forward = self._forward_results.pop(action.microbatch)
         if self._known is head.Division.LAST and len(forward.terms) > 1:
             raise errors.UserCodeError(
-                "The loss of a masked output is known when a batch is through all stages, and a "
-                f"layer of stage {self.rank.stage.index} adds another loss. Remove one of the two, "
-                "or use MultiWorkerMirrored."
+                f"{forward.terms[0][0].title} counts what is not masked, which is known when a "
+                f"batch is through all stages, and {self._name_adding()} adds another loss. Remove "
+                "one of the two, or use MultiWorkerMirrored.",
+                function="build_model",
             )
         targets = [one.numerator for _, one in forward.terms]
         scales = [self._scale(action.microbatch, term, one) for term, one in forward.terms]

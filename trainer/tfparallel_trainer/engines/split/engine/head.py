@@ -38,13 +38,18 @@ def build(
     head.compile(**{**compile_arguments, "optimizer": skeleton.optimizer, "auto_scale_loss": False})
     _, y, weight = nest.convert(tf.convert_to_tensor, sample)
     y_pred = execution.outputs_of(model, _zeros(model))
+    names = tuple(one.name for one in model.outputs)
+    phase = phases.Compiled(head, names, has_targets=True, adds=False)
+    specs = {
+        one.tensor: tf.TensorSpec(model.tensors[one.tensor].shape, model.tensors[one.tensor].dtype)
+        for one in model.outputs
+    }
+    loss.check_shapes(phase.terms, names, y, execution.outputs_of(model, specs))
     with user.guard(module.path, "computing the metrics of the first training example raised"):
         head.compute_metrics(None, y, y_pred, weight)
         head.reset_metrics()
         if data.size > 1:
             metrics.check(head, lambda: y_pred, (None, y, weight))
-    names = tuple(one.name for one in model.outputs)
-    phase = phases.Compiled(head, names, has_targets=True, adds=False)
     return replica.Replica(
         device="",
         model=head,

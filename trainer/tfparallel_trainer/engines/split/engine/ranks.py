@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives, shape
-from tfparallel_trainer.data import batching, nest, order
+from tfparallel_trainer.data import arrays, batching, nest, order
 from tfparallel_trainer.engines.split import watched
 from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker
 from tfparallel_trainer.engines.split.layers import elementwise
@@ -59,7 +59,8 @@ class Ranks:
         if variant >= collectives.MAX_VARIANTS:
             raise errors.UserCodeError(
                 f"The data functions give batches of more than {collectives.MAX_VARIANTS} sizes, "
-                "and each needs a program of its own: give batches of one size."
+                "and each needs a program of its own: give batches of one size.",
+                function="training_data",
             )
         self.between.begin(program, variant)
         for rank in self.local:
@@ -82,7 +83,8 @@ class Ranks:
                 raise errors.UserCodeError(
                     f"A batch of {batch.examples} examples has {count} for place {rank.data} of "
                     f"the data axis, and {shares[rank.data]} are expected: give batches of one "
-                    "size."
+                    "size.",
+                    function="training_data",
                 )
             if part is not None and rank.data not in converted:
                 converted[rank.data] = nest.convert(tf.convert_to_tensor, part)
@@ -92,7 +94,11 @@ class Ranks:
         """The structure of `parts`; a UserCodeError for a shape that only the data tells."""
         places = sorted({rank.data for rank in self.local if shares[rank.data]})
         return {
-            place: nest.convert(functools.partial(_sized, shares[place]), spec) for place in places
+            place: tuple(
+                nest.convert(functools.partial(_sized, shares[place], name), part)
+                for name, part in zip(arrays.PARTS, spec, strict=True)
+            )
+            for place in places
         }
 
     def barrier(self) -> None:
@@ -322,11 +328,12 @@ def _shared(variable: Any, verb: str, owner: int, borrower: int) -> errors.UserC
     )
 
 
-def _sized(examples: int, leaf: tf.TensorSpec) -> tf.TensorSpec:
+def _sized(examples: int, name: str, leaf: tf.TensorSpec) -> tf.TensorSpec:
     if None in leaf.shape[1:]:
         raise errors.UserCodeError(
-            f"The data functions give examples of the shape {tuple(leaf.shape[1:])}, and what "
-            "is unknown there would be the size of messages between stages. Give all examples "
-            "one shape (pad them)."
+            f"The data functions give examples with {name} of the shape {tuple(leaf.shape[1:])}, "
+            "and what is unknown there would be the size of messages between stages. Give all "
+            "examples one shape (pad them).",
+            function="training_data",
         )
     return tf.TensorSpec((examples, *leaf.shape[1:]), leaf.dtype)

@@ -162,10 +162,18 @@ class StageWorker(Fences):
         sizes = self._sizes(parcel.microbatch, parcel.tensor)
         if None in sizes:
             raise errors.UserCodeError(
-                f"A tensor of the shape {tensor.shape} leaves stage {address[0].source}, and only "
-                "the data would tell its size: give keras.Input the whole shape of an example."
+                f"{self._name_maker(parcel.tensor)} gives a tensor of the shape {tensor.shape} to "
+                "another stage, and only the data would tell its size: give keras.Input the whole "
+                "shape of an example.",
+                function="build_model",
             )
         return [size or 0 for size in sizes], tensor.dtype
+
+    def _name_maker(self, number: int) -> str:
+        """Name the node that gives a tensor, or the input that it is."""
+        model = self._partition.model
+        makers = (node.name for node in model.nodes if number in node.outputs)
+        return next(makers, f"The input {dict(enumerate(model.input_names)).get(number, number)}")
 
     def _sizes(self, microbatch: int, number: int) -> tuple[int | None, ...]:
         """The shape of this rank's part of a tensor."""

@@ -106,7 +106,8 @@ class TrainStep(engine.Step):
         raise errors.UserCodeError(
             f"A batch has {examples} examples, fewer than the {divided.mesh.data} places along "
             f"mesh.data, and {reason}. Let the last batch of an epoch have at least "
-            f"{divided.mesh.data} (change trainer.globalBatchSize, or leave examples out){remedy}."
+            f"{divided.mesh.data} (change trainer.globalBatchSize, or leave examples out){remedy}.",
+            function="training_data",
         )
 
     def check(self, part: Any) -> None:

@@ -42,7 +42,8 @@ def check_optimizer(
             raise errors.UserCodeError(
                 f"The optimizer {kind.__name__} {reason}, but {variable.path} is divided over "
                 "ranks. Give mesh.stage and mesh.data instead of mesh.tensor, or compile the model "
-                "with an optimizer such as AdamW."
+                "with an optimizer such as AdamW.",
+                function="compile_model",
             )
 
 

@@ -25,7 +25,8 @@ def check(model: graph.Graph) -> None:
             raise errors.UserCodeError(
                 f"What {node.name} adds by add_loss is no mean over examples, and a mesh divides "
                 "the batch over its data axis and into microbatches. Let it be a mean, or let "
-                "mesh.data and mesh.microbatches be 1."
+                "mesh.data and mesh.microbatches be 1.",
+                function="build_model",
             )
 
 

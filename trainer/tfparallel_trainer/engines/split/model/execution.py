@@ -133,7 +133,8 @@ def check_shape(
     )
     raise errors.UserCodeError(
         f"{culprit.name} gives a tensor of the shape {tuple(actual)}, and Keras was told "
-        f"{tuple(recorded)}: {remedy}."
+        f"{tuple(recorded)}: {remedy}.",
+        function="build_model",
     )
 
 
@@ -173,7 +174,8 @@ def _check_masks(model: graph.Graph, node: graph.Node, outputs: Mapping[int, Any
             raise errors.UserCodeError(
                 f"{node.name} hangs a mask on what it gives, which its compute_mask does not tell, "
                 "so a divided model would lose it. Let compute_mask return the mask, or do without "
-                "it (mask_zero=False)."
+                "it (mask_zero=False).",
+                function="build_model",
             )
 
 

@@ -139,7 +139,8 @@ def _tried_fronts(
                     f"{node.name} computes with all examples of a batch at once, and a mesh "
                     "divides the batch over its data axis and into microbatches. Let what the "
                     "model gives for an example depend on that example alone, or let mesh.data "
-                    "and mesh.microbatches be 1."
+                    "and mesh.microbatches be 1.",
+                    function="build_model",
                 )
     return [known[one] for one in outputs]
 
@@ -204,7 +205,8 @@ def _computed(
             f"{node.name} cannot be tried on numbers that are drawn, which would show that it "
             f"computes each example by itself ({type(error).__name__}: "
             f"{' '.join(str(error).split())[:200]}). Let it take any numbers, or let mesh.data and "
-            "mesh.microbatches be 1."
+            "mesh.microbatches be 1.",
+            function="build_model",
         ) from error
 
 

@@ -27,7 +27,8 @@ def check(model: graph.Graph) -> None:
                 f"{node.name} draws by {name} without a seed generator, so devices that split the "
                 "model would draw different numbers. Let the layer create "
                 "self.seeds = keras.random.SeedGenerator(), and give seed=self.seeds to an "
-                "operation of keras.random."
+                "operation of keras.random.",
+                function="build_model",
             )
 
 

@@ -271,13 +271,15 @@ def _check(model: Any) -> None:
     if isinstance(model, keras.Sequential) and not model.built:
         raise errors.UserCodeError(
             f"The model {model.name} does not know the shape of its input, without which it cannot "
-            "be split. Let keras.Input(shape) be the first thing in keras.Sequential."
+            "be split. Let keras.Input(shape) be the first thing in keras.Sequential.",
+            function="build_model",
         )
     if not _is_graph(model):
         raise errors.UserCodeError(
             f"{type(model).__name__} computes its outputs in a method, so there is no graph of "
             "layers that could be split. Build a keras.Sequential or a "
-            "keras.Model(inputs, outputs), or use the strategy MultiWorkerMirrored."
+            "keras.Model(inputs, outputs), or use the strategy MultiWorkerMirrored.",
+            function="build_model",
         )
 
 

@@ -36,23 +36,25 @@ def build(module: user.Module, seed: int) -> Any:
         try:
             model = module.build_model()
         except errors.UserCodeError as error:
-            raise _explained(module, error) from error
+            raise _explained(error) from error
         finally:
             global_state.set_global_attribute(_WITHOUT_VALUES, [])
     replica.forget_names()
     if not isinstance(model, keras.Model):
         raise errors.UserCodeError(
-            f"build_model returns {type(model).__name__}: let it return a keras.Model."
+            f"build_model returns {type(model).__name__}: let it return a keras.Model.",
+            function="build_model",
         )
     checks.refuse_phases(model, "ModelSplit")
     if model.compiled:
-        raise _compiles(module)
+        raise _compiles(module.find_place("build_model"))
     assigned = [one for one in model.variables if scope.get_current_value(one) is not None]
     _check_adapted(module, model, {id(one) for one in assigned})
     if assigned:
         raise errors.UserCodeError(
-            f"{module.path}: build_model assigns a value to {assigned[0].path}, which is lost "
-            f"because ModelSplit builds the model without its weights: {_REMEDY}."
+            f"build_model assigns a value to {assigned[0].path}, which is lost because ModelSplit "
+            f"builds the model without its weights: {_REMEDY}.",
+            function="build_model",
         )
     return model
 
@@ -78,14 +80,15 @@ def compile_model(module: user.Module, model: Any) -> None:
         if _NO_VALUE not in str(error.__cause__):
             raise
         raise errors.UserCodeError(
-            f"{module.path}: compile_model assigns values to weights, but with ModelSplit the "
-            f"model is compiled without its weights: {_REMEDY}.",
+            "compile_model assigns values to weights, but with ModelSplit the model is compiled "
+            f"without its weights: {_REMEDY}.",
             error.trace,
+            place=error.place,
         ) from error
     if not model.compiled or model.optimizer is None:
         raise errors.UserCodeError(
-            f"{module.path}: the model is not compiled: call model.compile(optimizer, loss) in "
-            "compile_model."
+            "the model is not compiled: call model.compile(optimizer, loss) in compile_model.",
+            function="compile_model",
         )
 
 
@@ -96,35 +99,39 @@ def _check_adapted(module: user.Module, model: Any, assigned: set[int]) -> None:
             id(weight) in assigned for weight in layer.weights
         ):
             raise errors.UserCodeError(
-                f"{module.path}: the layer {layer.name} takes its mean and variance from adapt(), "
-                "which is lost because ModelSplit builds the model without its weights. Create it "
-                "with both, Normalization(mean=…, variance=…), or normalize in training_data."
+                f"the layer {layer.name} takes its mean and variance from adapt(), which is lost "
+                "because ModelSplit builds the model without its weights. Create it with both, "
+                "Normalization(mean=…, variance=…), or normalize in training_data.",
+                function="build_model",
             )
 
 
-def _explained(module: user.Module, error: errors.UserCodeError) -> errors.UserCodeError:
+def _explained(error: errors.UserCodeError) -> errors.UserCodeError:
     cause = error.__cause__
     if cause is not None and _is_loading(cause):
         return errors.UserCodeError(
-            f"{module.path}: build_model loads weights ({' '.join(str(cause).split())[:200]}), but "
-            f"ModelSplit builds the model without its weights: {_REMEDY}.",
+            f"build_model loads weights ({' '.join(str(cause).split())[:200]}), but ModelSplit "
+            f"builds the model without its weights: {_REMEDY}.",
             error.trace,
+            place=error.place,
         )
     if not isinstance(cause, ValueError) or _BY_VALUE not in str(cause):
         return error
     if _is_compiling(cause):
-        return _compiles(module)
+        return _compiles(error.place)
     for one in _selves(cause):
         if isinstance(one, keras.layers.RNN) and one.stateful:
             return errors.UserCodeError(
-                f"{module.path}: The layer {one.name} is stateful: its state belongs to places of "
-                "a batch, which ModelSplit divides. Set stateful=False, or train in one process "
-                "with the strategy MultiWorkerMirrored."
+                f"The layer {one.name} is stateful: its state belongs to places of a batch, which "
+                "ModelSplit divides. Set stateful=False, or train in one process with the strategy "
+                "MultiWorkerMirrored.",
+                place=error.place,
             )
     return errors.UserCodeError(
-        f"{module.path}: build_model creates a variable from a value, but ModelSplit builds the "
-        "model without its weights: give an initializer instead, as add_weight takes it.",
+        "build_model creates a variable from a value, but ModelSplit builds the model without its "
+        "weights: give an initializer instead, as add_weight takes it.",
         error.trace,
+        place=error.place,
     )
 
 
@@ -151,11 +158,12 @@ def _selves(error: BaseException) -> list[Any]:
     return [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
-def _compiles(module: user.Module) -> errors.UserCodeError:
+def _compiles(place: str) -> errors.UserCodeError:
     return errors.UserCodeError(
-        f"{module.path}: build_model compiles the model, but ModelSplit first builds it without "
-        "its weights. Move the line that makes the optimizer and the line model.compile(…) into "
-        "a function compile_model(model)."
+        "build_model compiles the model, but ModelSplit first builds it without its weights. Move "
+        "the line that makes the optimizer and the line model.compile(…) into a function "
+        "compile_model(model).",
+        place=place,
     )
 
 
@@ -168,7 +176,8 @@ def recorded(module: user.Module, skeleton: Any) -> graph.Graph:
     )
     if not is_named:
         raise errors.UserCodeError(
-            f"{module.path}: layer_ways returned {overrides!r}: return a dictionary of ways by the "
-            "names of layers, such as {'dense': 'column'}."
+            f"layer_ways returned {overrides!r}: return a dictionary of ways by the names of "
+            "layers, such as {'dense': 'column'}.",
+            function="layer_ways",
         )
     return dataclasses.replace(recording.record(skeleton), sharding_overrides=overrides)

@@ -90,7 +90,8 @@ def of(model: graph.Graph, outputs: Collection[int], *, is_divided: bool) -> Eff
                     f"{node.name} assigns {model.variables[key].path} by the examples of a batch, "
                     "which a mesh divides over its data axis and into microbatches. Let what it "
                     "assigns not depend on the examples, or let mesh.data and mesh.microbatches "
-                    "be 1."
+                    "be 1.",
+                    function="build_model",
                 )
             if not depends:
                 assigned[key] = node.name
@@ -112,7 +113,8 @@ def _check_overwritten(model: graph.Graph, node: graph.Node) -> None:
             raise errors.UserCodeError(
                 f"{node.name} trains with 8-bit floats: {variable.path} takes a gradient as its "
                 "value, and parts of a batch would have to agree on it. Leave out "
-                "quantize('float8'), or train on one device with MultiWorkerMirrored."
+                "quantize('float8'), or train on one device with MultiWorkerMirrored.",
+                function="build_model",
             )
 
 

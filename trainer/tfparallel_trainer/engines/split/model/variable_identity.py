@@ -97,7 +97,8 @@ def check_separable(optimizer: Any, variables: Sequence[Any]) -> None:
             raise errors.UserCodeError(
                 f"The optimizer {kind.__name__} changes {variable.path} in another way where it "
                 "is not given all variables, and with mesh.stage a rank has some of them only. "
-                "Let it change each variable by its own gradient, or let mesh.stage be 1."
+                "Let it change each variable by its own gradient, or let mesh.stage be 1.",
+                function="compile_model",
             )
 
 
@@ -132,7 +133,8 @@ def _check(optimizer: Any, variables: Mapping[str, Any]) -> None:
                 raise errors.UserCodeError(
                     f"The optimizer {kind} has other optimizers in it ({name}), and with "
                     "ModelSplit each rank has but a part of what they train. Compile the model "
-                    "with one of Keras' optimizers, or use the strategy MultiWorkerMirrored."
+                    "with one of Keras' optimizers, or use the strategy MultiWorkerMirrored.",
+                    function="compile_model",
                 )
             if (part := _part(one, paths)) is not None:
                 raise _refusal(kind, name, part)
@@ -159,7 +161,8 @@ def _check_apply(optimizer: Any) -> None:
         raise errors.UserCodeError(
             f"The optimizer {kind.__name__} has an apply of its own and {settings[0]}, which "
             f"ModelSplit heeds before apply, and Keras within it. Leave {settings[0]} out, or use "
-            "the strategy MultiWorkerMirrored."
+            "the strategy MultiWorkerMirrored.",
+            function="compile_model",
         )
 
 
@@ -167,7 +170,8 @@ def _refusal(kind: str, name: str, part: str) -> errors.UserCodeError:
     return errors.UserCodeError(
         f"The optimizer {kind} refers to {part} of the model ({name}), but with ModelSplit each "
         "rank trains variables of its own. Let the optimizer distinguish variables by their path "
-        "or name, or use the strategy MultiWorkerMirrored."
+        "or name, or use the strategy MultiWorkerMirrored.",
+        function="compile_model",
     )
 
 

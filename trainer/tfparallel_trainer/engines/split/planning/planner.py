@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from tfparallel_trainer import user
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import slots
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import plan
@@ -33,6 +33,14 @@ _IN_TURN = (keras.optimizers.Adafactor, keras.optimizers.Muon)
 def answer(question: plan.Question) -> plan.Plan:
     """Plan the model of a question; raises as the user's functions, `subject` and `choose` do."""
     module = user.load(pathlib.Path(question.folder), question.module)
+    try:
+        return _answer(module, question)
+    except errors.UserCodeError as error:
+        module.locate(error)
+        raise
+
+
+def _answer(module: user.Module, question: plan.Question) -> plan.Plan:
     model = skeleton.build(module, question.seed)
     recorded = skeleton.recorded(module, model)
     # Not before: Keras cannot clone a compiled model without weights.
