@@ -27,10 +27,10 @@ def check(function: types.FunctionType, arguments: object) -> Mapping[str, Any]:
             f"func_args: received {type(arguments).__name__}: give a dictionary with the arguments"
             " by their names"
         )
-    given = {**({RESULTS: None} if takes_results(function, arguments) else {}), **arguments}
+    bound = {**({RESULTS: None} if takes_results(function, arguments) else {}), **arguments}
     signature = inspect.signature(function)
     try:
-        signature.bind(**given)
+        signature.bind(**bound)
     except TypeError as error:
         raise load.SpecError(
             f"func_args: {function.__name__}{signature}: {error}. Give each argument that has no"

@@ -140,9 +140,8 @@ SPEC_RULES = rules.Rules(
         " && oldSelf.tfReplicaSpecs.all(role, role in self.tfReplicaSpecs"
         " && (self.tfReplicaSpecs[role].replicas == oldSelf.tfReplicaSpecs[role].replicas"
         f" || (role == 'Worker' && {_ELASTIC})))",
-        "roles and their replicas cannot change once the job exists, unless"
-        " tfReplicaSpecs.Worker.maxReplicas or minReplicas lets the number of workers change:"
-        " delete the job and apply it again",
+        "roles and their replicas cannot change once the job exists, unless tfReplicaSpecs.Worker"
+        " has maxReplicas or minReplicas: delete the job and apply it again",
     ),
     rules.Rule(
         f"!{_ELASTIC} || 'PS' in self.tfReplicaSpecs || !has(self.strategy)"
