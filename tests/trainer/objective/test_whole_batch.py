@@ -107,6 +107,10 @@ def triplet(y: Any, y_pred: Any) -> Any:
     return OPS.relu(OPS.max(distances * same, 1) - OPS.min(distances + 10 * same, 1) + 0.5)
 
 
+def over_constant(y: Any, y_pred: Any) -> Any:
+    return OPS.sum(OPS.square(y - y_pred)) / 4.0
+
+
 def hardest(y: Any, y_pred: Any) -> Any:
     return OPS.mean(OPS.top_k(OPS.mean(OPS.square(y - y_pred), -1), 2)[0])
 
@@ -172,6 +176,7 @@ WHOLE = {
     "balance of classes": (dense(), balanced, X, BITS),
     "balance of classes, one class": (dense(), balanced, X, 0 * BITS),
     "missing targets": (dense(), over_present, X, MISSING),
+    "sum over a constant": (dense(), over_constant, X, REAL),
     "hardest examples": (dense(), hardest, X, REAL),
 }
 

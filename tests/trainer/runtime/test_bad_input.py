@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,37 @@ def test_models_and_data_that_cannot_work(
     ended = run(tmp_path, "Mirrored", text)
     assert ended.code == code, ended
     assert said in sentence(ended)
+
+
+COUPLED = MODEL.replace(
+    "def compile_model",
+    """def over_present(y, y_pred):
+    present = keras.ops.cast(y != -1.0, y_pred.dtype)
+    return keras.ops.sum(present * (y - y_pred) ** 2) / keras.ops.maximum(keras.ops.sum(present), 1)
+def compile_model""",
+).replace('"mse")', "over_present)")
+COUPLED = COUPLED.replace("numpy.ones((8, 2))", "1.0 - 2.0 * numpy.eye(64, 2, -50)")
+COUPLED = COUPLED.replace("ones((8,", "ones((64,")
+"""The first examples miss no target, and missing ones couple the examples of a batch."""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "layout"),
+    [
+        ("Mirrored", {"devices": 2}),
+        pytest.param("ModelSplit", {"mesh": {"microbatches": 2}}, marks=pytest.mark.long),
+    ],
+)
+def test_rare_targets_that_couple_a_batch_are_found_at_the_start(
+    tmp_path: pathlib.Path, strategy: str, layout: dict[str, Any]
+) -> None:
+    (tmp_path / "model.py").write_text(COUPLED)
+    spec: dict[str, object] = {"epochs": 1, "globalBatchSize": 4}
+    started = launch.environments(tmp_path, tmp_path, spec, strategy=strategy, **layout)
+    with trainings.Runs(tmp_path).group(started) as group:
+        (ended,) = group.wait()
+    assert ended.code == exits.Exit.USER_ERROR, ended
+    assert "is no mean" in sentence(ended)
 
 
 @STRATEGIES

@@ -21,7 +21,14 @@ class Activity(keras.layers.Layer):
         return x
 
 
-def functions(outputs: int, *, adds: bool = False) -> dict[str, Any]:
+class Positive(keras.losses.SparseCategoricalCrossentropy):
+    """Counts the examples of all classes but the first, in `__call__`."""
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return super().__call__(y_true, y_pred, keras.ops.cast(y_true > 0, y_pred.dtype))
+
+
+def functions(outputs: int, *, adds: bool = False, loss: Any = None) -> dict[str, Any]:
     names = [f"classes_{number}" for number in range(outputs)]
 
     def build_model() -> Any:
@@ -36,7 +43,7 @@ def functions(outputs: int, *, adds: bool = False) -> dict[str, Any]:
 
     def compile_model(model: Any) -> None:
         ignoring = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
-        model.compile(keras.optimizers.SGD(0.1), dict.fromkeys(names, ignoring))
+        model.compile(keras.optimizers.SGD(0.1), dict.fromkeys(names, loss or ignoring))
 
     def training_data() -> tuple[Any, Any]:
         random = np.random.default_rng(3)
@@ -66,3 +73,7 @@ def test_an_ignored_class_is_counted_over_the_whole_batch(outputs: int) -> None:
 
 def test_what_a_layer_adds_to_a_loss_that_masks_is_not_divided_by_what_the_loss_counts() -> None:
     assert_equals_one_process(functions(1, adds=True), shape.Mesh(data=2), 1)
+
+
+def test_a_loss_that_masks_in_its_call_is_called_by_stages() -> None:
+    assert_equals_one_process(functions(1, loss=Positive(from_logits=True)), shape.Mesh(stage=2), 3)
