@@ -41,14 +41,14 @@ class Masked(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("restarted")
 class Annealed(keras.losses.MeanSquaredError):
-    """Its weight is a variable of the module, which a callback lowers."""
+    """Its weight may be a variable of the module, which a callback lowers."""
 
     def call(self, y_true, y_pred):
-        return STATE["weight"] * super().call(y_true, y_pred)
+        return STATE.get("weight", 1.0) * super().call(y_true, y_pred)
 
 
 @keras.saving.register_keras_serializable("restarted")
-class Called(Annealed if "annealed" in CASES else keras.losses.MeanSquaredError):
+class Called(Annealed):
     """Counts positive targets only, in `__call__`."""
 
     def __call__(self, y_true, y_pred, sample_weight=None):

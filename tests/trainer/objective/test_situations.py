@@ -20,7 +20,7 @@ X, Y = RANDOM.normal(size=(EXAMPLES, 3)), RANDOM.normal(size=(EXAMPLES, 2))
 pytestmark = split_models.MARKS
 
 
-class Transposed(LAYERS.Layer):
+class Transposed(keras.layers.Layer):
     """The way back through a dense layer, whose kernel it shares."""
 
     def __init__(self, dense: Any) -> None:
@@ -34,7 +34,7 @@ class Transposed(LAYERS.Layer):
         return OPS.matmul(x, OPS.transpose(self.dense.kernel)) + self.offset
 
 
-class Derivative(LAYERS.Layer):
+class Derivative(keras.layers.Layer):
     """A field and its derivative, as physics-informed models use it."""
 
     def build(self, sizes: Any) -> None:
