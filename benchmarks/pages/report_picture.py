@@ -17,7 +17,7 @@ import tempfile
 
 from testing import paths, waiting
 from tfparallel.drawing import palette, svg
-from tfparallel.report import content, draw, gather, timeline
+from tfparallel.report import content, draw, gather, page, timeline
 from tfparallel_operator.local import folders, network_usage
 from tfparallel_trainer.contract import environment, outputs
 
@@ -31,7 +31,7 @@ IMAGE = paths.PAGES / "images/report-digits.svg"
 TITLE = "Report of a job that lost a worker"
 
 _GAP = 10.0
-_HEAD = 58.0
+_HEAD = 72.0
 _WIDTH = 2 * 72 * svg.NARROW + 3 * _GAP
 _ROOT = re.compile(r'<svg\b[^<>]*?\bheight="([\d.]+)pt"[^<>]*>')
 _POINTS = re.compile(r'\b(width|height)="([\d.]+)pt"')
@@ -84,7 +84,7 @@ def picture(root: pathlib.Path = KEPT) -> svg.Picture:
     description = " ".join(f"{part.title}: {part.description}." for part, _, _ in places)
     size = (_WIDTH, below + _height(times) + _GAP)
     parts = "".join(_nest(*place) for place in places)
-    head = _head(figures.title, figures.state, figures.goodput.share)
+    head = _head(figures)
     return svg.Picture(TITLE, description, _sheet(size, head + parts, description))
 
 
@@ -99,13 +99,17 @@ def _sheet(size: tuple[float, float], inner: str, description: str) -> str:
     )
 
 
-def _head(title: str, state: str, goodput: float) -> str:
-    sentence = f"Goodput {goodput:.0%}: the part of the time in which the job trained."
+def _head(figures: content.Content) -> str:
+    title, state = html.escape(figures.title), html.escape(figures.state)
+    results = html.escape("   ".join(" ".join(result) for result in figures.results))
+    sentence = f"Goodput {html.escape(page.describe_goodput(figures.goodput))}"
     return (
         f'<g {_TEXT} fill="{palette.INK}">'
-        f'<text x="14" y="26" font-size="17" font-weight="bold">{html.escape(title)}'
-        f'<tspan dx="10" font-size="12">{html.escape(state)}</tspan></text>'
-        f'<text x="14" y="45" font-size="{svg.TEXT_POINTS}">{sentence}</text></g>\n'
+        f'<text x="14" y="26" font-size="17" font-weight="bold">{title}'
+        f'<tspan dx="10" font-size="12">{state}</tspan></text>'
+        f'<text x="14" y="44" font-size="{svg.TEXT_POINTS}" font-weight="bold"'
+        f' xml:space="preserve">{results}</text>'
+        f'<text x="14" y="60" font-size="{svg.TEXT_POINTS}">{sentence}</text></g>\n'
     )
 
 

@@ -59,7 +59,7 @@ def render(run: records.Run, now: datetime.datetime) -> str:
     )
     return environment.get_template("page.html.jinja").render(
         content=figures,
-        goodput=_goodput(figures.goodput) if has_goodput else "",
+        goodput=describe_goodput(figures.goodput) if has_goodput else "",
         sections=[
             *_log(run),
             _what_ran(run, figures),
@@ -74,7 +74,7 @@ def render(run: records.Run, now: datetime.datetime) -> str:
     )
 
 
-def _goodput(divided: goodput.Goodput) -> str:
+def describe_goodput(divided: goodput.Goodput) -> str:
     """Return the share of training, and what took most of the other time."""
     others = {
         activity: seconds
