@@ -34,7 +34,7 @@ def loss(figures: report.Pictured) -> svg.Picture:
             ):
                 places = curve.examples if label == "examples" else curve.seconds
                 means = [statistics.fmean(losses) for losses in curve.losses]
-                axis.plot(places, means, label=name, **_line(number, len(figures.variants)))
+                axis.plot(places, means, label=name, **_line(number))
                 low, high = [[of(one) for one in curve.losses] for of in (min, max)]
                 axis.fill_between(places, low, high, color=_color(number), alpha=0.2, linewidth=0)
             axis.set_xlabel(label)
@@ -109,9 +109,9 @@ def shares_by_staleness(counts: Mapping[int, int], last: int) -> Sequence[float]
     return shares
 
 
-def _line(number: int, count: int) -> Mapping[str, Any]:
-    """Return how a curve is drawn: each is thinner than those before, which it may lie upon."""
-    below = count - 1 - number
+def _line(number: int) -> Mapping[str, Any]:
+    """Return how a curve is drawn: the later of two modes is thinner, and may lie on the other."""
+    below = len(palette.VARIANTS) - 1 - number % len(palette.VARIANTS)
     return {
         "color": _color(number),
         "linestyle": "--" if _is_slow(number) else "-",
