@@ -59,7 +59,7 @@ async def test_a_number_outside_of_the_bounds_is_refused(place: harness.Place) -
 
 async def test_a_job_without_bounds_is_not_scaled(place: harness.Place) -> None:
     await place.create_job(objects.job())
-    with pytest.raises(console.ClusterError, match="lets the number of workers change"):
+    with pytest.raises(console.ClusterError, match="has maxReplicas or minReplicas"):
         place.kubectl("scale", "tfpj", "digits", "--replicas=3")
 
 
