@@ -7,7 +7,7 @@ whole has. Keras' BatchNormalization, which the log announces, takes its moving 
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -76,18 +76,13 @@ def same_draws() -> Iterator[Draws]:
         kept = tf.cast(numbers >= rate, inputs.dtype)
         return inputs * kept / tf.cast(1.0 - rate, inputs.dtype)
 
-    replaced = {
+    substitutes = {
         **{name: shaped(name) for name in _SHAPED},
         **{name: uneven(name) for name in _UNEVEN},
         "dropout": dropout,
     }
-    for name, function in replaced.items():
-        setattr(draws, name, function)
-    try:
+    with substituted(draws, substitutes):
         yield noted
-    finally:
-        for name, function in originals.items():
-            setattr(draws, name, function)
 
 
 @contextlib.contextmanager
@@ -100,11 +95,21 @@ def moving_statistics() -> Iterator[None]:
             training = False
         return original(layer, inputs, training=training, mask=mask)
 
-    keras.layers.BatchNormalization.call = call
+    with substituted(keras.layers.BatchNormalization, {"call": call}):
+        yield
+
+
+@contextlib.contextmanager
+def substituted(owner: Any, substitutes: Mapping[str, Any]) -> Iterator[None]:
+    """Let a module or a class have other attributes, by name, in the body."""
+    originals = {name: getattr(owner, name) for name in substitutes}
+    for name, substitute in substitutes.items():
+        setattr(owner, name, substitute)
     try:
         yield
     finally:
-        keras.layers.BatchNormalization.call = original
+        for name, original in originals.items():
+            setattr(owner, name, original)
 
 
 class Sums(synchrony.Within):

@@ -9,11 +9,12 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import random as backend  # layers draw from it
 from tensorflow.python.framework import tensor_util
+
+from tfparallel_trainer.objective import trial
 
 _SHAPED = ("normal", "uniform", "randint", "truncated_normal", "gamma", "binomial", "beta")
 """Operations whose first argument is the shape of what they draw."""
@@ -37,10 +38,8 @@ def alike(examples: frozenset[int] = frozenset()) -> Iterator[None]:
 
     replacements: dict[str, Callable[..., Any]] = dict.fromkeys(_SHAPED, _shaped)
     replacements |= {"dropout": _dropout, "categorical": _categorical, "shuffle": _shuffle}
-    with contextlib.ExitStack() as stack:
-        for name, replacement in replacements.items():
-            chosen = here(replacement, getattr(backend, name))
-            stack.enter_context(mock.patch.object(backend, name, chosen))
+    substitutes = {name: here(one, getattr(backend, name)) for name, one in replacements.items()}
+    with trial.substituted(backend, substitutes):
         yield
 
 

@@ -7,12 +7,11 @@ import contextlib
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import tensorflow as tf
 from keras.src.trainers import compile_utils  # not in the public API
 
-from tfparallel_trainer.objective import metrics, phases, replica, train
+from tfparallel_trainer.objective import metrics, phases, replica, train, trial
 from tfparallel_trainer.objective.referee import draws, trials
 
 
@@ -101,7 +100,7 @@ def _own_loss(model: Any) -> Iterator[None]:
             before._user_loss, before._user_loss_weights, output_names=before.output_names
         )
     try:
-        with mock.patch.object(compile_utils.metrics_module, "Mean", _NoMean):
+        with trial.substituted(compile_utils.metrics_module, {"Mean": _NoMean}):
             yield
     finally:
         model._compile_loss = before
