@@ -12,7 +12,7 @@ from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.split.engine import ranks
+from tfparallel_trainer.engines.split.engine import captures, ranks
 from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.engines.split.referee import alone, examination, trial
 from tfparallel_trainer.engines.split.state import blueprint, persistence
@@ -36,6 +36,7 @@ def check(
     local_ranks, examples, step = split_ranks.prepare_new(
         functions, mesh, microbatches, order, batch
     )
+    captures.find(local_ranks, examples.spec)
     drawn = blueprint.draw(module, cases.SEED)
     state = shard.State(
         [persistence.share_of(drawn, one) for one in local_ranks.local], drawn.wholes

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import copy
 import dataclasses
 import dis
 import importlib.util
@@ -13,7 +14,7 @@ import sys
 import sysconfig
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -71,14 +72,21 @@ class Module:
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """Give globals of the module, which its functions may bind, their values after the body."""
+        """Give what its functions may bind the values of before, after the body.
+
+        These are globals of its module, and what dictionaries, lists and namespaces there hold.
+        """
         spaces = [getattr(one, "__globals__", {}) for one in self.functions.values()]
-        before = [(space, dict(space)) for space in spaces]
+        containers = {id(one): one for one in _containers(spaces)}.values()
+        before = [(container, copy.copy(container)) for container in containers]
         try:
             yield
         finally:
-            for space, values in before:
-                space.update(values)
+            for container, values in before:
+                if isinstance(container, list):
+                    container[:] = values
+                else:
+                    container.update(values)
 
     def find_place(self, function: str = "") -> str:
         """Return where a function of the module is, and of compile_model the call of compile."""
@@ -125,6 +133,19 @@ class Module:
             result = self.functions[name](*arguments)
         self.moved(f"the call of {name} ended")
         return result
+
+
+def _containers(spaces: Iterable[dict[str, Any]]) -> Iterator[dict[Any, Any] | list[Any]]:
+    """The namespaces of modules, and what is bound in them and binds names or places itself."""
+    for space in spaces:
+        yield space
+        for name, value in space.items():
+            if name.startswith("__"):
+                continue
+            if isinstance(value, dict | list):
+                yield value
+            elif isinstance(value, types.SimpleNamespace):
+                yield vars(value)
 
 
 def load(

@@ -1,5 +1,7 @@
 """What differs between the models of two processes, besides variables, shows and has a name."""
 
+import pathlib
+import time
 from typing import Any
 
 import keras
@@ -121,3 +123,96 @@ def test_names_of_the_functions_of_a_graph_do_not_count() -> None:
     spec = (*[tf.TensorSpec((None, 2), tf.float32)] * 2, None)
     constants = [tracing.trace(one, spec).constants for _ in range(3)]
     assert constants[1:] == constants[:-1]
+
+
+@keras.saving.register_keras_serializable("likeness")
+class Chosen(keras.constraints.Constraint):
+    """Has a set in its configuration, which is in the order of its making."""
+
+    def __init__(self, axes: Any) -> None:
+        self.axes = axes
+
+    def __call__(self, w: Any) -> Any:
+        return w
+
+    def get_config(self) -> dict[str, Any]:
+        return {"axes": self.axes}
+
+
+@keras.saving.register_keras_serializable("likeness")
+class Noted(keras.layers.Layer):
+    """Notes what only its process has, and adds its parts in the order of a set."""
+
+    def __init__(self, process: int, folder: pathlib.Path, **more: Any) -> None:
+        super().__init__(**more)
+        self.axes = {0, 8} if process else {8, 0}  # iterates in the order of its making
+        self.made = f"process {process} at {time.monotonic_ns()}"
+        self.file = folder / "scale.txt"
+        self.file.write_text("2.5")
+        self.doubled = tf.function(lambda one: one * 2.0, autograph=False)
+
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(shape=(), constraint=Chosen(self.axes))
+
+    def call(self, x: Any) -> Any:
+        tf.debugging.assert_all_finite(x, f"{self.name} is not finite")
+        tf.debugging.assert_non_negative(tf.abs(x), "is negative")
+        tf.print("seen by", self.name, summarize=1)
+        parts = {0: lambda: tf.abs(x) + 1.0, 8: lambda: tf.tanh(x) * 3.0}
+        total = sum(parts[axis]() for axis in self.axes)
+        total *= tf.strings.to_number(tf.io.read_file(str(self.file)))
+        larger = tf.reduce_sum(total) > 1.0
+        return tf.cond(larger, lambda: self.doubled(total), lambda: total + 4.0) * self.scale
+
+    def get_config(self) -> dict[str, Any]:
+        noted = {"made": self.made, "axes": self.axes, "file": str(self.file)}
+        return {**super().get_config(), **noted}
+
+
+def build_in(process: int, folder: pathlib.Path, words: Any = WORDS) -> likeness.Digests:
+    """Describe a model as a process does that has built others before, in its own folder."""
+    folder.mkdir()
+    vocabulary = folder / "words.txt"
+    vocabulary.write_text("\n".join(words))
+
+    def build() -> Any:
+        for _ in range(11 * process):  # names that Keras counts go on from there
+            keras.layers.Dense(1), keras.layers.LSTM(1), keras.Variable(0.0)
+        first = keras.Input((1,), dtype="string")
+        lookup = keras.layers.StringLookup(vocabulary=str(vocabulary))(first)
+        x = keras.layers.Flatten()(keras.layers.Embedding(9, 4)(lookup))
+        shared = keras.layers.Dense(4, "tanh")
+        x = keras.layers.Dropout(0.5)(shared(shared(x)))
+        x = Noted(process, folder)(keras.layers.LSTM(4)(x[:, None]))
+        x = keras.layers.LSTM(4, kernel_initializer="zeros")(x[:, None])
+        return keras.Model(first, keras.layers.Dense(2)(x))
+
+    def compile_model(model: Any) -> None:
+        factor = keras.Variable(1.0, trainable=False)
+        generator = tf.random.Generator.from_non_deterministic_state()
+
+        def loss(y: Any, y_pred: Any) -> Any:
+            noise = generator.normal(tf.shape(y)) * 0.0
+            return keras.ops.mean(keras.ops.square(y - y_pred + noise) * factor, axis=-1)
+
+        model.compile("adam", loss)
+
+    (one,) = ranks.build_apart(ranks.module(build, compile_model), (X, Y, None), 1)
+    trace = tracing.trace(one, SPEC)
+    assert [closure.shape for closure in trace.closures] == [()], "a generator is none"
+    return {**likeness.describe(one.model), **likeness.describe_trace(one.model, trace)}
+
+
+@pytest.mark.filterwarnings("ignore:.*constraint.*")
+def test_what_legitimately_differs_between_processes_does_not_count(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Counted names, orders of sets, folders of files, times, addresses, and names in messages."""
+    first = build_in(0, tmp_path / "first")
+    second = build_in(1, tmp_path / "second")
+    pairs = zip(first.items(), second.values(), strict=True)
+    assert [what for (what, here), there in pairs if here != there] == []
+    other = build_in(2, tmp_path / "other", WORDS[::-1])
+    pairs = zip(first.items(), other.values(), strict=True)
+    differing = [what for (what, here), there in pairs if here != there]
+    assert differing == ["the layer string_lookup (StringLookup)"]

@@ -152,8 +152,36 @@ def test_stages_read_what_callbacks_write(
     assert weights.difference(trained, expected) <= weights.TOLERANCE
 
 
-def test_models_that_differ_between_processes_are_refused(runs: trainings.Runs) -> None:
-    run = runs.end("states/differing.py", processes=2, steps=4, globalBatchSize=BATCH)
+@pytest.mark.long
+@pytest.mark.parametrize("attempts", [(EPOCHS,), (2, EPOCHS)], ids=["once", "restarted"])
+@pytest.mark.parametrize("case", ["loss_alpha", "loss_weight"])
+def test_a_worker_reads_what_callbacks_write(
+    case: str, attempts: Sequence[int], runs: trainings.Runs
+) -> None:
+    """Callbacks run on the chief; its check compares with a model that has variables of its own."""
+    with reference.floatx():
+        expected = reference.fit(reference.load(f"states/{case}"), EPOCHS, BATCH, SEED)
+    for epochs in attempts:
+        run = runs.finish_servers(
+            f"states/{case}.py", workers=1, verify="Auto", **{**ASSIGNED, "epochs": epochs}
+        )
+    assert run.difference(expected) <= weights.TOLERANCE
+    assert len(attempts) == 1 or "resuming after step 4" in run.chief.output
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"strategy": "MultiWorkerMirrored"},
+        pytest.param({"strategy": "ModelSplit", "mesh": {"data": 2}}, marks=pytest.mark.long),
+        pytest.param({"strategy": "Custom"}, marks=pytest.mark.long),
+    ],
+    ids=lambda layout: layout["strategy"],
+)
+def test_models_that_differ_between_processes_are_refused(
+    layout: dict[str, Any], runs: trainings.Runs
+) -> None:
+    run = runs.end("states/differing.py", processes=2, steps=4, globalBatchSize=BATCH, **layout)
     assert run.codes == [exits.Exit.USER_ERROR] * 2, run.ended
     for ended in run.ended:
         assert "worker-0 and chief-0 differ in the layer lookup (StringLookup)" in ended.errors

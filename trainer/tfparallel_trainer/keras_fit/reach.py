@@ -5,18 +5,15 @@ model or optimizer, reaches all other replicas before anything else happens. Ten
 operations that a callback runs, so one that only reads costs no look at the variables.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import op_callbacks  # not in the public API
 
+from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import evaluate, replica, state, tracing
-
-_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
+from tfparallel_trainer.objective import evaluate, replica, state, tracing, writes
 
 
 class Reach(Protocol):
@@ -63,10 +60,12 @@ class Whole:
         self._sharings: dict[tuple[int, ...], Callable[[], Any]] = {}
         variables, self._closures = replicas[0].state(), replicas[0].closures
         self._count = len(variables)
+        self._watch = writes.Watch(self._closures)
         self._written: set[int] = set()
         self._places: dict[int, int] = {}
-        if not self.is_alone or self._closures:  # variables on servers have no handle here
-            self._places = {id(one.value.handle): place for place, one in enumerate(variables)}
+        first = len(variables) - len(self._closures) if self.is_alone else 0
+        for place, one in enumerate(variables[first:], first):
+            self._places[id(one.value.handle)] = place
         self._announced = tf.function(
             self._announce,
             autograph=False,
@@ -98,21 +97,33 @@ class Whole:
             return call()
         answer, changed = self._answer, frozenset[int]()
         if self.leads:
-            with _noted_writes(self._places) as writes:
+            with writes.noted(self._places) as places:
                 answer = call()
-            changed = frozenset(writes)
-            first = self._count - len(self._closures)
-            self._written |= {place - first for place in changed if place >= first}
-        if self.is_alone:
-            return answer
-        if self._is_local:
+            changed = self._changed(places)
+        if self.is_alone or self._is_local:
             self._answer = answer
         else:
             changed = self._exchange(answer, changed)
-        if changed:
+        self._note(changed)
+        if changed and not self.is_alone:
             self.changes += 1
             self._share(tuple(sorted(changed)))
         return self._answer
+
+    def _changed(self, places: Collection[int]) -> frozenset[int]:
+        """Of the places that a call may have written, those that it may have changed."""
+        first = self._count - len(self._closures)
+        outside = self._watch.find_changed(place - first for place in places if place >= first)
+        return frozenset(
+            [*(place for place in places if place < first), *(first + place for place in outside)]
+        )
+
+    def _note(self, changed: frozenset[int]) -> None:
+        """Note which variables outside the model were written, on all processes alike."""
+        first = self._count - len(self._closures)
+        self._written |= {place - first for place in changed if place >= first}
+        if excess := tracing.describe_excess(self._closures, self._written):
+            raise errors.UserCodeError(excess).on_every_process()
 
     def dump_closures(self) -> Mapping[str, Any]:
         return tracing.dump(self._closures, sorted(self._written))
@@ -164,23 +175,3 @@ class Whole:
                 variant=len(self._sharings),
             )
         self._sharings[places]()
-
-
-@contextlib.contextmanager
-def _noted_writes(places: Mapping[int, int]) -> Iterator[set[int]]:
-    """Note the places of variables (by their handles' ids) that the body's thread may write.
-
-    An operation that takes a variable and is none of those that only read may write it. So may a
-    traced function, which writes none but those that it takes.
-    """
-    written: set[int] = set()
-
-    def note(operation: str, inputs: Sequence[Any], *_: Any, **__: Any) -> None:
-        if operation not in _READS:
-            written.update(places[id(tensor)] for tensor in inputs if id(tensor) in places)
-
-    op_callbacks.add_op_callback(note)
-    try:
-        yield written
-    finally:
-        op_callbacks.remove_op_callback(note)

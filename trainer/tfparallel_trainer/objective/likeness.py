@@ -6,19 +6,20 @@ layer are each process' own, and have to be the same.
 
 import contextlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.objective import checks, tracing
 
 _NOWHERE = "the loss, the metrics or the operations of a step"
-_COUNT = re.compile(r"_\d+$")
 _FREE = frozenset({"name", "seed"})
 """What may differ: Keras counts names up, and random layers draw other numbers in any case."""
+_OF_ALL = frozenset({"dtype", "trainable"})
+"""What Keras itself reads of the configuration of any layer."""
 
 Digests = dict[str, int]
 """60 bits for each part of a model, by its name for people."""
@@ -32,14 +33,24 @@ def describe(model: Any) -> Digests:
 def describe_trace(model: Any, trace: tracing.Trace) -> Digests:
     """Digests of what a trace of a model has, and of the layers in which it has constants."""
     parts = _parts(model)
-    by_name = {_COUNT.sub("", layer.name): part for part, layer in reversed(parts.items())}
-    shapes = [(one.path, one.shape, one.dtype) for one in trace.closures]
+    by_name = {tracing.uncounted(one.name): part for part, one in reversed(parts.items())}
+    shapes = [(tracing.uncounted(one.path), one.shape, one.dtype) for one in trace.closures]
     contents = {_NOWHERE: [trace.operations, str(shapes)]}
     for name, constant in trace.constants:
         contents.setdefault(_place(name, by_name), []).append(constant)
     for part in contents.keys() & parts.keys():
         contents[part].append(_configuration(parts[part]))
     return {part: agreement.digest("\n".join(texts)) for part, texts in contents.items()}
+
+
+def describe_values(closures: Sequence[tracing.Closure]) -> Digests:
+    """Digests of the values of variables outside a model."""
+    return {
+        f"the variable {one.path}" + (f", number {place}" if place else ""): agreement.digest(
+            tracing.describe_array(tf.convert_to_tensor(one))
+        )
+        for place, one in enumerate(closures)
+    }
 
 
 def _parts(model: Any) -> dict[str, Any]:
@@ -52,9 +63,9 @@ def _parts(model: Any) -> dict[str, Any]:
 
 
 def _place(name: str, parts: Mapping[str, str]) -> str:
-    """The part that the innermost scope of an operation's name has."""
+    """The part that the innermost scope of an operation's name has, which has no counts."""
     for scope in reversed(name.split("/")[:-1]):
-        part = parts.get(_COUNT.sub("", scope))
+        part = parts.get(scope)
         if part is not None:
             return part
     return _NOWHERE
@@ -66,10 +77,28 @@ def _configuration(layer: Any) -> str:
     if not any(True for _ in checks.children(layer)):
         # A class of the user's that is not saved, or is refused for that elsewhere, has none.
         with contextlib.suppress(NotImplementedError, TypeError, ValueError, AttributeError):
-            facts.append(layer.get_config())
+            facts.append(_settings(layer))
     if hasattr(layer, "get_vocabulary"):
         facts.append(layer.get_vocabulary())
     return json.dumps(_plain(facts), sort_keys=True)
+
+
+def _settings(layer: Any) -> dict[str, Any]:
+    """What has an effect of a layer's configuration that its operations do not show.
+
+    A class of the user's may note there when and where it was made, or its files.
+    """
+    config: dict[str, Any] = layer.get_config()
+    if hasattr(layer, "get_vocabulary"):  # which may come from a file, in any folder
+        config.pop("vocabulary", None)
+    if type(layer).__module__.startswith("keras."):
+        return config
+    return {key: one for key, one in config.items() if key in _OF_ALL or _is_object(one)}
+
+
+def _is_object(value: Any) -> bool:
+    """Whether a configuration has a part of Keras here, such as a constraint."""
+    return isinstance(value, Mapping) and "class_name" in value
 
 
 def _plain(value: Any) -> Any:
@@ -82,8 +111,10 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(one) for key, one in value.items() if key not in _FREE}
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, Sequence | set | frozenset):
+    if isinstance(value, Sequence):
         return [_plain(one) for one in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(one) for one in value), key=repr)
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     return type(value).__name__

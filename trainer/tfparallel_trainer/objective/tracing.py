@@ -6,9 +6,12 @@ both.
 """
 
 import base64
+import contextlib
 import dataclasses
+import functools
 import hashlib
-import itertools
+import math
+import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +22,19 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.objective import checks, replica
 from tfparallel_trainer.runtime import random_state
+
+MOST_BYTES = 16 << 20
+"""Of variables outside the model that callbacks write: a checkpoint's index has them."""
+_MESSAGES = frozenset({"Assert", "Print", "PrintV2"})
+"""Operations that only tell people what they take, such as names of tensors, which are counted."""
+_COMPOSES = frozenset({"AsString", "Identity", "Pack", "StringFormat", "StringJoin"})
+"""Operations of which a message is composed."""
+
+_GENERATING = frozenset({"RngReadAndSkip", "RngSkip"})
+"""Operations of `tf.random.Generator` on its state."""
+
+Kind = tuple[str, str, tuple[int, ...]]
+"""A name without counts, a type and a shape."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,6 +60,16 @@ class Closure:
         """The lengths of its axes."""
         return tuple(self.value.shape)
 
+    @property
+    def kind(self) -> Kind:
+        """What it has in common with the same variable of another process, or after a restart."""
+        return uncounted(self.path), self.dtype, self.shape
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it has."""
+        return math.prod(self.shape) * int(tf.as_dtype(self.dtype).size)
+
     def assign(self, value: Any) -> None:
         """Give it a value."""
         self.value.assign(value)
@@ -59,29 +85,59 @@ class Trace:
     closures: list[Closure]
     """In the order in which the step takes them."""
     operations: str
-    """A digest of the operations and their shapes."""
+    """A digest of the operations and their shapes, in whatever order they come."""
     constants: list[tuple[str, str]]
-    """The place of each among the names of layers, and its digest; in order."""
+    """The place of each among the names of layers, without counts, and its digest; sorted."""
 
 
 def trace(replica: replica.Replica, spec: Any) -> Trace:
     """Trace the forward pass and the loss on a part like `spec`; nothing is computed."""
-    alone = collectives.Communicator(0, 1, 0, replica.device)
-
-    def run(part: Any) -> None:
-        with tf.device(replica.device), random_state.drawing_from(replica.generator):
-            for phase in replica.computations:
-                phase.fractions(part, alone, training=True)
-                phase.penalty()
-                _update(phase.optimizer, phase.variables)
-
+    run = functools.partial(compute, replica)
     function = tf.function(run, autograph=False).get_concrete_function(spec)
-    graph = function.graph
+    return of_graph(function.graph, variables_of(replica))
+
+
+def compute(replica: replica.Replica, part: Any) -> None:
+    """Compute what a trace is to find, while it is traced."""
+    alone = collectives.Communicator(0, 1, 0, replica.device)
+    with tf.device(replica.device), random_state.drawing_from(replica.generator):
+        for phase in replica.computations:
+            phase.fractions(part, alone, training=True)
+            phase.penalty()
+            _update(phase.optimizer, phase.variables)
+
+
+def variables_of(replica: replica.Replica) -> list[Any]:
+    """The variables of a replica that are no closures."""
+    return [
+        *replica.model.variables,
+        *replica.model.metrics_variables,
+        *replica.optimizer.variables,
+        *(variable for variable, _ in replica.seeds),
+    ]
+
+
+def of_graph(graph: Any, variables: Iterable[Any] = ()) -> Trace:
+    """What is found in a graph that was traced, of a model with some variables."""
     return Trace(
-        closures=list(_closures(replica, graph)),
-        operations=_digest("".join(map(_describe, graph.get_operations())).encode()),
-        constants=list(_constants(graph)),
+        closures=find_closures(graph, variables),
+        operations=_digest("".join(sorted(map(_describe, graph.get_operations()))).encode()),
+        constants=sorted((_uncounted(name), digest) for name, digest in _constants(graph)),
     )
+
+
+def uncounted(name: str) -> str:
+    """A name without the counts that Keras and TensorFlow append, which differ by process."""
+    head, separator, count = name.rpartition("_")
+    return uncounted(head) if separator and count.isdecimal() else name
+
+
+def describe_array(array: Any) -> str:
+    """A digest of an array, or of a tensor that is one."""
+    value = np.asarray(array)
+    texts = [_describe_text(one) for one in value.flat] if value.dtype == object else []
+    content = repr(texts).encode() if texts else value.tobytes()
+    return _digest(f"{value.shape} {value.dtype}".encode() + content)
 
 
 def check(trace: Trace, ranks: int) -> None:
@@ -94,6 +150,24 @@ def check(trace: Trace, ranks: int) -> None:
                 "replica would have another one. Create it in a layer by add_weight.",
                 function="build_model",
             ).on_every_process()
+
+
+def describe_excess(closures: Sequence[Closure], written: Iterable[int]) -> str:
+    """Say that callbacks have written more, at these places, than a checkpoint keeps; or empty."""
+    sizes = {closures[place].path: closures[place].bytes for place in written}
+    if sum(sizes.values()) <= MOST_BYTES:
+        return ""
+    largest = max(sizes, key=sizes.__getitem__)
+    return (
+        f"A callback writes the variable {largest} of {sizes[largest] / 2**20:,.1f} MiB, which "
+        f"belongs to no layer, and a checkpoint keeps {MOST_BYTES / 2**20:,.0f} MiB of such "
+        "variables. Let a layer of the model create it by add_weight(…, trainable=False)."
+    )
+
+
+def read(closures: Iterable[Closure]) -> list[tuple[Kind, tf.Tensor]]:
+    """The kinds of closures with their values."""
+    return [(one.kind, tf.convert_to_tensor(one)) for one in closures]
 
 
 def dump(closures: Sequence[Closure], places: Iterable[int]) -> dict[str, Any]:
@@ -113,7 +187,8 @@ def restore(closures: Sequence[Closure], values: Mapping[str, Any]) -> None:
 
 def _dump(closure: Closure) -> dict[str, Any]:
     content = base64.b64encode(tf.convert_to_tensor(closure).numpy().tobytes()).decode()
-    return {"variable": [closure.path, closure.dtype, list(closure.shape)], "value": content}
+    path, dtype, shape = closure.kind
+    return {"variable": [path, dtype, list(shape)], "value": content}
 
 
 def _update(optimizer: Any, variables: Sequence[Any]) -> None:
@@ -124,51 +199,80 @@ def _update(optimizer: Any, variables: Sequence[Any]) -> None:
         optimizer.apply([tf.zeros_like(variable) for variable in variables], variables)
 
 
-def _closures(replica: replica.Replica, graph: Any) -> Iterator[Closure]:
-    variables = [
-        *replica.model.variables,
-        *replica.model.metrics_variables,
-        *replica.optimizer.variables,
-        *(variable for variable, _ in replica.seeds),
-    ]
-    known = {id(variable.value.handle) for variable in variables}
+def find_closures(graph: Any, variables: Iterable[Any]) -> list[Closure]:
+    """The variables that a graph reads besides these, in the order in which it takes them."""
+    known = {id(copy.handle) for variable in variables for copy in _copies(variable.value)}
     read = {id(variable.handle): variable for variable in graph.variables}
     assigned = {
         operation.inputs[0].name
         for operation in graph.get_operations()
         if "Assign" in operation.type and operation.inputs
     }
-    for outer, inner in graph.captures:
-        if id(outer) in read and id(outer) not in known:
-            yield Closure(read[id(outer)], is_assigned=inner.name in assigned)
+    return [
+        Closure(read[id(outer)], is_assigned=inner.name in assigned)
+        for outer, inner in graph.captures
+        if id(outer) in read and id(outer) not in known and not _is_generator(inner)
+    ]
+
+
+def _copies(value: Any) -> Sequence[Any]:
+    """The variables of TensorFlow that one may be: a copy for each replica, or one on a server."""
+    return getattr(value, "values", None) or [getattr(value, "_v", value)]
+
+
+def _is_generator(handle: tf.Tensor) -> bool:
+    """Whether all that takes a variable draws numbers from it, which differ by rank anyhow."""
+    takers = handle.consumers()
+    return bool(takers) and all(taker.type in _GENERATING for taker in takers)
+
+
+def _uncounted(name: str) -> str:
+    return "/".join(map(uncounted, name.split("/")))
 
 
 def _constants(graph: Any) -> Iterator[tuple[str, str]]:
     """Those in the graph, in the functions that it calls, and tensors that it captures."""
     definition = graph.as_graph_def()
-    # The bodies of loops and conditions have random names, by which the library sorts them.
-    bodies = [list(_constants_of(function.node_def)) for function in definition.library.function]
-    yield from itertools.chain.from_iterable(sorted(bodies))
-    yield from _constants_of(definition.node)
+    for function in definition.library.function:
+        yield from _constants_of(function.node_def, function.ret.values())
+    yield from _constants_of(definition.node, ())
     for outer, inner in graph.captures:
         if hasattr(outer, "numpy") and outer.dtype not in (tf.resource, tf.variant):
-            yield inner.name, _digest(_bytes(outer.numpy()))
+            yield inner.op.name, describe_array(outer)
 
 
-def _constants_of(nodes: Any) -> Iterator[tuple[str, str]]:
+def _constants_of(nodes: Any, returned: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The constants of a function, but for what messages have."""
+    takers: dict[str, set[str]] = {}
+    for taker, inputs in (*((node.name, node.input) for node in nodes), ("", returned)):
+        for name in inputs:
+            takers.setdefault(name.partition(":")[0], set()).add(taker)
+    operations = {node.name: node.op for node in nodes}
+
+    def is_message(name: str) -> bool:
+        """Whether all that takes something is a message."""
+        return bool(takers.get(name)) and all(
+            operations.get(taker) in _MESSAGES
+            or (operations.get(taker) in _COMPOSES and is_message(taker))
+            for taker in takers[name]
+        )
+
     for node in nodes:
-        if node.op == "Const":
-            yield node.name, _digest(_bytes(tf.make_ndarray(node.attr["value"].tensor)))
+        if node.op == "Const" and not is_message(node.name):
+            yield node.name, describe_array(tf.make_ndarray(node.attr["value"].tensor))
 
 
 def _describe(operation: tf.Operation) -> str:
     return f"{operation.type} {[str(output.shape) for output in operation.outputs]}\n"
 
 
-def _bytes(array: Any) -> bytes:
-    value = np.asarray(array)
-    content = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
-    return f"{value.shape} {value.dtype}".encode() + content
+def _describe_text(text: bytes) -> tuple[bytes, int]:
+    """A text as processes compare it; of a file, whose folder may differ, its name and size."""
+    path = pathlib.Path(text.decode(errors="replace"))
+    with contextlib.suppress(OSError, ValueError):  # it is no path
+        if path.is_absolute() and path.is_file():
+            return path.name.encode(), path.stat().st_size
+    return text, -1
 
 
 def _digest(content: bytes) -> str:

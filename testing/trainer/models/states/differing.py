@@ -5,10 +5,15 @@ import os
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers
 
 keras.config.set_floatx("float64")
 TEXTS = ["red", "green", "blue", "white", "black", "brown", "pink", "grey"]
+
+
+def build_strategy():
+    return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def build_model():

@@ -15,7 +15,7 @@ from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines.servers import checked_steps
-from tfparallel_trainer.objective import metrics, replica, train
+from tfparallel_trainer.objective import metrics, replica, tracing, train
 
 pytestmark = split_models.MARKS
 
@@ -31,15 +31,33 @@ class Decays(keras.layers.Layer):
         return keras.ops.tanh(x @ self.kernel)
 
 
-def check(middle: Callable[[], Any]) -> verification.Check:
-    """Make a step as a worker does, whose assignments in the forward pass are lost; compare it."""
+class Weighted(keras.losses.Loss):
+    """Has a weight in a variable of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha = keras.Variable(1.0, trainable=False, name="alpha")
+
+    def call(self, y: Any, y_pred: Any) -> Any:
+        return self.alpha * keras.ops.mean(keras.ops.square(y - y_pred), -1)
+
+
+def check(
+    middle: Callable[[], Any],
+    loss: Callable[[], Any] = keras.losses.MeanSquaredError,
+    change: Callable[[Any], None] = lambda _: None,
+) -> verification.Check:
+    """Make a step as a worker does, whose assignments in the forward pass are lost; compare it.
+
+    Before it, `change` may write what a callback can reach of the model that servers have.
+    """
 
     def build_model() -> Any:
         layers = [keras.layers.Dropout(0.2), middle(), keras.layers.Dense(2)]
         return keras.Sequential([keras.Input((3,)), *layers])
 
     def compile_model(model: Any) -> None:
-        model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+        model.compile(keras.optimizers.Adam(0.01), loss(), metrics=["mae"])
 
     random = np.random.default_rng(0)
     part = (random.normal(size=(6, 3)), random.normal(size=(6, 2)), None)
@@ -51,6 +69,8 @@ def check(middle: Callable[[], Any]) -> verification.Check:
     served = replica.build(module, mesh, 0, ranks.DEVICES[0], cases.SEED, sample)
     single = checked_steps.build(module, mesh, cases.SEED, served.model, sample)
     referee = checked_steps.Referee(served, single, batching.spec(part), 1, always=False)
+    served.closures.extend(tracing.trace(served, batching.spec(part)).closures)
+    change(served.model)
     assert referee.omission(0) is None
     assert referee.is_due(6)
     before = referee.state()
@@ -58,8 +78,7 @@ def check(middle: Callable[[], Any]) -> verification.Check:
     computed = train.of_batch(served, batch, tf.constant(0, tf.int64))
     served.optimizer.apply(computed.gradients, served.model.trainable_variables)
     measured = metrics.results(served, computed.isolated.contributions)
-    loss = float(computed.loss)
-    return referee(0, batching.Batch(6, [part]), before, loss, measured)
+    return referee(0, batching.Batch(6, [part]), before, float(computed.loss), measured)
 
 
 def test_a_right_step_equals_one_process_with_its_random_numbers() -> None:
@@ -69,6 +88,15 @@ def test_a_right_step_equals_one_process_with_its_random_numbers() -> None:
         verification.Quantity.GRADIENTS,
         verification.Quantity.NON_TRAINABLE_STATE,
     }
+    assert max(one.value for one in right.differences.values()) < 1e-13
+
+
+def test_a_variable_of_the_loss_that_a_callback_has_written_is_that_of_one_process() -> None:
+    right = check(
+        lambda: keras.layers.Dense(4, "tanh"),
+        Weighted,
+        lambda model: model.loss.alpha.assign(0.25),
+    )
     assert max(one.value for one in right.differences.values()) < 1e-13
 
 

@@ -81,8 +81,8 @@ def test_they_lead_to_the_weights_of_one_process(
 
 def divided(arrays: list[Any]) -> callback_reach.SplitReach:
     functions = cases.CASES[0].functions(synchronized=False)
-    split_replicas, examples, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
-    return callback_reach.SplitReach(split_replicas, examples.spec, arrays)
+    split_replicas, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
+    return callback_reach.SplitReach(split_replicas, arrays)
 
 
 class Peeking(keras.callbacks.Callback):

@@ -1,20 +1,24 @@
 """Steps of a divided model are compared with one process: faults show, right models pass."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from testing import repeats
-from testing.trainer import cases, cases_split, split_models, split_referee
+from testing.trainer import cases, cases_split, split_models, split_ranks, split_referee
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
-from tfparallel_trainer.engines.split.engine import ranks
+from tfparallel_trainer.engines.split import callback_reach
+from tfparallel_trainer.engines.split.engine import captures, ranks
 from tfparallel_trainer.engines.split.model import added_losses, step_effects, variable_identity
 from tfparallel_trainer.engines.split.referee import alone
+from tfparallel_trainer.objective import likeness
 
 pytestmark = split_models.MARKS
 
@@ -196,6 +200,152 @@ def test_a_weight_that_one_place_alone_has_changed_ends_the_job() -> None:
     sentence = r"Step 2 .* in weights \(sequential/first/kernel\): the replicas have other values"
     with pytest.raises(errors.VerificationError, match=sentence):
         split_referee.check(trained, shape.Mesh(data=2), batch=8, after_step=change)
+
+
+class Weighted(keras.losses.Loss):
+    """Has a weight in a variable of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha = keras.Variable(1.0, trainable=False, name="alpha")
+
+    def call(self, y: Any, y_pred: Any) -> Any:
+        return self.alpha * keras.ops.mean(keras.ops.square(y - y_pred), -1)
+
+
+class Heated(keras.layers.Layer):
+    """Divides by a temperature that belongs to no layer."""
+
+    def __init__(self, read: Callable[[], Any], **more: Any) -> None:
+        super().__init__(**more)
+        self.read = read
+
+    def call(self, x: Any) -> Any:
+        return x / self.read()
+
+
+def closing_over(temperature: Any) -> Functions:
+    """Give a model and a loss that read variables of neither the model nor its optimizer."""
+    trained = functions(sequential(lambda: Heated(lambda: temperature)), sgd)
+    return trained | {
+        "compile_model": lambda model: model.compile(sgd(), Weighted(), metrics=["mae"])
+    }
+
+
+def lower(local_ranks: ranks.Ranks, temperature: tf.Variable) -> None:
+    """Write both as a callback does, where the first rank is."""
+    local_ranks.local[0].head.model.loss.alpha.assign(0.25)
+    temperature.assign(2.0)
+
+
+LAYOUTS = pytest.mark.parametrize("degrees", [{"stage": 2}, {"data": 2}], ids=str)
+
+
+@LAYOUTS
+def test_a_variable_of_the_loss_that_the_first_rank_alone_has_changed_ends_the_job(
+    degrees: dict[str, int],
+) -> None:
+    """Nothing shares here what a callback writes."""
+    temperature = tf.Variable(1.0, dtype="float64", name="temperature")
+    sentence = r"^Step 2 .* in non-trainable state \(alpha \(not of the model\)\): the replicas"
+    with pytest.raises(errors.VerificationError, match=sentence):
+        split_referee.check(
+            closing_over(temperature),
+            shape.Mesh(**degrees),
+            batch=8,
+            after_step=lambda local_ranks: lower(local_ranks, temperature),
+        )
+
+
+@LAYOUTS
+def test_variables_outside_the_model_that_callbacks_write_are_those_of_one_process(
+    degrees: dict[str, int],
+) -> None:
+    temperature = tf.Variable(1.0, dtype="float64", name="temperature")
+
+    def after_step(local_ranks: ranks.Ranks) -> None:
+        def act() -> bytes:
+            lower(local_ranks, temperature)
+            return b""
+
+        reach = callback_reach.SplitReach(local_ranks, [])
+        reach.after(act)
+        assert [float(one.head.model.loss.alpha) for one in local_ranks.local] == [0.25] * 2
+        changes.append(reach.changes)
+        assert len(reach.dump_closures()) == 2 * reach.changes
+
+    changes: list[int] = []
+    checks = split_referee.check(
+        closing_over(temperature), shape.Mesh(**degrees), batch=8, after_step=after_step, steps=2
+    )
+    assert changes == [1, 0]
+    assert len(checks) == 2
+    for check in checks:
+        assert max(one.value for one in check.differences.values()) < 1e-13
+
+
+class Shifted(keras.layers.Layer):
+    """Adds a number that is another one for each model, which its configuration does not say."""
+
+    def __init__(self, shift: float, **more: Any) -> None:
+        super().__init__(**more)
+        self.shift = shift
+
+    def call(self, x: Any) -> Any:
+        return x + self.shift
+
+
+def test_a_model_that_differs_between_processes_ends_the_job_at_its_first_check() -> None:
+    """Nothing compares the models here; that of one process is built last."""
+    shifts = itertools.count()
+    trained = functions(sequential(lambda: Shifted(float(next(shifts)))), sgd)
+    with pytest.raises(errors.VerificationError, match=r"^Step 1 gives other.*loss and gradients"):
+        split_referee.check(trained, shape.Mesh(stage=2), batch=8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shift": 1.0},
+        {"scale": 2.0},
+        {"constant": 3.0},
+        {"alpha": 4.0},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_differs_between_the_models_of_processes_has_a_name(change: dict[str, float]) -> None:
+    names = {
+        "shift": "the layer shifted",
+        "scale": "the loss, the metrics or the operations of a step",
+        "constant": "the operation add",
+        "alpha": "the variable alpha",
+    }
+    first, other = digests(), digests(**change)
+    assert first == digests()
+    assert [what for what in first if other[what] != first[what]] == [names[next(iter(change))]]
+
+
+def digests(
+    shift: float = 0.0, scale: float = 1.0, constant: float = 1.0, alpha: float = 1.0
+) -> likeness.Digests:
+    """Describe a model that is built now, with whatever its process makes of the arguments."""
+
+    def build() -> Any:
+        first = keras.Input((3,))
+        x = keras.ops.add(LAYERS.Dense(2)(first), np.full(2, constant))
+        return keras.Model(first, Shifted(shift, name="shifted")(x))
+
+    def compile_model(model: Any) -> None:
+        variable = keras.Variable(alpha, trainable=False, name="alpha")
+
+        def loss(y: Any, y_pred: Any) -> Any:
+            return variable * keras.ops.mean(keras.ops.square(y - y_pred), -1) * scale
+
+        model.compile("sgd", loss)
+
+    trained = functions(build, sgd) | {"compile_model": compile_model}
+    local_ranks, examples, _ = split_ranks.prepare_new(trained, shape.Mesh(stage=2), 1, batch=8)
+    return captures.find(local_ranks, examples.spec)[0]
 
 
 def test_a_model_that_the_first_process_cannot_hold_is_not_compared(

@@ -13,10 +13,10 @@ from testing.trainer import launch, ranks, reference, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape, tpu_name
-from tfparallel_trainer.contract import exits, outputs
+from tfparallel_trainer.contract import exits, outputs, verification
 from tfparallel_trainer.data import arrays
 from tfparallel_trainer.engines.strategy import run, steps
-from tfparallel_trainer.objective import replica
+from tfparallel_trainer.objective import replica, tracing
 
 STEPS = 15
 MIRRORED = """
@@ -255,6 +255,43 @@ def test_what_is_no_strategy_is_refused(strategy: Any) -> None:
     module = ranks.module(lambda: None, lambda _: None)
     with pytest.raises(errors.UserCodeError, match=r"build_strategy returns .*: let it return a"):
         run.check_kind(strategy, module)
+
+
+def loss_with(factor: Any, *, assigns: bool = False) -> Any:
+    """A loss that closes over a number or a variable."""
+
+    def loss(y: Any, y_pred: Any) -> Any:
+        if assigns:
+            factor.assign_add(1.0)
+        return keras.ops.mean(keras.ops.square(y - y_pred), -1) * factor
+
+    return loss
+
+
+def traced_with(factor: Any, *, assigns: bool = False) -> tracing.Trace:
+    def compiled() -> dict[str, Any]:
+        return {"optimizer": "adam", "loss": loss_with(factor, assigns=assigns)}
+
+    _, traced, batches = build(lambda: normalised(synchronized=True), labelled(), compiled, 10)
+    return traced.trace(batches.spec)
+
+
+def test_a_variable_of_its_own_that_a_step_assigns_on_each_replica_is_refused() -> None:
+    trace = traced_with(tf.Variable(1.0, name="factor"))
+    tracing.check(trace, 3)
+    assert {one.path for one in trace.closures} == {"factor"}
+    assigning = traced_with(tf.Variable(1.0, name="factor"), assigns=True)
+    with pytest.raises(errors.UserCodeError, match="A step assigns the variable factor"):
+        tracing.check(assigning, 3)
+
+
+def test_it_says_once_that_no_step_is_compared_with_one_process() -> None:
+    _, traced, batches = build(lambda: normalised(synchronized=True), labelled(), compiled, 10)
+    step = steps.TrainStep(traced, batches.spec, omission="strategy Custom")
+    checks = [
+        step(number, batch, frozenset()).check for number, batch in enumerate(batches.epoch(0, 0))
+    ]
+    assert checks == [verification.Check(1, {}, ["strategy Custom"]), None, None]
 
 
 RAISING = "def build_strategy():\n    raise LookupError('no such device')\n"

@@ -71,6 +71,7 @@ class Asynchronous:
     def __post_init__(self) -> None:
         self._limit = waiting(len(self.workers.steps))
         self._train = self.steps.training(self.training.spec)
+        self.replica.closures.extend(self.steps.find_closures(self._train))
         if self.evaluation is not None:
             self._evaluate = self.steps.evaluation(self.evaluation.spec)
         self._results: list[engine.StepResult] = []

@@ -13,7 +13,7 @@ from tfparallel_trainer.checkpoint import keys
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching, nest
-from tfparallel_trainer.objective import replica
+from tfparallel_trainer.objective import replica, tracing
 from tfparallel_trainer.objective.referee import inspection, judgement, plain
 from tfparallel_trainer.runtime import random_state
 
@@ -42,6 +42,9 @@ class Referee:
         `spec`: tf.TensorSpec [None, …] of a batch.
         """
         self._served = keys.of(served.model, served.optimizer)
+        self._closures = served.closures
+        self._outside: list[tuple[tracing.Kind, tf.Tensor]] = []
+        """The variables outside the model, as `state` has seen them."""
         self._spec = spec
         self._schedule = inspection.Schedule(1, always=always)
         self._omitted = ["what workers do at the same time"] if workers > 1 else []
@@ -62,6 +65,7 @@ class Referee:
 
     def state(self) -> plain.Wholes:
         """What the servers hold; no step may be pending."""
+        self._outside = tracing.read(self._closures)
         return {key: plain.value_of(one) for key, one in self._served.items()}
 
     def __call__(
@@ -92,6 +96,7 @@ class Referee:
         self, step: int, examples: Any, before: plain.Wholes, of_worker: plain.Outcome
     ) -> verification.Check:
         judge = self._judge = self._judge or self._prepare()
+        judge.follow(self._outside)
         compared = judge.compare(step, examples, before, of_worker, measures=False)
         if compared.exceeds.any():
             compared = judge.compare(step, examples, before, of_worker, measures=True)

@@ -18,7 +18,15 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import checks, evaluate, gradients, metrics, replica, train
+from tfparallel_trainer.objective import (
+    checks,
+    evaluate,
+    gradients,
+    metrics,
+    replica,
+    tracing,
+    train,
+)
 
 
 def states(replica: replica.Replica, contributions: np.ndarray) -> list[tf.Tensor]:
@@ -56,6 +64,12 @@ class Steps:
             return self._step(step, nest.packed(spec, leaves))
 
         return self._traced(run, [tf.TensorSpec((), tf.int64), nest.leaves(spec)], "a step")
+
+    def find_closures(self, training: Any) -> list[tracing.Closure]:
+        """The variables outside the model that what `training` gives reads."""
+        counter = tracing.Closure(self.applied_steps, is_assigned=True)
+        known = [*tracing.variables_of(self.replica), counter]
+        return tracing.find_closures(training.get_concrete_function().graph, known)
 
     def evaluation(self, spec: Any) -> Any:
         """Trace the evaluation, from a batch's leaves to sums of the loss and metrics' states."""

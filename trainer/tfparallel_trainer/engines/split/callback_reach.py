@@ -12,8 +12,8 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.engine import head, ranks
-from tfparallel_trainer.objective import tracing
+from tfparallel_trainer.engines.split.engine import ranks
+from tfparallel_trainer.objective import tracing, writes
 
 _END = b"\n"
 """Of what all ranks are told before the answer; JSON has none."""
@@ -35,22 +35,17 @@ _ON_OTHERS = {
 class SplitReach:
     """A `keras_fit.reach.Reach` over ranks that each have a part of the model."""
 
-    changes = 0
-
-    def __init__(self, local_ranks: ranks.Ranks, spec: Any, callbacks: Sequence[Any]) -> None:
-        """Take callbacks, or raise a UserCodeError for one that needs the model.
-
-        `spec` is that of a part of a batch.
-        """
+    def __init__(self, local_ranks: ranks.Ranks, callbacks: Sequence[Any]) -> None:
+        """Take callbacks, or raise a UserCodeError for one that needs the model."""
         for callback in callbacks:
             _check(callback)
         self._together = local_ranks
         self._ranks = local_ranks.local
-        for rank in self._ranks:
-            model = local_ranks.partition.model
-            rank.head.closures.extend(head.find_closures(rank.head, model, spec))
-        self._known = self._read_closures()
-        self._written: set[str] = set()
+        self.changes = 0
+        self._closures = self._ranks[0].head.closures
+        self._places = {id(one.value.handle): place for place, one in enumerate(self._closures)}
+        self._watch = writes.Watch(self._closures)
+        self._written: set[int] = set()
 
     @property
     def leads(self) -> bool:
@@ -70,15 +65,22 @@ class SplitReach:
         """A learning rate that the call sets is set on all ranks, and what a loss closes over."""
         content = b""
         if self.leads:
-            answer = call()
+            with writes.noted(self._places) as noted:
+                answer = call()
+            places = self._watch.find_changed(noted)
+            self._written |= places
+            excess = tracing.describe_excess(self._closures, self._written)
             rate = self._ranks[0].optimizer.keras_optimizer.learning_rate
-            closures = self._read_closures()
-            changed = {place: one for place, one in closures.items() if self._known[place] != one}
-            self._known, self._written = closures, self._written | changed.keys()
-            news = {"rate": float(tf.convert_to_tensor(rate)), "closures": changed}
+            news = {
+                "rate": float(tf.convert_to_tensor(rate)),
+                "closures": {} if excess else tracing.dump(self._closures, sorted(places)),
+                "excess": excess,
+            }
             content = json.dumps(news).encode() + _END + answer
         received, _, answer = self._together.tell(content).partition(_END)
         news = json.loads(received)
+        if news["excess"]:
+            raise errors.UserCodeError(news["excess"]).on_every_process()
         rate = news["rate"]
         for rank in self._ranks:
             learning_rate = rank.optimizer.keras_optimizer.learning_rate
@@ -88,19 +90,16 @@ class SplitReach:
             ):
                 learning_rate.assign(rate)
             tracing.restore(rank.head.closures, news["closures"])
+        self.changes += bool(news["closures"])
         return answer
-
-    def _read_closures(self) -> dict[str, Any]:
-        closures = self._ranks[0].head.closures
-        return tracing.dump(closures, range(len(closures)))
 
     def dump_closures(self) -> Mapping[str, Any]:
         """The variables outside the model that calls have written."""
-        return {place: self._known[place] for place in sorted(self._written)}
+        return tracing.dump(self._closures, sorted(self._written))
 
     def restore_closures(self, values: Mapping[str, Any]) -> None:
         """Give them values, within a call."""
-        tracing.restore(self._ranks[0].head.closures, values)
+        tracing.restore(self._closures, values)
 
     def finish(self, *, trained: bool) -> None:
         """Nothing: no callback sees weights, and averages are exported in any case."""

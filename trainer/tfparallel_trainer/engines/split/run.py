@@ -15,14 +15,14 @@ from tfparallel_trainer.contract import job_file, outputs, plan, progress
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.split import callback_reach, placing, planned
-from tfparallel_trainer.engines.split.engine import ranks, steps
+from tfparallel_trainer.engines.split.engine import captures, ranks, steps
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.planning import search_space
 from tfparallel_trainer.engines.split.referee import alone, examination, trial
 from tfparallel_trainer.engines.split.state import persistence
-from tfparallel_trainer.objective import checks, independence, replica
-from tfparallel_trainer.runtime import settings, setup
+from tfparallel_trainer.objective import checks, independence, likeness, replica
+from tfparallel_trainer.runtime import comparison, settings, setup
 from tfparallel_trainer.runtime.reporting import console
 from tfparallel_trainer.storage import folder
 
@@ -53,6 +53,7 @@ class Course(engine.Course):
         places = dict(enumerate(self._devices, settings.cluster.me * len(self._devices)))
         self._ranks = ranks.build(module, bare, model_partition, places, examples)
         checks.check(bare)
+        self._compare_models(bare, examples.spec)
         with context.watch.waiting("the wait for another job's end"):
             model_state = persistence.Persistence(
                 settings, module, all_peers, self._ranks.local, context.out.say
@@ -82,9 +83,16 @@ class Course(engine.Course):
             ready=ready,
             engine=self._engine(ready, model_state, single),
             export=export,
-            build_reach=functools.partial(callback_reach.SplitReach, self._ranks, examples.spec),
+            build_reach=functools.partial(callback_reach.SplitReach, self._ranks),
             placement=self._placement,
         )
+
+    def _compare_models(self, bare: Any, spec: Any) -> None:
+        """Find what ranks take besides state, and refuse models that differ between processes."""
+        cluster, layers = self.context.settings.cluster, likeness.describe(bare)
+        models = [layers | one for one in captures.find(self._ranks, spec)]
+        with self.context.watch.waiting():
+            comparison.check(cluster, self._devices[0], (models, []), comparison.ALIKE)
 
     def _divide(self, bare: Any, peers: agreement.Peers) -> partition.Partition:
         """Divide the model as the job says, or as the planner chooses."""

@@ -11,12 +11,12 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import cluster, devices, rendezvous, shape, tasks, tpu_name
-from tfparallel_trainer.contract import user_module
+from tfparallel_trainer.contract import job_file, user_module
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.strategy import steps
-from tfparallel_trainer.objective import independence
-from tfparallel_trainer.runtime import settings, setup
+from tfparallel_trainer.objective import checks, independence, likeness, tracing
+from tfparallel_trainer.runtime import comparison, settings, setup
 
 _TPU_START_SECONDS = 600
 """How long a TPU may take to be initialised."""
@@ -37,7 +37,8 @@ class Course(engine.Course):
         context.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
         self._local_ranks = steps.ranks_of_process(self._strategy)
         _check_places(settings, self._strategy, self._local_ranks)
-        context.compare(devices.names(settings.cluster, count)[0], count)
+        self._device = devices.names(settings.cluster, count)[0]
+        context.compare(self._device, count)
         connections.close()  # TensorFlow has started in all processes
         yield
 
@@ -52,6 +53,7 @@ class Course(engine.Course):
             check_optimizer(phase.optimizer)
         setup.check_export(context, built.model)
         traced = steps.Steps(strategy, context.module, built)
+        self._compare_models(traced, ready.training.spec)
         start = ready.start
         with context.watch.waiting():
             step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
@@ -63,13 +65,41 @@ class Course(engine.Course):
             evaluator = steps.Evaluation(traced, ready.evaluation.spec)
         synchronous = engine.Synchronous(
             ready.replicas,
-            steps.TrainStep(traced, ready.training.spec, ready.training.targets(independence.POOL)),
+            steps.TrainStep(
+                traced,
+                ready.training.spec,
+                ready.training.targets(independence.POOL),
+                omission=self._omission(),
+            ),
             evaluator,
             ready.evaluation,
             traced.report,
             barrier=traced.barrier,
         )
         return engine.Prepared(ready=ready, engine=synchronous)
+
+    def _compare_models(self, traced: steps.Steps, spec: Any) -> None:
+        """Refuse (UserCodeError) processes whose layers differ, or variables outside the model.
+
+        Constants are not: the number of a replica is one of them under a strategy.
+        """
+        model = traced.replica.model
+        if traced.replicas == 1 or self.context.settings.uses_tpu or checks.find_stateful(model):
+            return  # TPUs hold variables in a way of their own
+        trace = traced.trace(spec)
+        tracing.check(trace, traced.replicas)
+        digests = likeness.describe(model) | likeness.describe_values(trace.closures)
+        with self.context.watch.waiting():
+            comparison.check(
+                self.context.settings.cluster, self._device, ([digests], []), comparison.ALIKE
+            )
+
+    def _omission(self) -> str:
+        """Why steps are not compared with one process; empty where the job does not ask for it."""
+        job = self.context.settings.job
+        if job.trainer.verify is job_file.Verify.OFF:
+            return ""
+        return f"strategy {job.strategy}, because a tf.distribute strategy holds the variables"
 
     def announcement(self, total: int | None) -> Iterator[str]:
         """The strategy and its replicas."""

@@ -16,9 +16,18 @@ import tensorflow as tf
 
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.objective import evaluate, metrics, replica, state, synchrony, train
+from tfparallel_trainer.objective import (
+    evaluate,
+    metrics,
+    replica,
+    state,
+    synchrony,
+    tracing,
+    train,
+)
 
 MOST_TRACED = 32
 """Functions that are kept: batches of ever other lengths would fill the memory with them."""
@@ -62,6 +71,27 @@ class Steps:
             self._everywhere(
                 "statistics", lambda replica: [state.spread(replica, replica.statistics(), nothing)]
             )
+
+    def trace(self, spec: Any) -> tracing.Trace:
+        """Find what replicas take besides state; nothing is computed.
+
+        Variables that the strategy itself keeps are no closures of a replica's own.
+        """
+
+        def on_replica(part: Any) -> None:
+            with Summed():
+                tracing.compute(self._replica_in_context(), part)
+
+        def on_all(part: Any) -> None:
+            self._strategy.run(on_replica, args=(part,))
+
+        with user.guard(self.module.path, "tracing a training step raised"):
+            function = tf.function(on_all, autograph=False).get_concrete_function(spec)
+        trace = tracing.of_graph(function.graph, tracing.variables_of(self.replica))
+        closures = [
+            one for one in trace.closures if not hasattr(one.value, "_distributed_container")
+        ]
+        return dataclasses.replace(trace, closures=closures)
 
     def barrier(self) -> None:
         """Return when every replica has come here."""
@@ -147,10 +177,15 @@ def ranks_of_process(strategy: Any) -> tuple[int, ...]:
 class TrainStep(engine.Step):
     """The step of all replicas of a strategy, on batches of a structure (tf.TensorSpec)."""
 
-    def __init__(self, traced: Steps, spec: Any, targets: Any = None) -> None:
+    def __init__(
+        self, traced: Steps, spec: Any, targets: Any = None, *, omission: str = ""
+    ) -> None:
+        """Take what says why no step is compared with one process, where a job asks for that."""
         super().__init__(traced.module, traced.replica, traced.replicas, targets)
         self._steps = traced
         self._spec = spec
+        if omission:
+            self.referee = Omission(omission)
 
     def compute(
         self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
@@ -160,6 +195,20 @@ class TrainStep(engine.Step):
         flags = self._steps.spread(lambda place: [tf.zeros_like(first) if place else first])
         tensors = self._steps.on_batch("a training step", _step, batch, self._spec, number, flags)
         return engine.Computed(*(tensor.numpy() for tensor in tensors))
+
+
+class Omission:
+    """Says with the first step of an attempt why steps are not compared with one process."""
+
+    def __init__(self, reason: str) -> None:
+        self._omitted = [reason]
+
+    def __call__(
+        self, step: int, batch: batching.Batch, changed: bool = False
+    ) -> verification.Check | None:
+        """Give the check of a step, by its number from 1, which compares nothing."""
+        omitted, self._omitted = self._omitted, []
+        return verification.Check(step, {}, omitted) if omitted else None
 
 
 class Evaluation(evaluate.Evaluator):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfparallel_trainer.contract import verification
+from tfparallel_trainer.objective import tracing
 from tfparallel_trainer.objective.referee import comparison, findings, observations, plain
 
 _KIND = verification.Quantity
@@ -77,6 +78,10 @@ class Judge:
         self._model = model
         self._limit = comparison.limit_of(model.model)
         self._precision = comparison.precision_of(model.model)
+
+    def follow(self, outside: Sequence[tuple[tracing.Kind, Any]]) -> None:
+        """Take the values of variables outside the model from those that ranks have."""
+        self._model.follow(outside)
 
     def compare(
         self,

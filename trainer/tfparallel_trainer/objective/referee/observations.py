@@ -90,9 +90,13 @@ def variables_of(replica: replica.Replica, function: Any) -> Variables:
         dtype = snapshots.dtype_of(handle)
         if id(handle) not in known and dtype is not None and not dtype.is_integer:
             name = names.get(id(handle), "a variable").removesuffix(":0")
-            quantity = Quantity(_KIND.NON_TRAINABLE_STATE, f"{name} (not of the model)")
-            variables.append(Variable(quantity, handle, is_shared=True))
+            variables.append(Variable(outside(name), handle, is_shared=True))
     return Variables(trained, variables)
+
+
+def outside(name: str) -> Quantity:
+    """What is compared of a variable of neither the model nor the optimizer."""
+    return Quantity(_KIND.NON_TRAINABLE_STATE, f"{name} (not of the model)")
 
 
 def quantities(variables: Variables, metrics: Sequence[str]) -> list[Quantity]:

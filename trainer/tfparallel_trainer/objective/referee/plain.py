@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.contract import verification
-from tfparallel_trainer.objective import evaluate, metrics, replica
+from tfparallel_trainer.objective import evaluate, metrics, replica, tracing
 from tfparallel_trainer.objective.referee import comparison, reference, snapshots
 
 Wholes = Mapping[str, comparison.Array]
@@ -58,11 +58,22 @@ class Model:
         self.takes_gradients = takes_gradients
         """Whether it applies those of the ranks, which then are compared too."""
         self._traced = reference.trace(alone, spec, [specs] if takes_gradients else None)
+        known = [*tracing.variables_of(alone), *variables.values()]
+        self._closures = tracing.find_closures(self._traced.graph, known)
 
     @property
     def model(self) -> Any:
         """The Keras model."""
         return self._replica.model
+
+    def follow(self, outside: Sequence[tuple[tracing.Kind, tf.Tensor]]) -> None:
+        """Give its variables outside the model the values of those that ranks have."""
+        remaining = list(outside)
+        for one in self._closures:
+            place = next((n for n, (kind, _) in enumerate(remaining) if kind == one.kind), None)
+            if place is not None:
+                _, value = remaining.pop(place)
+                one.assign(value)
 
     def run(self, step: int, examples: Any, before: Wholes, applied_gradients: Wholes) -> Outcome:
         """Compute a step from a state, and apply gradients by key, if it takes any."""

@@ -116,17 +116,17 @@ def _zeros(model: graph.Graph) -> dict[int, tf.Tensor]:
     }
 
 
-def find_closures(head: replica.Replica, model: graph.Graph, spec: Any) -> list[tracing.Closure]:
-    """The variables that the loss, the metrics or the learning rate read, of no model.
+def trace(head: replica.Replica, model: graph.Graph, spec: Any) -> tracing.Trace | None:
+    """Find what the loss, the metrics and the learning rate take besides examples.
 
-    None are found where an output has no row for each example.
+    Nothing is found where an output has no row for each example.
     """
     _, y, weight = spec
     tensors = [model.tensors[one.tensor] for one in keras.tree.flatten(model.output_structure)]
     if any(one.batch != 0 or one.rows != 1 for one in tensors):
-        return []
+        return None
     outputs = [tf.TensorSpec((None, *one.shape[1:]), one.dtype) for one in tensors]
-    return tracing.trace(head, (outputs, y, weight)).closures
+    return tracing.trace(head, (outputs, y, weight))
 
 
 def _compiled(module: user.Module, skeleton: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines.split.engine import ranks
 from tfparallel_trainer.engines.split.referee import alone, trial
+from tfparallel_trainer.objective import tracing
 from tfparallel_trainer.objective.referee import (
     comparison,
     findings,
@@ -120,6 +121,7 @@ class Referee:
             before = trials.gathering.state()
             if seed is None:
                 self._refuse_deviations(sample.step, before)
+                self._refuse_other_closures(sample.step)
             else:
                 trained = trials.gathering.trained
                 trials.assign(plain.moved(before, trained, seed, _ASIDE), trained)
@@ -128,6 +130,7 @@ class Referee:
 
         def compare() -> None:
             judge = self._judge = self._judge or self._build()
+            judge.follow(tracing.read(self._ranks.local[0].head.closures))
             measures = seed is not None
             compared.append(
                 judge.compare(sample.step, sample.whole, before, of_ranks, measures=measures)
@@ -177,6 +180,24 @@ class Referee:
             for key in differing
         ]
         raise findings.error(fault, step, named, max(apart[key] for key in differing))
+
+    def _refuse_other_closures(self, step: int) -> None:
+        """End the job if ranks have other values of a variable outside the model."""
+        closures = [rank.head.closures for rank in self._ranks.local]
+        projected = np.array(
+            [[comparison.projections(plain.value_of(one)) for one in each] for each in closures]
+        )
+        if not projected.size:
+            return
+        leading = projected[0] if self._ranks.leads else np.zeros_like(projected[0])
+        first = self._ranks.combine(leading.reshape(-1)).reshape(leading.shape)
+        squares = np.square(comparison.norms(projected - first)).sum(0)
+        apart = np.sqrt(self._ranks.combine(squares))
+        relative = comparison.relative(apart, comparison.norms(first))
+        differing = np.flatnonzero(relative > self._trials.limit)
+        if len(differing):
+            named = [observations.outside(closures[0][place].path) for place in differing.tolist()]
+            raise findings.error(findings.Fault.STATE, step, named, float(relative.max()))
 
     def _led(self, compute: Callable[[], Any]) -> Any:
         """Let the first process compute something, and give it to all.

@@ -1,0 +1,97 @@
+"""What ranks take besides examples and the model's variables, found before they train.
+
+A loss, a schedule, a metric or a layer may close over a variable that belongs to no layer, or over
+a value that each process has computed for itself. Callbacks write such a variable where they run,
+and all ranks have to read it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfparallel_trainer import errors
+from tfparallel_trainer.comms import agreement
+from tfparallel_trainer.engines.split.engine import head, ranks
+from tfparallel_trainer.engines.split.model import execution, graph, operations
+from tfparallel_trainer.objective import likeness, replica, tracing
+
+_EXAMPLES = 2
+"""Of a trace in which the number must be known."""
+
+
+def find(local_ranks: ranks.Ranks, spec: Any) -> list[likeness.Digests]:
+    """Note variables outside the model as closures of each rank's head.
+
+    All heads of this process get the values of its first one. Gives digests of what is found, in
+    which neither devices nor processes may differ. `spec` is that of a part of a batch.
+
+    Raises:
+        UserCodeError: the step assigns such a variable, of which ranks would have several.
+    """
+    divided, heads = local_ranks.partition, [rank.head for rank in local_ranks.local]
+    traced = dict(_nodes(divided.model))
+    shared = {
+        f"the layer {name}": agreement.digest(repr(trace.constants))
+        for name, trace in traced.items()
+    } | dict(_arrays(divided.model))
+    digests: list[likeness.Digests] = []
+    for one in heads:
+        if digests and not heads[0].closures:
+            break
+        of_head = _trace_head(one, divided.model, spec)
+        for trace in (*traced.values(), *([] if of_head is None else [of_head])):
+            tracing.check(trace, divided.mesh.data * divided.microbatches)
+            known = {id(closure.value) for closure in one.closures}
+            one.closures.extend(new for new in trace.closures if id(new.value) not in known)
+        for closure, first in zip(one.closures, heads[0].closures, strict=False):
+            if closure.kind == first.kind and closure.value is not first.value:
+                closure.assign(tf.convert_to_tensor(first))
+        of_loss = {} if of_head is None else likeness.describe_trace(one.model, of_head)
+        digests.append(shared | of_loss | likeness.describe_values(one.closures))
+    return digests
+
+
+def _trace_head(one: replica.Replica, model: graph.Graph, spec: Any) -> tracing.Trace | None:
+    """Trace a loss; where that fails, a trace of the step says why."""
+    try:
+        return head.trace(one, model, spec)
+    except errors.TrainerError:
+        raise
+    except Exception:  # a user's loss may raise anything
+        return None
+
+
+def _nodes(model: graph.Graph) -> Iterator[tuple[str, tracing.Trace]]:
+    """The traces of the calls that run code of the user's, by name."""
+    for node in model.nodes:
+        if node.kind is graph.Kind.LAYER and operations.runs_code_of_user(node):
+            trace = _trace(model, node, None) or _trace(model, node, _EXAMPLES)
+            if trace is not None:
+                yield node.name, trace
+
+
+def _trace(model: graph.Graph, node: graph.Node, examples: int | None) -> tracing.Trace | None:
+    """Trace a call; where that fails, a trace of the step says why."""
+
+    def call(tensors: dict[int, Any], variables: dict[str, Any]) -> None:
+        execution.run_nodes(model, [node], tensors, variables, training=True)
+
+    specs = execution.specs(model, node, examples)
+    try:
+        traced = tf.function(call, autograph=False).get_concrete_function(*specs)
+    except Exception:  # a user's layer may raise anything
+        return None
+    return tracing.of_graph(traced.graph)
+
+
+def _arrays(model: graph.Graph) -> Iterator[tuple[str, int]]:
+    """Digests of arrays that operations take, such as a constant that is added."""
+    for node in model.nodes:
+        arguments = keras.tree.flatten((node.arguments, dict(node.keywords)))
+        arrays = [one for one in arguments if isinstance(one, np.ndarray) or tf.is_tensor(one)]
+        if arrays:
+            content = [*map(tracing.describe_array, arrays)]
+            yield f"the operation {node.name}", agreement.digest(repr(content))

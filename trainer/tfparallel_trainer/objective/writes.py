@@ -1,0 +1,57 @@
+"""Notes which variables a piece of code writes, at no cost where it writes none."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_callbacks  # not in the public API
+
+from tfparallel_trainer.objective import tracing
+
+_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
+
+
+@contextlib.contextmanager
+def noted(places: Mapping[int, int]) -> Iterator[set[int]]:
+    """Note the places of variables (by their handles' ids) that the body's thread may write.
+
+    An operation that takes a variable and is none of those that only read may write it. So may a
+    traced function, which writes none but those that it takes.
+    """
+    written: set[int] = set()
+
+    def note(operation: str, inputs: Sequence[Any], *_: Any, **__: Any) -> None:
+        if operation not in _READS:
+            written.update(places[id(tensor)] for tensor in inputs if id(tensor) in places)
+
+    op_callbacks.add_op_callback(note)
+    try:
+        yield written
+    finally:
+        op_callbacks.remove_op_callback(note)
+
+
+class Watch:
+    """Tells which variables outside the model have another value than before.
+
+    A traced function that takes such a variable, as for an evaluation, mostly only reads it.
+    """
+
+    def __init__(self, closures: Sequence[tracing.Closure]) -> None:
+        self._closures = closures
+        self._digests = [*map(_digest, closures)]
+
+    def find_changed(self, places: Iterable[int]) -> set[int]:
+        """Those at some places that have changed since they were last looked at."""
+        changed = set()
+        for place in places:
+            digest = _digest(self._closures[place])
+            if digest != self._digests[place]:
+                self._digests[place] = digest
+                changed.add(place)
+        return changed
+
+
+def _digest(closure: tracing.Closure) -> str:
+    return tracing.describe_array(tf.convert_to_tensor(closure))
