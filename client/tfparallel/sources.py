@@ -17,7 +17,7 @@ from tfparallel_operator.api import load, names
 from tfparallel_trainer.contract import source_code
 
 IGNORE_FILE = ".tfparallelignore"
-"""Patterns of files that stay here, as in a .gitignore."""
+"""Patterns of files that stay here, as in a .gitignore; a folder below may have one of its own."""
 
 REQUIREMENTS = "requirements.txt"
 """Packages that the job installs before it starts, where the folder has the file."""
@@ -40,6 +40,7 @@ _IGNORED = (
     "node_modules/",
     "venv/",
     "/runs/",
+    "/*-report.html",  # of `tfparallel report`
     "*.egg-info/",
 )
 _SHOWN = 3
@@ -141,21 +142,35 @@ def _pack(folder: pathlib.Path, program: str | None, field: str) -> Archive:
 
 def _find_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yield the files to pack, sorted, without descending into ignored folders."""
-    written = folder / IGNORE_FILE
-    more = written.read_text(encoding="utf-8").splitlines() if written.exists() else []
-    ignored = pathspec.PathSpec.from_lines("gitignore", [*_IGNORED, *more])
+    ignored: dict[pathlib.Path, pathspec.PathSpec] = {}
+    """By the folders that were visited and have patterns."""
     visited: set[pathlib.Path] = set()
+
+    def stays(path: pathlib.Path, ending: str = "") -> bool:
+        return any(
+            patterns.match_file(f"{path.relative_to(base)}{ending}")
+            for base, patterns in ignored.items()
+            if path.is_relative_to(base)
+        )
+
     for root, folders, files in os.walk(folder, followlinks=True):
         base = pathlib.Path(root)
         if base.resolve() in visited:  # a link to a folder above
             folders.clear()
             continue
         visited.add(base.resolve())
-        below = base.relative_to(folder)
-        folders[:] = sorted(n for n in folders if not ignored.match_file(f"{below / n}/"))
+        patterns = [*(_IGNORED if base == folder else ()), *_read_patterns(base)]
+        if patterns:
+            ignored[base] = pathspec.PathSpec.from_lines("gitignore", patterns)
+        folders[:] = sorted(name for name in folders if not stays(base / name, "/"))
         for name in sorted(files):
-            if not ignored.match_file(str(below / name)) and (base / name).is_file():
+            if not stays(base / name) and (base / name).is_file():
                 yield base / name
+
+
+def _read_patterns(folder: pathlib.Path) -> Sequence[str]:
+    file = folder / IGNORE_FILE
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else ()
 
 
 def _describe(path: pathlib.Path, name: str, size: int) -> tarfile.TarInfo:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from testing import buckets, result_files
-from tfparallel import errors
+from tfparallel import errors, sources
 from tfparallel.cluster import execute
 from tfparallel.results import bucket, claim, download, files, folder
 from tfparallel_operator.api_server import errors as api_errors
@@ -113,7 +113,7 @@ async def _bring_moving(place: files.Place, folder: pathlib.Path) -> list[str]:
     assert [file.path for file in fetched] == ["logs/tensorboard/latest", "model.keras"]
     for name in ("model.keras", "logs/tensorboard/latest"):
         assert (folder / name).read_bytes() == result_files.MODEL
-    assert len(list(folder.rglob("*"))) == 4
+    assert len([path for path in folder.rglob("*") if path.name != sources.IGNORE_FILE]) == 4
     return sorted(sentences)
 
 
@@ -142,7 +142,31 @@ async def test_what_a_disk_does_not_give_is_left_out(tmp_path: pathlib.Path) -> 
     await download.fetch(place, chosen, tmp_path / "to", lambda _: None, sentences.append)
     expected = "summary.json is left out: it cannot be read (Input/output error)"
     assert sentences == [expected]
-    assert [path.name for path in (tmp_path / "to").iterdir()] == ["model.keras"]
+    assert {path.name for path in (tmp_path / "to").iterdir()} == {
+        "model.keras",
+        sources.IGNORE_FILE,
+    }
+
+
+async def test_no_job_takes_a_download_along(tmp_path: pathlib.Path) -> None:
+    """By default it goes to the working directory, which may be the folder of the source."""
+    results, source = tmp_path / "results", tmp_path / "digits"
+    for file in (results / "model.keras", source / "model.py", source / "base.keras"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(result_files.MODEL)
+    place, target = folder.FolderPlace(results), source / "digits-model"
+    for _ in range(2):
+        await download.fetch(place, await place.list_files(), target, lambda _: None, print)
+    assert (target / "model.keras").read_bytes() == result_files.MODEL
+    assert list(sources.pack(source, None).files) == ["base.keras", "model.py"]
+
+
+async def test_a_folder_that_exists_is_left_as_it_is(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.keras").write_bytes(result_files.MODEL)
+    place = folder.FolderPlace(tmp_path)
+    (tmp_path / "mine").mkdir()
+    await download.fetch(place, await place.list_files(), tmp_path / "mine", lambda _: None, print)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["model.keras"]
 
 
 def test_folders_that_go_while_they_are_listed_are_passed_over(

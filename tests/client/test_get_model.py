@@ -73,8 +73,8 @@ def _call(*arguments: str, cwd: pathlib.Path) -> "subprocess.CompletedProcess[st
 def test_the_newest_local_run(tmp_path: pathlib.Path) -> None:
     _local_run(tmp_path)
     done = _call("runs/digits", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "digits/model.keras\n", "")
-    assert (tmp_path / "digits/model.keras").read_bytes() == result_files.MODEL
+    assert (done.returncode, done.stdout, done.stderr) == (0, "digits-model/model.keras\n", "")
+    assert (tmp_path / "digits-model/model.keras").read_bytes() == result_files.MODEL
     done = _call("runs/digits", "--all", "--to", "out", cwd=tmp_path)
     assert done.stdout == "out: 5 files, 0.0 MiB\n"
 

@@ -24,7 +24,7 @@ def write(folder: pathlib.Path, *names: str) -> pathlib.Path:
 def test_folders_go_along_and_what_is_ignored_stays(tmp_path: pathlib.Path) -> None:
     write(tmp_path, "model.py", "layers/blocks.py", "data/big.bin", "runs/digits/1/status.json")
     write(tmp_path, ".git/config", "__pycache__/model.pyc", ".venv/bin/python", "layers/a.pyc")
-    write(tmp_path, "src/runs/one.py")
+    write(tmp_path, "src/runs/one.py", "digits-report.html")
     (tmp_path / sources.IGNORE_FILE).write_text("# comment\n/data\n")
     archive = sources.pack(tmp_path, "model.py")
     assert list(archive.files) == ["model.py", "layers/blocks.py", "src/runs/one.py"]
@@ -33,6 +33,12 @@ def test_folders_go_along_and_what_is_ignored_stays(tmp_path: pathlib.Path) -> N
         content = packed.extractfile("layers/blocks.py")
         assert content is not None
         assert content.read() == b"# layers/blocks.py\n"
+
+
+def test_a_folder_below_names_what_stays_too(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, "model.py", "data/labels.txt", "data/big.bin", "data/raw/big.bin", "big.bin")
+    (tmp_path / "data" / sources.IGNORE_FILE).write_text("*.bin\n")
+    assert list(sources.pack(tmp_path, None).files) == ["big.bin", "model.py", "data/labels.txt"]
 
 
 def test_links_are_followed_once(tmp_path: pathlib.Path) -> None:

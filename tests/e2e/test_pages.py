@@ -45,7 +45,7 @@ def test_the_page_on_kind_leads_to_a_model(
                 shell.follow(command)
     finally:
         operator.install(cluster)
-    assert (shell.folder / "digits/model.keras").stat().st_size > 0
+    assert (shell.folder / "digits-model/model.keras").stat().st_size > 0
     left = namespace.kubectl("get", "tfpj,pods,persistentvolumeclaims", "--output=name")
     assert left == ""
 

@@ -89,7 +89,7 @@ def job(
 
 @command.command("model")
 @options.job_or_folder
-@click.option("--to", "target", type=options.FILE, metavar="DIR", help="[default: ./JOB]")
+@click.option("--to", "target", type=options.FILE, metavar="DIR", help="[default: ./JOB-model]")
 @click.option(
     "--all",
     "everything",
@@ -121,7 +121,7 @@ def model(
     part = files.Part.ALL if everything else files.Part.MODEL
     if folder.is_run(name):
         run = pathlib.Path(name)
-        to = target or pathlib.Path(run.resolve().name)
+        to = target or _choose_folder(run.resolve().name)
         asyncio.run(_bring(folder.find(run), part, to, name))
         return
 
@@ -129,10 +129,15 @@ def model(
         job = await cluster.get_job(name)
         _check_finished(job, part)
         async with places.opened(cluster, job, places.Choice(image, path), wrapping.say) as place:
-            to = target or pathlib.Path(name)
+            to = target or _choose_folder(name)
             await _bring(place, part, to, name, is_script=job.is_script)
 
     options.on_cluster(choice, act)
+
+
+def _choose_folder(name: str) -> pathlib.Path:
+    """Return a folder that is not ./JOB: there `init JOB` has put the job's source."""
+    return pathlib.Path(f"{name}-model")
 
 
 def _check_finished(job: models.Job, part: files.Part) -> None:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
-from tfparallel import errors
+from tfparallel import errors, sources
 from tfparallel.results import files
 from tfparallel_operator.api_server import errors as api_errors
 
@@ -31,6 +31,7 @@ async def fetch(
 
     All are written next to their targets first: until the last one is complete and checked, nothing
     that the folder holds changes. What is no file, unreadable, or removed meanwhile, is left out.
+    No job takes a new folder along, should it lie next to the job's file.
 
     Raises:
         Failure: the connection breaks again and again, the disk is full, or a digest differs.
@@ -38,6 +39,7 @@ async def fetch(
     for file in chosen:
         check_path(file)
     with writing(folder):
+        is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         drafts = pathlib.Path(tempfile.mkdtemp(prefix=_DRAFTS, dir=folder))
         fetched = []
@@ -52,6 +54,8 @@ async def fetch(
                 target = folder / file.path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 (drafts / file.path).replace(target)
+            if is_new and fetched:
+                (folder / sources.IGNORE_FILE).write_text("*\n", encoding="utf-8")
         finally:
             shutil.rmtree(drafts, ignore_errors=True)
     return fetched
