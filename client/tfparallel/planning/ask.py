@@ -44,6 +44,7 @@ def ask(question: plan.Question, files: Mapping[str, str | bytes]) -> plan.Plan:
             (sys.executable, "-m", plan.MODULE, str(answer), str(failure)),
             input=question.model_dump_json(by_alias=True),
             check=False,
+            cwd=question.folder,  # as `tfparallel run`: the module may read the files next to it
             capture_output=True,
             text=True,
             env={"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow", **os.environ},

@@ -39,10 +39,14 @@ def add(container: containers.Container, source: source_code.Source | None) -> N
 
     Without a source the code is the image's.
     """
-    folder = paths.WORKSPACE_DIR if source is None else paths.SOURCE_DIR
-    container.set_env(environment.SOURCE_DIR, folder)
+    container.set_env(environment.SOURCE_DIR, folder(source))
     if source is not None:
         _add_source(container, source)
+
+
+def folder(source: source_code.Source | None) -> str:
+    """Return where the container sees the code, in which the code runs, as it does locally."""
+    return paths.WORKSPACE_DIR if source is None else paths.SOURCE_DIR
 
 
 def fill(

@@ -24,7 +24,7 @@ def fill(
     spec.setdefault("image", settings.trainer_image)
     if "command" not in spec and "args" not in spec:
         spec["command"] = list(_COMMAND)
-    spec.setdefault("workingDir", paths.WORKSPACE_DIR)
+    spec.setdefault("workingDir", sources.folder(trainer.source))
     if spec["image"] == settings.trainer_image:
         _fit_shipped_image(container, settings)
     container.pod_spec.setdefault("automountServiceAccountToken", False)

@@ -51,6 +51,15 @@ def volumes(pod: Json) -> Json:
     }
 
 
+@pytest.mark.parametrize("source", [ARCHIVE, {"configMap": {"name": "code"}}, None])
+def test_code_runs_in_the_folder_that_it_lies_in(source: Json | None) -> None:
+    """There `open("labels.txt")` finds the file next to the module, as in a local run."""
+    trainer = training(pod_of({} if source is None else {"source": source}))
+    assert trainer["workingDir"] == variables(trainer)["TFPARALLEL_SOURCE_DIR"]
+    template = {"containers": [{"name": names.CONTAINER, "workingDir": "/mine"}]}
+    assert training(pod_of({"source": ARCHIVE}, template))["workingDir"] == "/mine"
+
+
 def test_an_archive_is_unpacked_by_an_init_container_of_the_trainers_image() -> None:
     pod = pod_of({"source": ARCHIVE})
     [fetching], trainer = pod["initContainers"], training(pod)
