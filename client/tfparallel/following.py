@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from tfparallel import backend, errors, logs, models
 from tfparallel.diagnosis import findings, gather
 from tfparallel.terminal import display
-from tfparallel_operator.api import job_status, load
+from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import decision
 
 _LOOK_SECONDS = 2.0
@@ -106,7 +106,7 @@ async def _show_events(jobs: backend.Backend, job: models.Job, screen: display.D
     while True:
         with contextlib.suppress(errors.Failure):
             for event in await jobs.list_events(job):
-                is_mine = event.object.endswith(f"/{job.name}")
+                is_mine = event.object == f"{names.SINGULAR}/{job.name}"
                 if is_mine and (event.reason, event.message) not in shown:
                     shown.add((event.reason, event.message))
                     kind = decision.EventType(event.type)

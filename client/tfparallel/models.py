@@ -95,6 +95,13 @@ class Job:
         return self.state in (names.State.SUCCEEDED, names.State.FAILED)
 
     @property
+    def other_manager(self) -> str:
+        """The controller that spec.managedBy leaves it to; empty: the operator."""
+        spec = self.manifest.get("spec", {})
+        manager = spec.get("managedBy") or spec.get("runPolicy", {}).get("managedBy")
+        return "" if manager in (None, names.CONTROLLER) else str(manager)
+
+    @property
     def is_script(self) -> bool:
         """Whether its containers run a script of the user's, not the shipped trainer."""
         return not self.manifest.get("spec", {}).get("trainer")

@@ -355,7 +355,7 @@ def silent() -> findings.Facts:
     report(seen)
     seen.advance(300)
     seen.settle()
-    return facts(seen, lines=["chief-0: step 120/400  epoch 1  loss 0.31  840 examples/s"])
+    return facts(seen, lines=["chief-0: step 120/400  epoch 2/5  loss 0.31  840 examples/s"])
 
 
 def slow_start() -> findings.Facts:
@@ -487,6 +487,7 @@ SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "operator does not run": lambda: unseen([dataclasses.replace(OPERATOR, ready=0)]),
     "operator watches others": lambda: unseen([dataclasses.replace(OPERATOR, watched=("ml",))]),
     "operator unknown": lambda: unseen(None),
+    "operator gone": lambda: dataclasses.replace(waiting_worker(NO_GPUS), operators=[]),
     "too many GPUs": lambda: waiting_worker(NO_GPUS),
     "missing claim": lambda: waiting_worker(NO_CLAIM),
     "no storage class": lambda: waits_for_claim(NO_CLASS),

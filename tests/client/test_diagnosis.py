@@ -19,6 +19,7 @@ KINDS = {
     "no operator": ("Unseen", "it is not installed in this cluster", "helm install"),
     "operator does not run": ("Unseen", "does not run", "describe deployment tfparallel-operator"),
     "operator watches others": ("Unseen", "watches only ml", "watchNamespaces"),
+    "operator gone": ("Unseen", "it is not installed in this cluster", "helm install"),
     "operator unknown": ("Unseen", "does not watch namespace 'team'", "Ask an administrator"),
     "too many GPUs": ("Pending", "4 Insufficient nvidia.com/gpu", "Lower devices"),
     "missing claim": ("Pending", 'persistentvolumeclaim "digits" not found', "Create the claim"),
@@ -161,6 +162,27 @@ def test_a_new_job_has_ten_seconds() -> None:
     assert (diagnosis.kind, diagnosis.remedy) == (findings.Kind.UNSEEN, "Wait a moment.")
     late = rules.diagnose(symptoms.unseen([symptoms.OPERATOR]))
     assert "runs, and does not act" in late.sentence
+
+
+def test_a_job_that_goes_on_without_an_operator_looks_alive_only() -> None:
+    running = symptoms.facts(symptoms.running())
+    alive = rules.diagnose(dataclasses.replace(running, operators=[symptoms.OPERATOR]))
+    assert alive.kind is not findings.Kind.UNSEEN
+    for operators, reason in (
+        ([], "it is not installed in this cluster"),
+        ([dataclasses.replace(symptoms.OPERATOR, ready=0)], "does not run"),
+        ([dataclasses.replace(symptoms.OPERATOR, watched=("ml",))], "it watches only ml"),
+    ):
+        diagnosis = rules.diagnose(dataclasses.replace(running, operators=operators))
+        assert diagnosis.kind is findings.Kind.UNSEEN
+        assert diagnosis.sentence.startswith("No operator acts on digits now: ")
+        assert reason in diagnosis.sentence
+        assert f"last: {alive.sentence}" in [fact.text for fact in diagnosis.evidence]
+
+
+def test_a_job_that_has_ended_needs_no_operator() -> None:
+    ended = dataclasses.replace(symptoms.succeeded(), operators=[])
+    assert rules.diagnose(ended).kind is findings.Kind.SUCCEEDED
 
 
 def test_a_job_of_another_manager_waits_for_that() -> None:

@@ -97,6 +97,20 @@ def test_lines_of_progress_are_a_second_apart_and_the_last_is_shown(
     assert [line.split()[1] for line in lines] == ["1/1000", "3/1000", "1000/1000"]
 
 
+def test_what_the_trainer_itself_has_said_is_no_line_of_progress(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seconds = iter(range(10))
+    screen = display.Display((), clock=lambda: next(seconds), is_of_trainer=True)
+    for step in (1, 2, 3, 1000):
+        if step != 3:
+            screen.line("worker-0", f"[worker-0] step {step}/1000  epoch 1/5")
+        screen.progress(_PROGRESS.model_copy(update={"step": step, "percent": None}))
+    shown = capsys.readouterr()
+    assert [line.split()[2] for line in shown.out.splitlines()] == ["1/1000", "2/1000", "1000/1000"]
+    assert [line.split()[1] for line in shown.err.splitlines()] == ["3/1000"]
+
+
 @pytest.mark.parametrize(("columns", "width"), [(None, 160), ("80", 80)])
 def test_a_file_gets_as_many_columns_as_the_environment_says(
     columns: str | None, width: int, monkeypatch: pytest.MonkeyPatch

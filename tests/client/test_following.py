@@ -110,7 +110,12 @@ async def test_image_pulls_and_restarts_are_shown_once(monkeypatch: pytest.Monke
         symptoms.warning("digits-worker-0", "JobRestarting", cause), object="tfparalleljob/digits"
     )
     back_off = symptoms.warning("digits-worker-0", "BackOff", symptoms.BACK_OFF)
-    place: Any = EventfulPlace(dataclasses.replace(facts, events=[restart, back_off]))
+    endpoint = dataclasses.replace(  # of a controller that a second look contents
+        symptoms.warning("digits", "FailedToCreateEndpoint", 'endpoints "digits" already exists'),
+        object="endpoints/digits",
+    )
+    events = [restart, back_off, endpoint]
+    place: Any = EventfulPlace(dataclasses.replace(facts, events=events))
     screen: Any = Screen()
     async with asyncio.timeout(waiting.LIMIT_SECONDS):
         await following.follow(place, facts.job, screen)

@@ -39,7 +39,8 @@ async def get(folder: pathlib.Path, *arguments: str) -> tuple[click.testing.Resu
         where = ("--kubeconfig", str(routes.kubeconfig(folder, server.url)))
         runner = click.testing.CliRunner()
         result = await asyncio.to_thread(runner.invoke, app.tfparallel, ("get", *arguments, *where))
-        selectors = [request.query.get("labelSelector", "") for request in server.requests]
+        about_jobs = (one for one in server.requests if one.path.endswith("/tfparalleljobs"))
+        selectors = [request.query.get("labelSelector", "") for request in about_jobs]
     return result, selectors
 
 

@@ -83,6 +83,8 @@ def job(
             jobs = await cluster.list_jobs(everywhere=everywhere, labels=labels or "")
         namespace = None if everywhere else cluster.namespace
         listing.show(jobs, output_format, namespace, single=len(job_names) == 1)
+        if output_format in listing.TABLES:
+            await listing.note_absence(cluster, jobs)
 
     options.on_cluster(choice, act)
 

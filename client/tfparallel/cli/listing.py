@@ -6,7 +6,9 @@ import click
 
 from tfparallel import models
 from tfparallel.cli import options
-from tfparallel.terminal import display
+from tfparallel.cluster import backend
+from tfparallel.diagnosis import unseen
+from tfparallel.terminal import display, wrapping
 from tfparallel.terminal import status as terminal
 from tfparallel_operator import wall_clock
 
@@ -42,6 +44,19 @@ def show(
         if wide:
             out.width = max(out.width, _WIDE_COLUMNS)
         out.print(table)
+
+
+async def note_absence(cluster: backend.ClusterBackend, jobs: Sequence[models.Job]) -> None:
+    """Say on standard error that no operator acts on jobs that go on, if none does."""
+    waiting = [job for job in jobs if not job.is_finished and not job.other_manager]
+    namespaces = sorted({job.namespace for job in waiting})
+    operators = await cluster.list_operators() if namespaces else None
+    for namespace in namespaces:
+        absence = unseen.explain_absence(operators, namespace)
+        if absence is not None:
+            reason, remedy = absence
+            wrapping.say(f"note: no operator acts on jobs in {namespace!r}: {reason}. {remedy}")
+            return
 
 
 async def follow(

@@ -62,7 +62,9 @@ def command(
     with validation.located(job, overrides):
         source = sources.read(job, overrides, source_folder, variables)
         folder = output or folders.new_folder(source.job.metadata.name)
-        with display.Display([*source.notes, *_note_on_network(source.job, folder)]) as screen:
+        notes = [*source.notes, *_note_on_network(source.job, folder)]
+        is_of_trainer = source.job.spec.trainer is not None
+        with display.Display(notes, is_of_trainer=is_of_trainer) as screen:
             outcome = asyncio.run(local_run.run(source, folder, screen))
     summary.show(outcome, screen.has_shown)
     if outcome.stopped_by is not None:

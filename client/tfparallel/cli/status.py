@@ -43,6 +43,8 @@ def command(
         if name is None:
             jobs = await cluster.list_jobs(everywhere=everywhere)
             listing.show(jobs, output_format, None if everywhere else cluster.namespace)
+            if output_format in listing.TABLES:
+                await listing.note_absence(cluster, jobs)
         elif watch:
             await _follow(cluster, name, output_format)
         else:
@@ -59,6 +61,7 @@ async def _show(cluster: backend.ClusterBackend, name: str, output_format: str) 
     out, _ = display.consoles()
     replicas, events = await cluster.list_replicas(job), await cluster.list_events(job)
     terminal.show(out, job, replicas, events)
+    await listing.note_absence(cluster, [job])
 
 
 async def _follow(cluster: backend.ClusterBackend, name: str, output_format: str) -> None:

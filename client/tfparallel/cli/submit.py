@@ -10,7 +10,7 @@ import click
 import yaml
 
 from tfparallel import errors, following, models, submission
-from tfparallel.cli import exits, options
+from tfparallel.cli import exits, listing, options
 from tfparallel.cluster import access, backend
 from tfparallel.terminal import display, wrapping
 from tfparallel_operator.api import names
@@ -66,6 +66,7 @@ def command(
         files = sum(map(len, (c["binaryData"]["chunk"] for c in prepared.sources))) * 3 // 4
         sent = f" with {files / 1024:.0f} KiB of files" if prepared.sources else ""
         wrapping.say(f"{names.SINGULAR}/{created.name} created{sent}")
+        await listing.note_absence(cluster, [created])
         return created if detach else await _follow(cluster, created)
 
     finished = options.on_cluster(choice, act)
@@ -75,7 +76,7 @@ def command(
 
 async def _follow(cluster: backend.ClusterBackend, job: models.Job) -> models.Job:
     """Show the job until it ends; Ctrl-C asks what becomes of it."""
-    with display.Display(()) as screen:
+    with display.Display((), is_of_trainer=not job.is_script) as screen:
         shown = asyncio.create_task(following.follow(cluster, job, screen))
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, shown.cancel)
         try:

@@ -26,7 +26,7 @@ async def diagnose_job(place: backend.Backend, name: str) -> findings.Diagnosis:
         events=await place.list_events(job),
         claims=await place.list_claims(job),
         last_lines=await _read_last_lines(place, job, replicas),
-        operators=await place.list_operators() if job.status.state is None else None,
+        operators=None if job.is_finished else await place.list_operators(),
         now=wall_clock.utc_now(),
     )
     return rules.diagnose(facts)

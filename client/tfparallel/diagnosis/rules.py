@@ -13,11 +13,9 @@ from tfparallel_trainer.contract import exits
 
 def diagnose(facts: findings.Facts) -> findings.Diagnosis:
     """Say why a job is as it is. The first rule that applies decides: ends outweigh the rest."""
-    for rule in _RULES:
-        diagnosis = rule(facts)
-        if diagnosis is not None:
-            return diagnosis
-    return pace.diagnose_pace(facts)
+    found = (rule(facts) for rule in _RULES)
+    diagnosis = next(filter(None, found), None) or pace.diagnose_pace(facts)
+    return unseen.add_absence(facts, diagnosis)
 
 
 def _succeeded(facts: findings.Facts) -> findings.Diagnosis | None:

@@ -1,7 +1,8 @@
-"""A job that no operator has looked at. Pure."""
+"""A job that no operator has looked at, or that none looks at any longer. Pure."""
 
+import dataclasses
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tfparallel import models
 from tfparallel.cluster import answers
@@ -12,6 +13,9 @@ from tfparallel_operator.core import remedies
 _REFUSED = (names.Reason.STATUS_REFUSED, names.Reason.REPLICAS_PENDING)
 """Reasons of Events on jobs whose status the operator cannot write."""
 
+_WITHOUT_OPERATOR = (findings.Kind.UNSEEN, findings.Kind.SUCCEEDED, findings.Kind.FAILED)
+"""Of jobs that need none, or whose diagnosis names it already."""
+
 UNSEEN_AFTER = datetime.timedelta(seconds=10)
 """How long an operator that runs may take to look at a new job."""
 
@@ -21,9 +25,7 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
     job = facts.job
     if job.status.state is not None:
         return None
-    spec = job.manifest.get("spec", {})
-    manager = spec.get("managedBy") or spec.get("runPolicy", {}).get("managedBy")
-    if manager not in (None, names.CONTROLLER):
+    if manager := job.other_manager:
         sentence = f"{job.name} is left to {manager}, by spec.managedBy"
         remedy = f"See why {manager} does not run it, or create it again without managedBy."
         return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy)
@@ -46,16 +48,71 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
             refused.reason,
         )
     reason, remedy = _missing_operator(facts)
-    evidence = tuple(
-        findings.Evidence(
+    sentence = f"No operator has looked at {job.name} in {age}: {reason}"
+    return findings.Diagnosis(
+        findings.Kind.UNSEEN, sentence, remedy, tuple(_describe_operators(facts))
+    )
+
+
+def add_absence(facts: findings.Facts, diagnosis: findings.Diagnosis) -> findings.Diagnosis:
+    """Say of a job that goes on that no operator runs: what it reports is as old as the last one.
+
+    Args:
+        facts: what is known of the job.
+        diagnosis: what the job's own objects say.
+    """
+    absence = None
+    if diagnosis.kind not in _WITHOUT_OPERATOR and not facts.job.other_manager:
+        absence = explain_absence(facts.operators, facts.job.namespace)
+    if absence is None:
+        return diagnosis
+    reason, remedy = absence
+    last = findings.Evidence(findings.Source.CONDITION, f"last: {diagnosis.sentence}")
+    return dataclasses.replace(
+        diagnosis,
+        kind=findings.Kind.UNSEEN,
+        sentence=f"No operator acts on {facts.job.name} now: {reason}",
+        remedy=remedy,
+        evidence=(*_describe_operators(facts), last, *diagnosis.evidence),
+        reason="",
+    )
+
+
+def explain_absence(
+    operators: Sequence[models.Operator] | None, namespace: str
+) -> tuple[str, str] | None:
+    """Return why no operator acts on jobs of a namespace, and what to do.
+
+    None: an operator runs, or nobody may look.
+    """
+    if operators is None:
+        return None
+    if not operators:
+        return "it is not installed in this cluster", f"Install it: `{answers.INSTALL}`."
+    watching = [one for one in operators if not one.watched or namespace in one.watched]
+    if not watching:
+        listed = ", ".join(sorted({name for one in operators for name in one.watched}))
+        return (
+            f"it watches only {listed}, and the job is in {namespace!r}",
+            "Add the namespace to watchNamespaces of the chart, or create the job in one of those.",
+        )
+    if any(one.ready for one in watching):
+        return None
+    [first, *_] = watching
+    return (
+        f"{first.namespace}/{first.name} does not run",
+        f"See why: `kubectl -n {first.namespace} describe deployment {first.name}`.",
+    )
+
+
+def _describe_operators(facts: findings.Facts) -> Iterator[findings.Evidence]:
+    for one in facts.operators or ():
+        watched = ", ".join(one.watched) or "all namespaces"
+        yield findings.Evidence(
             findings.Source.OPERATOR,
             f"Deployment {one.namespace}/{one.name}: {one.ready} of {one.replicas} replicas ready,"
-            f" watches {', '.join(one.watched) or 'all namespaces'}",
+            f" watches {watched}",
         )
-        for one in facts.operators or ()
-    )
-    sentence = f"No operator has looked at {job.name} in {age}: {reason}"
-    return findings.Diagnosis(findings.Kind.UNSEEN, sentence, remedy, evidence)
 
 
 def _list_own_events(facts: findings.Facts) -> list[models.Event]:
@@ -80,23 +137,11 @@ def _missing_operator(facts: findings.Facts) -> tuple[str, str]:
             "Ask an administrator for `kubectl get deployments -A -l"
             " app.kubernetes.io/part-of=tfparallel`.",
         )
-    if not facts.operators:
-        return "it is not installed in this cluster", f"Install it: `{answers.INSTALL}`."
-    watching = [one for one in facts.operators if not one.watched or namespace in one.watched]
-    if not watching:
-        listed = ", ".join(sorted({name for one in facts.operators for name in one.watched}))
-        return (
-            f"it watches only {listed}, and the job is in {namespace!r}",
-            "Add the namespace to watchNamespaces of the chart, or create the job in one of those.",
-        )
-    [first, *_] = watching
-    where = f"`kubectl -n {first.namespace}"
-    if not any(one.ready for one in watching):
-        return (
-            f"{first.namespace}/{first.name} does not run",
-            f"See why: {where} describe deployment {first.name}`.",
-        )
+    absence = explain_absence(facts.operators, namespace)
+    if absence is not None:
+        return absence
+    [first, *_] = [one for one in facts.operators if not one.watched or namespace in one.watched]
     return (
         f"{first.namespace}/{first.name} runs, and does not act",
-        f"Read its log: {where} logs deployment/{first.name}`.",
+        f"Read its log: `kubectl -n {first.namespace} logs deployment/{first.name}`.",
     )

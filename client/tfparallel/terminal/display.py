@@ -120,14 +120,24 @@ class Display:
     """Shows a run: a bar below the lines on a terminal, else plain lines.
 
     Placement and lines go to standard output, progress and notes to standard error; on a terminal
-    everything goes through the bar's console, which keeps the bar below it.
+    everything goes through the bar's console, which keeps the bar below it. The shipped trainer
+    writes lines on its progress: without a bar these do, as long as they come.
     """
 
-    def __init__(self, notes: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        notes: Sequence[str],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        is_of_trainer: bool = False,
+    ) -> None:
         self._out, self._err = consoles()
         self._share_file = _share_file(self._out, self._err)
         self._clock = clock
         self._next_line = clock()
+        self._is_of_trainer = is_of_trainer
+        self._has_new_lines = False
+        """Whether replicas have written since the last report of progress."""
         self._bar = progress_bar(self._err) if self._err.is_terminal else None
         self._task: rich_progress.TaskID | None = None
         self._lines = self._err if self._bar and self._out.is_terminal else self._out
@@ -177,6 +187,7 @@ class Display:
         The shipped trainer has named itself already. An error that another replica had first is
         not repeated, nor is its traceback.
         """
+        self._has_new_lines = True
         words = parse_colors(text.removeprefix(f"[{replica}] "))
         if log_lines.is_start_of_tensorflow(words.plain):
             return
@@ -246,6 +257,9 @@ class Display:
         )
 
     def _print_progress(self, progress: job_status.ProgressStatus) -> None:
+        if self._is_of_trainer and self._has_new_lines:
+            self._has_new_lines = False
+            return
         now = self._clock()
         if now >= self._next_line or progress.step == progress.total_steps:
             self._next_line = now + _PLAIN_SECONDS

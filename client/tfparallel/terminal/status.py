@@ -93,7 +93,7 @@ def _cells(job: models.Job, now: datetime.datetime) -> Iterator[str]:
     total = f"/{progress.total_steps}" if progress and progress.total_steps else ""
     yield "" if progress is None else f"{progress.step}{total}"
     yield "" if progress is None else display.short(progress.metrics.get("loss", ""))
-    yield (progress.eta or "") if progress and not job.is_finished else ""
+    yield (progress.eta or "") if progress and job.state == names.State.RUNNING else ""
     yield str(status.restarts.failure + status.restarts.disruption)
     yield age(job.created, now)
 
@@ -166,7 +166,7 @@ def _facts(job: models.Job) -> Iterator[tuple[str, str]]:
             yield "restarts", ", ".join(causes)
     if status.progress is not None:
         progress = status.progress
-        if job.is_finished:
+        if job.state != names.State.RUNNING:
             progress = progress.model_copy(update={"eta": None})
         yield "progress", display.sentence(progress)
     if status.verification is not None:
