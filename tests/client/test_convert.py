@@ -2,7 +2,9 @@
 
 import copy
 import difflib
+import functools
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,16 @@ def test_every_shape_is_converted_with_its_comments_and_order(file: pathlib.Path
     objects = [item for document in documents for item in document.get("items", [document])]
     assert any(load.parse_job(job).spec for job in objects if job["kind"] == names.KIND)
     assert "kubeflow.org" not in result.stdout
+
+
+def with_image(document: dict[str, Any], image: str) -> None:
+    jobs.worker(document)["template"]["spec"]["containers"][0]["image"] = image
+
+
+def test_an_image_of_tensorflow_2_is_none_of_tensorflow_1() -> None:
+    for image in ("tensorflow/tensorflow:2.16.1", "me/tensorflow:v21.5", "me/tf-dist-mnist:1.0"):
+        document = jobs.plain(functools.partial(with_image, image=image))
+        assert jobs.differences(jobs.convert(document)) == {TFJobDifference.DISRUPTION}
 
 
 CASES: list[tuple[TFJobDifference, jobs.Change]] = [
@@ -108,6 +120,18 @@ CASES: list[tuple[TFJobDifference, jobs.Change]] = [
     (
         TFJobDifference.SCHEDULING_POLICY,
         lambda d: jobs.policy(d).update(schedulingPolicy={"queue": "a"}),
+    ),
+    (
+        TFJobDifference.SCHEDULER,
+        lambda d: jobs.worker(d)["template"]["spec"].update(schedulerName="volcano"),
+    ),
+    *(
+        (TFJobDifference.IMAGE, functools.partial(with_image, image=image))
+        for image in (
+            "tensorflow/tensorflow:1.15.5-py3",
+            "gcr.io/kubeflow-ci/tf-dist-mnist-test:1.0",
+            "kubeflow/tf-mnist-with-summaries",
+        )
     ),
     (
         TFJobDifference.POD_GROUP,

@@ -198,6 +198,8 @@ def test_every_line_of_the_report_fits_80_columns(tmp_path: pathlib.Path) -> Non
     headings = [line.partition(":")[0] for line in lines if line.partition(":")[0].isupper()]
     assert headings == ["BREAKING", "BEHAVIOR", "COSMETIC"]
     rest = " ".join(" ".join(lines).split("Every TFJob also differs by: ")[1].split())
+    rest, _, following = rest.partition(" Next step: ")
+    assert following.startswith("spec.trainer trains a model.py without an image")
     assert rest.startswith("environment in TF_CONFIG; addresses; ")
     assert rest.endswith(f"See {documentation.reference(documentation.Section.EVERY_TFJOB)}.")
 

@@ -1,4 +1,4 @@
-"""The differences of converted jobs, as tables by severity that fit a terminal of 80 columns."""
+"""The differences of converted jobs by severity, in sentences that fit a terminal of 80 columns."""
 
 import dataclasses
 import textwrap
@@ -9,8 +9,10 @@ from tfparallel_trainer.contract import documentation
 
 WIDTH = 80
 _INDENT = "  "
-_CELL = 25
-"""Three of them stand side by side."""
+_NEXT = (
+    "Next step: spec.trainer trains a model.py without an image or a command of your own. In a"
+    " script, tfparallel_trainer.fit takes the place of Keras' fit."
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ class Report:
 
 
 def lines(reports: Sequence[Report]) -> Iterator[str]:
-    """Yield the tables of all objects, those with the same differences at once, and what holds for
-    every job."""
+    """Yield the differences of all objects, those with the same ones at once, what holds for every
+    job, and what to do next."""
     places: dict[tuple[Kind, tuple[conversion.Notice, ...]], list[str]] = {}
     for report in reports:
         places.setdefault((report.kind, report.notices), []).append(report.place)
@@ -46,14 +48,16 @@ def lines(reports: Sequence[Report]) -> Iterator[str]:
             chosen = [notice for notice in notices if notice.severity is severity]
             if chosen:
                 yield f"{severity.upper()}: {conversion.MEANINGS[severity]}"
-                yield from _row(kind.name, "TFParallelJob", "tfparallel convert")
-                yield from (*_table(chosen), "")
+                yield from (*_describe(chosen, kind), "")
     for kind in dict.fromkeys(report.kind for report in reports):
         yield from _general(kind, [report for report in reports if report.kind == kind])
+    if reports:
+        section = documentation.reference(documentation.Section.KERAS_FIT)
+        yield from _wrapped(f"{_NEXT} See {section}.")
 
 
-def _table(notices: Sequence[conversion.Notice]) -> Iterator[str]:
-    """Yield each difference once: where it is, and its cells below."""
+def _describe(notices: Sequence[conversion.Notice], kind: Kind) -> Iterator[str]:
+    """Yield each difference once: where it is, and what it is below."""
     places: dict[conversion.Difference, list[str]] = {}
     for notice in notices:
         received = f" ({notice.received})" if notice.received else ""
@@ -61,7 +65,12 @@ def _table(notices: Sequence[conversion.Notice]) -> Iterator[str]:
     for difference, fields in places.items():
         row = difference.value
         yield from _wrapped(f"- {_plain(row.subject)}: {', '.join(dict.fromkeys(fields))}")
-        yield from _row(row.theirs, row.ours, row.action)
+        sentences = (
+            f"{kind.name}: {row.theirs}.",
+            f"TFParallelJob: {row.ours}.",
+            f"tfparallel convert {row.action}.",
+        )
+        yield from _wrapped(_plain(_INDENT + " ".join(sentences)))
 
 
 def _general(kind: Kind, reports: Sequence[Report]) -> Iterator[str]:
@@ -78,21 +87,9 @@ def _general(kind: Kind, reports: Sequence[Report]) -> Iterator[str]:
         yield from _wrapped(f"{every}. See {section}.")
 
 
-def _row(*cells: str) -> list[str]:
-    """Return the lines of a row of cells that are wrapped side by side."""
-    columns = [_wrapped(_plain(cell), _CELL) for cell in cells]
-    height = max(map(len, columns))
-    padded = [column + [""] * (height - len(column)) for column in columns]
-    return [
-        _INDENT + " ".join(f"{cell:{_CELL}}" for cell in line).rstrip()
-        for line in zip(*padded, strict=True)
-    ]
-
-
 def _plain(text: str) -> str:
     return text.replace("`", "")
 
 
-def _wrapped(text: str, width: int = WIDTH) -> list[str]:
-    indent = _INDENT if width == WIDTH else ""
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent=_INDENT, break_on_hyphens=False)

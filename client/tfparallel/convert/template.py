@@ -23,6 +23,11 @@ LABELS = {
 """What TFJob's labels are called here; the last three are those of its first releases."""
 
 _POD_GROUP = "scheduling.k8s.io/group-name"
+_DEFAULT_SCHEDULERS = (None, "", "default-scheduler")
+_TENSORFLOW_1 = re.compile(
+    r"(?:^|/)(?:tensorflow(?:-gpu)?:v?1\.\d|tf-(?:dist-mnist-test|mnist-with-summaries)(?:$|[:@]))"
+)
+"""Images of TensorFlow 1: its own, and those of Kubeflow's examples."""
 _SELECTING = ("affinity", "topologySpreadConstraints")
 _NAMING = ("hostname", "subdomain")
 
@@ -45,6 +50,13 @@ def convert(
     spec = {key: value for key, value in template["spec"].items() if key not in _NAMING}
     if len(spec) < len(template["spec"]):
         recorder.note(field_of_pod, TFJobDifference.HOSTNAME)
+    if (scheduler := spec.get("schedulerName")) not in _DEFAULT_SCHEDULERS:
+        recorder.note(f"{field_of_pod}.schedulerName", TFJobDifference.SCHEDULER, str(scheduler))
+    for number, container in enumerate(_items(spec, "containers")):
+        image = container.get("image") if isinstance(container, Mapping) else None
+        if _TENSORFLOW_1.search(str(image)):
+            place = f"{field_of_pod}.containers[{number}].image"
+            recorder.note(place, TFJobDifference.IMAGE, str(image))
     if "restartPolicy" in spec:
         recorder.note(f"{field_of_pod}.restartPolicy", TFJobDifference.POD_RESTART_POLICY)
     for kind, number, key in restart_policies.find(spec):

@@ -18,8 +18,8 @@ VERSIONS = {
 }
 """The versions of TFJob that are converted, and what an absent cleanPodPolicy means in each."""
 
-UNLIMITED = 2**31 - 1
-"""As backoffLimit: never reached."""
+UNLIMITED = 1_000_000
+"""As backoffLimit: never reached, because restarts wait longer and longer."""
 
 _TRAINING_OPERATOR = "kubeflow.org/training-operator"
 _SPEC = ("runPolicy", "successPolicy", "tfReplicaSpecs", "enableDynamicWorker")

@@ -40,7 +40,7 @@ class TFJobDifference(conversion.Difference):
         "absent `backoffLimit`",
         "no limit",
         "3",
-        "writes 2147483647 where a failed replica runs again; give a number to bound it",
+        "writes 1000000 where a failed replica runs again; give a number to bound it",
     )
     DEFAULT_BACKOFF_LIMIT = dataclasses.replace(
         BACKOFF_LIMIT,
@@ -178,6 +178,13 @@ class TFJobDifference(conversion.Difference):
         "removed, but for `Always` of a sidecar: the operator restarts replicas",
         "leaves it: it counts for nothing",
     )
+    IMAGE = conversion.Row(
+        conversion.Severity.BEHAVIOR,
+        "an image of TensorFlow 1",
+        "its script runs",
+        "it runs, but `fit` and `spec.trainer` do not, which need TensorFlow 2",
+        "leaves it: build an image with TensorFlow 2 to use them",
+    )
     LABELS = conversion.Row(
         conversion.Severity.BREAKING,
         "labels of pods",
@@ -199,6 +206,13 @@ class TFJobDifference(conversion.Difference):
         "pods start together or not at all, where the operator has a gang scheduler",
         "the same; without a gang scheduler the job is refused",
         "leaves it: set `scheduling.gang`, or start the operator with `--gang-scheduler`",
+    )
+    SCHEDULER = conversion.Row(
+        conversion.Severity.BREAKING,
+        "`schedulerName` in a template",
+        "pods start together or not at all, where the operator has a gang scheduler",
+        "that scheduler takes one pod after the other",
+        "leaves it: set `scheduling.gang` to `Volcano` or `Coscheduling`",
     )
     POD_GROUP = conversion.Row(
         conversion.Severity.BREAKING,
