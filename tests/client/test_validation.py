@@ -173,7 +173,18 @@ def test_an_alias_has_the_problems_of_its_anchor(tmp_path: pathlib.Path) -> None
         ("[]", "5 spec: received []; write fields"),
         ("{1: 2, tfReplicaSpecs: {Worker: {}}, trainer: {epochs: 1}}", "5 spec[1]: received 1"),
         ("&a {trainer: *a}", "5 spec.trainer.trainer: unknown field"),
-        ("{trainer: {epochs: 1, env: {a: b}}}", "5 spec.trainer.env: write a list, such as"),
+        (
+            "{trainer: {epochs: 1, env: {a: b}}}",
+            "5 spec.trainer.env: write a list, such as [{name: a, value: 'b'}]",
+        ),
+        (
+            "{trainer: {epochs: 1, volumes: {a: b}}}",
+            "5 spec.trainer.volumes: write a list, such as [{name: …, mountPath: …}]",
+        ),
+        (
+            "{trainer: {epochs: 1, imagePullSecrets: mine}}",
+            "5 spec.trainer.imagePullSecrets: received 'mine'; write a list, such as [",
+        ),
         ("{tfReplicaSpecs: [Worker]}", "5 spec.tfReplicaSpecs: received ['Worker']; write fields"),
     ],
 )

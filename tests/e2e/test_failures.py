@@ -64,7 +64,7 @@ def test_image_that_cannot_be_pulled_is_named_with_the_registrys_words(
     [container] = role["template"]["spec"]["containers"]
     container["image"] = "127.0.0.1:1/nope:1"  # a registry that no node reaches
     namespace.apply(jobs.job("unpulled", tfReplicaSpecs={"Worker": role}))
-    remedy = "What to do: Let the node reach the image's registry"
+    remedy = "What to do: Check the name of the image"
     # In the first moments the kubelet has tried nothing yet.
     shown = waiting.until(lambda: _why(namespace, "unpulled"), remedy, when=lambda w: remedy in w)
     assert "unpulled is pending: unpulled-worker-0 waits: " in shown

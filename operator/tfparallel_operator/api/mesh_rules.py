@@ -124,10 +124,10 @@ SPEC_RULES = (
         f"!has(self.mesh) || !has(self.trainer) || self.mesh.auto || !{_KNOWN} || {_DATA} < 1"
         f" || (self.trainer.globalBatchSize >= {_DATA} && (self.mesh.microbatches == 1"
         f" || self.trainer.globalBatchSize % ({_DATA} * self.mesh.microbatches) == 0))",
-        "trainer.globalBatchSize does not divide by mesh.data x mesh.microbatches: change one of"
+        "trainer.globalBatchSize is not divisible by mesh.data x mesh.microbatches: change one of"
         " them",
-        message_expression="'trainer.globalBatchSize is %d, which does not divide by mesh.data %d x"
-        " mesh.microbatches %d: change one of them'.format([self.trainer.globalBatchSize,"
+        message_expression="'trainer.globalBatchSize is %d, which is not divisible by mesh.data %d"
+        " x mesh.microbatches %d: change one of them'.format([self.trainer.globalBatchSize,"
         f" {_DATA}, self.mesh.microbatches])",
     ),
     rules.Rule(

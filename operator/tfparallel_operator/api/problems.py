@@ -25,9 +25,10 @@ _TYPE_REMEDIES = {
     "string_type": "put it in quotes",
     "model_type": "write fields, such as containers: [...]",
     "dict_type": "write fields, such as Worker: {replicas: 2}",
-    "list_type": "write a list, such as [one, two]",
-    "tuple_type": "write a list, such as [one, two]",
 }
+_LISTS = ("list_type", "tuple_type")
+_VARIABLES = "env"
+"""Lists of names with values, in a template too: Compose and others write fields there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,11 +78,22 @@ def from_pydantic(
     if kind == "missing":
         return Problem(place, "missing; it is required")
     message = _TYPE_REMEDIES.get(kind, fault["msg"].removeprefix("Value error, "))
+    if kind in _LISTS:
+        message = f"write a list, such as {_list_like(received, place, schema)}"
     if isinstance(received, Mapping):
         return Problem(place, message)
     expected = re.findall("'([^']+)'", str(fault.get("ctx", {}).get("expected", "")))
     hint = _did_you_mean(str(received), expected, prefix=": ")
     return Problem(place, f"received {show(received)}; {message[0].lower()}{message[1:]}{hint}")
+
+
+def _list_like(received: Any, place: Place, schema: Mapping[str, Any]) -> str:
+    """Return an example of the list that stands at a place, in the flow style of YAML."""
+    if place[-1:] == (_VARIABLES,) and isinstance(received, Mapping) and received:
+        name, value = next(iter(received.items()))
+        return f"[{{name: {name}, value: {show(str(value))}}}]"
+    fields = _fields(schema, (*place, 0))[:2]
+    return f"[{{{', '.join(f'{name}: …' for name in fields)}}}]" if fields else "[one, two]"
 
 
 def unknown(

@@ -331,7 +331,8 @@ _ROWS = {
         " the role: it limits how often each user pulls."
     ),
     rf"{_NO_IMAGE}{_MORE}(?:no such host|dial tcp|i/o timeout)": (
-        "Let the node reach the image's registry, or use a registry that it can reach."
+        "Check the name of the image, which begins with its registry. If it is right, let the node"
+        " reach that registry, or use another."
     ),
     _NO_IMAGE: (
         "Push the image to its registry or bring it to the node, or correct its name in the job."

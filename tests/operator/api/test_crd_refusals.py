@@ -152,11 +152,12 @@ BAD: dict[str, tuple[spec_changes.Change, str]] = {
     ),
     "a batch that microbatches do not divide": (
         spec_changes.split(stage=4, microbatches=5),
-        "trainer.globalBatchSize is 32, which does not divide by mesh.data 1 x mesh.microbatches 5",
+        "trainer.globalBatchSize is 32, which is not divisible by mesh.data 1 x"
+        " mesh.microbatches 5",
     ),
     "a batch that the rest does not divide": (
         spec_changes.split(data=-1, microbatches=16),
-        "trainer.globalBatchSize is 32, which does not divide by mesh.data 4 x mesh.microbatches",
+        "trainer.globalBatchSize is 32, which is not divisible by mesh.data 4 x mesh.microbatches",
     ),
     "a mesh of nothing and the rest": (
         spec_changes.split(data=-1, stage=0),

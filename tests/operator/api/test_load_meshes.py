@@ -138,12 +138,13 @@ BAD_MESHES: list[tuple[str, dict[str, Any], str]] = [
     (
         "batch",
         with_mesh({"stage": 4, "microbatches": 5}),
-        "trainer.globalBatchSize is 32, which does not divide by mesh.data 1 x mesh.microbatches 5",
+        "trainer.globalBatchSize is 32, which is not divisible by mesh.data 1 x"
+        " mesh.microbatches 5",
     ),
     (
         "batch of the rest",
         with_mesh({"data": -1, "microbatches": 16}),
-        "trainer.globalBatchSize is 32, which does not divide by mesh.data 4 x"
+        "trainer.globalBatchSize is 32, which is not divisible by mesh.data 4 x"
         " mesh.microbatches 16: change one of them",
     ),
     (
@@ -151,9 +152,9 @@ BAD_MESHES: list[tuple[str, dict[str, Any], str]] = [
         with_template(
             with_mesh({"data": -1, "microbatches": 16}, worker=2), "Worker", env=CPU_DEVICES
         ),
-        "spec.mesh: trainer.globalBatchSize is 32, which does not divide by mesh.data 4 x",
+        "spec.mesh: trainer.globalBatchSize is 32, which is not divisible by mesh.data 4 x",
     ),
-    ("empty parts", with_mesh({"data": 64}, worker=64), "which does not divide by mesh.data 64"),
+    ("empty parts", with_mesh({"data": 64}, worker=64), "which is not divisible by mesh.data 64"),
     (
         "product of templates",
         with_template(with_mesh({"data": 2}, worker=2), "Worker", env=CPU_DEVICES),
@@ -162,7 +163,7 @@ BAD_MESHES: list[tuple[str, dict[str, Any], str]] = [
     (
         "rest of templates",
         with_template(with_mesh({"data": 3, "stage": -1}, worker=2), "Worker", env=CPU_DEVICES),
-        "and 4 devices do not divide by 3",
+        "and 4 devices are not divisible by 3",
     ),
     (
         "unequal templates",

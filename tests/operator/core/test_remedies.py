@@ -115,7 +115,7 @@ WORDS = {
     ),
     "registry out of reach": (
         "ErrImagePull: failed to do request: dial tcp: lookup registry.invalid: no such host",
-        "Let the node reach",
+        "Check the name of the image",
     ),
     "image name": (
         'InvalidImageName: Failed to apply default image tag "Nope:1:2"',

@@ -72,6 +72,11 @@ BAD: list[tuple[str, Any, str]] = [
         f"{_CONTAINER}command: received 'python train.py'; write a list, such as [one, two]",
     ),
     (
+        "variables-as-fields",
+        _container(env={"FOO": "bar"}),
+        f"{_CONTAINER}env: write a list, such as [{{name: FOO, value: 'bar'}}]",
+    ),
+    (
         "nameless-variable",
         _container(env=[{"value": "3"}]),
         f"{_CONTAINER}env[0].name: missing; it is required",

@@ -53,7 +53,7 @@ def test_a_mesh_spans_all_devices(mesh: job_file.Mesh, devices: int, degrees: li
     ("mesh", "sentence"),
     [
         (job_file.Mesh(data=2, tensor=3), "= 6, and there are 4 devices: change the axes"),
-        (job_file.Mesh(data=-1, tensor=3), "4 devices do not divide by 3: change the axes"),
+        (job_file.Mesh(data=-1, tensor=3), "4 devices are not divisible by 3: change the axes"),
         (job_file.Mesh(auto=True), "the planner gives the axes"),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_batch_divides_into_microbatches_without_rest() -> None:
     job_file.Mesh(data=3).check_batch(4)
     job_file.Mesh(data=3, microbatches=2).check_batch(12)
     for mesh, size in ((job_file.Mesh(data=3), 2), (job_file.Mesh(data=3, microbatches=2), 10)):
-        with pytest.raises(ValueError, match="does not divide by"):
+        with pytest.raises(ValueError, match="is not divisible by"):
             mesh.check_batch(size)
 
 

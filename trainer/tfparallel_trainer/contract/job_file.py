@@ -34,8 +34,8 @@ class Checkpoint(base.Model):
     credentials of the container's environment. Give this or claim."""
 
     every_steps: Annotated[int, pydantic.Field(ge=1)] | None = None
-    """A checkpoint is saved after each step whose number divides by this; absent, and everyMinutes
-    too: by 100. One is saved at the end of each epoch besides."""
+    """A checkpoint is saved after each step whose number is divisible by this; absent, and
+    everyMinutes too: by 100. One is saved at the end of each epoch besides."""
 
     every_minutes: Annotated[int, pydantic.Field(ge=1)] | None = None
     """A checkpoint is saved when this many minutes have passed since the last one, by the chief's
@@ -195,7 +195,7 @@ class Mesh(base.Model):
 
     microbatches: Annotated[int, pydantic.Field(ge=1, le=4096)] = 1
     """Parts of each batch that go through the stages one after the other; trainer.globalBatchSize
-    divides by data times this."""
+    is divisible by data times this."""
 
     schedule: PipelineSchedule = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
     """The order of a stage's work: 1F1B goes backward as soon as possible and keeps fewer
@@ -246,7 +246,7 @@ class Mesh(base.Model):
         inferred = [name for name, degree in self.axes.items() if degree == INFERRED]
         if inferred and devices % product:
             raise ValueError(
-                f"mesh is {axes}, and {devices} devices do not divide by {product}: change the"
+                f"mesh is {axes}, and {devices} devices are not divisible by {product}: change the"
                 " axes, the replicas or their devices"
             )
         if not inferred and devices != product:
@@ -270,8 +270,8 @@ class Mesh(base.Model):
         parts = self.data * self.microbatches
         if size < parts or (self.microbatches > 1 and size % parts):
             raise ValueError(
-                f"trainer.globalBatchSize is {size}, which does not divide by mesh.data {self.data}"
-                f" x mesh.microbatches {self.microbatches}: change one of them"
+                f"trainer.globalBatchSize is {size}, which is not divisible by mesh.data"
+                f" {self.data} x mesh.microbatches {self.microbatches}: change one of them"
             )
 
 

@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from tfparallel_operator.api import job_status
+from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import observation, replicas, view, waits
 from tfparallel_operator.core.status import conditions, replica_records
 from tfparallel_trainer.contract import exits, plain_text
@@ -21,7 +21,7 @@ def count(
     """Return the status with the numbers of the view.
 
     If the job has ended, replicas whose pods are gone no longer wait for anything. Failures stay on
-    record, and so does how many were ready.
+    record, and so does how many were ready when it succeeded.
     """
     status = _record(status, view)
     by_role = dict(status.replicas)
@@ -37,7 +37,7 @@ def count(
         by_role[role.value] = before.model_copy(update=counts)
     up = sum(counts.running + counts.succeeded for counts in by_role.values())
     ready = f"{up}/{len(view.layout.all_replicas)}"
-    if ended and status.ready:
+    if ended and status.ready and not conditions.holds(status, names.Condition.FAILED):
         ready = status.ready
     return status.model_copy(update={"replicas": by_role, "ready": ready})
 

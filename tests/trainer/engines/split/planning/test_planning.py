@@ -194,7 +194,10 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
         ({"mesh": {"stage": -1, "data": -1}}, r"mesh.stage and mesh.data are both -1"),
         ({"mesh": {"model": 7}}, r"mesh.model is no axis of a mesh: give data, stage"),
         ({"mesh": {"data": 0}}, r"mesh.data is 0: give a number from 1, or -1"),
-        ({"mesh": {"data": 7}}, r"batch has 32 examples, which mesh.data \(7\).* multiple of 7"),
+        (
+            {"mesh": {"data": 7}},
+            r"batch of 32 examples is not divisible by mesh.data 7 .* multiple of 7",
+        ),
         ({"mesh": {"spatial": 7}}, r"mesh.spatial is 7, but no layer of the model"),
     ],
 )

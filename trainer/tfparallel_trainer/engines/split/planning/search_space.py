@@ -69,9 +69,8 @@ def every(constraints: Constraints, ranks: int) -> list[Setting]:
     parts = 1 if fixed is None else fixed.data
     counts = parts * (constraints.microbatches or 1)
     raise errors.BadConfigurationError(
-        f"The batch has {constraints.batch} examples, which mesh.data ({parts}) times "
-        f"mesh.microbatches ({constraints.microbatches or 1}) does not divide: give a batch of a "
-        f"multiple of {counts}."
+        f"The batch of {constraints.batch} examples is not divisible by mesh.data {parts} x "
+        f"mesh.microbatches {constraints.microbatches or 1}: give a multiple of {counts}."
     )
 
 
