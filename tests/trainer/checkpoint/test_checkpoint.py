@@ -85,6 +85,30 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, name: str) 
     assert saved.restore(checkpoints.state(0)) == checkpoints.at(2)
 
 
+def test_a_changed_module_is_said_at_the_resume(tmp_path: pathlib.Path) -> None:
+    """Until the changed one has saved a checkpoint: a start that ends before does not count."""
+    said: list[str] = []
+
+    def opened(number: int, module: str) -> store.Store:
+        where = folders.Folder(tmp_path)
+        return store.Store(where, 3, "a", number, said.append, module_sum=f"{module}  model.py\n")
+
+    first = opened(1, "0")
+    first.save(checkpoints.state(1), checkpoints.at(1))
+    opened(2, "0").restore(checkpoints.state(0))
+    assert said == []
+    note = "note: model.py has changed since the checkpoint; the changed one trains on"
+    for number in (3, 4):
+        changed = opened(number, "1")
+        assert changed.restore(checkpoints.state(0)) == checkpoints.at(1)
+        assert said.pop() == note
+    changed.save(checkpoints.state(2), checkpoints.at(2))
+    opened(5, "1").restore(checkpoints.state(0))
+    (tmp_path / "module.sha256").unlink()
+    opened(6, "2").restore(checkpoints.state(0))
+    assert said == []
+
+
 def test_an_interrupted_write_leaves_nothing_to_restore(tmp_path: pathlib.Path) -> None:
     files.write_part(folders.Folder(tmp_path / ".writing-000001-99"), 0, checkpoints.state(5))
     saved = checkpoints.opened(tmp_path)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import entries, files, keys, owner, retention, shard
 from tfparallel_trainer.comms import agreement
+from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.runtime.lifecycle import faults
 from tfparallel_trainer.storage import directory
 
@@ -30,11 +31,13 @@ class Store:
         say: Callable[[str], None],
         together: agreement.Peers | None = None,
         namespace: str = "",
+        module_sum: str = "",
     ) -> None:
         """Take the folder for an attempt at the job of this uid; None takes the next number.
 
         `together` are the processes that each hold a part; absent: this one holds all. The
-        `namespace` is the job's, where another one may use the same bucket.
+        `namespace` is the job's, where another one may use the same bucket. The `module_sum` is of
+        the user's module, as sha256sum writes it; absent: nobody is told that it has changed.
 
         Raises:
             PreemptedError: a newer attempt has already taken it.
@@ -47,6 +50,7 @@ class Store:
         self._say = say
         self._peers = together or agreement.Peers()
         self._saves = 0
+        self._module_sum = module_sum
         self._retention = retention.Retention(folder, keep, self._peers, say)
         if self._peers.is_chief:
             self._owner = self._take(job, attempt, namespace)
@@ -84,6 +88,8 @@ class Store:
         draft = self._folder.draft(entries.name(at.step), writer)
         self._together(at, lambda: self._write_part(draft, state))
         self._together(at, lambda: self._finish(draft, at, state))
+        if self._saves == 1:
+            self._note_module()
         self._retention.apply(at.step)
 
     def _together(self, at: files.Position, work: Callable[[], None]) -> None:
@@ -169,6 +175,7 @@ class Store:
                 continue
             self._assign(folder, index, state)
             self._retention.quarantine(folder for folder, _ in passed)
+            self._compare_module()
             return index.position
         if any(health is retention.Health.UNREADABLE for _, health in passed):
             raise errors.StorageError(
@@ -177,6 +184,23 @@ class Store:
             ).on_every_process()
         self._retention.quarantine(folder for folder, _ in passed)
         return None
+
+    def _note_module(self) -> None:
+        """Leave the sum of the module that has saved a checkpoint."""
+        if self._peers.is_chief and self._module_sum:
+            with contextlib.suppress(OSError):  # it is for a note alone
+                self._folder.write(outputs.MODULE, self._module_sum.encode())
+
+    def _compare_module(self) -> None:
+        """Say that the checkpoint was saved by another version of the module, if it was."""
+        if not self._peers.is_chief or not self._module_sum:
+            return
+        saved = None
+        with contextlib.suppress(OSError):
+            saved = self._folder.snapshot(outputs.MODULE).content
+        if saved not in (None, self._module_sum.encode()):
+            name = self._module_sum.split(maxsplit=1)[1].strip()
+            self._say(f"note: {name} has changed since the checkpoint; the changed one trains on")
 
     def _assign(self, folder: directory.Directory, index: files.Index, state: shard.State) -> None:
         try:

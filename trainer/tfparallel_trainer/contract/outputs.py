@@ -17,6 +17,9 @@ OWNER = "owner.json"
 HEARTBEAT = "heartbeat.json"
 """The file of that folder that the process rewrites while it lives."""
 
+MODULE = "module.sha256"
+"""The file of that folder with the sum of the user's module that trained the newest checkpoint."""
+
 MODEL = "model.keras"
 """The trained model; plain Keras loads it."""
 

@@ -75,6 +75,11 @@ class Settings:
         return hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
 
     @property
+    def module_sum(self) -> str:
+        """The digest and the name of the user's module, as sha256sum writes them."""
+        return f"{self.module_digest}  {self.job.trainer.module}\n"
+
+    @property
     def results(self) -> directory.Directory:
         """Where checkpoints and results are kept: the output folder, or below the job's URI."""
         checkpoint = self.job.trainer.checkpoint

@@ -171,6 +171,7 @@ def prepare(
                 settings.attempt,
                 say,
                 namespace=settings.namespace,
+                module_sum=settings.module_sum,
             )
         context.until_end.enter_context(saved.living())
     cut = division or over(mesh, settings, len(devices))

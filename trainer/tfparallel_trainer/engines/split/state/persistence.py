@@ -48,8 +48,10 @@ class Persistence:
             export.check(self.drawn, module)
         checkpoint = settings.job.trainer.checkpoint
         self.state = shard.State([share_of(self.drawn, rank) for rank in ranks], self.drawn.wholes)
-        self.saved = self._store(settings.checkpoints, checkpoint.keep) if checkpoint else None
+        self.saved: store.Store | None = None
         """None when the job saves no checkpoints."""
+        if checkpoint:
+            self.saved = self._store(settings.checkpoints, checkpoint.keep, settings.module_sum)
         self._exporting = settings.results.child(".exporting")
         """Folder of what is exported where no checkpoint holds it."""
         # A folder that processes do not share is found now, and not once the model is trained.
@@ -92,10 +94,12 @@ class Persistence:
             if refused is not None:
                 self._say(f"warning: {refused}")
 
-    def _store(self, folder: directory.Directory, keep: int) -> store.Store:
+    def _store(self, folder: directory.Directory, keep: int, module_sum: str = "") -> store.Store:
         job, attempt = self._settings.job_uid, self._settings.attempt
         namespace = self._settings.namespace
-        return store.Store(folder, keep, job, attempt, self._say, self._peers, namespace)
+        return store.Store(
+            folder, keep, job, attempt, self._say, self._peers, namespace, module_sum
+        )
 
 
 def share_of(drawn: blueprint.Blueprint, rank: rank_model.Rank) -> dict[str, shard.Shard]:
