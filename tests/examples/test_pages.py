@@ -33,8 +33,8 @@ TOKENS = {
     r"\d[\d.]*(?:e[+-]?\d+)?": r"\d[\d.]*(?:e[+-]?\d+)?",
 }
 """What may differ from run to run, and the pattern that takes its place."""
-SPEED = re.compile(r"  [\d.]+ examples/s")
-"""It stands only in lines on several steps."""
+SPEED = re.compile(r"  [\d.]+ examples/s|  ETA [\dhms]+")
+"""They stand only in lines on several steps."""
 TOKEN = re.compile("|".join(f"({token})" for token in TOKENS))
 
 

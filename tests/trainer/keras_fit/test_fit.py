@@ -239,7 +239,7 @@ def test_a_generator_makes_one_epoch_and_then_has_ended() -> None:
 
     history = fit_with(x=batches(), y=None, batch_size=None, epochs=1)
     assert history.epoch == [0]
-    with pytest.raises(errors.UserCodeError, match="x has no more batches for epoch 1: give"):
+    with pytest.raises(errors.UserCodeError, match="x has no more batches for epoch 2: give"):
         fit_with(x=batches(), y=None, batch_size=None, epochs=2)
 
 

@@ -2,13 +2,15 @@
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from testing.trainer import normalised, ranks
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.data import feed
+from tfparallel_trainer.data import batching, feed, stream
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.loop import observer, training
@@ -43,30 +45,81 @@ def test_steps_and_minutes_stand_beside_each_other(
     assert not training.Schedule(spec, False, itertools.count(0, 1000).__next__).due_by_clock
 
 
-def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
-    data = normalised.examples()
+class Totals(reports.Reporter):
+    """Keeps how many steps are told at each report."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.totals: list[tuple[int, int | None]] = []
+
+    @property
+    def due(self) -> bool:
+        return True
+
+    def train(
+        self,
+        values: dict[str, float],
+        step: int,
+        total: int | None,
+        epoch: int,
+        *,
+        has_ended: bool = False,
+    ) -> None:
+        self.totals.append((step, total))
+
+
+def prepared(spec: job_file.TrainerSpec, source: batching.Source, **more: Any) -> training.Training:
+    """Training of two replicas in this process."""
     user_module = ranks.module(normalised.build, normalised.compile_model)
-    replicas = ranks.build(user_module, data, 2)
-    saved: list[int] = []
-    spec = job_file.TrainerSpec.model_validate(
-        {"epochs": 1, "globalBatchSize": 3, "checkpoint": {"claim": "c", "everyMinutes": 1}}
-    )
-    examples = feed.Feed(ranks.feed_of(data, 2, 3))
-    # 25 s pass from one look to the next; the clock is looked at once a step and after a save.
-    clock: Iterator[int] = itertools.count(0, 25)
-    out = console.Console("test")
-    training.Training(
+    replicas = ranks.build(user_module, normalised.examples(), 2)
+    examples, out = feed.Feed(source), console.Console("test")
+    return training.Training(
         spec=spec,
         examples=examples,
         engine=engine.Synchronous(
             replicas, steps.TrainStep(user_module, replicas, examples.spec), None, None
         ),
-        reporter=reports.Reporter(out, None, progress.Pusher(None, out.say), chief=True),
+        reporter=Totals(out, None, progress.Pusher(None, out.say), chief=True),
         termination=termination.Termination(lambda: None, 30),
         watch=stall.Watch(stall.Limits(work=600, wait=600)),
+        observer=observer.Observer(),
+        **{
+            "schedule": training.Schedule(spec.checkpoint, True),
+            "save": lambda _: None,
+            "start": files.Position(step=0, epoch=0, example=0),
+            **more,
+        },
+    )
+
+
+def test_the_chiefs_clock_makes_all_save_after_the_same_step() -> None:
+    saved: list[int] = []
+    spec = job_file.TrainerSpec.model_validate(
+        {"epochs": 1, "globalBatchSize": 3, "checkpoint": {"claim": "c", "everyMinutes": 1}}
+    )
+    # 25 s pass from one look to the next; the clock is looked at once a step and after a save.
+    clock: Iterator[int] = itertools.count(0, 25)
+    prepared(
+        spec,
+        ranks.feed_of(normalised.examples(), 2, 3),
         schedule=training.Schedule(spec.checkpoint, True, lambda: float(next(clock))),
         save=lambda at: saved.append(at.step),
-        observer=observer.Observer(),
-        start=files.Position(step=0, epoch=0, example=0),
     ).run()
     assert saved == [3, 6, 9, 10]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_batches_of_the_data_decide_how_many_steps_there_are(*, knows: bool) -> None:
+    """Whatever trainer.globalBatchSize says: the data has 8 batches, of 30 examples."""
+    spec = job_file.TrainerSpec.model_validate({"epochs": 3, "globalBatchSize": 3})
+    x, y, _ = normalised.examples()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+    if not knows:
+        data = data.filter(lambda *_: True)
+    division = batching.Division(batch_size=3, ranks=2, local_ranks=(0, 1))
+    loop = prepared(spec, stream.StreamSource(data, lambda _: data, division, "training_data"))
+    loop.run()
+    assert isinstance(loop.reporter, Totals)
+    assert loop.position.step == 24
+    assert {total for step, total in loop.reporter.totals if knows or step > 8} == {24}
+    assert all(total is None for step, total in loop.reporter.totals if step < 8 and not knows)

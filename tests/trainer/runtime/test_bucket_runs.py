@@ -38,7 +38,7 @@ def test_killed_it_resumes_and_ends_with_the_bits_of_an_unbroken_run(
     }
     checkpoint = {**s3.checkpoint(everySteps=7), "keep": 2}
     with runs.start(**job, folder="killed", steps=launch.ENDLESS, checkpoint=checkpoint) as group:
-        group.wait_for_output(0, "  epoch 3  ")
+        group.wait_for_output(0, "  epoch 4  ")
         group.processes[0].send_signal(signal.SIGKILL)
         group.wait()
     last = steps(s3)[-1]

@@ -26,7 +26,7 @@ def test_steps_leave_no_threads_behind(tmp_path: pathlib.Path, runs: trainings.R
     trainer: dict[str, object] = {"module": "mlp.py", "steps": 800, "globalBatchSize": 8}
     environments = launch.environments(tmp_path, reference.MODELS, trainer, processes=2)
     with runs.group(environments) as group:
-        group.wait_for_output(0, "  epoch 2  ")
+        group.wait_for_output(0, "  epoch 3  ")
         chief = group.processes[0]
         counts = [threads(chief.pid)]
         while chief.poll() is None:

@@ -172,7 +172,7 @@ class Whole:
             yield batch
         if self._taken == 0:
             raise errors.UserCodeError(
-                f"{self._batches.name} has no more batches for epoch {number}: give "
+                f"{self._batches.name} has no more batches for epoch {number + 1}: give "
                 "steps_per_epoch and enough batches, or a keras.utils.PyDataset."
             )
         has_ended = self._steps is None or self._taken - before < self._steps

@@ -47,7 +47,9 @@ class StreamSource:
         cardinality = int(data_set.cardinality().numpy())
         self.endless = cardinality == tf.data.INFINITE_CARDINALITY
         """Whether an epoch never ends."""
-        self.examples = cardinality if cardinality >= 0 and not self._is_batched else None
+        size = division.batch_size if self._is_batched else 1
+        self.examples = cardinality * size if cardinality >= 0 else None
+        """Of batches as many as full ones have."""
         self._sample: Any = None
         self._first: Iterable[Any] | None = None
         """The batches of epoch 0, once the sample has begun them."""

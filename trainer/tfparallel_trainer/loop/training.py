@@ -78,6 +78,8 @@ class Training:
         self._step = self._saved_at = self.start.step
         self._tally = reports.Tally()
         self._batches = self._changes = 0
+        self._counted_steps: int | None = None
+        """Steps of the last epoch that has ended: data in batches decides about their number."""
         self._ended_epoch = self._left_out = False
 
     @property
@@ -90,14 +92,19 @@ class Training:
     @property
     def total_steps(self) -> int | None:
         """Steps to make in all, where that is known."""
-        spec, place, length = self.spec, self._place, self.examples.examples
-        if spec.steps is not None or spec.epochs is None or length is None:
+        spec, place, per_epoch = self.spec, self._place, self._epoch_steps
+        if spec.steps is not None or spec.epochs is None or per_epoch is None:
             return spec.steps
-        if place.example == 0 and place.epoch == spec.epochs:
-            return self._step
-        done = order.steps(place.example, spec.global_batch_size)
-        per_epoch = order.steps(length, spec.global_batch_size)
+        done = self._batches if place.example else 0
         return self._step - done + per_epoch * (spec.epochs - place.epoch)
+
+    @property
+    def _epoch_steps(self) -> int | None:
+        """Steps in an epoch, where the data says so or an epoch has ended."""
+        length = self.examples.examples
+        if self._counted_steps is not None or length is None:
+            return self._counted_steps
+        return order.steps(length, self.spec.global_batch_size)
 
     def run(self) -> None:
         """Train to the end.
@@ -146,7 +153,7 @@ class Training:
                 self._stop()
             if self.observer.stop:
                 break
-            if self._finished() and self._place.example != self.examples.examples:
+            if self._finished() and self._batches != self._epoch_steps:
                 self._save()
                 self._report()
                 return False
@@ -219,10 +226,12 @@ class Training:
         ended = self._place.epoch
         if self._place.example == 0:
             raise errors.UserCodeError(
-                f"The data to train on have no examples in epoch {ended}: give some in each.",
+                f"The data to train on have no examples in epoch {ended + 1}, for which"
+                f" context.epoch is {ended}: give some in each.",
                 function="training_data",
             )
         self._settle()
+        self._counted_steps = self._batches
         self.examples.end_epoch()
         self._ended_epoch = True
         if not self.observer.acts:
@@ -259,7 +268,13 @@ class Training:
             return {}
         completed_steps = self._step - self.engine.pending
         values = self._values()
-        self.reporter.train(values, completed_steps, self.total_steps, self._place.epoch)
+        self.reporter.train(
+            values,
+            completed_steps,
+            self.total_steps,
+            self._place.epoch,
+            has_ended=self._ended_epoch,
+        )
         self.observer.reported(self._batches, values)
         return values
 

@@ -76,6 +76,7 @@ def _reporter(context: setup.RunContext) -> Iterator[reports.Reporter]:
             lambda: results.metrics(settings),
             chief=chief,
             lines=not context.script,  # its callbacks write for people
+            epochs=settings.job.trainer.epochs if settings.job.trainer.steps is None else None,
         )
         seconds = progress.PATIENT_SECONDS
     finally:

@@ -129,7 +129,7 @@ def test_a_hung_replica(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     ) as group:
         _, server, _, worker = group.processes
         # Until every worker has made steps and evaluated, TensorFlow waits for all of them.
-        group.wait_for_output(0, "  epoch 6  ")
+        group.wait_for_output(0, "  epoch 7  ")
         worker.send_signal(signal.SIGSTOP)
         group.wait_for_output(0, "worker-1 has not asked for 10 s")
         saved = launch.newest(runs.folder)

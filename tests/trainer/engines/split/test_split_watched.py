@@ -25,7 +25,6 @@ def test_before_the_first_step_nothing_is_known() -> None:
 def test_a_step_is_reported_from_its_start_in_the_order_of_time() -> None:
     seen = watched.Watched(2)
     seen.add(seconds_of_step(1e9))
-    assert seen.busy == [0.5, 0.25]
     assert seen.step_seconds is None
     assert [(one.stage, one.work, one.microbatch, one.begin, one.end) for one in seen.spans] == [
         (0, "forward", 0, 0, 1),
@@ -39,9 +38,18 @@ def test_of_several_steps_the_one_of_median_length_is_shown() -> None:
     seen = watched.Watched(2)
     for begin, scale in ((100.0, 1.0), (110.0, 4.0), (140.0, 2.0), (155.0, 1.0), (200.0, 4.0)):
         seen.add(seconds_of_step(begin, scale))
-    assert seen.busy == pytest.approx([0.5 * 12 / 5, 0.25 * 12 / 5])
+    assert seen.busy == pytest.approx([0.5 * 11 / 4, 0.25 * 11 / 4])
     assert seen.step_seconds == 22.5
     assert max(one.end for one in seen.spans) == 12
+
+
+def test_the_first_step_says_nothing_of_the_others() -> None:
+    """It is mostly tracing, which one stage may do for all."""
+    seen = watched.Watched(2)
+    seen.add([30.0, *seconds_of_step(100.0)[1:]])
+    assert seen.busy is None
+    seen.add(seconds_of_step(200.0))
+    assert seen.busy == [0.5, 0.25]
 
 
 def test_only_the_last_steps_are_kept() -> None:

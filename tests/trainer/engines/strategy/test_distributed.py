@@ -392,7 +392,7 @@ def test_two_processes_end_together_and_resume(
         return runs.group(launch.sharing(tmp_path, environments))
 
     with start(1) as group:
-        group.wait_for_output(0, "  epoch 2  ")
+        group.wait_for_output(0, "  epoch 3  ")
         group.processes[1].kill()
         chief, _ = group.wait(60)
         assert chief.code == exits.Exit.PEER_LOST, chief

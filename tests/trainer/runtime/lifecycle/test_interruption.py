@@ -37,7 +37,7 @@ def start(
 
 def test_killed_and_terminated_runs_resume_exactly(tmp_path: pathlib.Path) -> None:
     with start(tmp_path, 1, TRAINER) as group:
-        group.wait_for_output(0, "  epoch 3  ")
+        group.wait_for_output(0, "  epoch 4  ")
         group.processes[1].send_signal(signal.SIGKILL)
         assert group.processes[0].wait(150) == exits.Exit.PEER_LOST, group.result(0)
         assert "A peer was lost" in group.result(0).errors

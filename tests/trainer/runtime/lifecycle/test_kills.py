@@ -39,7 +39,7 @@ def test_killed_anywhere_it_ends_with_the_same_bits(
         assert [one.code for one in ended] == [0, 0], ended
 
     # The chief; the worker, before a checkpoint came; both at once.
-    cases = (("  epoch 2  ", [0]), ("resuming after step", [1]), ("] step ", [0, 1]))
+    cases = (("  epoch 3  ", [0]), ("resuming after step", [1]), ("] step ", [0, 1]))
     for attempt, (seen, victims) in enumerate(cases, 1):
         with start("killed", launch.ENDLESS, attempt) as group:
             group.wait_for_output(0, seen)

@@ -54,7 +54,7 @@ def test_a_resumed_run_reports_the_pace_since_it_resumed(virtual_clock: clock.Cl
         None,
     )
     step(802, 2)
-    assert (kept.reports[-1].examples_per_second, kept.reports[-1].eta) == ("10", "6m36s")
+    assert (kept.reports[-1].examples_per_second, kept.reports[-1].eta) == ("10", None)
     virtual_clock.advance(100)
     reporter.evaluation({"loss": 0.4}, 802, 1000, 3)
     assert kept.reports[-1].metrics == {"loss": "0.5", "val_loss": "0.4"}
@@ -62,7 +62,36 @@ def test_a_resumed_run_reports_the_pace_since_it_resumed(virtual_clock: clock.Cl
     step(803, 2)
     last = kept.reports[-1]
     assert last.examples_per_second == "10", "an evaluation is no training time"
-    assert last.eta == protocol.format_duration((2 + 100 + 2) / 2 * 197), "but it takes time"
+    assert last.eta == protocol.format_duration((100 + 2) / 1 * 197), "but it takes time"
+
+
+def test_the_time_to_go_forgets_a_slow_start(virtual_clock: clock.Clock) -> None:
+    """A check of a step, or files that no cache has yet, made it ten times as long."""
+    kept = Kept()
+    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
+    etas = []
+    for number in range(1, 101):
+        virtual_clock.advance(20 if number == 3 else 1)
+        reporter.stepped(number, 20, 0.5)
+        reporter.train({"loss": 0.5}, number, 100, 0, has_ended=number == 100)
+        etas.append(kept.reports[-1].eta)
+    assert etas[0] is None, "the first step says nothing"
+    assert etas[1] is None, "one step is too few"
+    assert etas[2] == protocol.format_duration(20 * 97)
+    assert set(etas[9:99]) == {protocol.format_duration(100 - step) for step in range(10, 100)}
+    assert etas[99] is None, "all is done"
+
+
+def test_people_count_epochs_from_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """As Keras does: the epoch that goes on, and at its end the same."""
+    kept = Kept()
+    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True, epochs=3)
+    reporter.train({"loss": 0.5}, 1, 6, 0)
+    reporter.train({"loss": 0.5}, 2, 6, 1, has_ended=True)
+    reporter.train({"loss": 0.5}, 6, 6, 3, has_ended=True)
+    shown = [line.split("  ")[1] for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["epoch 1/3", "epoch 1/3", "epoch 3/3"]
+    assert [report.epoch for report in kept.reports] == [0, 1, 3], "those that are completed"
 
 
 def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clock) -> None:

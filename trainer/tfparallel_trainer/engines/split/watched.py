@@ -21,19 +21,20 @@ class Watched:
     def __init__(self, stages: int) -> None:
         self._stages = stages
         self._busy: collections.deque[Sequence[float]] = collections.deque(maxlen=_LATELY)
-        """Seconds in which each stage computed."""
+        """Seconds in which each stage computed, but for the first step: that is mostly tracing."""
         self._spans: collections.deque[list[plan.Span]] = collections.deque(maxlen=_LATELY)
         """Of the first replica, by the clocks of its devices; in order."""
 
     def add(self, numbers: Sequence[float]) -> None:
         """Take in a step: busy seconds of each stage, then `MOMENTS` of each and microbatch."""
         busy, moments = numbers[: self._stages], numbers[self._stages :]
-        self._busy.append(busy)
+        if self._spans:
+            self._busy.append(busy)
         self._spans.append(sorted(_spans(moments, self._stages), key=lambda one: one.begin))
 
     @property
     def busy(self) -> list[float] | None:
-        """For each stage its mean seconds of computing in a step; None without steps."""
+        """For each stage its mean seconds of computing in a step; None before two steps."""
         return [statistics.fmean(one) for one in zip(*self._busy, strict=True)] or None
 
     @property

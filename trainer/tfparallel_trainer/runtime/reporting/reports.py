@@ -18,6 +18,9 @@ _STATM = pathlib.Path("/proc/self/statm")
 INTERVAL_SECONDS = 1.0
 """Shortest time between two reports during an epoch."""
 
+_SURE_STEPS, _SURE_SECONDS = 10, 10.0
+"""From so many steps, or from steps of so long, follows a time to go."""
+
 
 class Tally:
     """Running means of the loss over the examples of an epoch, as Keras' fit shows them."""
@@ -57,12 +60,16 @@ class Reporter:
     placement: Callable[[], progress.Placement | None] = lambda: None
     """Where the parts of the model are, as reports tell it; none where it is whole."""
     step_log: records.StepLog | None = None
+    epochs: int | None = None
+    """How many the job trains for, where it says so."""
 
     def __post_init__(self) -> None:
         self.metrics: dict[str, float] = {}
         """The latest loss and metrics; those of the evaluation begin with val_."""
         self._verification: verification.Verification | None = None
         self._last = self._timed_from = self._counted_from = time.monotonic()
+        self._paced = collections.deque([(0, self._last)])
+        """Steps that were timed, and when, of reports of the newer half of them."""
         self._examples = 0
         self._timed_steps = -1
         self._rate: float | None = None
@@ -89,6 +96,7 @@ class Reporter:
         self._timed_steps += 1
         if self._timed_steps == 0:  # the first step is mostly tracing: neither pace nor rate
             self._timed_from = self._counted_from = time.monotonic()
+            self._paced = collections.deque([(0, self._timed_from)])
             self.event(outputs.TrainEvent.FIRST_STEP, step, **self.start())
         else:
             self._examples += examples
@@ -106,8 +114,19 @@ class Reporter:
             omitted=[*check.omitted],
         )
 
-    def train(self, values: dict[str, float], step: int, total: int | None, epoch: int) -> None:
-        """Report training: `values` are means over the epoch so far, `epoch` those completed."""
+    def train(
+        self,
+        values: dict[str, float],
+        step: int,
+        total: int | None,
+        epoch: int,
+        *,
+        has_ended: bool = False,
+    ) -> None:
+        """Report training: `values` are means over the epoch so far, `epoch` those completed.
+
+        People count the epoch that goes on, or has just ended, from 1, as Keras does.
+        """
         now = time.monotonic()
         seconds = max(now - self._counted_from, 1e-9)
         rate = self._examples / seconds if self._examples else None
@@ -119,11 +138,15 @@ class Reporter:
         if not self.chief:
             return
         of_total = f"/{total}" if total else ""
+        of_epochs = f"/{self.epochs}" if self.epochs else ""
         speed = "" if rate is None else f"{progress.format_number(rate)} examples/s  "
+        self._note_pace()
         if self.lines:
+            left = self._time_left(step, total)
+            eta = "" if left is None else f"  ETA {left}"
             self.out.say(
-                f"step {step}{of_total}  epoch {epoch}  {console.metrics(values)}  "
-                f"{speed}input wait {waited.share:.0%}"
+                f"step {step}{of_total}  epoch {epoch + (not has_ended)}{of_epochs}  "
+                f"{console.metrics(values)}  {speed}input wait {waited.share:.0%}{eta}"
             )
         facts: dict[str, Any] = {"epoch": epoch}
         if _STATM.exists():
@@ -187,10 +210,6 @@ class Reporter:
         """Build a report within the limits, which would refuse it otherwise."""
         if total is not None and total > limits.MAX_COUNT:
             total = None  # Nobody waits for its end.
-        left = None
-        if total is not None and self._timed_steps > 0:
-            pace = (time.monotonic() - self._timed_from) / self._timed_steps
-            left = pace * max(total - step, 0)
         return progress.Report(
             step=min(step, limits.MAX_COUNT),
             total_steps=total,
@@ -202,7 +221,25 @@ class Reporter:
                 limits.printable(name, limits.MAX_NAME_LETTERS): progress.format_number(value)
                 for name, value in [*self.metrics.items()][: limits.MAX_METRICS]
             },
-            eta=None if left is None else progress.format_duration(left),
+            eta=self._time_left(step, total),
             placement=self.placement(),
             verification=self._verification,
         )
+
+    def _note_pace(self) -> None:
+        """Note how many steps were timed by now, and forget what was of the older half of them."""
+        self._paced.append((self._timed_steps, time.monotonic()))
+        while len(self._paced) > 1 and 2 * self._paced[1][0] <= self._timed_steps:
+            self._paced.popleft()
+
+    def _time_left(self, step: int, total: int | None) -> str | None:
+        """The time to go at the pace of the newer half of the steps; None: unknown, or none is.
+
+        The first steps trace, are verified, and read files that no cache has yet.
+        """
+        (first, began), now = self._paced[0], time.monotonic()
+        is_sure = self._timed_steps >= _SURE_STEPS or now - self._timed_from >= _SURE_SECONDS
+        if total is None or step >= total or self._timed_steps <= first or not is_sure:
+            return None
+        pace = (now - began) / (self._timed_steps - first)
+        return progress.format_duration(pace * (total - step))
