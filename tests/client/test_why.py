@@ -116,4 +116,4 @@ async def test_a_job_that_no_operator_has_seen(
         diagnosis = await gather.diagnose_job(cluster, "digits")
     assert diagnosis.kind is findings.Kind.UNSEEN
     assert diagnosis.sentence.endswith("it is not installed in this cluster")
-    assert diagnosis.remedy.startswith("Install it: `helm install")
+    assert diagnosis.remedy.startswith("Install the operator: `helm install")

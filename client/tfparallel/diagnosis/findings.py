@@ -16,7 +16,7 @@ class Kind(enum.StrEnum):
     """What is the matter with a job, in one word."""
 
     UNSEEN = "Unseen"
-    """No operator has looked at it, or none runs any longer."""
+    """No operator has looked at it."""
     REFUSED = "Refused"
     """The API server refuses its pods, or the operator its newest spec."""
     QUEUED = "Queued"

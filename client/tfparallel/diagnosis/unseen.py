@@ -55,11 +55,9 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
 
 
 def add_absence(facts: findings.Facts, diagnosis: findings.Diagnosis) -> findings.Diagnosis:
-    """Say of a job that goes on that no operator runs: what it reports is as old as the last one.
+    """Say besides of a job that goes on that no operator runs.
 
-    Args:
-        facts: what is known of the job.
-        diagnosis: what the job's own objects say.
+    What its own objects say stays, because an operator may run outside of the cluster.
     """
     absence = None
     if diagnosis.kind not in _WITHOUT_OPERATOR and not facts.job.other_manager:
@@ -67,14 +65,12 @@ def add_absence(facts: findings.Facts, diagnosis: findings.Diagnosis) -> finding
     if absence is None:
         return diagnosis
     reason, remedy = absence
-    last = findings.Evidence(findings.Source.CONDITION, f"last: {diagnosis.sentence}")
+    is_idle = diagnosis.remedy.startswith("Wait")
     return dataclasses.replace(
         diagnosis,
-        kind=findings.Kind.UNSEEN,
-        sentence=f"No operator acts on {facts.job.name} now: {reason}",
-        remedy=remedy,
-        evidence=(*_describe_operators(facts), last, *diagnosis.evidence),
-        reason="",
+        sentence=f"{diagnosis.sentence.rstrip('.')}. No operator acts on it now: {reason}",
+        remedy=remedy if is_idle else f"{diagnosis.remedy} {remedy}".strip(),
+        evidence=(*diagnosis.evidence, *_describe_operators(facts)),
     )
 
 
@@ -88,7 +84,7 @@ def explain_absence(
     if operators is None:
         return None
     if not operators:
-        return "it is not installed in this cluster", f"Install it: `{answers.INSTALL}`."
+        return "it is not installed in this cluster", f"Install the operator: `{answers.INSTALL}`."
     watching = [one for one in operators if not one.watched or namespace in one.watched]
     if not watching:
         listed = ", ".join(sorted({name for one in operators for name in one.watched}))

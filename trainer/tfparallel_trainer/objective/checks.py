@@ -46,7 +46,7 @@ def check(model: Any) -> None:
     if keras.distribution.distribution() is not None:
         raise errors.UserCodeError(
             "keras.distribution is set, which Keras does not follow with TensorFlow: remove "
-            "set_distribution, and choose trainer.strategy and trainer.mesh instead.",
+            "set_distribution, and choose spec.strategy and spec.mesh instead.",
             function="build_model",
         )
     for method, remedy in () if defines_phases(model) else _OVERRIDES.items():

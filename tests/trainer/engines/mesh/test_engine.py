@@ -195,7 +195,7 @@ def test_a_distribution_of_keras_which_tensorflow_ignores_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keras.distribution, "distribution", lambda: object())
-    assert "choose trainer.strategy and trainer.mesh" in refused(logistic, with_metrics)
+    assert "choose spec.strategy and spec.mesh" in refused(logistic, with_metrics)
 
 
 def test_plain_batch_normalization_is_warned_of_once() -> None:
