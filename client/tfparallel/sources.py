@@ -142,7 +142,7 @@ def _pack(folder: pathlib.Path, program: str | None, field: str) -> Archive:
 
 def _find_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yield the files to pack, sorted, without descending into ignored folders."""
-    ignored: dict[pathlib.Path, pathspec.PathSpec] = {}
+    ignored: dict[pathlib.Path, pathspec.PathSpec[Any]] = {}
     """By the folders that were visited and have patterns."""
     visited: set[pathlib.Path] = set()
 

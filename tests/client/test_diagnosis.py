@@ -19,7 +19,7 @@ KINDS = {
     "no operator": ("Unseen", "it is not installed in this cluster", "helm install"),
     "operator does not run": ("Unseen", "does not run", "describe deployment tfparallel-operator"),
     "operator watches others": ("Unseen", "watches only ml", "watchNamespaces"),
-    "operator gone": ("Pending", "No operator acts on it now: it is not installed", "helm install"),
+    "operator gone": ("Pending", "4 Insufficient nvidia.com/gpu", "Lower devices"),
     "operator unknown": ("Unseen", "does not watch namespace 'team'", "Ask an administrator"),
     "too many GPUs": ("Pending", "4 Insufficient nvidia.com/gpu", "Lower devices"),
     "missing claim": ("Pending", 'persistentvolumeclaim "digits" not found', "Create the claim"),
@@ -167,17 +167,20 @@ def test_a_new_job_has_ten_seconds() -> None:
 def test_a_job_that_goes_on_without_an_operator_looks_alive_only() -> None:
     running = symptoms.facts(symptoms.running())
     alive = rules.diagnose(dataclasses.replace(running, operators=[symptoms.OPERATOR]))
-    assert "No operator" not in alive.sentence
     for operators, reason in (
         ([], "it is not installed in this cluster"),
-        ([dataclasses.replace(symptoms.OPERATOR, ready=0)], "does not run"),
+        (
+            [dataclasses.replace(symptoms.OPERATOR, ready=0)],
+            "tfparallel-system/tfparallel-operator does not run",
+        ),
         ([dataclasses.replace(symptoms.OPERATOR, watched=("ml",))], "it watches only ml"),
     ):
         diagnosis = rules.diagnose(dataclasses.replace(running, operators=operators))
-        said = f"{alive.sentence.rstrip('.')}. No operator acts on it now: "
-        assert diagnosis.sentence.startswith(said)
-        assert reason in diagnosis.sentence
-        assert not diagnosis.remedy.startswith("Wait")
+        first, *others = diagnosis.evidence
+        assert first.source is findings.Source.OPERATOR
+        assert first.text.startswith(f"none acts on digits now: {reason}")
+        assert others[-len(alive.evidence) :] == [*alive.evidence]
+        assert (diagnosis.sentence, diagnosis.remedy) == (alive.sentence, alive.remedy)
 
 
 def test_a_job_that_has_ended_needs_no_operator() -> None:

@@ -13,8 +13,8 @@ from tfparallel_trainer.contract import exits
 
 def diagnose(facts: findings.Facts) -> findings.Diagnosis:
     """Say why a job is as it is. The first rule that applies decides: ends outweigh the rest."""
-    found = (rule(facts) for rule in _RULES)
-    diagnosis = next(filter(None, found), None) or pace.diagnose_pace(facts)
+    diagnoses = (rule(facts) for rule in _RULES)
+    diagnosis = next(filter(None, diagnoses), None) or pace.diagnose_pace(facts)
     return unseen.add_absence(facts, diagnosis)
 
 

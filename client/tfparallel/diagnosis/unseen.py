@@ -55,7 +55,7 @@ def diagnose_unseen(facts: findings.Facts) -> findings.Diagnosis | None:
 
 
 def add_absence(facts: findings.Facts, diagnosis: findings.Diagnosis) -> findings.Diagnosis:
-    """Say besides of a job that goes on that no operator runs.
+    """Add, as the first evidence of a job that goes on, that no operator runs.
 
     What its own objects say stays, because an operator may run outside of the cluster.
     """
@@ -65,13 +65,10 @@ def add_absence(facts: findings.Facts, diagnosis: findings.Diagnosis) -> finding
     if absence is None:
         return diagnosis
     reason, remedy = absence
-    is_idle = diagnosis.remedy.startswith("Wait")
-    return dataclasses.replace(
-        diagnosis,
-        sentence=f"{diagnosis.sentence.rstrip('.')}. No operator acts on it now: {reason}",
-        remedy=remedy if is_idle else f"{diagnosis.remedy} {remedy}".strip(),
-        evidence=(*diagnosis.evidence, *_describe_operators(facts)),
-    )
+    text = f"none acts on {facts.job.name} now: {reason}. {remedy}"
+    first = findings.Evidence(findings.Source.OPERATOR, text)
+    evidence = (first, *_describe_operators(facts), *diagnosis.evidence)
+    return dataclasses.replace(diagnosis, evidence=evidence)
 
 
 def explain_absence(
