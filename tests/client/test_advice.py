@@ -37,7 +37,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
                 yield text
             case ast.JoinedStr(values=values):
                 yield "".join(
-                    part.value if isinstance(part, ast.Constant) else _HOLE for part in values
+                    str(part.value) if isinstance(part, ast.Constant) else _HOLE for part in values
                 )
             case _:
                 yield from texts(node)
