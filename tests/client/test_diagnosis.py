@@ -86,7 +86,7 @@ def test_what_is_printed_fits_eighty_columns(symptom: str) -> None:
     lines = list(why.render(rules.diagnose(symptoms.SYMPTOMS[symptom]())))
     assert lines
     for line in lines:
-        is_whole = line.startswith(("`", "https://"))  # commands and addresses are never broken
+        is_whole = line.lstrip().startswith(("`", "https://"))  # commands and addresses are never broken
         assert len(line) <= 80 or is_whole, line
     assert not any("\x1b" in line or "\0" in line for line in lines)
 
@@ -179,7 +179,7 @@ def test_a_job_that_goes_on_without_an_operator_looks_alive_only() -> None:
         first, *others = diagnosis.evidence
         assert first.source is findings.Source.OPERATOR
         assert first.text.startswith(f"none acts on digits now: {reason}")
-        assert others[-len(alive.evidence) :] == [*alive.evidence]
+        assert {*alive.evidence} <= {*others}
         assert (diagnosis.sentence, diagnosis.remedy) == (alive.sentence, alive.remedy)
 
 
