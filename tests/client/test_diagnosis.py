@@ -86,7 +86,9 @@ def test_what_is_printed_fits_eighty_columns(symptom: str) -> None:
     lines = list(why.render(rules.diagnose(symptoms.SYMPTOMS[symptom]())))
     assert lines
     for line in lines:
-        is_whole = line.lstrip().startswith(("`", "https://"))  # commands and addresses are never broken
+        is_whole = line.lstrip().startswith(
+            ("`", "https://")
+        )  # commands and addresses are never broken
         assert len(line) <= 80 or is_whole, line
     assert not any("\x1b" in line or "\0" in line for line in lines)
 
