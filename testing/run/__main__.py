@@ -1,6 +1,6 @@
 """Run tests: `python -m testing.run [--tier unit,process] [--part …] [--changed] [--branches]`.
 
-The unit tier comes first and ends the run when it fails; then the other tiers in two workers; then,
+The unit tier comes first and ends the run when it fails; then the others in three workers; then,
 alone, the tests that judge by the wall clock. At most three failed tests run once more.
 
 `--part essential` runs the unit tier and a few files of the tier process, `--part remaining` the
@@ -74,13 +74,14 @@ class Runner:
         self._retry()
 
     def _run_tiers(self, name: str, selected: list[Tier]) -> None:
-        self._run(name, [parts.select(selected), "--without-serial", *parts.WORKERS])
+        workers = parts.workers(waiting=Tier.UNIT not in selected)
+        self._run(name, [parts.select(selected), "--without-serial", *workers])
 
     def _run_random(self) -> None:
         """Look for new examples of Hypothesis."""
         profile = ["-m", "hypothesis", "--hypothesis-profile=random"]
         tier = parts.select([Tier.UNIT, Tier.PROCESS])
-        self._run("random", [tier, *profile, *parts.WORKERS])
+        self._run("random", [tier, *profile, *parts.workers(waiting=False)])
 
     def _run(self, name: str, arguments: list[str]) -> None:
         part = parts.run(name, [*arguments, *self._options], self._root)

@@ -14,8 +14,11 @@ from testing.pytest_plugin import times
 from testing.pytest_plugin.tiers import Tier
 from testing.run import processes
 
-WORKERS = ("--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder")
-"""Many tests wait for a cluster, and leave a core to those that train."""
+ONE_PER_CORE = 2
+"""Workers of the tests that start nothing, and so keep a core at work."""
+
+GIB_PER_WORKER = 4
+"""With the clusters that a worker starts, and what it trains."""
 
 ERRORS_SECONDS = 1.0
 """How long the rest of stderr is awaited, which a process that outlives the tests may hold open."""
@@ -38,6 +41,18 @@ class Part:
     def broke(self) -> bool:
         """Whether it ended otherwise than by running its tests."""
         return self.code not in (OK, FAILED, NO_TESTS) or bool(self.report.errors)
+
+
+def workers(*, waiting: bool) -> list[str]:
+    """The options that share tests out among workers.
+
+    Args:
+        waiting: the tests wait for clusters and processes half of the time, so that three keep two
+            cores at work, if the memory is enough for them.
+    """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    count = 3 if waiting and memory >= 3 * GIB_PER_WORKER else ONE_PER_CORE
+    return [f"--numprocesses={count}", "--dist=loadfile", "--no-loadscope-reorder"]
 
 
 def select(tiers: Iterable[Tier]) -> str:
