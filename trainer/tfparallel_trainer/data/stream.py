@@ -24,7 +24,7 @@ class StreamSource:
 
     The data set itself is looked at but not iterated over: `make` gives a new one of an epoch, with
     the same order everywhere. `function` names the user's data function in messages. The batches
-    that the sample was taken from are those of the first epoch: a pass that is given up would fill
+    that the sample was taken from are those of the first epoch. A pass that is given up would fill
     its buffers for nothing, and TensorFlow warns of a cache that it leaves incomplete.
     """
 

@@ -163,7 +163,7 @@ class StageWorker(Fences):
         if None in sizes:
             raise errors.UserCodeError(
                 f"{self._name_maker(parcel.tensor)} gives a tensor of the shape {tensor.shape} to "
-                "another stage, and only the data would tell its size: give keras.Input the whole "
+                "another stage, whose size only the data would tell. Give keras.Input the whole "
                 "shape of an example.",
                 function="build_model",
             )
