@@ -53,11 +53,11 @@ class Course(engine.Course):
         places = dict(enumerate(self._devices, settings.cluster.me * len(self._devices)))
         self._ranks = ranks.build(module, bare, model_partition, places, examples)
         checks.check(bare)
-        self._compare_models(bare, examples.spec)
         with context.watch.waiting("the wait for another job's end"):
             model_state = persistence.Persistence(
                 settings, module, all_peers, self._ranks.local, context.out.say
             )
+        self._compare_models(bare, examples.spec)  # functions of the user have bound the last now
         saved = model_state.saved
         if saved is not None:
             context.until_end.enter_context(saved.living())
