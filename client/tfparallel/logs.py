@@ -147,7 +147,7 @@ def _choose(
             )
         if not known and name in _expected(job):
             raise load.SpecError(
-                f"{job.name} has no replicas yet. `tfparallel why {job.name}` says why; -f waits"
+                f"{job.name} has no replicas yet. `tfparallel why {job.handle}` says why; -f waits"
                 " for them"
             )
         near = difflib.get_close_matches(name, known, n=1)
@@ -157,7 +157,7 @@ def _choose(
     if replica.phase == "Pending":
         raise load.SpecError(
             f"{name} has not started: {(replica.reason or 'it waits').rstrip('.')}."
-            f" `tfparallel why {job.name}`"
+            f" `tfparallel why {job.handle}`"
             " says more; -f waits for it"
         )
     return [replica]

@@ -77,6 +77,13 @@ class Job:
     """The whole object, as JSON."""
     problem: str = ""
     """Why its status cannot be read, and is empty here; empty: it can."""
+    folder: str = ""
+    """Of a local run, as verbs take it; empty: verbs take the name."""
+
+    @property
+    def handle(self) -> str:
+        """What the verbs of the command take for it."""
+        return self.folder or self.name
 
     @property
     def state(self) -> str:

@@ -16,7 +16,7 @@ from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import observation, waits
 from tfparallel_operator.core.life import obstacles
 from tfparallel_operator.engine.write import refusals
-from tfparallel_trainer.contract import progress, verification
+from tfparallel_trainer.contract import progress, separate_training, verification
 
 NO_GPUS = "Unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
 NO_CLAIM = (
@@ -69,10 +69,10 @@ NO_METRICS = (
 OPERATOR = models.Operator("tfparallel-system", "tfparallel-operator", 1, 1, ())
 
 
-def world(*, queue: bool = False, **job: Any) -> builders.World:
+def world(*, queue: bool = False, script: bool = False, **job: Any) -> builders.World:
     """Return the job `digits` with all its pods."""
     spec, run_policy = job.pop("spec", {}), job.pop("run_policy", {})
-    document = builders.manifest(trainer=True, **(job or {"chief": 1, "worker": 1}))
+    document = builders.manifest(trainer=not script, **(job or {"chief": 1, "worker": 1}))
     document["metadata"]["name"] = "digits"
     document["spec"] |= {**spec, "runPolicy": run_policy}
     settings = builders.SETTINGS
@@ -144,6 +144,32 @@ def report(seen: builders.World, **more: Any) -> None:
     reports = job_status.of_report(sent, seen.now)
     changed = seen.status.model_copy(update=reports._asdict())
     seen.job = seen.job.model_copy(update={"status": changed})
+
+
+def separate_models() -> builders.World:
+    """Return a script whose two workers train a model each."""
+    seen = running(script=True, worker=2)
+    seen.advance(30)
+    separate = separate_training.SeparateTraining(
+        replica="worker-0", peers=1, method="fit", place="train.py, line 14"
+    )
+    reports = job_status.of_report(progress.Report(step=0, separate_training=separate), seen.now)
+    seen.job = seen.job.model_copy(
+        update={"status": seen.status.model_copy(update=reports._asdict())}
+    )
+    seen.settle()
+    seen.advance(5)
+    return seen
+
+
+def trained_separate_models() -> findings.Facts:
+    """The same script when it has succeeded."""
+    seen = separate_models()
+    seen.exit("digits-worker-0", 0)
+    seen.exit("digits-worker-1", 0)
+    seen.settle()
+    seen.advance(3 * 60 * 60)
+    return facts(seen)
 
 
 def waiting_worker(words: str, node: str = "") -> findings.Facts:
@@ -543,6 +569,8 @@ SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "straggler": straggling,
     "autoscaler without metrics": not_scaled,
     "partly running": partly_running,
+    "separate models": lambda: facts(separate_models()),
+    "separate models that are trained": trained_separate_models,
     "training": training,
     "contested": contested,
     "succeeded": succeeded,

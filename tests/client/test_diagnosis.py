@@ -64,6 +64,16 @@ KINDS = {
     "straggler": ("Slow", "stage 1 on worker-1/CPU:0 computes for longer", "Divide the layers"),
     "autoscaler without metrics": ("Training", "pods.metrics.k8s.io", "Install metrics-server"),
     "partly running": ("Pending", "runs with 3/4 replicas", "Lower devices"),
+    "separate models": (
+        "Separate",
+        "runs, but worker-0 trains a model of its own (train.py, line 14): TF_CONFIG gives it",
+        "Call tfparallel_trainer.start() right after the imports",
+    ),
+    "separate models that are trained": (
+        "Succeeded",
+        "succeeded 3h ago, but worker-0 trains a model of its own",
+        "call tfparallel_trainer.fit there",
+    ),
     "training": ("Training", "step 120 of 400", ""),
     "contested": ("Training", "system/operator of the operator watches", "watchNamespaces"),
     "succeeded": ("Succeeded", "succeeded 3h ago", ""),

@@ -10,7 +10,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import sysconfig
 
 import pytest
 import yaml
@@ -51,7 +50,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     install = ("--python", str(python), "install", "--no-deps", "--no-index")
     subprocess.run((*pip, *install, *wheels), check=True, timeout=200)
     [packages] = (folder / "venv").glob("lib/python*/site-packages")
-    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    others = [path for path in sys.path if pathlib.Path(path).name == packages.name]
+    (packages / "others.pth").write_text("\n".join(others))
     return python
 
 
@@ -90,7 +90,7 @@ def test_the_page_shows_the_message_that_an_unchanged_script_gets(
     (tmp_path / "job.yaml").write_text((example / "job.yaml").read_text())
     together = jobs.ending_together(tmp_path / "job.yaml", tmp_path)
     shown = run_job(python, tmp_path / "job.yaml", tmp_path / "out", *together)
-    [sentence] = re.findall(r"```\n\[worker-0\] error: (.*)\n```", PAGE)
+    _, sentence = re.findall(r"```\n\[worker-0\] error: (.*)\n```", PAGE)
     errors = re.findall(r"^\[(chief-0|worker-0)\] error: (.*)", shown, re.M)
     first, second = errors[:2]
     assert {first[0], second[0]} == {"chief-0", "worker-0"}
@@ -111,6 +111,86 @@ def test_with_servers_there_is_more_to_change(python: pathlib.Path, tmp_path: pa
     assert "you need to pass this dataset to ClusterCoordinator" in shown
     assert "Keras 3 cannot fit under ParameterServerStrategy in several processes" in shown
     assert "remove the strategy and the lines that start a tf.distribute.Server" in shown
+
+
+ALONE = """
+import pathlib
+import sys
+
+import keras
+import numpy as np
+
+x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+y = x[:, :1]
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+
+history = model.fit(x, y, epochs=3)
+model.save(pathlib.Path(sys.argv[1]) / f"{sys.argv[2]}.keras")
+"""
+
+
+def separate(folder: pathlib.Path, action: str) -> pathlib.Path:
+    """Write a job of two replicas that train a model each, as the section on them has it."""
+    (folder / "train.py").write_text(ALONE.lstrip("\n"))
+    mount = {"volumeMounts": [{"name": "results", "mountPath": "/results"}]}
+    claim = {"name": "results", "persistentVolumeClaim": {"claimName": "results"}}
+    roles = {
+        role: {
+            "template": jobs.template(
+                ["python", "train.py", "/results", role], pod_spec={"volumes": [claim]}, **mount
+            )
+        }
+        for role in ("Chief", "Worker")
+    }
+    return jobs.write(folder, jobs.job(roles, onSeparateTraining=action))
+
+
+def test_separate_models_that_a_job_wants_stand_in_its_status(
+    python: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    file, output = separate(tmp_path, "Continue"), tmp_path / "out"
+    together = jobs.ending_together(file, tmp_path)
+    paths = os.pathsep.join(str(ROOT / product) for product in ("client", "operator"))
+    command = ("-m", "tfparallel", "run", str(file), "--output", str(output), *together)
+    done = run(python, *command, PYTHONPATH=paths)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    for replica in ("chief-0", "worker-0"):
+        assert f"[{replica}] warning: {replica} trains a model of its own (train.py, line 13)" in (
+            done.stdout
+        )
+    status = json.loads((output / "status.json").read_text())
+    [condition] = [one for one in status["conditions"] if one["type"] == "SeparateTraining"]
+    assert (condition["status"], condition["reason"]) == ("True", "SeparateModels")
+    assert "chief-0 trains a model of its own" in condition["message"]
+    assert "SeparateModels: chief-0 trains" in done.stderr
+    for model in ("Chief", "Worker"):
+        assert (output / f"claims/results/{model}.keras").exists()
+        assert f"claims/results/{model}.keras" in done.stdout
+
+
+@pytest.mark.long
+def test_separate_models_end_a_job(python: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    shown = run_job(python, separate(tmp_path, "Stop"), tmp_path / "out")
+    [sentence, _] = re.findall(r"```\n\[worker-0\] error: (.*)\n```", PAGE)
+    line = r"\(train\.py, line \d+\)"
+    same = re.sub(line, "", sentence).replace("worker-0", "chief-0")
+    assert same in re.sub(line, "", shown)
+    assert not list((tmp_path / "out/claims").rglob("*.keras"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("example", ["tf-config", "old-coordinator", "fit", "from-tfjob"])
+def test_examples_that_train_together_are_left_alone(
+    example: str, python: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    paths = os.pathsep.join(str(ROOT / product) for product in ("client", "operator"))
+    file = ROOT / "examples" / example / "job.yaml"
+    command = ("-m", "tfparallel", "run", str(file), "--output", str(tmp_path / "out"))
+    done = run(python, *command, PYTHONPATH=paths)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert "trains a model of its own" not in done.stdout
 
 
 def test_other_programs_are_left_alone(python: pathlib.Path) -> None:

@@ -116,7 +116,7 @@ def model(
 
     It comes from the claim or the bucket that keeps the job's checkpoints, or from the FOLDER of a
     local run, such as runs/JOB. Of a script, each file *.keras comes from the claim that it mounts.
-    A claim is read through a short-lived pod that mounts it read-only.
+    A claim of a cluster is read through a short-lived pod that mounts it read-only.
 
     Exit status: 0 copied, 1 the job has no model, or it cannot be read, 2 no such job.
     """
@@ -124,7 +124,9 @@ def model(
     if folder.is_run(name):
         run = pathlib.Path(name)
         to = target or _choose_folder(run.resolve().name)
-        asyncio.run(_bring(folder.find(run), part, to, name))
+        of_script = folder.find_of_script(run, path)
+        place = of_script or folder.find(run)
+        asyncio.run(_bring(place, part, to, name, is_script=of_script is not None))
         return
 
     async def act(cluster: backend.ClusterBackend) -> None:

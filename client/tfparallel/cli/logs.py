@@ -2,14 +2,14 @@
 
 import click
 
-from tfparallel import logs
+from tfparallel import backend, logs
 from tfparallel.cli import complete, options
-from tfparallel.cluster import access, backend
+from tfparallel.cluster import access
 from tfparallel.terminal import display
 
 
 @click.command("logs")
-@options.job_name
+@options.job_or_folder
 @click.argument("replica", metavar="[REPLICA]", required=False, shell_complete=complete.replicas)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, over restarts.")
 @click.option("--all", "everyone", is_flag=True, help="Show all replicas, each line with its name.")
@@ -31,17 +31,19 @@ def command(
     Without REPLICA it is the coordinator: the chief, or else worker 0. Of a failed job it is the
     replica that failed first, or the next whose log is left.
 
+    FOLDER is that of a local run, such as runs/JOB.
+
     Exit status: 0 shown, 1 the cluster refuses or does not answer, 2 no such job or replica.
     """
     if everyone and replica is not None:
         raise click.UsageError(f"--all shows every replica: leave out {replica!r}, or --all")
 
-    async def act(cluster: backend.ClusterBackend) -> None:
-        job = await cluster.get_job(name)
+    async def act(place: backend.Backend) -> None:
+        job = await place.get_job(name)
         chosen = logs.ALL_REPLICAS if everyone else replica
         usual = replica or logs.find_coordinator(job)
         out, err = display.consoles()
-        async for line in logs.read(cluster, job, chosen, follow=follow, tail=tail):
+        async for line in logs.read(place, job, chosen, follow=follow, tail=tail):
             if line.replica != usual and not everyone:
                 usual = line.replica
                 display.print_line(err, f"{line.replica} failed: this is its log")
@@ -54,4 +56,4 @@ def command(
             else:
                 click.echo(text)
 
-    options.on_cluster(choice, act)
+    options.on_job_or_folder(name, choice, act)

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
+from tfparallel import backend as jobs
 from tfparallel.cli import complete
 from tfparallel.cluster import access, backend
+from tfparallel.results import folder
 from tfparallel_operator.api import names
 from tfparallel_operator.local import variables as local_variables
 
@@ -171,6 +173,19 @@ def cluster(verb: Callable[..., None]) -> Callable[..., None]:
         verb(*arguments, choice=choice, **more)
 
     return with_choice
+
+
+def on_job_or_folder(
+    name: str, choice: access.Choice, act: Callable[[jobs.Backend], Awaitable[T]]
+) -> T:
+    """Act on the local run of a folder, or on the chosen cluster."""
+    if not folder.is_run(name):
+        return on_cluster(choice, act)
+
+    async def opened() -> T:
+        return await act(folder.open_run(pathlib.Path(name)))
+
+    return asyncio.run(opened())
 
 
 def on_cluster(choice: access.Choice, act: Callable[[backend.ClusterBackend], Awaitable[T]]) -> T:

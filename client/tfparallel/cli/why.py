@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import click
 
+from tfparallel import backend
 from tfparallel.cli import options
-from tfparallel.cluster import access, backend
+from tfparallel.cluster import access
 from tfparallel.diagnosis import findings, gather
 from tfparallel.terminal import wrapping
 
@@ -14,7 +15,7 @@ _WIDTH = 80
 
 
 @click.command("why")
-@options.job_name
+@options.job_or_folder
 @click.option(
     "-o",
     "--output",
@@ -28,19 +29,22 @@ _WIDTH = 80
 def command(name: str, *, output_format: str, choice: access.Choice) -> None:
     """Say why a job waits, is slow, restarts or failed, and what to do.
 
+    FOLDER is that of a local run, such as runs/JOB.
+
     Exit status: 0 whatever the job's state is, 1 the cluster refuses or does not answer, 2 no such
     job.
     """
 
-    async def act(cluster: backend.ClusterBackend) -> None:
-        diagnosis = await gather.diagnose_job(cluster, name)
+    async def act(place: backend.Backend) -> None:
+        job = await place.get_job(name)
+        diagnosis = await gather.diagnose(place, job)
         if output_format == "json":
-            click.echo(json.dumps(to_object(name, cluster.namespace, diagnosis), indent=2))
+            click.echo(json.dumps(to_object(job.name, job.namespace, diagnosis), indent=2))
             return
         for line in render(diagnosis):
             wrapping.echo(line)
 
-    options.on_cluster(choice, act)
+    options.on_job_or_folder(name, choice, act)
 
 
 def render(diagnosis: findings.Diagnosis) -> Iterator[str]:

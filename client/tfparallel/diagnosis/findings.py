@@ -26,6 +26,8 @@ class Kind(enum.StrEnum):
     RESTARTING = "Restarting"
     STALLED = "Stalled"
     SLOW = "Slow"
+    SEPARATE = "Separate"
+    """The replicas of a script train a model each."""
     TRAINING = "Training"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"

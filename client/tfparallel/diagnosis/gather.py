@@ -18,7 +18,11 @@ async def diagnose_job(place: backend.Backend, name: str) -> findings.Diagnosis:
     Raises:
         JobNotFound: no job has the name.
     """
-    job = await place.get_job(name)
+    return await diagnose(place, await place.get_job(name))
+
+
+async def diagnose(place: backend.Backend, job: models.Job) -> findings.Diagnosis:
+    """Say why a job is as it is."""
     replicas = list(await place.list_replicas(job))
     facts = findings.Facts(
         job=job,

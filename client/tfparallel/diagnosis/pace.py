@@ -16,7 +16,7 @@ def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
     """Say how training gets on."""
     name, is_script = facts.job.name, facts.job.is_script
     progress = pace.Pace(facts.status, facts.now, must_report=not is_script)
-    slowness = progress.find_slowness(name)
+    slowness = progress.find_slowness(facts.job.handle)
     if progress.report is None and not is_script:
         restarted = _restarted(facts, slowness)
         if restarted is not None:
@@ -38,7 +38,7 @@ def diagnose_pace(facts: findings.Facts) -> findings.Diagnosis:
     lines = tuple(findings.describe_lines(facts))
     if is_script:
         sentence = f"{name} has run its own command for {age}, which reports no progress"
-        remedy = f"Read its log: `tfparallel logs {name} --all`."
+        remedy = f"Read its log: `tfparallel logs {facts.job.handle} --all`."
         return findings.Diagnosis(findings.Kind.TRAINING, sentence, remedy, lines)
     sentence = f"{name} starts: its replicas have run for {age}, and no step has ended yet"
     return findings.Diagnosis(findings.Kind.STARTING, sentence, "Wait a moment.", lines)

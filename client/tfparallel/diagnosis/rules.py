@@ -1,8 +1,10 @@
 """From what is known of a job to one sentence. Pure."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
 from tfparallel.diagnosis import endings, findings, pace, pending, unseen
+from tfparallel.machine import detached
 from tfparallel.terminal import status as terminal
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import remedies
@@ -23,8 +25,32 @@ def _succeeded(facts: findings.Facts) -> findings.Diagnosis | None:
     if condition is None:
         return None
     age = facts.age(condition.last_transition_time)
+    separate = _separate(facts)
+    if separate is not None:
+        sentence = f"{facts.job.name} succeeded {age} ago, but {separate.sentence}"
+        return dataclasses.replace(separate, kind=findings.Kind.SUCCEEDED, sentence=sentence)
     sentence = f"{facts.job.name} succeeded {age} ago: {condition.message}"
     return findings.Diagnosis(findings.Kind.SUCCEEDED, sentence, "")
+
+
+def _separating(facts: findings.Facts) -> findings.Diagnosis | None:
+    separate = _separate(facts)
+    if separate is None:
+        return None
+    return dataclasses.replace(separate, sentence=f"{facts.job.name} runs, but {separate.sentence}")
+
+
+def _separate(facts: findings.Facts) -> findings.Diagnosis | None:
+    """The replicas of a script train models of their own."""
+    condition = facts.find_true(names.Condition.SEPARATE_TRAINING)
+    seen = facts.status.separate_training
+    if condition is None or seen is None:
+        return None
+    evidence = (findings.describe_condition(condition, facts), *findings.describe_lines(facts))
+    remedy = f"{seen.describe_remedy()}. Do nothing if you want separate models."
+    return findings.Diagnosis(
+        findings.Kind.SEPARATE, seen.cause, remedy, evidence, condition.reason
+    )
 
 
 def _failed(facts: findings.Facts) -> findings.Diagnosis | None:
@@ -47,7 +73,11 @@ def _remedy_of_failure(facts: findings.Facts, condition: job_status.Condition, r
         names.Reason.INVALID_TEMPLATE,
     ):
         return "Correct the job and apply it again: the operator then starts it."
+    if facts.job.folder and condition.reason == detached.PROCESS_ENDED:
+        return f"Go on: `tfparallel run JOB.yaml --output {facts.job.folder}`."
     remedy = remedy or _remedy_of_exit(condition.message) or "Correct what its last lines say."
+    if facts.job.folder:
+        return f"{remedy} Then run the job again."
     again = f"Then submit the job again, after `tfparallel delete {facts.job.name}`"
     if remedy == remedies.BY_EXIT_CODE[exits.Exit.USER_ERROR]:
         again += "; `tfparallel run` tries it on this machine"
@@ -124,7 +154,7 @@ def _stalled(facts: findings.Facts) -> findings.Diagnosis | None:
         condition,
         findings.Kind.STALLED,
         lead="has stalled:",
-        remedy=f"Read what the coordinator wrote last: `tfparallel logs {facts.job.name}`.",
+        remedy=f"Read what the coordinator wrote last: `tfparallel logs {facts.job.handle}`.",
         more=findings.describe_lines(facts),
     )
 
@@ -253,4 +283,5 @@ _RULES: tuple[Callable[[findings.Facts], findings.Diagnosis | None], ...] = (
     _waiting,
     _invalid,
     _contested,
+    _separating,
 )

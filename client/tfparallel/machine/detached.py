@@ -26,6 +26,9 @@ from tfparallel_operator.local import folders, locks
 POLL_SECONDS = 0.2
 """Between two looks at a folder."""
 
+PROCESS_ENDED = "ProcessEnded"
+"""The reason for which a job has failed whose process is gone."""
+
 _SOURCE = f"{names.GROUP}/source-folder"
 """Annotation of a job: where its model's files lie."""
 
@@ -90,20 +93,28 @@ class DetachedRun:
         if not is_running and not conditions.finished(status):
             status = self._of_ended_process(manifest, status)
         metadata = manifest["metadata"]
+        created = metadata.get("creationTimestamp")
         return models.Job(
             name=metadata["name"],
             namespace=metadata.get("namespace", "default"),
-            uid=metadata["uid"],
-            created=datetime.datetime.fromisoformat(metadata["creationTimestamp"]),
+            uid=metadata.get("uid", ""),
+            created=datetime.datetime.fromisoformat(created) if created else self._began(status),
             status=status,
             manifest=manifest,
         )
 
+    @property
+    def _written_manifest(self) -> pathlib.Path:
+        """The manifest, which a `tfparallel run` of its own records and does not read."""
+        return self._manifest if self.exists else self.layout.manifest
+
+    def _began(self, status: job_status.JobStatus) -> datetime.datetime:
+        return status.start_time or _modified(self._written_manifest)
+
     def _read_manifest(self) -> dict[str, Any]:
-        text = self._manifest.read_text(encoding="utf-8")
-        return dict(
-            yaml_documents.find_job(yaml_documents.parse(text, str(self._manifest)), _MANIFEST)
-        )
+        file = self._written_manifest
+        documents = yaml_documents.parse(file.read_text(encoding="utf-8"), str(file))
+        return dict(yaml_documents.find_job(documents, file.name))
 
     def write(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest, which the next start reads."""
@@ -121,16 +132,18 @@ class DetachedRun:
         """Return the status of a job that has not ended and whose process has."""
         is_suspended = manifest["spec"].get("runPolicy", {}).get("suspend", False)
         message = "resume the job to continue" if is_suspended else self._last_words()
-        ended_at = datetime.datetime.fromtimestamp(self._manifest.stat().st_mtime, datetime.UTC)
+        ended_at = _modified(self._written_manifest)
         return conditions.Stamp(ended_at, generation=0).set(
             conditions.without(status, names.Condition.RUNNING),
             names.Condition.SUSPENDED if is_suspended else names.Condition.FAILED,
             True,
-            names.Reason.JOB_SUSPENDED if is_suspended else "ProcessEnded",
+            names.Reason.JOB_SUSPENDED if is_suspended else PROCESS_ENDED,
             message,
         )
 
     def _last_words(self) -> str:
+        if not self.exists:
+            return "the process that ran the job has ended before the job"
         try:
             lines = self.output.read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
@@ -192,3 +205,7 @@ class DetachedRun:
     def forget(self) -> None:
         """Leave the results in the folder, and no job."""
         self._manifest.unlink(missing_ok=True)
+
+
+def _modified(file: pathlib.Path) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(file.stat().st_mtime, datetime.UTC)

@@ -80,12 +80,22 @@ def _results(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
         yield from ((name, _shown(value)) for name, value in written.metrics.items())
     elif status.progress is not None:
         yield from _reported(status.progress)
+    if folder is None and succeeded:
+        yield from _models_of_script(outcome)
     if folder is not None:
         if succeeded:
             yield from _pipeline(folder)
         for name, below in _KEPT if succeeded else _KEPT[1:]:
             if (folder / below).exists():
                 yield name, _path(folder / below)
+
+
+def _models_of_script(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
+    """Name the models that a script has written into its claims in this run."""
+    began = outcome.job.status.start_time
+    for file in sorted(outcome.layout.claims.rglob(f"*{pathlib.Path(outputs.MODEL).suffix}")):
+        if file.is_file() and (began is None or file.stat().st_mtime >= began.timestamp()):
+            yield "model", _path(file)
 
 
 def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:

@@ -8,8 +8,11 @@ import os
 import pathlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 
+import yaml
+
 from tfparallel import errors
-from tfparallel.results import files
+from tfparallel.machine import run_folder
+from tfparallel.results import files, script
 from tfparallel_operator.api import load
 from tfparallel_operator.local import folders
 from tfparallel_trainer.contract import outputs
@@ -66,8 +69,47 @@ def _explained() -> Iterator[None]:
         raise files.LeftOutError(f"{files.UNREADABLE} ({error.strerror})") from error
 
 
+def open_run(run: pathlib.Path) -> run_folder.RunFolder:
+    """Return a local run as a backend.
+
+    Args:
+        run: the folder of a run, or runs/JOB: its newest run.
+
+    Raises:
+        SpecError: it is no run, or one of an older version.
+    """
+    root = newest(run)
+    for name in (folders.STATUS_FILE, folders.MANIFEST_FILE):
+        if not (root / name).exists():
+            raise load.SpecError(
+                f"{run}: no run is in this folder: {name} is missing. Give the folder of a run,"
+                " such as runs/JOB/TIME"
+            )
+    return run_folder.RunFolder(root)
+
+
+def find_of_script(run: pathlib.Path, path: str | None) -> FolderPlace | None:
+    """Return where the script of a local run keeps its results; None: the trainer ran.
+
+    Args:
+        run: the folder of a run, or runs/JOB: its newest run.
+        path: where the script writes, as its container sees it; None: in its one claim.
+
+    Raises:
+        Failure: the container mounts no claim there that it may write to, or several.
+    """
+    layout = folders.Folders(newest(run))
+    if not layout.manifest.exists():  # an older version ran it
+        return None
+    job = load.read_accepted_job(yaml.safe_load(layout.manifest.read_text(encoding="utf-8")))
+    if job.spec.trainer is not None:
+        return None
+    results = script.find(job, path)
+    return FolderPlace(layout.claim(results.claim) / results.path)
+
+
 def find(run: pathlib.Path) -> FolderPlace:
-    """Return where a local run keeps its results.
+    """Return where the trainer of a local run keeps its results.
 
     Args:
         run: the folder of a run, or runs/JOB: its newest run.
@@ -76,11 +118,13 @@ def find(run: pathlib.Path) -> FolderPlace:
         Failure: no shipped trainer has written below it.
     """
     root = newest(run)
-    patterns = ("claims/*/*", "pods/*/tfparallel-output/*", ".")
-    for pattern in patterns:
-        for folder in sorted(root.glob(pattern) if pattern != "." else [root]):
-            if (folder / outputs.TRAIN_LOG).exists() or (folder / outputs.MODEL).exists():
-                return FolderPlace(folder)
+    # A script's `fit` writes into the folder that its output_dir names, such as a claim.
+    patterns = ("claims/*/*", "claims/*", "pods/*/tfparallel-output/*", ".")
+    for result in (outputs.TRAIN_LOG, outputs.MODEL):
+        for pattern in patterns:
+            for folder in sorted(root.glob(pattern) if pattern != "." else [root]):
+                if (folder / result).exists():
+                    return FolderPlace(folder)
     raise errors.Failure(
         f"{run}: no results of the trainer are below it. Give the folder of a run, such as"
         " runs/JOB/TIME, of a job with spec.trainer"

@@ -41,7 +41,7 @@ PROBLEM = "problem"
 STATUS_PROBLEM = "statusProblem"
 """The field of a job that says why it has no status. No API server stores one of this name."""
 
-REPORTED = ("progress", "placement", "verification")
+REPORTED = ("progress", "placement", "verification", "separateTraining")
 """The fields of a job's status that its coordinator reports. Another field manager owns them."""
 
 _KIND = {"apiVersion": names.API_VERSION, "kind": names.KIND}

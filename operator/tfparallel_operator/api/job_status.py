@@ -7,7 +7,14 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar
 import pydantic
 
 from tfparallel_operator.api import names
-from tfparallel_trainer.contract import base, job_file, limits, progress, verification
+from tfparallel_trainer.contract import (
+    base,
+    job_file,
+    limits,
+    progress,
+    separate_training,
+    verification,
+)
 
 _TEXT = pydantic.WithJsonSchema({"type": "string", "maxLength": 316})
 """The schema of a word that another version of the operator may add to: any text."""
@@ -188,6 +195,13 @@ class VerificationStatus(verification.Verification, _Observed):
     ] = ()
 
 
+class SeparateTrainingStatus(separate_training.SeparateTraining, _Observed):
+    """That the replicas of a script train models of their own, as the coordinator saw it."""
+
+    last_update_time: Time
+    """When the report arrived."""
+
+
 class HostPorts(_Observed):
     """Ports of nodes that are set aside for a job."""
 
@@ -251,6 +265,8 @@ class JobStatus(_Observed):
     """Where the parts of the model are, with strategy ModelSplit, as the coordinator reports it."""
     verification: Reported[VerificationStatus] = None
     """How near training is to one process (`trainer.verify`), as the coordinator reports it."""
+    separate_training: Reported[SeparateTrainingStatus] = None
+    """That the replicas of a script train models of their own, as the coordinator reports it."""
 
     @pydantic.model_validator(mode="after")
     def _sum_restarts(self) -> Self:
@@ -262,9 +278,10 @@ class JobStatus(_Observed):
 class Reports(NamedTuple):
     """The parts of a status that a coordinator reports, as the fields are called."""
 
-    progress: ProgressStatus
+    progress: ProgressStatus | None
     placement: PlacementStatus | None
     verification: VerificationStatus | None
+    separate_training: SeparateTrainingStatus | None
 
 
 def of_report(report: progress.Report, arrived_at: datetime.datetime) -> Reports:
@@ -276,8 +293,14 @@ def of_report(report: progress.Report, arrived_at: datetime.datetime) -> Reports
     """
     fields = report.model_dump()
     placement, verified = fields.pop("placement"), fields.pop("verification")
+    separate = fields.pop("separate_training")
+    if separate is not None:
+        return Reports(
+            None, None, None, SeparateTrainingStatus(**separate, last_update_time=arrived_at)
+        )
     return Reports(
         ProgressStatus(**fields, last_update_time=arrived_at),
         None if placement is None else PlacementStatus.model_validate(placement),
         None if verified is None else VerificationStatus.model_validate(verified),
+        None,
     )

@@ -94,8 +94,8 @@ CONTROLLER = f"{GROUP}/operator"
 
 FIELD_MANAGER = "tfparallel-operator"
 PROGRESS_FIELD_MANAGER = "tfparallel-progress"
-"""Owns `status.progress`, `placement` and `verification`, which reports tell, and nothing else, so
-that reports and decisions never fight over a field."""
+"""Owns `status.progress`, `placement`, `verification` and `separateTraining`, which reports tell,
+and nothing else, so that reports and decisions never fight over a field."""
 
 
 class Condition(enum.StrEnum):
@@ -108,6 +108,7 @@ class Condition(enum.StrEnum):
     RUNNING = "Running"
     RESTARTING = "Restarting"
     TRAINING_STALLED = "TrainingStalled"
+    SEPARATE_TRAINING = "SeparateTraining"
     CREATION_REFUSED = "CreationRefused"
     CONTESTED = "Contested"
     SUCCEEDED = "Succeeded"
@@ -135,6 +136,7 @@ class Reason(enum.StrEnum):
     REPLICA_LOST = "ReplicaLost"
     RESTART_POLICY_IGNORED = "RestartPolicyIgnored"
     VERIFICATION_FAILED = "VerificationFailed"
+    SEPARATE_MODELS = "SeparateModels"
     SOURCE_FAILED = "SourceFailed"
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
     FAILURE_POLICY = "FailurePolicy"

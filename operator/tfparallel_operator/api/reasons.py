@@ -37,6 +37,8 @@ CONDITIONS: Mapping[names.Condition, str] = {
     names.Condition.RESTARTING: "The operator restarts replicas, and not all of them run yet.",
     names.Condition.TRAINING_STALLED: "Training reported progress, then made none for"
     " `runPolicy.stallDeadlineSeconds`.",
+    names.Condition.SEPARATE_TRAINING: "The replicas of a script train models of their own, and"
+    " `onSeparateTraining` is `Continue`. It stays true when the job has ended.",
     names.Condition.CREATION_REFUSED: "The job cannot get pods. The message says why, and"
     " who has to act. The operator tries again.",
     names.Condition.CONTESTED: "Another installation of the operator watches the job, too, and"
@@ -75,6 +77,10 @@ REASONS: Mapping[names.Reason, Explanation] = {
         "A step gave other numbers than one process gives on the same examples. The message names"
         " what differs and the likely cause. The job does not run again: the same would happen.",
         "Do what the message says. `trainer.verify: Off` trains without the comparison.",
+    ),
+    names.Reason.SEPARATE_MODELS: _warning(
+        "Each replica of a script trains a model of its own. The message has the script's line.",
+        "[Train one model together](../how-to/old-scripts.md#replicas-that-train-separate-models).",
     ),
     names.Reason.SOURCE_FAILED: _warning(
         "The init container could not fetch the job's code or packages.",

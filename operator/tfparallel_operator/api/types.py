@@ -21,7 +21,7 @@ from tfparallel_operator.api import (
     trainer_rules,
     trainer_spec,
 )
-from tfparallel_trainer.contract import base, job_file
+from tfparallel_trainer.contract import base, job_file, separate_training
 
 MAX_REPLICAS = 5000
 """Most replicas of one role: the bound that lets the API server check costs of the rules."""
@@ -249,6 +249,13 @@ class Spec(base.Model):
 
     trainer: Annotated[trainer_spec.Trainer | None, trainer_rules.TRAINER] = None
     """What the shipped trainer runs. Absent: the command of each template runs as it is."""
+
+    on_separate_training: separate_training.OnSeparateTraining = (
+        separate_training.OnSeparateTraining.STOP
+    )
+    """What a script leads to whose replicas train separate models, such as one that calls Keras'
+    fit. Stop: the first step fails the job, with exit code 65. Continue: log and condition
+    SeparateTraining say so."""
 
     volume_claim_templates: claims.ClaimTemplates = ()
     """Claims that the operator makes before the pods, one for each template, for all replicas

@@ -77,7 +77,8 @@ def _decide(
     requested = layout.build(job, first_port=children.host_port)
     in_force = scaling.in_force(requested, children.pods)
     before = context.DecisionContext(requested, in_force, status, children, now, settings, refusal)
-    described = dataclasses.replace(before, status=_describe(before))
+    status, warnings = _warn_of_separate_training(before, _describe(before))
+    described = dataclasses.replace(before, status=status)
     decided = next(filter(None, (phase(described) for phase in PHASES)))
     overdue, look_again_at = cleanup.force_deletions(children.pods, now)
     status = _with_attempt_of(children.pods, decided.status)
@@ -85,7 +86,7 @@ def _decide(
     return dataclasses.replace(
         decided,
         status=status.model_copy(update={"observed_generation": generation}),
-        events=(*events, *decided.events),
+        events=(*events, *warnings, *decided.events),
         deletions=(*decided.deletions, *overdue),
         notices=_find_notices(children),
         changes=(*config.changes(requested, settings, children.config), *decided.changes),
@@ -106,6 +107,23 @@ def _with_attempt_of(
         return status
     counted = status.model_copy(update={"attempt": max(pod.attempt for pod in pods)})
     return status if conditions.begun(counted) else counted
+
+
+def _warn_of_separate_training(
+    context: context.DecisionContext, status: job_status.JobStatus
+) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
+    """Say in a condition whether the replicas of this attempt train models of their own."""
+    reported, kind = status.separate_training, names.Condition.SEPARATE_TRAINING
+    began = status.attempt_time or status.start_time
+    is_told = conditions.holds(status, kind)
+    if reported is None or (began is not None and reported.last_update_time <= began):
+        return (conditions.without(status, kind) if is_told else status), ()
+    if is_told:
+        return status, ()
+    reason = names.Reason.SEPARATE_MODELS
+    message = f"{reported.cause}. {reported.describe_remedy()}"
+    status = context.stamp.set(status, kind, True, reason, message)
+    return status, (decision.warning(reason, message),)
 
 
 def _describe(context: context.DecisionContext) -> job_status.JobStatus:

@@ -116,7 +116,10 @@ class LocalCluster:
         reports = job_status.of_report(received, now)
         placement, before = reports.placement, self.job.status.placement
         self._write(self.job.status.model_copy(update=reports._asdict()))
-        self._observer.progress(reports.progress)
+        if reports.progress is not None:
+            self._observer.progress(reports.progress)
+        if reports.separate_training is not None:
+            self.wake()
         if placement is not None and placement.mesh != (before and before.mesh):
             self._observer.split(placement)
 

@@ -77,9 +77,14 @@ class Folders:
         """What a pod wrote, over all its attempts."""
         return self.logs / f"{pod}.log"
 
+    @property
+    def claims(self) -> pathlib.Path:
+        """The content of all persistent volume claims, a folder for each."""
+        return self.root / "claims"
+
     def claim(self, name: str) -> pathlib.Path:
         """The content of a persistent volume claim."""
-        return self.root / "claims" / _checked("claim", name)
+        return self.claims / _checked("claim", name)
 
     def volume(self, pod: str, name: str) -> pathlib.Path:
         """An emptyDir of a pod."""

@@ -273,8 +273,9 @@ def test_a_status_shows_a_report_with_its_placement_apart() -> None:
         "stages": [],
     }
     report = progress.Report.model_validate({"step": 4, "totalSteps": 10, "placement": placement})
-    shown, placed, verified = job_status.of_report(report, builders.START)
-    assert verified is None
+    shown, placed, verified, separate = job_status.of_report(report, builders.START)
+    assert (verified, separate) == (None, None)
+    assert shown is not None
     assert (shown.step, shown.total_steps, shown.last_update_time) == (4, 10, builders.START)
     assert placed is not None
     assert placed.mesh.data == 2

@@ -33,6 +33,7 @@ class Section(enum.Enum):
     KERAS_FIT = "how-to/old-scripts.md", "Keras' fit"
     LOCAL_NETWORK = "how-to/local.md", "Who can reach a run"
     MODEL_FILE = "how-to/model-interface.md", "The model file: what you write"
+    SEPARATE_TRAINING = "how-to/old-scripts.md", "Replicas that train separate models"
     OWN_STEPS = "how-to/model-interface.md", "Training steps of your own"
     QUEUES = "how-to/scheduling.md", "Queues: Kueue"
 

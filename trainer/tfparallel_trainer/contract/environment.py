@@ -64,6 +64,10 @@ FULL_DISK_IS_FINAL = "TFPARALLEL_FULL_DISK_IS_FINAL"
 """1: nobody enlarges a full disk while the job waits, as on one machine, so it ends with an exit
 code that is not retried. Absent: the job runs again."""
 
+ON_SEPARATE_TRAINING = "TFPARALLEL_ON_SEPARATE_TRAINING"
+"""What a script whose replicas train models of their own does at its first step: a value of
+`separate_training.OnSeparateTraining`. Absent: nobody looks."""
+
 CPU_DEVICES = "TFPARALLEL_CPU_DEVICES"
 """On a machine without GPUs: how many devices the CPU is divided into, to try Mirrored out (1)."""
 

@@ -34,6 +34,9 @@ MAX_STAGE_DEVICES = 4
 """Of more devices that a stage has a report names the first ones."""
 
 MAX_LAYERS_LETTERS = 80
+MAX_PLACE_LETTERS = 120
+"""Of a line in a script's file."""
+
 MAX_REASONS = 6
 MAX_REASON_LETTERS = 320
 
@@ -78,5 +81,6 @@ Name = Annotated[str, pydantic.Field(max_length=MAX_NAME_LETTERS), _printable]
 NumberText = Annotated[str, pydantic.Field(max_length=MAX_NUMBER_LETTERS), _printable]
 SecondsText = Annotated[NumberText, pydantic.AfterValidator(check_seconds)]
 LayersText = Annotated[str, pydantic.Field(max_length=MAX_LAYERS_LETTERS), _printable]
+PlaceText = Annotated[str, pydantic.Field(max_length=MAX_PLACE_LETTERS), _printable]
 ReasonText = Annotated[str, pydantic.Field(max_length=MAX_REASON_LETTERS), _printable]
 OmissionText = Annotated[str, pydantic.Field(max_length=MAX_OMISSION_LETTERS), _printable]

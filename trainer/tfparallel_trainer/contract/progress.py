@@ -8,7 +8,7 @@ from typing import Annotated
 
 import pydantic
 
-from tfparallel_trainer.contract import base, job_file, limits, verification
+from tfparallel_trainer.contract import base, job_file, limits, separate_training, verification
 
 MIN_INTERVAL_SECONDS = 5.0
 """Shortest time between two reports of a job, except for the last one."""
@@ -107,6 +107,7 @@ class Placement(base.Model):
 
 
 _Verified = verification.Verification | None
+_Separate = separate_training.SeparateTraining | None
 
 
 class Report(Progress):
@@ -117,6 +118,9 @@ class Report(Progress):
 
     verification: _Verified = None
     """What was compared with one process, after the first check."""
+
+    separate_training: _Separate = None
+    """That the replicas of a script train models of their own. Such a report has no progress."""
 
 
 def format_number(value: float) -> str:

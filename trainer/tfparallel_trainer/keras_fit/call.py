@@ -27,7 +27,7 @@ from tfparallel_trainer.loop import observer
 from tfparallel_trainer.runtime import preflight, run, settings, setup
 from tfparallel_trainer.runtime.lifecycle import failures, stall, termination
 from tfparallel_trainer.runtime.reporting import console
-from tfparallel_trainer.scripts import explanation
+from tfparallel_trainer.scripts import explanation, first_step
 
 _WAIT_SECONDS = 600
 _STEP_SECONDS = 1800
@@ -145,6 +145,7 @@ class _Call:
     def to_end(self) -> Any:
         """Train; give the history."""
         _check_surroundings()
+        first_step.stop()
         data = inputs.of(self._arguments)
         with _folder(self._arguments.output_dir) as folder:
             settings = self._settings(data, folder)

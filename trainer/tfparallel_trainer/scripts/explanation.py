@@ -18,7 +18,7 @@ from typing import Any
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import tasks
-from tfparallel_trainer.contract import documentation, environment
+from tfparallel_trainer.contract import documentation, environment, separate_training
 from tfparallel_trainer.runtime.reporting import console
 
 _TOGETHER, _SERVERS = "MultiWorkerMirroredStrategy", "ParameterServerStrategy"
@@ -38,6 +38,11 @@ class Call:
     file: str
     line: int
     """Where the script makes it."""
+
+    @property
+    def place(self) -> str:
+        """Where, for people."""
+        return f"{pathlib.Path(self.file).name}, line {self.line}"
 
 
 def give(error: BaseException, env: Mapping[str, str]) -> bool:
@@ -69,7 +74,7 @@ def find(error: BaseException) -> Call | None:
 
 def explain(call: Call) -> str:
     """Say what to change."""
-    place = f"{pathlib.Path(call.file).name}, line {call.line}"
+    place = call.place
     pointer = f"See {documentation.reference(documentation.Section.KERAS_FIT)}."
     text = (
         f"Keras 3 cannot {call.method} under {call.strategy} in several processes: it fails in "
@@ -89,15 +94,27 @@ def explain(call: Call) -> str:
             "it, and remove the strategy and the lines that start a tf.distribute.Server. "
             f"{pointer}"
         )
-    line = linecache.getline(call.file, call.line).strip()
-    changed = re.sub(r"(?<![\w.])([\w.]+)\.fit\(", r"tfparallel_trainer.fit(\1, ", line, count=1)
-    if changed == line:
-        changed = "tfparallel_trainer.fit(model, …)"
     return (
         f"{text} tfparallel_trainer.fit can, with the same arguments. Import tfparallel_trainer, "
-        f"and write {changed!r} there{', after strategy.scope()' if call.strategy else ''}. "
-        f"{pointer}"
+        f"and write {find_replacement(call)!r} there"
+        f"{', after strategy.scope()' if call.strategy else ''}. {pointer}"
     )
+
+
+def explain_separate(seen: separate_training.SeparateTraining, replacement: str) -> str:
+    """Say why a replica ends that would train a model of its own, and what to change."""
+    where = documentation.reference(documentation.Section.SEPARATE_TRAINING)
+    return (
+        f"{seen.cause}. {seen.describe_remedy(replacement)}; if each replica is to train its own "
+        f"model, set spec.onSeparateTraining to Continue (see {where})."
+    )
+
+
+def find_replacement(call: Call) -> str:
+    """Give the line of a call of Keras' fit as it calls `tfparallel_trainer.fit`."""
+    line = linecache.getline(call.file, call.line).strip()
+    changed = re.sub(r"(?<![\w.])([\w.]+)\.fit\(", r"tfparallel_trainer.fit(\1, ", line, count=1)
+    return "tfparallel_trainer.fit(model, …)" if changed == line else changed
 
 
 def _method(frame: FrameType, calls: Sequence[str]) -> str:

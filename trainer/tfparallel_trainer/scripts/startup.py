@@ -1,7 +1,8 @@
 """Loaded when Python starts with TF_CONFIG, by a `.pth` file next to this package.
 
-It only takes note of uncaught errors (`sys.excepthook`). Whatever is needed to explain one is
-imported then, so that a program that ends well pays next to nothing.
+It takes note of uncaught errors (`sys.excepthook`) and, where the job asks for it, of the first
+step. Whatever is needed to explain them is imported then, so that a program that ends well pays
+next to nothing.
 """
 
 import os
@@ -26,3 +27,7 @@ def listen() -> None:
 
 
 listen()
+if os.environ.get("TFPARALLEL_ON_SEPARATE_TRAINING"):
+    from tfparallel_trainer.scripts import first_step
+
+    first_step.watch()

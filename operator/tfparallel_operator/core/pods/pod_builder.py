@@ -141,6 +141,9 @@ class PodBuilder:
         container.set_env(environment.FAILURE_FILE, container.failure_file)
         trainer = self._job.spec.trainer
         container.set_env(environment.HASH_SEED, str(trainer.seed if trainer is not None else 0))
+        if trainer is None:
+            action = self._job.spec.on_separate_training
+            container.set_env(environment.ON_SEPARATE_TRAINING, action.value)
         grace = container.pod_spec.get("terminationGracePeriodSeconds")
         if grace is not None:
             container.set_env(environment.GRACE_SECONDS, str(grace))

@@ -5,6 +5,8 @@ import dataclasses
 import datetime
 import logging
 
+from pydantic import alias_generators
+
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.api_server import client, errors, resources
@@ -166,11 +168,13 @@ def manifest(report: Report) -> client.Object:
     """Build what is applied: the report alone, so that its field manager owns nothing else."""
     reports = job_status.of_report(report.progress, report.arrived_at)
     status = {
-        name: part.model_dump(mode="json", by_alias=True, exclude_none=True)
+        alias_generators.to_camel(name): part.model_dump(
+            mode="json", by_alias=True, exclude_none=True
+        )
         for name, part in reports._asdict().items()
         if part is not None
     }
-    if not reports.progress.metrics:
+    if reports.progress is not None and not reports.progress.metrics:
         # Where the last report had some, the API server would make an empty map null, and refuse.
         del status["progress"]["metrics"]
     return {

@@ -188,6 +188,21 @@ async def test_the_api_server_takes_every_report_that_the_contract_takes(
             await waiting.until_async(is_written, "it is written")
         status = await place.status()
         assert (status["placement"], status["verification"]) == (placement, verified)
+        separate = {
+            "replica": "r" * limits.MAX_NAME_LETTERS,
+            "peers": limits.MAX_PARTS,
+            "method": "m" * limits.MAX_NAME_LETTERS,
+            "place": "層" * limits.MAX_PLACE_LETTERS,
+        }
+        sent = {"step": 0, "separateTraining": separate}
+        assert await site.send_in_turn(token, sent) == (202, "")
+        status = await place.until_status(
+            "a condition follows from what replicas see",
+            lambda now: "SeparateTraining" in [one["type"] for one in now["conditions"]],
+        )
+        assert "progress" not in status
+        del status["separateTraining"]["lastUpdateTime"]
+        assert status["separateTraining"] == separate
 
 
 def _has_progress(status: harness.Body) -> bool:

@@ -1,8 +1,8 @@
 """What ranks take besides examples and the model's variables, found before they train.
 
 A loss, a schedule, a metric or a layer may close over a variable that belongs to no layer. It may
-also close over a value that each process has computed for itself. Callbacks write such a variable where they run,
-and all ranks have to read it.
+also close over a value that each process has computed for itself. Callbacks write such a variable
+where they run, and all ranks have to read it.
 """
 
 from collections.abc import Iterator
