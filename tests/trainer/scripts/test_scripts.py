@@ -113,4 +113,4 @@ def test_what_fit_refuses_at_once_has_its_exit_code(runs: trainings.Runs) -> Non
     (ended,) = run(runs, script, servers=True)
     assert ended.code == exits.Exit.USER_ERROR, ended
     said = "The callback SwapEMAWeights cannot be honoured with ParameterServer: servers refuse"
-    assert f"[chief-0] error: {said}" in ended.errors
+    assert f"train.py:4: {said}" in ended.errors
