@@ -58,8 +58,16 @@ class World:
 
     async def report(self, step: int, seconds: float) -> None:
         """Let a report of the coordinator arrive after some time."""
+        await self._report("progress", {"step": step}, seconds)
+
+    async def report_separate_training(self, seconds: float) -> None:
+        """Let a replica report, after some time, that it trains a model of its own."""
+        seen = {"replica": "worker-0", "peers": 2, "method": "fit", "place": "train.py, line 3"}
+        await self._report("separateTraining", seen, seconds)
+
+    async def _report(self, key: str, content: dict[str, Any], seconds: float) -> None:
         self.clock.advance(seconds)
-        shown = {"progress": {"step": step, "lastUpdateTime": self.clock.utc().isoformat()}}
+        shown = {key: {**content, "lastUpdateTime": self.clock.utc().isoformat()}}
         path = resources.JOBS.path("default", "digits", "status")
         await self.api.apply(path, {"metadata": {}, "status": shown}, "tfparallel-progress")
         await self.engine.settle(seconds=0)

@@ -91,7 +91,7 @@ async def complete_on(server: scripted_server.Server, *words: str, config: str) 
         ("suspend --namespace=vision p", ["photos"]),
         ("logs -n t", ["team", "tfparallel-system"]),
         ("logs --context p", ["production"]),
-        ("logs nothing-like-it", []),
+        ("delete nothing-like-it", []),
         ("logs digits ", ["worker-0", "worker-1"]),
         ("logs digits worker-1", ["worker-1"]),
         ("logs nothing ", []),
@@ -168,7 +168,7 @@ def test_without_a_usable_kubeconfig_nothing_is_completed(
     file = tmp_path / "config"
     if content is not None:
         file.write_text(content)
-    for words in (["logs"], ["logs", "-n"], ["logs", "--context"]):
+    for words in (["delete"], ["logs", "-n"], ["logs", "--context"]):
         earlier = [words[0], f"--kubeconfig={file}", *words[1:]]
         assert completed(earlier, "d") == []
     assert capfd.readouterr() == ("", "")
@@ -231,7 +231,7 @@ def test_after_a_wrong_word_nothing_is_completed(line: str) -> None:
     ("words", "expected"),
     [
         (["logs", "f"], "flowers\n:4\n"),
-        (["logs", "nothing-like-it"], ":4\n"),
+        (["delete", "nothing-like-it"], ":4\n"),
         (["logs", "digits", ""], "worker-0\nworker-1\n:4\n"),
         (["scal"], "scale\tChange the number of workers of a job.\n:4\n"),
         (["validate", "jo"], ":0\n"),

@@ -246,6 +246,7 @@ async def _all_events() -> set[tuple[str, str]]:
     world = small_world.World()
     async with world.running(objects.job()):
         await world.start_pods()
+        await world.report_separate_training(seconds=5)
         await world.end("digits-chief-0", 0)
     seen += world.events()
 
