@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import pathlib
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -210,6 +211,10 @@ def _train(runs: trainings.Runs, name: str, layout: Layout) -> trainings.Run:
     return trainings.Run(runs.folder / folder, ended)
 
 
+_PLACE = re.compile(r"^[^ ]+\.py(:\d+)?: ")
+"""Where a refusal's cause stands, which is not the same on every machine."""
+
+
 def _result(run: trainings.Run, layout: Layout) -> pathlib.Path:
     return run.folder / "fit.keras" if layout is FIT else run.output / outputs.MODEL
 
@@ -224,7 +229,8 @@ def _refused(run: trainings.Run) -> Outcome:
     if not refusing or not codes <= {*_REFUSALS, exits.Exit.PEER_LOST}:
         errors = "\n".join(process.errors[-2000:] for process in run.ended)
         return Outcome(fault=f"the exit codes are {run.codes}: {errors}")
-    _, _, sentence = refusing[0].errors.rpartition("error: ")
+    _, _, located = refusing[0].errors.rpartition("error: ")
+    sentence = _PLACE.sub("", located)
     if _losses(run):
         return Outcome(fault=f"after the first step: {sentence}")
     return Outcome(refusal=" ".join(sentence.split()))

@@ -37,7 +37,7 @@ def test_module_that_does_not_import_fails_the_job(namespace: namespaces.Namespa
     assert "no_such_package" in namespace.kubectl("logs", pod)
     shown = _why(namespace, "broken")
     assert f"ago: {pod} exited with code {exits.Exit.USER_ERROR.value}" in shown
-    assert "What to do: Correct the module" in shown
+    assert "What to do: Correct what the log's last lines name" in shown
     assert f"log {pod.removeprefix('broken-')}: error:" in shown
     # The Event is written after the status.
     namespace.wait("broken", lambda _: failed["reason"] in _warnings(namespace))
