@@ -13,7 +13,9 @@ import keras  # noqa: F401
 import tensorflow as tf  # noqa: F401
 
 import tfparallel_trainer
+from tfparallel_trainer.contract import environment
 
+os.environ.pop(environment.ON_SEPARATE_TRAINING, None)  # Each process has its own.
 for module in pkgutil.walk_packages(tfparallel_trainer.__path__, "tfparallel_trainer."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)

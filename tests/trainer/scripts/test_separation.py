@@ -218,7 +218,6 @@ TOGETHER = """
 import os
 import keras
 import tensorflow as tf
-import tfparallel_trainer.scripts.startup
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 with strategy.scope():
@@ -241,10 +240,19 @@ print("trained together", flush=True)
 """
 
 
+WATCHING = """
+from tfparallel_trainer.scripts import first_step
+
+first_step.stop()
+first_step.watch()
+"""
+"""What Python does at its start, and a forked process has not done."""
+
+
 def run(runs: trainings.Runs, text: str, action: str = "Stop") -> list[launch.Ended]:
     """Run a script in two processes whose job asks for the look at the first step."""
     path = runs.folder / "train.py"
-    path.write_text(text)
+    path.write_text(WATCHING + text)
     variables = {environment.ON_SEPARATE_TRAINING: action}
     with runs.group(runs.environments(processes=2, variables=variables), (str(path),)) as group:
         return group.wait()
@@ -282,8 +290,7 @@ def page_script(sign: str) -> str:
     imports, model, training = re.split(
         r"^(model = .*)$", "\n".join(x[1:] for x in lines), flags=re.M
     )
-    head = "import tfparallel_trainer.scripts.startup\n"
-    return f"{head}{imports}{DATA}{model}{training}\n{END}"
+    return f"{imports}{DATA}{model}{training}\n{END}"
 
 
 def test_replicas_that_train_separate_models_are_stopped(runs: trainings.Runs) -> None:
