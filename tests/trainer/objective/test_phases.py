@@ -227,7 +227,7 @@ def test_a_step_of_keras_is_refused_with_the_name_of_the_hook() -> None:
 
     model = Stepping([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(errors.UserCodeError, match=r"training_phases \(see https://"):
+    with pytest.raises(errors.UserCodeError, match=r"training_phases \(see docs/"):
         checks.check(model)
 
 
