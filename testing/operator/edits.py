@@ -140,6 +140,7 @@ EXAMPLES: Mapping[Path, tuple[Example, ...]] = {
     (*_STARTS, "scheduleTimeoutSeconds"): (Example(30),),
     (*_RUN, "scaleCooldownSeconds"): (Example(1_000),),
     ("successPolicy",): (Example("AllWorkers"),),
+    ("onSeparateTraining",): (Example("Continue", "fixed"),),
     ("enableDynamicWorker",): (Example(True),),
 }
 """The edits that are tried; a field without an example has another value, whatever it is."""

@@ -140,7 +140,9 @@ async def test_each_verb_names_the_right_that_it_lacks(
     place: harness.Place, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody who may look at jobs alone, on a real API server."""
-    await place.create_job()
+    elastic = objects.job()
+    elastic["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 4
+    await place.create_job(elastic)
     what = "--resource=tfparalleljobs.tfparallel.dev"
     place.kubectl("create", "role", "reader", "--verb=get,list", what)
     account = f"--serviceaccount={place.namespace}:default"

@@ -98,7 +98,7 @@ def parse_operator(body: api.Object) -> models.Operator:
     metadata, spec, status = body["metadata"], body["spec"], body.get("status", {})
     variables = {
         variable["name"]: variable.get("value", "")
-        for container in spec["template"]["spec"]["containers"]
+        for container in spec.get("template", {}).get("spec", {}).get("containers", ())
         for variable in container.get("env", [])
     }
     listed = variables.get("TFPARALLEL_WATCH_NAMESPACES", "").split(",")

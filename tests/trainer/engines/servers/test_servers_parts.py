@@ -309,8 +309,11 @@ def test_what_a_step_gives_is_read_from_its_vector() -> None:
             terms=[None, None],
             by_output=lambda terms: dict(zip("ab", terms, strict=True)),
             model=types.SimpleNamespace(metrics_variables=[np.zeros(2)]),
+            closures=[],
         ),
-        "steps": types.SimpleNamespace(training=lambda spec: None, count=lambda: None),
+        "steps": types.SimpleNamespace(
+            training=lambda spec: None, count=lambda: None, find_closures=lambda training: []
+        ),
         "training": types.SimpleNamespace(spec=None),
     }
     chief = asynchronous.Asynchronous(**parts, evaluation=None)
