@@ -1,5 +1,6 @@
 """The ways in which a run ends early: each error knows the exit code that it means."""
 
+from collections.abc import Iterator
 from typing import Self
 
 from tfparallel_trainer.contract import exits
@@ -99,3 +100,16 @@ class StalledError(TrainerError):
     """A step, or what comes before or after the steps, did not end within its limit."""
 
     exit = exits.Exit.STALLED
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those that it was raised from or while handling.
+
+    Each comes once: exceptions that several threads raise may name each other in a ring.
+    """
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)

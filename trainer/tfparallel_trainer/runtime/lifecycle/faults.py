@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from tfparallel_trainer import errors
+
 _STORAGE = frozenset(
     {
         errno.EAGAIN,
@@ -79,13 +81,11 @@ def of_device(error: BaseException) -> bool:
     return pattern.search(text) is not None
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception, and those that it was raised from or while handling."""
-    while error is not None:
-        yield error
-        if isinstance(error, urllib.error.URLError) and isinstance(error.reason, BaseException):
-            yield error.reason
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    for one in errors.causes(error):
+        yield one
+        if isinstance(one, urllib.error.URLError) and isinstance(one.reason, BaseException):
+            yield one.reason
 
 
 def _passes(error: BaseException) -> bool:

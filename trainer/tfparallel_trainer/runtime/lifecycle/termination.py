@@ -131,13 +131,11 @@ def exit_of(out: console.Console, error: Exception, program: str) -> exits.Exit:
 
 def _is_from_full_disk(error: BaseException) -> bool:
     """Whether a failed write, of Python or TensorFlow, found no space."""
-    cause: BaseException | None = error
-    while cause is not None:
-        number = getattr(cause, "errno", None)
-        if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(cause):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
+    full = (errno.ENOSPC, errno.EDQUOT)
+    return any(
+        getattr(one, "errno", None) in full or os.strerror(errno.ENOSPC) in str(one)
+        for one in errors.causes(error)
+    )
 
 
 def give_up(out: console.Console, error: errors.TrainerError) -> None:
