@@ -16,6 +16,7 @@ from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines.servers import checked_steps
 from tfparallel_trainer.objective import metrics, replica, tracing, train
+from tfparallel_trainer.objective.referee import plain
 
 pytestmark = split_models.MARKS
 
@@ -108,7 +109,7 @@ def test_a_weight_that_the_forward_pass_assigns_ends_the_job() -> None:
 def test_a_model_that_the_chief_cannot_hold_is_said_to_be_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(checked_steps, "MOST", 10)
+    monkeypatch.setattr(plain, "MOST_WEIGHTS", 10)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])
     module = user.Module(pathlib.Path(__file__), {})
     single = checked_steps.build(module, shape.Mesh(), cases.SEED, model, None)

@@ -19,6 +19,7 @@ from tfparallel_trainer.engines.split.engine import captures, ranks
 from tfparallel_trainer.engines.split.model import added_losses, step_effects, variable_identity
 from tfparallel_trainer.engines.split.referee import alone
 from tfparallel_trainer.objective import likeness
+from tfparallel_trainer.objective.referee import plain
 
 pytestmark = split_models.MARKS
 
@@ -351,7 +352,7 @@ def digests(
 def test_a_model_that_the_first_process_cannot_hold_is_not_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(alone, "_MOST", 10)
+    monkeypatch.setattr(plain, "MOST_WEIGHTS", 10)
     reason = alone.find_obstacle(11)
     assert reason == "a model of more than 10 weights, which the first process cannot hold"
     assert alone.find_obstacle(10) == ""

@@ -10,17 +10,12 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import keys
-from tfparallel_trainer.comms import devices, shape
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.objective import replica, tracing
 from tfparallel_trainer.objective.referee import inspection, judgement, plain
 from tfparallel_trainer.runtime import random_state
-
-_BYTES = 128
-"""Of memory for each weight: it, its optimizer's state, and what checks compute from them."""
-MOST = 50_000_000
-"""Weights of a model that is compared: the chief reads all of them for each check."""
 
 
 class Referee:
@@ -122,7 +117,7 @@ def build(
 
     Gives why that cannot be, as where `served`, the model that the servers have, is too large.
     """
-    most = min(int(devices.free_bytes() / 2 / _BYTES), MOST)
+    most = plain.most_weights()
     if served.count_params() > most:
         return f"a model of more than {most:,} weights, which the chief does not hold as a whole"
     replica.forget_names()

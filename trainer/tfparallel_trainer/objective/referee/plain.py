@@ -8,12 +8,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfparallel_trainer.comms import devices
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.objective import evaluate, metrics, replica, tracing
 from tfparallel_trainer.objective.referee import comparison, reference, snapshots
 
+MOST_WEIGHTS = 50_000_000
+"""Of a model that is compared whole: all of them go through the network for each check."""
+_BYTES = 128
+"""Of memory for each weight: it, its optimizer's state, and what checks compute from them."""
+
 Wholes = Mapping[str, comparison.Array]
 """Variables, or something of each, by key."""
+
+
+def most_weights() -> int:
+    """Return how many weights a model of one process may have, in the memory that is free."""
+    return min(int(devices.free_bytes() / 2 / _BYTES), MOST_WEIGHTS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

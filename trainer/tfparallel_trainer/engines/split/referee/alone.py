@@ -8,15 +8,10 @@ import numpy as np
 
 from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import keys, slots
-from tfparallel_trainer.comms import devices, shape
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.objective import replica
 from tfparallel_trainer.objective.referee import judgement, plain
 from tfparallel_trainer.runtime import random_state
-
-_BYTES = 128
-"""Of memory for each weight: it, its optimizer's state, and what checks compute from them."""
-_MOST = 50_000_000
-"""Weights of a model that is compared: all of them go through the network for each check."""
 
 
 class UnfitError(Exception):
@@ -42,7 +37,7 @@ def build(
 
 def find_obstacle(count: int) -> str:
     """Return why the model of one process cannot have so many weights; empty: it can."""
-    most = min(int(devices.free_bytes() / 2 / _BYTES), _MOST)
+    most = plain.most_weights()
     if count <= most:
         return ""
     return f"a model of more than {most:,} weights, which the first process cannot hold"
