@@ -122,7 +122,7 @@ def of_graph(graph: Any, variables: Iterable[Any] = ()) -> Trace:
     return Trace(
         closures=find_closures(graph, variables),
         operations=_digest("".join(sorted(map(_describe, graph.get_operations()))).encode()),
-        constants=sorted((_uncounted(name), digest) for name, digest in _constants(graph)),
+        constants=sorted((_uncounted_path(name), digest) for name, digest in _constants(graph)),
     )
 
 
@@ -226,7 +226,8 @@ def _is_generator(handle: tf.Tensor) -> bool:
     return bool(takers) and all(taker.type in _GENERATING for taker in takers)
 
 
-def _uncounted(name: str) -> str:
+def _uncounted_path(name: str) -> str:
+    """A name of parts between slashes, each without counts."""
     return "/".join(map(uncounted, name.split("/")))
 
 
