@@ -101,6 +101,30 @@ def violations(
 
     Rules that compare two versions of an object are left to the API server, which has both.
     """
+    yield from _violations(schema, _without_kept(schema, value), place)
+
+
+def _without_kept(schema: Mapping[str, Any], value: Any) -> Any:
+    """Return a value without fields that are kept unknown: no rule can look into these.
+
+    They are those of templates, which may be large, and to convert them for the rules takes long.
+    """
+    if isinstance(value, Mapping):
+        fields, others = schema.get("properties", {}), schema.get("additionalProperties")
+        inner = {key: fields.get(key, others) for key in value}
+        return {
+            key: _without_kept(inner[key] or {}, item)
+            for key, item in value.items()
+            if inner[key] or not schema.get(PRESERVE_UNKNOWN_FIELDS)
+        }
+    if isinstance(value, list):
+        return [_without_kept(schema.get("items", {}), item) for item in value]
+    return value
+
+
+def _violations(
+    schema: Mapping[str, Any], value: Any, place: problems.Place
+) -> Iterator[problems.Problem]:
     if VALIDATIONS in schema:
         context = _context(value)
         for entry in schema[VALIDATIONS]:
@@ -111,10 +135,10 @@ def violations(
         for key, item in value.items():
             inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
             if isinstance(inner, Mapping):
-                yield from violations(inner, item, (*place, key))
+                yield from _violations(inner, item, (*place, key))
     if isinstance(value, Sequence) and isinstance(schema.get("items"), Mapping):
         for number, item in enumerate(value):
-            yield from violations(schema["items"], item, (*place, number))
+            yield from _violations(schema["items"], item, (*place, number))
 
 
 def compile_all(schema: Mapping[str, Any]) -> None:

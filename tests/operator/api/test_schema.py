@@ -5,10 +5,12 @@ from typing import Any
 from unittest import mock
 
 import cel
+import orjson
 import pytest
 import yaml
 
-from tfparallel_operator.api import rules, schema
+from testing.operator import objects
+from tfparallel_operator.api import load, rules, schema
 
 LIMIT = 100_000
 """Bytes: far below the annotation that plain `kubectl apply` keeps a copy in."""
@@ -63,3 +65,15 @@ def test_a_value_is_converted_once_for_all_its_rules(monkeypatch: pytest.MonkeyP
     problems = rules.violations(schema_with_rules, 5)
     assert [problem.message for problem in problems] == ["at most 3", "at most 5"]
     context.assert_called_once_with({"self": 5, "oldSelf": mock.ANY})
+
+
+def test_rules_are_given_no_templates_which_may_be_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = mock.Mock(wraps=cel.Context)
+    monkeypatch.setattr(cel, "Context", context)
+    container = {"name": "tensorflow", "args": ["--text"] * 10_000}
+    worker = {"replicas": 2, "template": {"spec": {"containers": [container]}}}
+    load.parse_job(objects.job() | {"spec": {"tfReplicaSpecs": {"Worker": worker}}})
+    converted = [orjson.dumps(call.args[0]["self"]) for call in context.call_args_list]
+    assert converted
+    assert b'"template":{}' in converted[0]
+    assert max(map(len, converted)) < 4_096
