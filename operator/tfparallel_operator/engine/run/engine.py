@@ -69,7 +69,9 @@ class Engine:
         self._acting: context.Context | None = None
         """What the workers share, once this operator acts."""
         self._queue: queue.Queue[queue.Key] = queue.Queue(
-            opened=False, spacing=LOOK_SPACING_SECONDS
+            opened=False,
+            spacing=LOOK_SPACING_SECONDS,
+            most_of_namespace=settings.workers,
         )
         self._timers = timers.Timers(self._queue.add)
         self.jobs = jobs.Jobs(self._queue, self._job_changed)
@@ -198,7 +200,7 @@ class Engine:
         keys = {*self.jobs.keys(), *itertools.starmap(queue.Key, self._children.pods.owners())}
         self._queue.open(keys)
         async with asyncio.TaskGroup() as group:
-            for number in range(self.settings.workers):
+            for number in range(self.settings.workers + 1):  # One is left to other namespaces.
                 self._parts.start(group, f"worker {number}", job_workers.run)
 
     def _job_changed(self, before: jobs.Body | None, after: jobs.Body) -> None:

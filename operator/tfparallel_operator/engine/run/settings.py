@@ -171,7 +171,10 @@ class Settings:
         kind=click.IntRange(min=1, max=20_000),
     )
     workers: int = _field(
-        "Jobs that the operator reconciles at the same time.", 4, kind=click.IntRange(min=1)
+        "Jobs of one namespace that the operator reconciles at the same time. One more worker is"
+        " left to the other namespaces.",
+        4,
+        kind=click.IntRange(min=1),
     )
     log_format: logs.LogFormat = _field(  # noqa: RUF009 (a field of `dataclasses`)
         "How log lines are written.", logs.LogFormat.JSON, kind=_Values(logs.LogFormat)

@@ -1,12 +1,17 @@
-"""Which jobs have to be looked at: each key once, and never two workers on one key."""
+"""Which jobs have to be looked at: each key once, and never two workers on one key.
+
+Namespaces take turns, and none has all workers. So no job waits for those of another namespace,
+however many these are and however slowly the API server writes them.
+"""
 
 import asyncio
 import collections
-import itertools
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
+
+from tfparallel_operator.engine.workqueue import turns
 
 
 class Key(NamedTuple):
@@ -22,6 +27,41 @@ PATIENCE_SECONDS = 5.0
 """How long a key that yields lets others go before it."""
 
 
+class _Lane(Generic[K]):
+    """Keys that wait for a worker, and since when."""
+
+    def __init__(self) -> None:
+        self._since: collections.OrderedDict[K, float] = collections.OrderedDict()
+        self._turns: turns.Turns[K] = turns.Turns()
+
+    def add(self, namespace: str, key: K, now: float) -> None:
+        self._since[key] = now
+        self._turns.add(namespace, key)
+
+    def take(self, may: Callable[[str], bool]) -> K | None:
+        """Take the key whose turn it is of those namespaces that may have one."""
+        key = self._turns.take_where(may)
+        if key is not None:
+            del self._since[key]
+        return key
+
+    @property
+    def oldest(self) -> float:
+        """When the key that has waited longest was added; infinity: none waits."""
+        return next(iter(self._since.values()), math.inf)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._since
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+
+def _namespace_of(key: Hashable) -> str:
+    """Return the namespace of a key; keys that have none take turns with each other."""
+    return str(getattr(key, "namespace", ""))
+
+
 class Queue(Generic[K]):
     """A queue of distinct keys; one that is added while it is worked on comes once more."""
 
@@ -31,6 +71,7 @@ class Queue(Generic[K]):
         *,
         opened: bool = True,
         spacing: float = 0.0,
+        most_of_namespace: float = math.inf,
     ) -> None:
         """Create an empty queue.
 
@@ -38,22 +79,27 @@ class Queue(Generic[K]):
             clock: seconds of a clock that is never set.
             opened: whether keys are taken in from the start.
             spacing: seconds from one start of work on a key to the next, at least.
+            most_of_namespace: how many keys of one namespace are worked on at the same time.
         """
         self._clock = clock
         self.opened = opened
         """Whether keys are taken in; a queue that nobody works on would only grow."""
         self._spacing = spacing
-        self._waiting: collections.OrderedDict[K, float] = collections.OrderedDict()
-        self._yielding: collections.OrderedDict[K, float] = collections.OrderedDict()
+        self._most_of_namespace = most_of_namespace
+        self._waiting: _Lane[K] = _Lane()
+        self._yielding: _Lane[K] = _Lane()
         """Keys that wait, and let others go first for a while."""
         self._yields: set[K] = set()
         self._running: dict[K, float] = {}
+        self._busy: collections.Counter[str] = collections.Counter()
+        """How many keys of each namespace are worked on."""
         self._resting: set[K] = set()
         """Keys whose work has ended, and may not begin again yet."""
         self._again: dict[K, float] = {}
         self._since: dict[K, float] = {}
         """When that was which no look has served yet, of each key."""
-        self._ready: asyncio.Queue[None] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        """Set when there may be a key to take."""
 
     def open(self, keys: Iterable[K]) -> None:
         """Take keys in from now on, these first."""
@@ -69,18 +115,31 @@ class Queue(Generic[K]):
         if key in self._running or key in self._resting:
             self._again.setdefault(key, now)
         elif key not in self._waiting and key not in self._yielding:
-            (self._yielding if key in self._yields else self._waiting)[key] = now
+            lane = self._yielding if key in self._yields else self._waiting
+            lane.add(_namespace_of(key), key, now)
             self._since.setdefault(key, now)
-            self._ready.put_nowait(None)
+            self._changed.set()
 
     async def get(self) -> K:
         """Wait for a key and take it; `done` gives it back."""
-        await self._ready.get()
-        longest = next(iter(self._yielding.values()), math.inf)
-        is_due = not self._waiting or self._clock() - longest >= PATIENCE_SECONDS
-        key, _ = (self._yielding if is_due else self._waiting).popitem(last=False)
+        while (key := self._take()) is None:
+            self._changed.clear()
+            await self._changed.wait()
         self._running[key] = self._clock()
+        self._busy[_namespace_of(key)] += 1
         return key
+
+    def _take(self) -> K | None:
+        is_due = self._clock() - self._yielding.oldest >= PATIENCE_SECONDS
+        lanes = (self._yielding, self._waiting) if is_due else (self._waiting, self._yielding)
+        for lane in lanes:
+            if (key := lane.take(self._has_worker)) is not None:
+                return key
+        return None
+
+    def _has_worker(self, namespace: str) -> bool:
+        """Whether one more key of a namespace may be worked on."""
+        return self._busy[namespace] < self._most_of_namespace
 
     def done(self, key: K, *, served: bool = True, yields: bool = False) -> None:
         """Say that the work on a key has ended; not `served`: what it was for is left to do.
@@ -89,6 +148,11 @@ class Queue(Generic[K]):
         """
         (self._yields.add if yields else self._yields.discard)(key)
         pause = self._running.pop(key) + self._spacing - self._clock()
+        namespace = _namespace_of(key)
+        self._busy[namespace] -= 1
+        if not self._busy[namespace]:
+            del self._busy[namespace]
+        self._changed.set()
         if served:
             del self._since[key]
         if pause > 0:
@@ -111,8 +175,7 @@ class Queue(Generic[K]):
     def oldest(self) -> float:
         """Return for how many seconds the oldest key has waited or been worked on; 0: idle."""
         now, lanes = self._clock(), (self._waiting, self._yielding)
-        times = [moment for lane in lanes for moment in itertools.islice(lane.values(), 1)]
-        return now - min((*times, *self._running.values()), default=now)
+        return now - min(now, *(lane.oldest for lane in lanes), *self._running.values())
 
     def __len__(self) -> int:
         resting = len(self._resting & self._again.keys())

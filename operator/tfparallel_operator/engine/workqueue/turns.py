@@ -1,7 +1,7 @@
 """Whose turn it is: one namespace after the other, and in each the one that has waited longest."""
 
 import collections
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -37,6 +37,16 @@ class Turns(Generic[T]):
         self.discard(namespace, next(iter(items)))
         if items:
             self._waiting.move_to_end(namespace)
+
+    def take_where(self, may: Callable[[str], bool]) -> T | None:
+        """Take the first item of a namespace that may have a turn now; None: nobody waits there."""
+        namespace = next(filter(may, self._waiting), None)
+        if namespace is None:
+            return None
+        self._waiting.move_to_end(namespace, last=False)
+        item = next(iter(self._waiting[namespace]))
+        self.take()
+        return item
 
     def put_off(self) -> None:
         """Have the first wait again, as the last of its namespace."""

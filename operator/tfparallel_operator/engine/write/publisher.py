@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import datetime
 import logging
+from typing import NamedTuple
 
 from pydantic import alias_generators
 
@@ -18,13 +19,21 @@ from tfparallel_trainer.contract import progress
 _LOG = logging.getLogger(__name__)
 
 WRITERS = 2
-"""Reports that are written at the same time, over all jobs: training is not slowed by them."""
+"""Reports that are written at the same time, over all jobs: training is not slowed by them. Those
+of one namespace leave one of them to the others: a large job is slow to write."""
 
 _PASSING = (errors.Unavailable, errors.Refused)
 """Errors that may pass by themselves. Others would come again with the same report."""
 
 _FIRST_CLEANING = 64
 """Jobs whose reports are kept before those that are gone are looked for the first time."""
+
+
+class _Address(NamedTuple):
+    """Which job a report is of. Another job may have its name later."""
+
+    namespace: str
+    uid: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,6 +44,11 @@ class Report:
     uid: str
     progress: progress.Report
     arrived_at: datetime.datetime
+
+    @property
+    def address(self) -> _Address:
+        """Where it is kept until it is written."""
+        return _Address(self.key.namespace, self.uid)
 
 
 @dataclasses.dataclass(slots=True)
@@ -65,17 +79,17 @@ class Publisher:
         self._api = api
         self._jobs = known
         self._interval = interval
-        self._mailboxes: dict[str, _Mailbox] = {}
+        self._mailboxes: dict[_Address, _Mailbox] = {}
         self._cleaned_at = _FIRST_CLEANING
-        self._queue: queue.Queue[str] = queue.Queue()
-        self._timers: timers.Timers[str] = timers.Timers(self._due, clock)
+        self._queue: queue.Queue[_Address] = queue.Queue(most_of_namespace=WRITERS - 1)
+        self._timers: timers.Timers[_Address] = timers.Timers(self._due, clock)
 
     def submit(self, report: Report) -> None:
         """Have a report written: now if the job's last one is long ago or training has ended."""
-        mailbox = self._mailboxes.get(report.uid) or self._open(report)
+        mailbox = self._mailboxes.get(report.address) or self._open(report)
         mailbox.latest = report
         if not mailbox.is_resting or self._may_not_wait(mailbox, report):
-            self._queue.add(report.uid)
+            self._queue.add(report.address)
 
     async def run(self) -> None:
         """Write reports forever."""
@@ -87,12 +101,12 @@ class Publisher:
         """Begin to keep the reports of a job; now and then forget those of jobs that are gone."""
         if len(self._mailboxes) >= self._cleaned_at:
             self._mailboxes = {
-                uid: each
-                for uid, each in self._mailboxes.items()
-                if self._find_job(each.key, uid) is not None
+                address: each
+                for address, each in self._mailboxes.items()
+                if self._find_job(each.key, address.uid) is not None
             }
             self._cleaned_at = max(_FIRST_CLEANING, 2 * len(self._mailboxes))
-        mailbox = self._mailboxes[report.uid] = _Mailbox(report.key)
+        mailbox = self._mailboxes[report.address] = _Mailbox(report.key)
         return mailbox
 
     def _may_not_wait(self, mailbox: _Mailbox, report: Report) -> bool:
@@ -109,28 +123,28 @@ class Publisher:
         body = self._jobs.get(key)
         return body if body is not None and body["metadata"]["uid"] == uid else None
 
-    def _rest(self, uid: str, mailbox: _Mailbox) -> None:
+    def _rest(self, address: _Address, mailbox: _Mailbox) -> None:
         mailbox.is_resting = True
-        self._timers.after(uid, self._interval)
+        self._timers.after(address, self._interval)
 
-    def _due(self, uid: str) -> None:
-        mailbox = self._mailboxes.get(uid)
+    def _due(self, address: _Address) -> None:
+        mailbox = self._mailboxes.get(address)
         if mailbox is not None:
             mailbox.is_resting = False
             if mailbox.latest is not None:
-                self._queue.add(uid)
+                self._queue.add(address)
 
     async def _write_all(self) -> None:
         while True:
-            uid = await self._queue.get()
+            address = await self._queue.get()
             try:
-                mailbox = self._mailboxes.get(uid)
+                mailbox = self._mailboxes.get(address)
                 if mailbox is not None and mailbox.latest is not None:
                     report, mailbox.latest = mailbox.latest, None
-                    self._rest(uid, mailbox)
+                    self._rest(address, mailbox)
                     await self._deliver(mailbox, report)
             finally:
-                self._queue.done(uid)
+                self._queue.done(address)
 
     async def _deliver(self, mailbox: _Mailbox, report: Report) -> None:
         """Write a report, keep it for later, or drop it: whatever it is, other reports go on."""
@@ -141,7 +155,7 @@ class Publisher:
         except _PASSING as error:
             mailbox.latest = mailbox.latest or report
             # The pause may be over already: the answer took longer.
-            self._rest(report.uid, mailbox)
+            self._rest(report.address, mailbox)
             self._log_once(mailbox, f"again in {self._interval:.0f} s", error)
         except Exception as error:
             self._log_once(mailbox, "the report is dropped", error)

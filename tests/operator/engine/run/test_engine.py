@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import exposition
 
 from testing import clock, waiting
-from testing.operator import memory_api, small_engine
-from tfparallel_operator.api_server import errors, lists, resources, streams
+from testing.operator import memory_api, objects, small_engine
+from tfparallel_operator.api_server import client, errors, lists, resources, streams
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.observe import children, sweeper
 from tfparallel_operator.engine.run import engine, parts, probes, settings
@@ -121,6 +121,35 @@ async def test_an_informer_that_always_fails_leaves_all_others_alone(
     assert (resources.PODS, "good") in api.watches
     assert (resources.CONFIG_MAPS, "bad") in api.watches
     assert {*api.watches.values()} == {1}
+    await operator_engine.stop()
+
+
+class StuckApi(memory_api.MemoryApi):
+    """Answers no write of a namespace."""
+
+    async def create(
+        self, resource: resources.Resource, namespace: str | None, *more: Any, **named: Any
+    ) -> client.Object:
+        if namespace == "slow" and resource != resources.JOBS:
+            await asyncio.Event().wait()
+        return await super().create(resource, namespace, *more, **named)
+
+
+@pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
+@pytest.mark.parametrize("workers", [1, 4])
+async def test_jobs_of_a_namespace_that_are_slow_to_write_hold_up_no_other(workers: int) -> None:
+    api = StuckApi()
+    for number in range(2 * workers):
+        await api.create(resources.JOBS, "slow", objects.job(f"slow-{number}"))
+    await api.create(resources.JOBS, "default", objects.job())
+    operator_settings = settings.Settings("trainer:test", health_port=0, workers=workers)
+    operator_engine = engine.Engine(operator_settings, api)
+    await operator_engine.start()
+
+    async def has_pods() -> bool:
+        return bool((await api.list(resources.PODS, "default")).items)
+
+    await waiting.until_async(has_pods, "the other job has pods")
     await operator_engine.stop()
 
 

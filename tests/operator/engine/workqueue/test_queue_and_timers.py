@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testing import clock
+from testing import clock, waiting
 from testing.operator import small_engine
 from tfparallel_operator.engine.workqueue import queue, timers
 from tfparallel_operator.engine.write import merge
@@ -109,6 +109,29 @@ async def test_a_key_that_yields_waits_for_nobody_where_nobody_waits() -> None:
     work.add(await work.get())
     work.done("started", served=False, yields=True)
     assert await work.get() == "started"
+
+
+async def test_namespaces_take_turns_and_each_begins_with_the_key_that_waits_longest() -> None:
+    work: queue.Queue[queue.Key] = queue.Queue()
+    for namespace, name in (("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("b", "2")):
+        work.add(queue.Key(namespace, name))
+    taken = [await work.get() for _ in range(5)]
+    assert ["".join(key) for key in taken] == ["a1", "b1", "a2", "b2", "a3"]
+
+
+async def test_a_namespace_leaves_a_worker_to_others() -> None:
+    work: queue.Queue[queue.Key] = queue.Queue(most_of_namespace=2)
+    for number in range(3):
+        work.add(queue.Key("slow", str(number)))
+    first, _ = await work.get(), await work.get()
+    third = asyncio.create_task(work.get())
+    await waiting.idle()
+    assert not third.done(), "two of the namespace are worked on"
+    work.add(queue.Key("other", "0"))
+    assert await third == ("other", "0")
+    fourth = asyncio.create_task(work.get())
+    work.done(first)
+    assert await fourth == ("slow", "2")
 
 
 async def test_many_workers_see_every_key_and_none_at_the_same_time() -> None:

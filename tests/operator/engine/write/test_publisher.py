@@ -35,10 +35,14 @@ class Slow(memory_api.MemoryApi):
         self.steps: list[int] = []
         self.failures: list[Exception] = []
         """What the next writes end with, the first one first."""
+        self.stuck = ""
+        """The namespace whose writes are not answered."""
 
     async def apply(self, path: str, manifest: Mapping[str, Any], manager: str) -> dict[str, Any]:
         if self.failures:
             raise self.failures.pop(0)
+        if self.stuck and f"/namespaces/{self.stuck}/" in path:
+            await asyncio.Event().wait()
         assert manager == names.PROGRESS_FIELD_MANAGER
         self.steps.append(manifest["status"]["progress"]["step"])
         return await super().apply(path, manifest, manager)
@@ -57,13 +61,15 @@ class Desk:
     time: clock.Clock
     uid: str
 
-    def report(self, step: int, uid: str | None = None, job: str = "digits") -> None:
+    def report(
+        self, step: int, uid: str | None = None, job: str = "digits", namespace: str = "default"
+    ) -> None:
         received = progress.Report(step=step, total_steps=100)
-        key = queue.Key("default", job)
+        key = queue.Key(namespace, job)
         self.writer.submit(publisher.Report(key, uid or self.uid, received, NOW))
 
-    async def add_job(self, name: str) -> str:
-        body = await self.api.create(resources.JOBS, "default", objects.job(name))
+    async def add_job(self, name: str, namespace: str = "default") -> str:
+        body = await self.api.create(resources.JOBS, namespace, objects.job(name))
         self.known.watched("ADDED", body)
         return str(body["metadata"]["uid"])
 
@@ -191,6 +197,18 @@ async def test_a_failure_that_lasts_is_logged_once_until_a_report_is_written(
     assert [record.getMessage() for record in caplog.records] == [
         "progress not written: not now; again in 10 s"
     ] * 2
+
+
+async def test_jobs_of_a_namespace_whose_reports_are_slow_to_write_hold_up_no_other() -> None:
+    async with _desk() as desk:
+        desk.api.stuck = "slow"
+        for number in range(2 * publisher.WRITERS):
+            name = f"slow-{number}"
+            desk.report(1, await desk.add_job(name, "slow"), name, "slow")
+        await desk.rest()
+        desk.report(7)
+        await desk.rest()
+        assert desk.api.steps == [7]
 
 
 async def test_only_the_first_last_report_of_an_attempt_skips_the_pause() -> None:
