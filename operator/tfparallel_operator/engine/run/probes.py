@@ -12,7 +12,7 @@ SILENCE_LIMIT_SECONDS = 180.0
 """An informer that for so long heard nothing, not even a bookmark, and did not try is stuck."""
 
 KEY_LIMIT_SECONDS = 600.0
-"""A job that waits or is worked on for so long means that no worker gets on."""
+"""For so long a worker is busy with one job, or none takes a job that waits: it is stuck."""
 
 Check = Callable[[], str]
 """Returns what is wrong; empty: nothing."""
@@ -31,9 +31,9 @@ def healthy(job_children: children.Children, work: queue.Queue[queue.Key]) -> st
     silence = job_children.silence(time.monotonic())
     if silence > SILENCE_LIMIT_SECONDS:
         return f"no event, bookmark or attempt of a watch for {silence:.0f} s"
-    oldest = work.oldest()
-    if oldest > KEY_LIMIT_SECONDS:
-        return f"a job has been waiting for a worker, or a worker been busy, for {oldest:.0f} s"
+    stuck = work.stuck()
+    if stuck > KEY_LIMIT_SECONDS:
+        return f"no worker has taken a job that waits, or one been busy with one, for {stuck:.0f} s"
     return ""
 
 

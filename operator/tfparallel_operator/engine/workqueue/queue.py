@@ -91,6 +91,8 @@ class Queue(Generic[K]):
         """Keys that wait, and let others go first for a while."""
         self._yields: set[K] = set()
         self._running: dict[K, float] = {}
+        self._taken_at = -math.inf
+        """When a key was taken last."""
         self._busy: collections.Counter[str] = collections.Counter()
         """How many keys of each namespace are worked on."""
         self._resting: set[K] = set()
@@ -125,7 +127,7 @@ class Queue(Generic[K]):
         while (key := self._take()) is None:
             self._changed.clear()
             await self._changed.wait()
-        self._running[key] = self._clock()
+        self._running[key] = self._taken_at = self._clock()
         self._busy[_namespace_of(key)] += 1
         return key
 
@@ -176,6 +178,15 @@ class Queue(Generic[K]):
         """Return for how many seconds the oldest key has waited or been worked on; 0: idle."""
         now, lanes = self._clock(), (self._waiting, self._yielding)
         return now - min(now, *(lane.oldest for lane in lanes), *self._running.values())
+
+    def stuck(self) -> float:
+        """Return for how many seconds one key has been worked on, or none taken of those that wait.
+
+        A key that waits for longer waits for its turn: there may be very many of its namespace.
+        """
+        now, lanes = self._clock(), (self._waiting, self._yielding)
+        untaken_since = max(self._taken_at, min(lane.oldest for lane in lanes))
+        return now - min(now, untaken_since, *self._running.values())
 
     def __len__(self) -> int:
         resting = len(self._resting & self._again.keys())

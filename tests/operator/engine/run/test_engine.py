@@ -215,10 +215,25 @@ async def test_a_silent_informer_and_a_stuck_worker_are_not_healthy() -> None:
     work.add(queue.Key("default", "digits"))
     await work.get()
     time.now = probes.KEY_LIMIT_SECONDS + 1
-    assert "a worker been busy, for 601 s" in probes.healthy(job_children, work)
+    assert "one been busy with one, for 601 s" in probes.healthy(job_children, work)
     assert probes.ready(job_children, jobs_listed=True) == (
         "the children of the jobs have not been listed yet"
     )
+
+
+async def test_jobs_that_wait_for_their_turn_make_no_operator_unhealthy() -> None:
+    time = clock.Clock()
+    work: queue.Queue[queue.Key] = queue.Queue(clock=time)
+    job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
+    for number in range(3):
+        work.add(queue.Key("default", f"slow-{number}"))
+    for seconds in (400.0, 800.0):
+        time.now = seconds
+        work.done(await work.get())
+        assert probes.healthy(job_children, work) == ""
+    assert work.oldest() == 800.0
+    time.now += probes.KEY_LIMIT_SECONDS + 1
+    assert "no worker has taken a job that waits" in probes.healthy(job_children, work)
 
 
 async def test_an_informer_that_neither_hears_nor_tries_is_not_healthy(
