@@ -17,7 +17,8 @@ from tfparallel.cli import app, init
     [
         # tests/docs/test_get_started.py trains this one, twice.
         pytest.param(init.Way.SYNCHRONOUS, marks=pytest.mark.long),
-        init.Way.PARAMETER_SERVERS,
+        # It has the module of the others, which is tested with servers elsewhere.
+        pytest.param(init.Way.PARAMETER_SERVERS, marks=pytest.mark.long),
         init.Way.MODEL_SPLIT,
     ],
 )

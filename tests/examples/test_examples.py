@@ -1,6 +1,8 @@
 """The examples, end to end: real TensorFlow processes on loopback.
 
-Those that pods run too (tests/e2e) are of the long tier here, and so is what other tests show.
+Those that pods run too (tests/e2e) are of the long tier here, and so is what other tests show:
+tests/trainer trains with images that are shifted, and with strategies of one's own;
+tests/operator/local ends servers whose chief is done.
 """
 
 import pathlib
@@ -54,12 +56,9 @@ def test_the_shipped_trainer_learns_digits_and_resumes(tmp_path: pathlib.Path) -
     assert accuracy == pytest.approx(float(written.metrics["val_accuracy"]), abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "file"),
-    [
-        ("mnist", "job.yaml"),
-        pytest.param("mnist-servers", "servers.yaml", marks=pytest.mark.long),
-    ],
+    ("name", "file"), [("mnist", "job.yaml"), ("mnist-servers", "servers.yaml")]
 )
 def test_mnist_is_learned_from_images_that_are_shifted(
     name: str, file: str, tmp_path: pathlib.Path
@@ -106,6 +105,7 @@ def test_workers_and_servers_get_a_chief_and_end_with_it(tmp_path: pathlib.Path)
         assert f"[{name}] training is done" in shown
 
 
+@pytest.mark.long
 def test_a_custom_strategy_trains_on_two_workers(tmp_path: pathlib.Path) -> None:
     shown = _run("custom-strategy", tmp_path, "--set", "spec.trainer.epochs=5")
     written = tmp_path / "out/claims/custom-strategy/custom-strategy" / outputs.SUMMARY
@@ -114,6 +114,7 @@ def test_a_custom_strategy_trains_on_two_workers(tmp_path: pathlib.Path) -> None
     assert "Custom: CollectiveAllReduceStrategy with 2 replicas in 2 processes" in shown
 
 
+@pytest.mark.long
 def test_a_custom_coordinator_ends_its_servers(tmp_path: pathlib.Path) -> None:
     shown = _run("old-coordinator", tmp_path)
     assert "[chief-0] epoch 6 of 6" in shown
@@ -123,6 +124,7 @@ def test_a_custom_coordinator_ends_its_servers(tmp_path: pathlib.Path) -> None:
     assert float(match[1]) > 0.85
 
 
+@pytest.mark.long
 def test_a_script_for_keras_fit_trains_with_one_line_changed(tmp_path: pathlib.Path) -> None:
     shown = _run_together("old-fit", tmp_path)
     accuracies = dict(

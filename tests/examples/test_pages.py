@@ -24,6 +24,9 @@ LONG = {
     # On this machine they are like digits: a cluster shows what they are about.
     *("elastic", "gang", "gpu-class", "queue"),
     "image-classifier",  # minutes
+    # Tests of the trainer have layers that do not train, records and low precision; the evaluator
+    # runs beside digits-servers.
+    *("fine-tuning", "mixed-precision", "tfrecords"),
 }
 EXAMPLES = sorted({file.parent.name for file in paths.example_jobs()})
 TOKENS = {

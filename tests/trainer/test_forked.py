@@ -1,4 +1,7 @@
-"""A forked process trains exactly as a new one: other tests may take the cheaper."""
+"""A forked process trains exactly as a new one: other tests may take the cheaper.
+
+In continuous integration, tests that kill processes start some of each strategy anew.
+"""
 
 from typing import Any
 
@@ -6,6 +9,8 @@ import pytest
 
 from testing.trainer import runs as trainings
 from testing.trainer import weights
+
+pytestmark = pytest.mark.long
 
 STEPS = 4
 JOB: dict[str, Any] = {
@@ -20,9 +25,9 @@ STAGES = {"strategy": "ModelSplit", "mesh": {"stage": 2, "microbatches": 3}}
 @pytest.mark.parametrize(
     "job",
     [
-        pytest.param({"strategy": "Mirrored", "devices": 2}, id="Mirrored", marks=pytest.mark.long),
+        pytest.param({"strategy": "Mirrored", "devices": 2}, id="Mirrored"),
         pytest.param({"processes": 2}, id="MultiWorkerMirrored"),
-        pytest.param({"processes": 2, **STAGES}, id="ModelSplit", marks=pytest.mark.long),
+        pytest.param({"processes": 2, **STAGES}, id="ModelSplit"),
     ],
 )
 def test_forked_and_new_processes_give_the_same_bits(
@@ -35,7 +40,6 @@ def test_forked_and_new_processes_give_the_same_bits(
     weights.assert_same_bits(forked.checkpoint(STEPS), new.checkpoint(STEPS))
 
 
-@pytest.mark.long
 def test_forked_and_new_servers_give_the_same_bits(runs: trainings.Runs) -> None:
     forked, new = (
         runs.finish_servers("mlp.py", folder=str(is_new), new=is_new, workers=1, **JOB)

@@ -11,7 +11,7 @@ from testing.trainer import runs as trainings
 QUICK = [
     ("recommender_subclassed", (cases_models.FIT,)),
     ("switch_transformer", (cases_models.STAGES,)),
-    ("tab_transformer", (cases_models.WORKERS, cases_models.TENSOR)),
+    ("tab_transformer", (cases_models.TENSOR,)),
     ("two_towers", (cases_models.WORKERS, cases_models.STAGES)),
 ]
 ALL = [
