@@ -66,6 +66,9 @@ async def test_asked_to_end_it_ends_within_seconds_and_with_success(
         assert await operator.probe("/healthz") == (200, "ok")
         await place.create_job()
         await place.until_pods(*ALL)
+        await waiting.until_in_loop(
+            lambda: operator.log, "a line about the job", when=lambda log: '"digits"' in log
+        )
         operator.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(END_SECONDS):
             assert await operator.process.wait() == 0
