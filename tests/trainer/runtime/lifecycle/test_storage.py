@@ -290,9 +290,10 @@ def test_a_full_disk_is_reported_and_leaves_a_good_checkpoint(
     assert not (checkpoints / "step-0000000003").exists()
 
 
-def begin(folder: pathlib.Path, **trainer: object) -> launch.Group:
+def begin(folder: pathlib.Path, examples: int = 64, **trainer: object) -> launch.Group:
     """Start a run of endless steps, each of which takes a while."""
-    paced = MODEL.replace("def training_data():", "def training_data():\n    time.sleep(0.2)")
+    model = MODEL.replace("ones((64", f"ones(({examples}")
+    paced = model.replace("def training_data():", "def training_data():\n    time.sleep(0.2)")
     (folder / "model.py").write_text(paced.replace("import keras", "import time, keras"))
     spec = {"steps": 100_000, "globalBatchSize": 64, **trainer}
     environments = launch.environments(folder, folder, spec, strategy="Mirrored")
@@ -302,9 +303,11 @@ def begin(folder: pathlib.Path, **trainer: object) -> launch.Group:
 def test_a_disk_that_becomes_read_only_is_reported_and_leaves_a_good_checkpoint(
     tmp_path: pathlib.Path,
 ) -> None:
-    checkpoint = {"claim": "c", "everySteps": 2, "keep": 2}
+    # Each epoch ends with a save: an epoch of many steps leaves moments without one.
+    examples = 64 * 200
+    checkpoint = {"claim": "c", "everySteps": 200, "keep": 2}
     with disks.mounted(tmp_path / "output/checkpoints", "size=2m") as folder:
-        with begin(tmp_path, checkpoint=checkpoint) as group:
+        with begin(tmp_path, examples, checkpoint=checkpoint) as group:
             group.wait_for_output(0, "] step ")
             # The kernel refuses while a file is being written.
             waiting.until(
@@ -320,13 +323,15 @@ def test_a_disk_that_becomes_read_only_is_reported_and_leaves_a_good_checkpoint(
         saved = weights.of_directory(kept[-1])
         assert all(np.isfinite(array).all() for array in saved.values())
 
-        with begin(tmp_path, checkpoint=checkpoint) as group:  # as the operator tries again
+        with begin(
+            tmp_path, examples, checkpoint=checkpoint
+        ) as group:  # as the operator tries again
             (ended,) = group.wait(90)
         assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
         assert "The output directory cannot be written to: [Errno 30] Read-only" in ended.errors
 
         assert remount(folder, "rw") == 0
-        with begin(tmp_path, checkpoint=checkpoint) as group:
+        with begin(tmp_path, examples, checkpoint=checkpoint) as group:
             group.wait_for_output(0, f"resuming after step {entries.step_of(kept[-1])} from")
 
 
