@@ -40,6 +40,7 @@ asyncio.run(run())
 """
 
 
+@pytest.mark.long  # tests/docs/test_python_client_page.py makes the same calls, without a loop
 @pytest.mark.usefixtures("processes")
 def test_the_notebook_trains_on_this_machine(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "notebook"
