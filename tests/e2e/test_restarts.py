@@ -96,12 +96,31 @@ def test_lost_worker_restarts_the_gang_from_its_checkpoint(training: Training) -
     assert resumed % 20 == 0 or resumed >= before["status"]["progress"]["step"]
 
 
+def test_an_evicted_worker_costs_no_step(training: Training, tmp_path: Path) -> None:
+    stopped = _evict(training, tmp_path)
+    _finishes(training, tmp_path, {stopped, STEPS})
+
+
+@pytest.mark.long
 def test_evicted_worker_and_crashed_chief_cost_no_more_than_a_restart(
     training: Training, tmp_path: Path
 ) -> None:
+    stopped = _evict(training, tmp_path)
+    namespace = training.namespace
+    namespace.crash("slow-chief-0")
+    crashed = training.resumed_after(attempt=3)
+    assert stopped <= crashed < STEPS
+    status = namespace.job("slow")["status"]
+    assert status["restarts"] == {"failure": 1, "disruption": 1}
+    assert status["replicas"]["Chief"]["lastExit"]["code"] == 128 + 9
+    _finishes(training, tmp_path, {stopped, crashed, STEPS})
+
+
+def _evict(training: Training, folder: Path) -> int:
+    """Evict the worker; return the step that the next attempt begins after, once it has begun."""
     namespace = training.namespace
     before = namespace.job("slow")
-    log = tmp_path / "log"
+    log = folder / "log"
     with namespace.following("slow-worker-0", log) as follower:
         namespace.evict("slow-worker-0")
     output = log.read_text(encoding="utf-8")
@@ -113,17 +132,14 @@ def test_evicted_worker_and_crashed_chief_cost_no_more_than_a_restart(
     assert status["restarts"] == {"failure": 0, "disruption": 1}
     ended = {role["lastExit"]["code"] for role in status["replicas"].values() if "lastExit" in role}
     assert ended <= {exits.Exit.PREEMPTED}
+    return stopped
 
-    namespace.crash("slow-chief-0")
-    crashed = training.resumed_after(attempt=3)
-    assert stopped <= crashed < STEPS
-    status = namespace.job("slow")["status"]
-    assert status["restarts"] == {"failure": 1, "disruption": 1}
-    assert status["replicas"]["Chief"]["lastExit"]["code"] == 128 + 9
+
+def _finishes(training: Training, folder: Path, saved: set[int]) -> None:
     job = training.finish()
-    assert job["status"]["state"] == "Succeeded", namespace.describe("slow")
+    assert job["status"]["state"] == "Succeeded", training.namespace.describe("slow")
     assert job["status"]["progress"]["step"] == STEPS
-    assert {stopped, crashed, STEPS} <= set(training.saved_steps(tmp_path))
+    assert saved <= set(training.saved_steps(folder))
 
 
 @pytest.mark.long

@@ -1,7 +1,10 @@
-"""Models that are split over pods: a pod is lost, and the end is that of a model that is whole."""
+"""Models that are split over pods.
+
+The long tier takes pods away, and compares with a model that is whole: in continuous integration
+tests/e2e/test_restarts.py loses pods, and tests/trainer compares split models, killed ones too.
+"""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,23 +19,18 @@ pytestmark = [pytest.mark.timeout(2400)]
 MODEL = Path(__file__).parent / "models/split.py"
 EPOCHS = 8
 STEPS_BEFORE_A_LOSS = 60
+STAGES = {"stage": 2, "tensor": 2, "microbatches": 2, "schedule": "GPipe"}
+DEVICES = [[f"worker-{pod}/CPU:0", f"worker-{pod}/CPU:1"] for pod in (0, 1)]
+"""Of two pods of two devices, stage by stage."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where all jobs of this file run, beside one that trains the whole model in one process."""
+    """Where all jobs of this file run."""
 
     namespace: namespaces.Namespace
     volume: volumes.Volume
     folder: Path
-
-    @functools.cached_property
-    def accuracy(self) -> float:
-        """What the whole model comes to."""
-        status = self.namespace.wait_ended("whole")["status"]
-        assert status["state"] == "Succeeded", self.namespace.describe("whole")
-        assert "placement" not in status
-        return self.exported("whole")
 
     def exported(self, name: str) -> float:
         """The accuracy of what a job left, by plain Keras."""
@@ -58,12 +56,25 @@ def _job(name: str, pods: int, devices: int, **spec: object) -> namespaces.Objec
 def place(
     module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory
 ) -> Place:
-    """A volume, and a job that trains the whole model in one process without waits."""
+    """A volume, and the module."""
     volume = volumes.make(module_namespace, "split")
     module_namespace.kubectl("create", "configmap", "split", f"--from-file=model.py={MODEL}")
-    volume.touch("whole/hurry")
-    module_namespace.apply(_job("whole", 1, 1, strategy="Mirrored"))
     return Place(module_namespace, volume, tmp_path_factory.mktemp("split"))
+
+
+@pytest.fixture(scope="module")
+def whole(place: Place) -> Callable[[], float]:
+    """The accuracy that the whole model comes to in one process, which trains meanwhile."""
+    place.volume.touch("whole/hurry")
+    place.namespace.apply(_job("whole", 1, 1, strategy="Mirrored"))
+
+    def accuracy() -> float:
+        status = place.namespace.wait_ended("whole")["status"]
+        assert status["state"] == "Succeeded", place.namespace.describe("whole")
+        assert "placement" not in status
+        return place.exported("whole")
+
+    return accuracy
 
 
 def _moved(step: int) -> Callable[[namespaces.Object], bool]:
@@ -88,17 +99,32 @@ def _finish(place: Place, name: str, attempt: int) -> namespaces.Object:
     return status
 
 
-def _check(place: Place, name: str, status: namespaces.Object) -> None:
-    """See that the model is as good as the whole one, by the trainer and by plain Keras."""
+def _accuracy(place: Place, name: str, status: namespaces.Object) -> float:
+    """How good the model is: the same by the trainer and by plain Keras."""
     accuracy = place.exported(name)
-    assert place.accuracy > 0.9
-    assert accuracy == pytest.approx(place.accuracy, abs=1e-9)
     reported = float(status["progress"]["metrics"]["val_accuracy"])
     assert accuracy == pytest.approx(reported, abs=1e-3)
+    return accuracy
+
+
+def test_two_pods_of_two_devices_train_one_model(place: Place) -> None:
+    namespace = place.namespace
+    place.volume.touch("two/hurry")
+    namespace.apply(_job("two", 2, 2, strategy="ModelSplit", mesh=STAGES))
+    status = namespace.wait_ended("two")["status"]
+    assert status["state"] == "Succeeded", namespace.describe("two")
+    assert _devices(status) == DEVICES
+    assert _accuracy(place, "two", status) > 0.9
+
+
+def _devices(status: namespaces.Object) -> list[list[str]]:
+    return [stage["devices"] for stage in status["placement"]["stages"]]
 
 
 @pytest.mark.long
-def test_four_pods_outlive_a_crash_and_end_as_if_the_model_were_whole(place: Place) -> None:
+def test_four_pods_outlive_a_crash_and_end_as_if_the_model_were_whole(
+    place: Place, whole: Callable[[], float]
+) -> None:
     namespace = place.namespace
     mesh = {"data": 2, "stage": -1, "microbatches": 2}
     namespace.apply(_job("four", 4, 1, strategy="ModelSplit", mesh=mesh))
@@ -128,28 +154,29 @@ def test_four_pods_outlive_a_crash_and_end_as_if_the_model_were_whole(place: Pla
     status = _finish(place, "four", attempt=2)
     assert status["restarts"] == {"failure": 1, "disruption": 0}
     assert status["replicas"]["Worker"]["lastExit"]["code"] in {128 + 9, exits.Exit.PEER_LOST}
-    _check(place, "four", status)
+    assert _accuracy(place, "four", status) == pytest.approx(whole(), abs=1e-9)
 
 
-def test_two_pods_of_two_devices_lose_one_and_end_as_if_the_model_were_whole(place: Place) -> None:
+@pytest.mark.long
+def test_two_pods_of_two_devices_lose_one_and_end_as_if_the_model_were_whole(
+    place: Place, whole: Callable[[], float]
+) -> None:
     namespace = place.namespace
-    mesh = {"stage": 2, "tensor": 2, "microbatches": 2, "schedule": "GPipe"}
-    namespace.apply(_job("two", 2, 2, strategy="ModelSplit", mesh=mesh))
-    job = namespace.wait("two", _moved(STEPS_BEFORE_A_LOSS))
-    stages = job["status"]["placement"]["stages"]
-    assert [stage["devices"] for stage in stages] == [
-        [f"worker-{pod}/CPU:0", f"worker-{pod}/CPU:1"] for pod in (0, 1)
-    ]
-    before = namespace.pods("two")
+    namespace.apply(_job("lossy", 2, 2, strategy="ModelSplit", mesh=STAGES))
+    job = namespace.wait("lossy", _moved(STEPS_BEFORE_A_LOSS))
+    assert _devices(job["status"]) == DEVICES
+    before = namespace.pods("lossy")
 
-    namespace.lose("two-worker-1")
-    status = _finish(place, "two", attempt=2)
+    namespace.lose("lossy-worker-1")
+    status = _finish(place, "lossy", attempt=2)
     assert status["restarts"] == {"failure": 0, "disruption": 1}
-    after = namespace.pods("two")
+    after = namespace.pods("lossy")
     assert after.keys() == before.keys()
     for name, pod in after.items():
         assert pod["metadata"]["uid"] != before[name]["metadata"]["uid"]
-    _check(place, "two", status)
+    accuracy = whole()
+    assert accuracy > 0.9
+    assert _accuracy(place, "lossy", status) == pytest.approx(accuracy, abs=1e-9)
 
 
 def test_a_mesh_of_other_devices_is_refused_when_it_is_applied(

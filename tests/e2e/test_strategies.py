@@ -1,5 +1,8 @@
 """The other strategies as pods: parameter servers with losses, one pod with several devices, a
 strategy of the user's own; and an evaluator beside training.
+
+In continuous integration tests/examples/test_examples.py evaluates beside servers, and
+tests/trainer/engines trains with servers that are lost and with strategies of one's own.
 """
 
 from collections.abc import Callable
@@ -53,9 +56,29 @@ def _uids(namespace: namespaces.Namespace) -> dict[str, str]:
     return {name: pod["metadata"]["uid"] for name, pod in namespace.pods("servers").items()}
 
 
+def test_parameter_servers_outlive_the_loss_of_a_worker(
+    namespace: namespaces.Namespace, servers: volumes.Volume
+) -> None:
+    _lose_a_worker(namespace)
+    _finishes(namespace, servers, {"failure": 0, "disruption": 1})
+
+
+@pytest.mark.long
 def test_parameter_servers_outlive_the_loss_of_a_worker_and_of_a_server(
     namespace: namespaces.Namespace, servers: volumes.Volume
 ) -> None:
+    second = _lose_a_worker(namespace)
+    namespace.crash("servers-ps-0")
+    namespace.wait("servers", lambda s: s["restarts"]["failure"] == 1)
+    namespace.wait("servers", lambda _: "resuming after step" in _log(namespace))
+    third = _uids(namespace)
+    replaced = {name for name in second if second[name] != third[name]}
+    assert replaced == {"servers-chief-0", "servers-ps-0"}
+    _finishes(namespace, servers, {"failure": 1, "disruption": 1})
+
+
+def _lose_a_worker(namespace: namespaces.Namespace) -> dict[str, str]:
+    """Lose a worker while training goes on; return the pods once it is back."""
     job = namespace.wait("servers", _reached(STEPS_BEFORE_A_LOSS))
     metrics = job["status"]["progress"]["metrics"]
     assert {"loss", "staleness_mean", "staleness_max"} <= metrics.keys()
@@ -71,19 +94,17 @@ def test_parameter_servers_outlive_the_loss_of_a_worker_and_of_a_server(
     assert {name for name in first if first[name] != second[name]} == {"servers-worker-1"}
     status = namespace.job("servers")["status"]
     assert status["restarts"] == {"failure": 0, "disruption": 1}
+    return second
 
-    namespace.crash("servers-ps-0")
-    namespace.wait("servers", lambda s: s["restarts"]["failure"] == 1)
-    namespace.wait("servers", lambda _: "resuming after step" in _log(namespace))
-    third = _uids(namespace)
-    replaced = {name for name in second if second[name] != third[name]}
-    assert replaced == {"servers-chief-0", "servers-ps-0"}
 
-    servers.touch("servers/hurry")
+def _finishes(
+    namespace: namespaces.Namespace, volume: volumes.Volume, restarts: dict[str, int]
+) -> None:
+    volume.touch("servers/hurry")
     ended = namespace.wait_ended("servers")
     status = ended["status"]
     assert status["state"] == "Succeeded", namespace.describe("servers")
-    assert status["restarts"] == {"failure": 1, "disruption": 1}
+    assert status["restarts"] == restarts
     assert status["progress"]["step"] == STEPS
     assert float(status["progress"]["metrics"]["loss"]) < 0.1
     namespace.wait("servers", lambda _: not _running(namespace))
@@ -100,37 +121,30 @@ def _running(namespace: namespaces.Namespace) -> list[str]:
     return [name for name, pod in pods if pod["status"]["phase"] == "Running"]
 
 
-def _alone(name: str, **trainer: object) -> namespaces.Object:
-    """A job of one pod with two devices."""
-    devices = {"name": environment.CPU_DEVICES, "value": "2"}
-    container = {"name": "tensorflow", "env": [devices]}
-    return jobs.job(
-        name,
-        strategy="Mirrored",
-        trainer={"source": {"configMap": {"name": name}}, **trainer},
-        tfReplicaSpecs={"Worker": {"template": {"spec": {"containers": [container]}}}},
-    )
-
-
-def test_one_pod_with_two_devices_trains_and_says_when_the_loss_is_no_number(
+def test_one_pod_with_two_devices_says_when_the_loss_is_no_number(
     namespace: namespaces.Namespace,
 ) -> None:
-    for name in ("slow", "diverging"):
-        source = f"--from-file=model.py={MODELS / f'{name}.py'}"
-        namespace.kubectl("create", "configmap", name, source)
-    namespace.apply(_alone("slow", steps=16, globalBatchSize=8), _alone("diverging", epochs=1))
-
-    status = namespace.wait_ended("slow")["status"]
-    assert status["state"] == "Succeeded", namespace.describe("slow")
-    assert status["progress"]["step"] == 16
-    assert "2 ranks = 1 process with 2 devices each" in namespace.kubectl("logs", "slow-worker-0")
-
-    status = namespace.wait_ended("diverging")["status"]
-    assert status["state"] == "Failed", namespace.describe("diverging")
+    name = "diverging"
+    source = f"--from-file=model.py={MODELS / f'{name}.py'}"
+    namespace.kubectl("create", "configmap", name, source)
+    devices = {"name": environment.CPU_DEVICES, "value": "2"}
+    container = {"name": "tensorflow", "env": [devices]}
+    namespace.apply(
+        jobs.job(
+            name,
+            strategy="Mirrored",
+            trainer={"source": {"configMap": {"name": name}}, "epochs": 1},
+            tfReplicaSpecs={"Worker": {"template": {"spec": {"containers": [container]}}}},
+        )
+    )
+    status = namespace.wait_ended(name)["status"]
+    assert status["state"] == "Failed", namespace.describe(name)
     assert status["restarts"] == {"failure": 0, "disruption": 0}
     assert status["replicas"]["Worker"]["lastExit"]["code"] == exits.Exit.NON_FINITE
     [failed] = [c for c in status["conditions"] if c["type"] == "Failed"]
     assert "In step 3 the loss is nan: training stopped" in failed["message"]
+    log = namespace.kubectl("logs", f"{name}-worker-0")
+    assert "2 ranks = 1 process with 2 devices each" in log
 
 
 def _start(namespace: namespaces.Namespace, name: str, **roles: object) -> volumes.Volume:
@@ -157,6 +171,7 @@ def test_a_custom_strategy_trains_on_two_pods(namespace: namespaces.Namespace) -
     assert "custom-strategy/model.keras" in volume.list("custom-strategy")
 
 
+@pytest.mark.long
 def test_an_evaluator_evaluates_beside_training(namespace: namespaces.Namespace) -> None:
     _start(namespace, "digits", Evaluator={})
     _check_evaluator(namespace, "digits")
