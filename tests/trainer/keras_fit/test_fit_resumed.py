@@ -1,5 +1,6 @@
 """A script that is started again trains on the data on which it would have trained."""
 
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
@@ -215,23 +216,31 @@ DATA: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
+def train(name: str, **more: Any) -> list[Any]:
+    """Train on data, and return the weights; other tests are about checks of steps."""
+    model = fitted.CASES["epochs"].build()
+    tfparallel_trainer.fit(model, **DATA[name](), epochs=5, verbose=0, verify="Off", **more)
+    return list(model.get_weights())
+
+
+@functools.cache
+def train_at_once(name: str) -> list[Any]:
+    """The weights of one run on one device."""
+    return train(name)
+
+
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", DATA)
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_restart_leads_to_the_weights_of_one_run(
     name: str, devices: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train(**more: Any) -> list[Any]:
-        model = fitted.CASES["epochs"].build()
-        tfparallel_trainer.fit(model, **DATA[name](), epochs=5, verbose=0, **more)
-        return list(model.get_weights())
-
-    expected = train()
+    expected = train_at_once(name)
     monkeypatch.setenv("TFPARALLEL_CPU_DEVICES", str(devices))
     where = {"output_dir": tmp_path, "save_every_steps": 1}
     with pytest.raises(KeyboardInterrupt):
-        train(**where, callbacks=[Stop(9)])  # in a later epoch
-    assert weights.difference(train(**where), expected) <= weights.TOLERANCE
+        train(name, **where, callbacks=[Stop(9)])  # in a later epoch
+    assert weights.difference(train(name, **where), expected) <= weights.TOLERANCE
 
 
 @pytest.mark.parametrize(
