@@ -11,10 +11,10 @@ from tfparallel_trainer.contract import (
     base,
     job_file,
     limits,
-    progress,
-    separate_training,
-    verification,
 )
+from tfparallel_trainer.contract.progress import Placement, Progress, Report, StagePlacement
+from tfparallel_trainer.contract.separate_training import SeparateTraining
+from tfparallel_trainer.contract.verification import Comparison, Verification
 
 _TEXT = pydantic.WithJsonSchema({"type": "string", "maxLength": 316})
 """The schema of a word that another version of the operator may add to: any text."""
@@ -159,7 +159,7 @@ class Restarts(_Observed):
     again: not bounded."""
 
 
-class ProgressStatus(progress.Progress, _Observed):
+class ProgressStatus(Progress, _Observed):
     """The latest report of the coordinator."""
 
     last_update_time: Time | None = None
@@ -170,11 +170,11 @@ class MeshStatus(job_file.Mesh, _Observed):
     """The mesh in force."""
 
 
-class StagePlacementStatus(progress.StagePlacement, _Observed):
+class StagePlacementStatus(StagePlacement, _Observed):
     """One stage: where it runs, and what it holds."""
 
 
-class PlacementStatus(progress.Placement, _Observed):
+class PlacementStatus(Placement, _Observed):
     """Where the parts of a model that is split are."""
 
     mesh: MeshStatus
@@ -183,11 +183,11 @@ class PlacementStatus(progress.Placement, _Observed):
     ] = ()
 
 
-class ComparisonStatus(verification.Comparison, _Observed):
+class ComparisonStatus(Comparison, _Observed):
     """How near a quantity is to one process."""
 
 
-class VerificationStatus(verification.Verification, _Observed):
+class VerificationStatus(Verification, _Observed):
     """What the checks of `trainer.verify` have compared with one process."""
 
     compared: Annotated[
@@ -195,7 +195,7 @@ class VerificationStatus(verification.Verification, _Observed):
     ] = ()
 
 
-class SeparateTrainingStatus(separate_training.SeparateTraining, _Observed):
+class SeparateTrainingStatus(SeparateTraining, _Observed):
     """That the replicas of a script train models of their own, as the coordinator saw it."""
 
     last_update_time: Time
@@ -284,7 +284,7 @@ class Reports(NamedTuple):
     separate_training: SeparateTrainingStatus | None
 
 
-def of_report(report: progress.Report, arrived_at: datetime.datetime) -> Reports:
+def of_report(report: Report, arrived_at: datetime.datetime) -> Reports:
     """Return what a status shows of a report.
 
     Args:

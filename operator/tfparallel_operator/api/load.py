@@ -21,6 +21,7 @@ from tfparallel_operator.api import (
     trainer_spec,
     types,
 )
+from tfparallel_operator.api.problems import Place, Problem
 from tfparallel_trainer.contract import environment, job_file
 
 _MOST_SHOWN = 20
@@ -30,11 +31,11 @@ _MOST_SHOWN = 20
 class SpecError(ValueError):
     """A manifest cannot be used as given; one sentence for each problem."""
 
-    def __init__(self, *faults: str | problems.Problem) -> None:
+    def __init__(self, *faults: str | Problem) -> None:
         self.problems = tuple(map(str, faults))
         """The sentences."""
         self.located = tuple(
-            problems.Problem((), fault) if isinstance(fault, str) else fault for fault in faults
+            Problem((), fault) if isinstance(fault, str) else fault for fault in faults
         )
         """The same with their fields, where these are known."""
         shown = "; ".join(self.problems[:_MOST_SHOWN])
@@ -54,7 +55,7 @@ def read_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     """
     if document.get("apiVersion") != names.API_VERSION:
         raise SpecError(
-            problems.Problem(
+            Problem(
                 ("apiVersion",),
                 f"received {document.get('apiVersion')!r}; write {names.API_VERSION}",
             )
@@ -144,7 +145,7 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     return job
 
 
-def _among_known(document: Mapping[str, Any]) -> Sequence[problems.Problem]:
+def _among_known(document: Mapping[str, Any]) -> Sequence[Problem]:
     """Return the problems of a manifest that has unknown fields, other than these."""
     known = _without_unknown(document)
     try:
@@ -157,7 +158,7 @@ def _among_known(document: Mapping[str, Any]) -> Sequence[problems.Problem]:
     return ()
 
 
-def _broken_rules(job: types.TFParallelJob) -> Iterator[problems.Problem]:
+def _broken_rules(job: types.TFParallelJob) -> Iterator[Problem]:
     """Yield what is wrong between fields that have the right types each."""
     templates = list(_template_problems(job.spec))
     yield from templates
@@ -171,11 +172,11 @@ def _broken_rules(job: types.TFParallelJob) -> Iterator[problems.Problem]:
             yield from error.located
 
 
-def _template_problems(spec: types.Spec) -> Iterator[problems.Problem]:
+def _template_problems(spec: types.Spec) -> Iterator[Problem]:
     for role, replica in spec.tf_replica_specs.items():
         if replica.template is None:
             continue
-        place: problems.Place = ("spec", "tfReplicaSpecs", role.value, "template")
+        place: Place = ("spec", "tfReplicaSpecs", role.value, "template")
         try:
             pod = parse_template(replica.template, place).spec
         except SpecError as error:
@@ -186,7 +187,7 @@ def _template_problems(spec: types.Spec) -> Iterator[problems.Problem]:
             yield from _shared_mounts(place, pod, spec.trainer)
 
 
-def _unique(*faults: problems.Problem) -> list[problems.Problem]:
+def _unique(*faults: Problem) -> list[Problem]:
     return list(dict.fromkeys(faults))
 
 
@@ -200,7 +201,7 @@ def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
     """
     written = {key: value for key, value in document.items() if key != "status"}
     known = structure.without_nulls(schema.job_schema(), metadata.generate_name(written))
-    of_metadata: list[problems.Problem] = []
+    of_metadata: list[Problem] = []
     try:
         read_metadata = metadata.Metadata.model_validate(known.get("metadata", {}))
         known["metadata"] = read_metadata.model_dump(by_alias=True, exclude_none=True)
@@ -217,17 +218,17 @@ def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
     return job
 
 
-def _metadata_problem(fault: Any) -> problems.Problem:
+def _metadata_problem(fault: Any) -> Problem:
     """Return what is wrong with the metadata, of which a job's schema says nothing."""
     properties = schema.job_schema()["properties"]
     fields = {"properties": {**properties, "metadata": metadata.Metadata.model_json_schema()}}
     return problems.from_pydantic(fault, fields, ("metadata",))
 
 
-def _wrong_quantities(job: types.TFParallelJob) -> Iterator[problems.Problem]:
+def _wrong_quantities(job: types.TFParallelJob) -> Iterator[Problem]:
     """Yield what the API server refuses in pods, which a job's schema does not describe."""
     for role, spec in job.spec.tf_replica_specs.items():
-        place: problems.Place = ("spec", "tfReplicaSpecs", role.value, "template", "spec")
+        place: Place = ("spec", "tfReplicaSpecs", role.value, "template", "spec")
         pod = parse_template(spec.template or {}).spec
         lists = (("containers", pod.containers), ("initContainers", pod.init_containers))
         for kind, containers in lists:
@@ -236,9 +237,7 @@ def _wrong_quantities(job: types.TFParallelJob) -> Iterator[problems.Problem]:
                 yield from quantities.find_problems(inner, container.resources)
 
 
-def parse_template(
-    template: Mapping[str, Any], place: problems.Place = ("template",)
-) -> pods.Template:
+def parse_template(template: Mapping[str, Any], place: Place = ("template",)) -> pods.Template:
     """Read the part of a pod template that this project knows.
 
     Raises:
@@ -250,21 +249,19 @@ def parse_template(
         raise SpecError(*(_problem(fault, place) for fault in error.errors())) from error
 
 
-def _wrong_names(
-    place: problems.Place, pod: pods.PodSpec, *, needs_container: bool
-) -> Iterator[problems.Problem]:
+def _wrong_names(place: Place, pod: pods.PodSpec, *, needs_container: bool) -> Iterator[Problem]:
     """Look for the container that trains in a template, into which no rule can look."""
     received = [container.name for container in pod.containers]
     count = received.count(names.CONTAINER)
     if count > 1 or (needs_container and not count):
         which = "only one container" if count else "the container that trains"
         message = f"received {problems.show(received)}; name {which} {names.CONTAINER!r}"
-        yield problems.Problem(place, message)
+        yield Problem(place, message)
 
 
 def _shared_mounts(
-    place: problems.Place, pod: pods.PodSpec, trainer: trainer_spec.Trainer | None
-) -> Iterator[problems.Problem]:
+    place: Place, pod: pods.PodSpec, trainer: trainer_spec.Trainer | None
+) -> Iterator[Problem]:
     """See that no volume of the trainer is mounted where a template has one of its own."""
     taken = {volume.get("name") for volume in pod.volumes}
     volumes = () if trainer is None else trainer.volumes
@@ -273,7 +270,7 @@ def _shared_mounts(
         for mount in container.volume_mounts if container.name == names.CONTAINER else ():
             name = added.get(mount.mount_path.rstrip("/"))
             if name is not None:
-                yield problems.Problem(
+                yield Problem(
                     place,
                     f"volume {mount.name!r} is mounted at {mount.mount_path}, as {name!r} of"
                     " spec.trainer.volumes is: give one of them another mountPath",
@@ -287,7 +284,7 @@ def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
     if len(set(devices.values())) > 1:
         counts = " and ".join(f"{role} has {count}" for role, count in devices.items())
         raise SpecError(
-            problems.Problem(
+            Problem(
                 ("spec", "tfReplicaSpecs"),
                 f"a mesh needs equally many devices in each replica, and {counts}: give them the"
                 " same devices",
@@ -299,7 +296,7 @@ def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
             if spec.trainer is not None:
                 full.check_batch(spec.trainer.global_batch_size)
         except ValueError as error:
-            raise SpecError(problems.Problem(("spec", "mesh"), str(error))) from error
+            raise SpecError(Problem(("spec", "mesh"), str(error))) from error
 
 
 def devices_of(spec: types.ReplicaSpec) -> int:
@@ -329,5 +326,5 @@ def _remove(document: Any, place: Sequence[int | str]) -> None:
     document.pop(last, None)
 
 
-def _problem(fault: Any, outer: problems.Place = ()) -> problems.Problem:
+def _problem(fault: Any, outer: Place = ()) -> Problem:
     return problems.from_pydantic(fault, schema.job_schema(), outer)

@@ -5,7 +5,8 @@ import datetime
 import functools
 
 from tfparallel_operator.api import job_status, types
-from tfparallel_operator.core import installation, layout, observation, view
+from tfparallel_operator.core import installation, observation, view
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.status import conditions
 
 
@@ -13,9 +14,9 @@ from tfparallel_operator.core.status import conditions
 class DecisionContext:
     """What one decision is made on. The methods return values and keep nothing."""
 
-    requested: layout.Layout
+    requested: Layout
     """The job with the replicas that its spec asks for."""
-    layout: layout.Layout
+    layout: Layout
     """The job with the replicas in force."""
     status: job_status.JobStatus
     """As last written, with what follows from the spec."""

@@ -8,7 +8,8 @@ import datetime
 from collections.abc import Callable
 
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import context, decision, installation, layout, observation
+from tfparallel_operator.core import decision, installation, layout, observation
+from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import (
     admission,
     cleanup,
@@ -24,7 +25,7 @@ from tfparallel_operator.core.life import (
 from tfparallel_operator.core.pods import claims, config
 from tfparallel_operator.core.status import conditions
 
-Phase = Callable[[context.DecisionContext], decision.Decision | None]
+Phase = Callable[[DecisionContext], decision.Decision | None]
 
 PHASES: tuple[Phase, ...] = (
     cleanup.clean_up,
@@ -76,7 +77,7 @@ def _decide(
     status, events = spec_validity.set_spec_condition(job.status, problem, now, generation)
     requested = layout.build(job, first_port=children.host_port)
     in_force = scaling.in_force(requested, children.pods)
-    before = context.DecisionContext(requested, in_force, status, children, now, settings, refusal)
+    before = DecisionContext(requested, in_force, status, children, now, settings, refusal)
     status, warnings = _warn_of_separate_training(before, _describe(before))
     described = dataclasses.replace(before, status=status)
     decided = next(filter(None, (phase(described) for phase in PHASES)))
@@ -110,7 +111,7 @@ def _with_attempt_of(
 
 
 def _warn_of_separate_training(
-    context: context.DecisionContext, status: job_status.JobStatus
+    context: DecisionContext, status: job_status.JobStatus
 ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
     """Say in a condition whether the replicas of this attempt train models of their own."""
     reported, kind = status.separate_training, names.Condition.SEPARATE_TRAINING
@@ -126,7 +127,7 @@ def _warn_of_separate_training(
     return status, (decision.warning(reason, message),)
 
 
-def _describe(context: context.DecisionContext) -> job_status.JobStatus:
+def _describe(context: DecisionContext) -> job_status.JobStatus:
     """Bring what follows from the spec alone into the status."""
     layout, trainer = context.layout, context.job.spec.trainer
     description = {

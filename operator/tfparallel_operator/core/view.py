@@ -4,7 +4,8 @@ import dataclasses
 import functools
 
 from tfparallel_operator.api import job_status
-from tfparallel_operator.core import ends, layout, observation, replicas
+from tfparallel_operator.core import ends, observation, replicas
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.status import replica_records
 
 _UP = (observation.Phase.RUNNING, observation.Phase.SUCCEEDED)
@@ -14,7 +15,7 @@ _UP = (observation.Phase.RUNNING, observation.Phase.SUCCEEDED)
 class View:
     """The replicas of a job and their pods."""
 
-    layout: layout.Layout
+    layout: Layout
     current: dict[replicas.Replica, observation.Pod]
     """The pods of this attempt."""
     stale: tuple[observation.Pod, ...]
@@ -71,9 +72,7 @@ class View:
         return self.phases[replica] in _UP
 
 
-def build(
-    layout: layout.Layout, status: job_status.JobStatus, pods: tuple[observation.Pod, ...]
-) -> View:
+def build(layout: Layout, status: job_status.JobStatus, pods: tuple[observation.Pod, ...]) -> View:
     """Sort the pods of a job by the attempt in its status."""
     current: dict[replicas.Replica, observation.Pod] = {}
     stale = []
@@ -93,7 +92,7 @@ def build(
     return View(layout, current, tuple(stale), completed, ignored, seen)
 
 
-def _without_false_success(layout: layout.Layout, pod: observation.Pod) -> observation.Pod:
+def _without_false_success(layout: Layout, pod: observation.Pod) -> observation.Pod:
     """Return a pod as failed if it was ended, and its program obeyed and exited with 0.
 
     Only the shipped trainer says with 0 that training is complete: asked to end, it exits with 76.

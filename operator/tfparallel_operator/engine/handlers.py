@@ -15,6 +15,7 @@ from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, credentials
 from tfparallel_operator.engine.observe import watch_session
 from tfparallel_operator.engine.run import engine
+from tfparallel_operator.engine.run.engine import Engine
 
 LOGIN_PAUSE_SECONDS = 2.0
 """Before kopf gets another session, because the API server has refused its last one."""
@@ -73,7 +74,7 @@ async def take_job(event: kopf.RawEvent, namespace: str | None, memo: kopf.Memo,
         memo.engine.jobs.watched(event["type"], event["object"])  # kopf logs what this raises.
 
 
-async def run(parts: engine.Engine, stop: asyncio.Event) -> None:
+async def run(parts: Engine, stop: asyncio.Event) -> None:
     """Run kopf with these handlers until a signal comes or `stop` is set, by a part that fails too.
 
     Raises:

@@ -16,6 +16,7 @@ import uuid
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import decision, layout, observation, replicas
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import host_network
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.local import (
@@ -45,7 +46,7 @@ class _Pod:
     deleting: bool = False
 
 
-def lay_out(job: types.TFParallelJob) -> layout.Layout:
+def lay_out(job: types.TFParallelJob) -> Layout:
     """Lay a job out: its processes have ports of their own, which replace those of nodes."""
     return layout.build(job, first_port=host_network.FIRST_PORT)
 

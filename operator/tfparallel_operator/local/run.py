@@ -17,7 +17,8 @@ import yaml
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names, problems, types
-from tfparallel_operator.core import decide, installation, layout, replicas
+from tfparallel_operator.core import decide, installation, replicas
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import cleanup
 from tfparallel_operator.core.pods import config, pod_builder
 from tfparallel_operator.core.status import conditions
@@ -231,7 +232,7 @@ def _going_on(job: types.TFParallelJob, layout: folders.Folders) -> types.TFPara
     return job.model_copy(update={"status": left})
 
 
-def _addresses(layout: layout.Layout) -> Mapping[replicas.Replica, str]:
+def _addresses(layout: Layout) -> Mapping[replicas.Replica, str]:
     """Give each replica an address for the whole run: one that runs again keeps its port."""
     every = layout.all_replicas
     allocated = ports.allocate(len(every))
@@ -239,7 +240,7 @@ def _addresses(layout: layout.Layout) -> Mapping[replicas.Replica, str]:
 
 
 def _translations(
-    layout: layout.Layout, launcher: launch.Launcher, config_maps: key_maps.KeyMaps
+    layout: Layout, launcher: launch.Launcher, config_maps: key_maps.KeyMaps
 ) -> Mapping[replicas.Replica, launch.Translation]:
     """Translate every pod before anything starts, so that what cannot run is told at once.
 

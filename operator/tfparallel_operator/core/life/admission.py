@@ -8,7 +8,8 @@ of the job's own keep the admission. An eviction counts as a disruption: the clu
 import datetime
 
 from tfparallel_operator.api import job_status, names, policies
-from tfparallel_operator.core import context, decision, remedies
+from tfparallel_operator.core import decision, remedies
+from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import (
     counts,
     deadlines,
@@ -33,7 +34,7 @@ LOOK_FOR_PERMISSION = datetime.timedelta(seconds=30)
 """How often a job that may not use a Secret looks whether it has the label now."""
 
 
-def fail_if_refused(context: context.DecisionContext) -> decision.Decision | None:
+def fail_if_refused(context: DecisionContext) -> decision.Decision | None:
     """End a job of which the API server can never take a part."""
     refusal = context.refusal
     if refusal is None or not refusal.final or _was_accepted(context.status, refusal.role):
@@ -55,7 +56,7 @@ def _was_accepted(status: job_status.JobStatus, role: str) -> bool:
     return has_trained or has_resumed or any(carried)
 
 
-def fail_if_gang_is_impossible(context: context.DecisionContext) -> decision.Decision | None:
+def fail_if_gang_is_impossible(context: DecisionContext) -> decision.Decision | None:
     """End a job whose gang cannot be what it asks for, unless it has begun already."""
     problem = gang.problem(context.layout, context.settings.gangs)
     if problem is None or conditions.begun(context.status):
@@ -63,7 +64,7 @@ def fail_if_gang_is_impossible(context: context.DecisionContext) -> decision.Dec
     return ending.fail(context, context.status, names.Reason.INVALID_SPEC, problem)
 
 
-def wait_for_permission(context: context.DecisionContext) -> decision.Decision | None:
+def wait_for_permission(context: DecisionContext) -> decision.Decision | None:
     """Have a job wait that may not use what it names; one that has begun goes on."""
     if not context.children.restriction or conditions.begun(context.status):
         return None
@@ -76,7 +77,7 @@ def wait_for_permission(context: context.DecisionContext) -> decision.Decision |
 
 
 def refuse_new_pods(
-    context: context.DecisionContext, status: job_status.JobStatus
+    context: DecisionContext, status: job_status.JobStatus
 ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
     """Say why the installation lets the job have no new pods."""
     reason, message = names.Reason.JOB_RESTRICTED, context.children.restriction
@@ -86,7 +87,7 @@ def refuse_new_pods(
     return status, (decision.warning(reason, message),) if is_news else ()
 
 
-def wait_for_creation(context: context.DecisionContext) -> decision.Decision | None:
+def wait_for_creation(context: DecisionContext) -> decision.Decision | None:
     """Say why pods cannot be created now; they are tried again, and nothing else changes."""
     refusal, status = context.refusal, context.status
     if refusal is None:
@@ -96,7 +97,7 @@ def wait_for_creation(context: context.DecisionContext) -> decision.Decision | N
     return decision.Decision(status, events, wake_at=wake_at)
 
 
-def fail_if_too_large(context: context.DecisionContext) -> decision.Decision | None:
+def fail_if_too_large(context: DecisionContext) -> decision.Decision | None:
     """End a job of which no pod could start: its TF_CONFIG is too long."""
     problem = spec_validity.find_excess(context.layout, context.settings)
     if problem is None:
@@ -104,7 +105,7 @@ def fail_if_too_large(context: context.DecisionContext) -> decision.Decision | N
     return ending.fail(context, context.status, names.Reason.INVALID_SPEC, problem)
 
 
-def wait_for_quota(context: context.DecisionContext) -> decision.Decision | None:
+def wait_for_quota(context: DecisionContext) -> decision.Decision | None:
     """Stop a job that its queue does not admit, and say what it waits for."""
     if not kueue.is_queued(context) or kueue.is_admitted(context):
         return None

@@ -3,7 +3,8 @@
 import datetime
 
 from tfparallel_operator.api import job_status, names, policies, types
-from tfparallel_operator.core import context, decision, observation
+from tfparallel_operator.core import decision, observation
+from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import counts, deadlines, ending
 from tfparallel_operator.core.queue import gang, kueue
 from tfparallel_operator.core.status import conditions
@@ -22,7 +23,7 @@ RETRY = datetime.timedelta(seconds=30)
 """When to look again at a pod whose node lives."""
 
 
-def clean_up(context: context.DecisionContext) -> decision.Decision | None:
+def clean_up(context: DecisionContext) -> decision.Decision | None:
     """Clean up after a job that has ended, unless a correction of its spec starts it after all.
 
     cleanPodPolicy says what goes at the end, each stage of `cleanup` what goes at its time. Both

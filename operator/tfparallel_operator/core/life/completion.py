@@ -1,12 +1,12 @@
 """When a job has succeeded, and when it runs."""
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import view
+from tfparallel_operator.core.view import View
 
 _WORKER = types.Role.WORKER
 
 
-def success(view: view.View) -> tuple[names.Reason, str] | None:
+def success(view: View) -> tuple[names.Reason, str] | None:
     """Return reason and sentence when the job has succeeded.
 
     The chief decides; without one worker 0, or all workers with successPolicy AllWorkers.
@@ -25,7 +25,7 @@ def success(view: view.View) -> tuple[names.Reason, str] | None:
     return reason, f"{decisive.pod_name(job.metadata.name)} ended with success"
 
 
-def running(view: view.View) -> bool:
+def running(view: View) -> bool:
     """Whether training can go on: with servers a part of the workers will do, else it takes all."""
     training = [replica for replica in view.layout.training if replica not in view.ignored]
     if view.layout.is_gang:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import observation, replicas, view, waits
+from tfparallel_operator.core import observation, replicas, waits
 from tfparallel_operator.core.status import conditions, replica_records
+from tfparallel_operator.core.view import View
 from tfparallel_trainer.contract import exits, plain_text
 
 REASON_BYTES = 256
@@ -15,9 +16,7 @@ REASON_BYTES = 256
 _UNKNOWN_TIME = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
-def count(
-    status: job_status.JobStatus, view: view.View, *, ended: bool = False
-) -> job_status.JobStatus:
+def count(status: job_status.JobStatus, view: View, *, ended: bool = False) -> job_status.JobStatus:
     """Return the status with the numbers of the view.
 
     If the job has ended, replicas whose pods are gone no longer wait for anything. Failures stay on
@@ -42,7 +41,7 @@ def count(
     return status.model_copy(update={"replicas": by_role, "ready": ready})
 
 
-def _record(status: job_status.JobStatus, view: view.View) -> job_status.JobStatus:
+def _record(status: job_status.JobStatus, view: View) -> job_status.JobStatus:
     """Return the status with what the view adds to what is carried."""
     completed, ignored = replicas.group(view.completed), replicas.group(view.ignored)
     seen = replicas.group(view.seen | view.current.keys())

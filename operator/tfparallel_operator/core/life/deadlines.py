@@ -3,9 +3,11 @@
 import datetime
 
 from tfparallel_operator.api import job_status, names, policies, types
-from tfparallel_operator.core import context, observation, remedies, replicas, view, waits
+from tfparallel_operator.core import observation, remedies, replicas, waits
+from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import completion, failure, pace
 from tfparallel_operator.core.status import conditions
+from tfparallel_operator.core.view import View
 
 
 def earliest(*times: datetime.datetime | None) -> datetime.datetime | None:
@@ -19,7 +21,7 @@ def active(job: types.TFParallelJob, status: job_status.JobStatus) -> datetime.d
 
 
 def overdue(
-    context: context.DecisionContext, status: job_status.JobStatus
+    context: DecisionContext, status: job_status.JobStatus
 ) -> tuple[failure.Loss | None, datetime.datetime | None]:
     """Return the loss that a deadline causes, or when it will cause one.
 
@@ -39,7 +41,7 @@ def overdue(
     return find_loss(view, status), None
 
 
-def _find_pending(view: view.View, status: job_status.JobStatus) -> failure.Loss:
+def _find_pending(view: View, status: job_status.JobStatus) -> failure.Loss:
     """Return the loss that pods which wait for too long are: the one whose words say most."""
     waiting = _list_waiting(view)
     pods = [view.current[replica] for replica in waiting if replica in view.current]
@@ -56,7 +58,7 @@ def _find_pending(view: view.View, status: job_status.JobStatus) -> failure.Loss
     return failure.Loss(first, cause, None, sentence, of_waiting_gang=of_gang)
 
 
-def _find_stall(view: view.View, status: job_status.JobStatus) -> failure.Loss:
+def _find_stall(view: View, status: job_status.JobStatus) -> failure.Loss:
     step = 0 if status.progress is None else status.progress.step
     seconds = view.layout.job.spec.run_policy.stall_deadline_seconds
     sentence = (
@@ -66,7 +68,7 @@ def _find_stall(view: view.View, status: job_status.JobStatus) -> failure.Loss:
     return failure.Loss(view.layout.coordinator, policies.Cause.STALL, None, sentence)
 
 
-def _list_waiting(view: view.View) -> list[replicas.Replica]:
+def _list_waiting(view: View) -> list[replicas.Replica]:
     """Return the replicas that train and do not run yet."""
     return [
         replica

@@ -1,13 +1,14 @@
 """How a job ends, and how one that must not train is stopped."""
 
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import context, decision, observation
+from tfparallel_operator.core import decision, observation
+from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import completion, counts
 from tfparallel_operator.core.queue import gang, kueue
 from tfparallel_operator.core.status import conditions
 
 
-def succeed(context: context.DecisionContext) -> decision.Decision | None:
+def succeed(context: DecisionContext) -> decision.Decision | None:
     """End a job that has reached its end, before anything else may stop it."""
     status = context.status
     if not status.attempt or conditions.rests(status):
@@ -16,7 +17,7 @@ def succeed(context: context.DecisionContext) -> decision.Decision | None:
     return None if success is None else end(context, status, names.Condition.SUCCEEDED, *success)
 
 
-def suspend(context: context.DecisionContext) -> decision.Decision | None:
+def suspend(context: DecisionContext) -> decision.Decision | None:
     """Stop a job that its user has suspended."""
     if not context.job.spec.run_policy.suspend:
         return None
@@ -34,14 +35,14 @@ def suspend(context: context.DecisionContext) -> decision.Decision | None:
 
 
 def fail(
-    context: context.DecisionContext, status: job_status.JobStatus, reason: str, message: str
+    context: DecisionContext, status: job_status.JobStatus, reason: str, message: str
 ) -> decision.Decision:
     """End a job without success."""
     return end(context, status, names.Condition.FAILED, reason, message)
 
 
 def end(
-    context: context.DecisionContext,
+    context: DecisionContext,
     status: job_status.JobStatus,
     kind: names.Condition,
     reason: str,
@@ -57,7 +58,7 @@ def end(
     return decision.Decision(status, (event(reason, message),), wake_at=context.now)
 
 
-def delete_all_children(context: context.DecisionContext) -> tuple[decision.Deletion, ...]:
+def delete_all_children(context: DecisionContext) -> tuple[decision.Deletion, ...]:
     """Delete all pods and groups of a job that must not train."""
     return (*delete_pods(context.children.pods), *gang.removals(context.children.groups))
 

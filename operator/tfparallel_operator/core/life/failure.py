@@ -8,13 +8,13 @@ from tfparallel_operator.api import names, policies, types
 from tfparallel_operator.core import (
     ends,
     installation,
-    layout,
     observation,
     remedies,
     replicas,
     signs,
-    view,
 )
+from tfparallel_operator.core.layout import Layout
+from tfparallel_operator.core.view import View
 from tfparallel_trainer.contract import exits
 
 _FIRST_SIGNAL_CODE = 128
@@ -107,7 +107,7 @@ def _describe_exit(ended: observation.Exit) -> str:
     return f"{sentence}: {message}" if message else sentence
 
 
-def losses(view: view.View, restarts: int = 1) -> tuple[Loss, ...]:
+def losses(view: View, restarts: int = 1) -> tuple[Loss, ...]:
     """List the losses of an attempt, the root cause first.
 
     `restarts` is how many there are since training made progress, the next one included.
@@ -160,7 +160,7 @@ def _root_first(loss: Loss) -> tuple[bool, bool, bool, datetime.datetime]:
 
 
 def settles_at(
-    loss: Loss, view: view.View, settling: datetime.timedelta, *, final: bool
+    loss: Loss, view: View, settling: datetime.timedelta, *, final: bool
 ) -> datetime.datetime | None:
     """Return until when a loss may turn out to be the consequence of one that is not seen yet.
 
@@ -179,7 +179,7 @@ def settles_at(
     return None if waits is None else loss.exit.finished_at + waits
 
 
-def cause(layout: layout.Layout, pod: observation.Pod, restarts: int = 1) -> policies.Cause:
+def cause(layout: Layout, pod: observation.Pod, restarts: int = 1) -> policies.Cause:
     """Say why a pod that ended without success did."""
     end = ends.find(pod)
     if end.cause is not None and not (end.asks and restarts > PATIENCE):
@@ -194,7 +194,7 @@ def _decisive_code(end: signs.End, ended: observation.Exit | None) -> int:
     return -1 if ended is None or end.of_pod else ended.code
 
 
-def permits_restart(layout: layout.Layout, role: types.Role, code: int) -> bool:
+def permits_restart(layout: Layout, role: types.Role, code: int) -> bool:
     """Whether an exit code may be run again, by the role's restartPolicy or the exit contract."""
     match layout.specs[role].restart_policy:
         case types.RestartPolicy.NEVER:

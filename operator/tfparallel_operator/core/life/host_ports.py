@@ -3,7 +3,8 @@
 import datetime
 
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import context, decision
+from tfparallel_operator.core import decision
+from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.status import conditions
 
 _REFUSED = names.Condition.CREATION_REFUSED
@@ -12,7 +13,7 @@ _LOOK_FOR_PORTS = datetime.timedelta(seconds=10)
 """How often a job that waits for ports looks whether some are free."""
 
 
-def wait(context: context.DecisionContext) -> decision.Decision | None:
+def wait(context: DecisionContext) -> decision.Decision | None:
     """Have a job wait until other jobs on their nodes' network have ended."""
     if not context.layout.lacks_ports or not context.children.may_create:
         return None
@@ -38,9 +39,7 @@ def wait(context: context.DecisionContext) -> decision.Decision | None:
     )
 
 
-def give_back(
-    context: context.DecisionContext, status: job_status.JobStatus
-) -> job_status.JobStatus:
+def give_back(context: DecisionContext, status: job_status.JobStatus) -> job_status.JobStatus:
     """Return a status without ports, if the job has no pods and creates none for now."""
     children = context.children
     if children.pods or status.host_ports is None:

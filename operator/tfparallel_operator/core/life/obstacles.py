@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import context, decision, observation, remedies
+from tfparallel_operator.core import decision, observation, remedies
+from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import cleanup, deadlines
 from tfparallel_operator.core.status import conditions
 
@@ -146,7 +147,7 @@ def _enumerate(objects: Sequence[str]) -> str:
 
 
 def refuse(
-    context: context.DecisionContext,
+    context: DecisionContext,
     status: job_status.JobStatus,
     refusal: observation.Refusal,
 ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:

@@ -4,7 +4,8 @@ import dataclasses
 import enum
 
 from tfparallel_operator.api import job_status, names, policies, types
-from tfparallel_operator.core import ends, layout
+from tfparallel_operator.core import ends
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import failure
 from tfparallel_operator.core.status import replica_records
 
@@ -36,7 +37,7 @@ class Action:
     """What to do, where that is known."""
 
 
-def find_action(layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss) -> Action:
+def find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> Action:
     """Return what a loss leads to. The loss of an evaluator never fails the job."""
     action = dataclasses.replace(_find_action(layout, status, loss), remedy=loss.remedy)
     if action.outcome is Outcome.FAIL and loss.replica.role is types.Role.EVALUATOR:
@@ -44,7 +45,7 @@ def find_action(layout: layout.Layout, status: job_status.JobStatus, loss: failu
     return action
 
 
-def _find_action(layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss) -> Action:
+def _find_action(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> Action:
     lost = loss.describe(layout.job.metadata.name)
     ruled = _find_ruled_action(layout.job, loss)
     reason = _REASONS.get(loss.cause, names.Reason.REPLICA_FAILED)
@@ -100,9 +101,7 @@ def _find_ruled_action(job: types.TFParallelJob, loss: failure.Loss) -> policies
     return None
 
 
-def _may_go_without(
-    layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss
-) -> bool:
+def _may_go_without(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> bool:
     """Whether the job can still end with success without a replica."""
     if loss.cause is policies.Cause.STALL:
         return False  # It is all of training that stalls.
@@ -114,7 +113,7 @@ def _may_go_without(
     return len(ignored | {loss.replica.index}) < layout.counts[worker]
 
 
-def _restarts(layout: layout.Layout, loss: failure.Loss) -> bool:
+def _restarts(layout: Layout, loss: failure.Loss) -> bool:
     """Whether a loss that no rule matches is run again, its budget aside."""
     match loss.cause:
         case policies.Cause.PENDING_TOO_LONG | policies.Cause.PERMANENT_EXIT:
@@ -136,7 +135,7 @@ def grows(job: types.TFParallelJob, loss: failure.Loss) -> bool:
     return killed and loss.code >= 0 and job.spec.run_policy.out_of_memory is not None
 
 
-def scope(layout: layout.Layout, loss: failure.Loss) -> Scope:
+def scope(layout: Layout, loss: failure.Loss) -> Scope:
     """Return what has to run again: a gang that waits, else as a rule says, or the strategy."""
     ruled, role = _find_ruled_action(layout.job, loss), loss.replica.role
     if loss.of_waiting_gang or ruled is policies.Action.RESTART_GANG:
@@ -148,7 +147,7 @@ def scope(layout: layout.Layout, loss: failure.Loss) -> Scope:
     return Scope.REPLICA_AND_CHIEF if role is types.Role.PS else Scope.REPLICA
 
 
-def counted(layout: layout.Layout, status: job_status.JobStatus, loss: failure.Loss) -> int:
+def counted(layout: Layout, status: job_status.JobStatus, loss: failure.Loss) -> int:
     """Return how many restarts are held against the budget that a loss is paid from.
 
     The evaluator has one of its own in each attempt, so that it can never use up that of training.
@@ -158,6 +157,6 @@ def counted(layout: layout.Layout, status: job_status.JobStatus, loss: failure.L
     return status.restarts.failure
 
 
-def has_own_budget(layout: layout.Layout, loss: failure.Loss) -> bool:
+def has_own_budget(layout: Layout, loss: failure.Loss) -> bool:
     """Whether a loss is paid from the evaluator's budget."""
     return loss.replica.role is types.Role.EVALUATOR and scope(layout, loss) is Scope.REPLICA

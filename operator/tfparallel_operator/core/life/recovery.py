@@ -4,7 +4,8 @@ import dataclasses
 import datetime
 
 from tfparallel_operator.api import job_status, names, policies
-from tfparallel_operator.core import context, decision, remedies, view
+from tfparallel_operator.core import decision, remedies
+from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import (
     completion,
     counts,
@@ -16,6 +17,7 @@ from tfparallel_operator.core.life import (
     restarts,
 )
 from tfparallel_operator.core.status import replica_records
+from tfparallel_operator.core.view import View
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,14 +25,14 @@ class Course:
     """How a job goes on that no loss restarts or ends."""
 
     status: job_status.JobStatus
-    view: view.View
+    view: View
     events: tuple[decision.Event, ...] = ()
     wake_at: datetime.datetime | None = None
     settling: str = ""
     """Which loss may turn out to be the consequence of another one; empty: none."""
 
 
-def answer_losses(context: context.DecisionContext) -> decision.Decision | Course:
+def answer_losses(context: DecisionContext) -> decision.Decision | Course:
     """Restart or end a job that has lost replicas, or say how it goes on."""
     status, view = context.status, context.view
     status = restarts.reclassify_as_disruption(status, view)
@@ -67,7 +69,7 @@ def answer_losses(context: context.DecisionContext) -> decision.Decision | Cours
 
 
 def _restart(
-    context: context.DecisionContext,
+    context: DecisionContext,
     status: job_status.JobStatus,
     loss: failure.Loss,
     losses: tuple[failure.Loss, ...],

@@ -4,9 +4,12 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 from tfparallel_operator.api import job_status, policies, types
-from tfparallel_operator.core import context, ends, layout, replicas, view
+from tfparallel_operator.core import ends, replicas
+from tfparallel_operator.core.context import DecisionContext
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import failure, pace, policy
 from tfparallel_operator.core.status import replica_records
+from tfparallel_operator.core.view import View
 
 LONGEST_PAUSE = datetime.timedelta(minutes=5)
 
@@ -14,7 +17,7 @@ _BOUNDED = frozenset(cause.value for cause in policies.Cause if cause.bounded)
 
 
 def restart(
-    layout: layout.Layout,
+    layout: Layout,
     status: job_status.JobStatus,
     loss: failure.Loss,
     others: Sequence[failure.Loss],
@@ -61,7 +64,7 @@ def next_attempt(
 
 
 def pause(
-    context: context.DecisionContext, status: job_status.JobStatus, loss: failure.Loss
+    context: DecisionContext, status: job_status.JobStatus, loss: failure.Loss
 ) -> datetime.timedelta:
     """Return how long to wait before a restart: twice as long each time, up to a bound.
 
@@ -87,7 +90,7 @@ def pauses_until(status: job_status.JobStatus, now: datetime.datetime) -> dateti
     return begins_at if begins_at and now < begins_at <= now + LONGEST_PAUSE else None
 
 
-def reclassify_as_disruption(status: job_status.JobStatus, view: view.View) -> job_status.JobStatus:
+def reclassify_as_disruption(status: job_status.JobStatus, view: View) -> job_status.JobStatus:
     """Return the status with the latest restart counted as a disruption, if that shows by now.
 
     When a node dies its peers exit in seconds, and the cluster says so a minute later. Then one of

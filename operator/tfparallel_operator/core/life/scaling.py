@@ -4,9 +4,12 @@ import dataclasses
 import datetime
 
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import context, layout, observation, view
+from tfparallel_operator.core import observation
+from tfparallel_operator.core.context import DecisionContext
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import completion, restarts
 from tfparallel_operator.core.status import conditions
+from tfparallel_operator.core.view import View
 
 _WORKER = types.Role.WORKER
 
@@ -18,7 +21,7 @@ def selector(job: types.TFParallelJob) -> str:
     return f"{names.LABEL_JOB}={job.metadata.name},{names.LABEL_ROLE}={_WORKER.label}"
 
 
-def in_force(layout: layout.Layout, pods: tuple[observation.Pod, ...]) -> layout.Layout:
+def in_force(layout: Layout, pods: tuple[observation.Pod, ...]) -> Layout:
     """Return the layout with the workers that the job's attempt was begun with.
 
     Until it has a pod an attempt may still begin with those that the spec asks for. So does one
@@ -36,7 +39,7 @@ def in_force(layout: layout.Layout, pods: tuple[observation.Pod, ...]) -> layout
     return dataclasses.replace(layout, counts={**layout.counts, _WORKER: job.status.workers})
 
 
-def due(status: job_status.JobStatus, view: view.View) -> datetime.datetime | None:
+def due(status: job_status.JobStatus, view: View) -> datetime.datetime | None:
     """Return when workers may be scaled; None: at once, because nothing trains that would lose."""
     if status.attempt_time is None or not completion.running(view):
         return None
@@ -44,7 +47,7 @@ def due(status: job_status.JobStatus, view: view.View) -> datetime.datetime | No
     return status.attempt_time + pause
 
 
-def scaled(context: context.DecisionContext, status: job_status.JobStatus) -> job_status.JobStatus:
+def scaled(context: DecisionContext, status: job_status.JobStatus) -> job_status.JobStatus:
     """Return the status that writes ahead that the job has other workers from now on.
 
     Replicas that need each other begin a new attempt. Of parameter servers and their workers the

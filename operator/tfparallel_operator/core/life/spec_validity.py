@@ -4,6 +4,7 @@ import datetime
 
 from tfparallel_operator.api import job_status, names, types
 from tfparallel_operator.core import decision, installation, layout, observation
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import ending
 from tfparallel_operator.core.pods import cluster_spec
 from tfparallel_operator.core.queue import gang, workload
@@ -26,7 +27,7 @@ def find_problem_of_edit(job: types.TFParallelJob, settings: installation.Settin
     return problem or find_excess(requested, settings)
 
 
-def find_excess(layout: layout.Layout, settings: installation.Settings) -> str | None:
+def find_excess(layout: Layout, settings: installation.Settings) -> str | None:
     """Say why no pod of a job could start: its TF_CONFIG is too long; None: it fits."""
     reads_file = layout.job.spec.trainer is not None
     if reads_file and cluster_spec.is_shared(layout, settings.share_above):

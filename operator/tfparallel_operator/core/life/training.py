@@ -3,7 +3,8 @@
 import dataclasses
 
 from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import context, decision, remedies, view
+from tfparallel_operator.core import decision, remedies
+from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import (
     admission,
     completion,
@@ -25,11 +26,12 @@ from tfparallel_operator.core.pods import (
 )
 from tfparallel_operator.core.queue import gang, kueue
 from tfparallel_operator.core.status import conditions
+from tfparallel_operator.core.view import View
 
 _REFUSED = names.Condition.CREATION_REFUSED
 
 
-def train(context: context.DecisionContext) -> decision.Decision:
+def train(context: DecisionContext) -> decision.Decision:
     """Bring a job that may run one step on."""
     before = context
     context, events = _begin(context)
@@ -41,7 +43,7 @@ def train(context: context.DecisionContext) -> decision.Decision:
     return dataclasses.replace(decided, events=(*events, *decided.events), starts=starts)
 
 
-def _is_new(context: context.DecisionContext) -> bool:
+def _is_new(context: DecisionContext) -> bool:
     """Whether the job has no pods, and no status that anybody could rely on.
 
     Other jobs have to find the ports of nodes that this one takes in its status.
@@ -50,7 +52,7 @@ def _is_new(context: context.DecisionContext) -> bool:
     return nothing_on_record and not (context.children.pods or context.layout.host_ports)
 
 
-def _started_otherwise(context: context.DecisionContext) -> bool:
+def _started_otherwise(context: DecisionContext) -> bool:
     """Whether the first pods are of another spec, which was edited before there was a status."""
     children = context.children
     if context.status.attempt or not children.pods:
@@ -60,8 +62,8 @@ def _started_otherwise(context: context.DecisionContext) -> bool:
 
 
 def _begin(
-    context: context.DecisionContext,
-) -> tuple[context.DecisionContext, tuple[decision.Event, ...]]:
+    context: DecisionContext,
+) -> tuple[DecisionContext, tuple[decision.Event, ...]]:
     """Begin the first attempt, or the next one after a suspension or a correction."""
     status = kueue.with_admission(context, context.status)
     if conditions.begun(context.status):
@@ -90,7 +92,7 @@ def _begin(
     return dataclasses.replace(context, status=status), tuple(events)
 
 
-def _restarts_in_place(context: context.DecisionContext) -> str:
+def _restarts_in_place(context: DecisionContext) -> str:
     """Say which fields of templates ask for restarts in place; empty: none does."""
     fields = [
         f"{role.value}.template.spec.{kind}[{number}].{field}"
@@ -103,7 +105,7 @@ def _restarts_in_place(context: context.DecisionContext) -> str:
     return f"tfReplicaSpecs.{fields[0]}{others} for nothing"
 
 
-def _fail_at_deadline(context: context.DecisionContext) -> decision.Decision | None:
+def _fail_at_deadline(context: DecisionContext) -> decision.Decision | None:
     """End a job that has run for too long."""
     deadline = deadlines.active(context.job, context.status)
     if deadline is None or deadline > context.now:
@@ -113,7 +115,7 @@ def _fail_at_deadline(context: context.DecisionContext) -> decision.Decision | N
     return ending.fail(context, context.status, names.Reason.DEADLINE_EXCEEDED, message)
 
 
-def _go_on(context: context.DecisionContext, course: recovery.Course) -> decision.Decision:
+def _go_on(context: DecisionContext, course: recovery.Course) -> decision.Decision:
     """Scale a job when it is time to; else say how it is, and create what is missing."""
     wake_at = course.wake_at
     if not course.settling and context.requested.workers != course.status.workers:
@@ -164,7 +166,7 @@ def _go_on(context: context.DecisionContext, course: recovery.Course) -> decisio
     )
 
 
-def _scale(context: context.DecisionContext, status: job_status.JobStatus) -> decision.Decision:
+def _scale(context: DecisionContext, status: job_status.JobStatus) -> decision.Decision:
     """Write ahead that the job has other workers, and delete what has to run again for it."""
     again = "all replicas run" if context.layout.is_gang else "the chief runs"
     reason = names.Reason.REPLICAS_SCALED
@@ -183,9 +185,9 @@ def _scale(context: context.DecisionContext, status: job_status.JobStatus) -> de
 
 
 def _creations(
-    context: context.DecisionContext,
+    context: DecisionContext,
     status: job_status.JobStatus,
-    view: view.View,
+    view: View,
     group: decision.Steps,
 ) -> tuple[decision.Manifest, ...]:
     """Build what is missing; a gang begins only when every pod of the one before is gone."""
@@ -208,7 +210,7 @@ def _creations(
 
 
 def _pods(
-    context: context.DecisionContext, status: job_status.JobStatus, view: view.View
+    context: DecisionContext, status: job_status.JobStatus, view: View
 ) -> list[decision.Manifest]:
     """Build the pods of missing replicas whose names are free.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tfparallel_operator.api import types
 from tfparallel_operator.core import layout, replicas
+from tfparallel_operator.core.layout import Layout
 
 _compact = layout.compact
 
@@ -21,9 +22,7 @@ _LONGEST_ADDRESS = 150
 """Bytes of an address with two names of 63 and a port, and its share of what is around it."""
 
 
-def tf_config(
-    layout: layout.Layout, replica: replicas.Replica, *, shares_cluster: bool = False
-) -> str:
+def tf_config(layout: Layout, replica: replicas.Replica, *, shares_cluster: bool = False) -> str:
     """Return the TF_CONFIG of a replica as compact JSON, or what becomes it where it is shared.
 
     The shipped trainer reads the cluster from a file. For other commands the kubelet fills it in.
@@ -39,7 +38,7 @@ def tf_config(
     return f'{{"cluster":{cluster},{task}}}'
 
 
-def is_shared(layout: layout.Layout, above: int | None) -> bool:
+def is_shared(layout: Layout, above: int | None) -> bool:
     """Whether the replicas share the cluster in the ConfigMap instead of each having a copy.
 
     Dynamic workers know few peers. Where workers may come and go, the shipped trainer needs a bound
@@ -53,7 +52,7 @@ def is_shared(layout: layout.Layout, above: int | None) -> bool:
     return layout.most_replicas > above
 
 
-def shared(layout: layout.Layout) -> str:
+def shared(layout: Layout) -> str:
     """Return the cluster that replicas share as compact JSON.
 
     For the shipped trainer it has every worker that may ever come, and the evaluator. The pods say
@@ -68,7 +67,7 @@ def shared(layout: layout.Layout) -> str:
     return _compact(cluster)
 
 
-def excess(layout: layout.Layout) -> int:
+def excess(layout: Layout) -> int:
     """Return by how many bytes TF_CONFIG is longer than a pod can be started with; 0: it fits."""
     if len(layout.all_replicas) * _LONGEST_ADDRESS <= LONGEST_VARIABLE:
         return 0
@@ -77,7 +76,7 @@ def excess(layout: layout.Layout) -> int:
     return max(0, longest - LONGEST_VARIABLE)
 
 
-def _cluster_of(layout: layout.Layout, replica: replicas.Replica) -> dict[str, Any]:
+def _cluster_of(layout: Layout, replica: replicas.Replica) -> dict[str, Any]:
     """Return the cluster as a replica knows it that knows another one than its peers.
 
     The evaluator knows itself. Of dynamic workers each knows itself by its index alone, and servers

@@ -9,6 +9,7 @@ import hashlib
 
 from tfparallel_operator.api import names, paths, types
 from tfparallel_operator.core import decision, installation, layout, observation
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import cluster_spec, containers, ownership
 from tfparallel_trainer.contract import environment, job_file
 
@@ -26,7 +27,7 @@ def name(job_name: str) -> str:
     return f"{job_name}-tfparallel"
 
 
-def manifest(layout: layout.Layout, settings: installation.Settings) -> decision.Manifest:
+def manifest(layout: Layout, settings: installation.Settings) -> decision.Manifest:
     """Build the ConfigMap: the trainer's job file, the cluster of a large job, the progress
     endpoint's certificates, and the record of the spec."""
     job = layout.job
@@ -53,7 +54,7 @@ def manifest(layout: layout.Layout, settings: installation.Settings) -> decision
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def fingerprint(layout: layout.Layout, settings: installation.Settings) -> str:
+def fingerprint(layout: Layout, settings: installation.Settings) -> str:
     """Return what the content of the ConfigMap depends on, in short.
 
     The generation stands for all of the spec, so that no look at a job builds the content.
@@ -66,7 +67,7 @@ def fingerprint(layout: layout.Layout, settings: installation.Settings) -> str:
 
 
 def changes(
-    layout: layout.Layout,
+    layout: Layout,
     settings: installation.Settings,
     config_map: observation.Config | None,
 ) -> tuple[decision.Change, ...]:
@@ -96,7 +97,7 @@ def mount(container: containers.Container, job: types.TFParallelJob) -> None:
     container.mount("tfparallel-job", paths.CONFIG_DIR, volume)
 
 
-def share_cluster(container: containers.Container, layout: layout.Layout) -> None:
+def share_cluster(container: containers.Container, layout: Layout) -> None:
     """Give a container the cluster of the ConfigMap, in place: the shipped trainer as a file, which
     may be longer than a variable."""
     if layout.job.spec.trainer is None:

@@ -1,11 +1,12 @@
 """The network of a job: the Service that names its pods, and the policy that isolates them."""
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import decision, layout
+from tfparallel_operator.core import decision
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import config, ownership
 
 
-def service(layout: layout.Layout) -> decision.Manifest:
+def service(layout: Layout) -> decision.Manifest:
     """Build the one headless Service: names resolve before pods are ready, as servers need it.
 
     It is there before the pods, because a scheduler spreads those of a Service over the nodes.

@@ -5,7 +5,8 @@ import functools
 from typing import Any
 
 from tfparallel_operator.api import job_status, names, paths, types
-from tfparallel_operator.core import decision, installation, layout, replicas
+from tfparallel_operator.core import decision, installation, replicas
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import (
     cluster_spec,
     config,
@@ -36,7 +37,7 @@ class PodBuilder:
     """
 
     def __init__(
-        self, layout: layout.Layout, settings: installation.Settings, status: job_status.JobStatus
+        self, layout: Layout, settings: installation.Settings, status: job_status.JobStatus
     ) -> None:
         self._layout = layout
         self._job = layout.job

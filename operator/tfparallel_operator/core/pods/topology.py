@@ -9,7 +9,8 @@ neighbours in the cluster.
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import layout, replicas
+from tfparallel_operator.core import replicas
+from tfparallel_operator.core.layout import Layout
 
 DEFAULT_KEYS = ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
 """What is near for a model that is split, unless the job says: the same node, then the same zone.
@@ -19,7 +20,7 @@ _WEIGHTS = {names.LABEL_MESH_GROUP: 100, names.LABEL_MESH_PIPELINE: 30, names.LA
 """How much nearness counts: messages in every layer, once a microbatch, once a step."""
 
 
-def labels(layout: layout.Layout, replica: replicas.Replica) -> dict[str, str]:
+def labels(layout: Layout, replica: replicas.Replica) -> dict[str, str]:
     """Return the labels of a pod that say with which others it shares a part of the mesh."""
     if replica.role is types.Role.EVALUATOR:
         return {}
@@ -28,7 +29,7 @@ def labels(layout: layout.Layout, replica: replicas.Replica) -> dict[str, str]:
 
 
 def affinity(
-    layout: layout.Layout, role: types.Role, labels: tuple[tuple[str, str], ...]
+    layout: Layout, role: types.Role, labels: tuple[tuple[str, str], ...]
 ) -> dict[str, Any] | None:
     """Return the podAffinity of a pod with such labels, preferred only; None: nothing is asked for.
 

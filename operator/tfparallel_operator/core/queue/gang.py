@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, types
-from tfparallel_operator.core import context, decision, installation, layout, observation, view
+from tfparallel_operator.core import decision, installation, observation
+from tfparallel_operator.core.context import DecisionContext
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import ownership
+from tfparallel_operator.core.view import View
 
 _TYPES: Mapping[types.GangScheduler, decision.ObjectType] = {
     types.GangScheduler.COSCHEDULING: ("scheduling.x-k8s.io/v1alpha1", "PodGroup"),
@@ -53,7 +56,7 @@ def is_name(name: str, job_name: str) -> bool:
     return name == job_name or (beginning == job_name and attempt.isdecimal())
 
 
-def problem(layout: layout.Layout, gangs: installation.Gangs | None) -> str | None:
+def problem(layout: Layout, gangs: installation.Gangs | None) -> str | None:
     """Say why a job's gang cannot be what it asks for, and what to do; None when it can."""
     job = layout.job
     chosen = scheduler(job, gangs)
@@ -113,7 +116,7 @@ def join(
         spec.setdefault("priorityClassName", policy.priority_class)
 
 
-def steps(context: context.DecisionContext, view: view.View, attempt: int) -> decision.Steps:
+def steps(context: DecisionContext, view: View, attempt: int) -> decision.Steps:
     """Say what to write of a job's group, so that it has the one that it needs, and no other."""
     job, groups = context.job, context.children.groups
     chosen = scheduler(job, context.settings.gangs)
@@ -157,7 +160,7 @@ _FIELDS: Mapping[types.GangScheduler, tuple[str, ...]] = {
 a group of 1.37 the minCount alone."""
 
 
-def _spec(view: view.View, chosen: types.GangScheduler) -> dict[str, Any]:
+def _spec(view: View, chosen: types.GangScheduler) -> dict[str, Any]:
     every = view.layout.all_replicas
     policy = view.layout.job.spec.run_policy.scheduling_policy or types.SchedulingPolicy()
     if chosen is types.GangScheduler.KUBERNETES:

@@ -4,18 +4,20 @@ import collections
 from collections.abc import Iterable
 
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import context, decision, observation, view
+from tfparallel_operator.core import decision, observation
+from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.queue import workload
 from tfparallel_operator.core.status import conditions
+from tfparallel_operator.core.view import View
 
 
-def find(context: context.DecisionContext) -> observation.Workload | None:
+def find(context: DecisionContext) -> observation.Workload | None:
     """Return the Workload of the job, if there is one."""
     name = workload.name(context.job.metadata.name)
     return next((one for one in context.children.workloads if one.name == name), None)
 
 
-def is_queued(context: context.DecisionContext) -> bool:
+def is_queued(context: DecisionContext) -> bool:
     """Whether a job runs when its queue says so.
 
     One that holds quota stays in its queue when the label goes, until it is suspended.
@@ -28,7 +30,7 @@ def is_queued(context: context.DecisionContext) -> bool:
     return existing is not None and workload.holds(existing, "QuotaReserved")
 
 
-def is_admitted(context: context.DecisionContext) -> bool:
+def is_admitted(context: DecisionContext) -> bool:
     """Whether a job that is in a queue may run."""
     existing = find(context)
     return (
@@ -39,7 +41,7 @@ def is_admitted(context: context.DecisionContext) -> bool:
     )
 
 
-def waiting_message(context: context.DecisionContext) -> str:
+def waiting_message(context: DecisionContext) -> str:
     """Say what a job waits for, in Kueue's words where it has said something."""
     existing = find(context)
     queue = context.job.metadata.labels.get(names.LABEL_QUEUE) or (existing and existing.queue)
@@ -50,9 +52,7 @@ def waiting_message(context: context.DecisionContext) -> str:
     return f"queue {queue}: {workload.waiting_reason(existing)}"
 
 
-def with_admission(
-    context: context.DecisionContext, status: job_status.JobStatus
-) -> job_status.JobStatus:
+def with_admission(context: DecisionContext, status: job_status.JobStatus) -> job_status.JobStatus:
     """Return the status with who lets a job run; a job in no queue has no such condition."""
     existing = find(context)
     if existing is None or not is_queued(context):
@@ -62,7 +62,7 @@ def with_admission(
     return context.stamp.set(status, names.Condition.ADMITTED, True, reason, message)
 
 
-def requeue(context: context.DecisionContext) -> decision.Steps:
+def requeue(context: DecisionContext) -> decision.Steps:
     """Have a job that waits queue for what it asks for, once none of its pods uses quota."""
     existing = find(context)
     if context.children.pods or (existing is not None and existing.deleting):
@@ -76,19 +76,17 @@ def requeue(context: context.DecisionContext) -> decision.Steps:
     return decision.Steps()
 
 
-def leftovers(context: context.DecisionContext) -> tuple[decision.Deletion, ...]:
+def leftovers(context: DecisionContext) -> tuple[decision.Deletion, ...]:
     """Delete the Workload of a job that has left its queue."""
     return () if is_queued(context) else workload.deletions(context.children.workloads)
 
 
-def removals(context: context.DecisionContext) -> tuple[decision.Deletion, ...]:
+def removals(context: DecisionContext) -> tuple[decision.Deletion, ...]:
     """Delete the Workload of a job that its user has suspended, once no pod uses its quota."""
     return () if context.children.pods else workload.deletions(context.children.workloads)
 
 
-def finish(
-    context: context.DecisionContext, status: job_status.JobStatus
-) -> tuple[decision.Change, ...]:
+def finish(context: DecisionContext, status: job_status.JobStatus) -> tuple[decision.Change, ...]:
     """Say that the job has ended, once none of its pods has a device."""
     existing = find(context)
     if existing is None or existing.deleting or workload.holds(existing, "Finished"):
@@ -101,7 +99,7 @@ def finish(
     return (workload.finished(existing, succeeded is not None, message, context.now),)
 
 
-def progress(context: context.DecisionContext, view: view.View) -> tuple[decision.Change, ...]:
+def progress(context: DecisionContext, view: View) -> tuple[decision.Change, ...]:
     """Tell Kueue whether all replicas of a job that runs are up, and which use no quota."""
     existing = find(context)
     if existing is None or not workload.holds(existing, "Admitted"):
@@ -112,7 +110,7 @@ def progress(context: context.DecisionContext, view: view.View) -> tuple[decisio
     return workload.progress(existing, ready, idle, context.now)
 
 
-def place(context: context.DecisionContext, pods: Iterable[decision.Manifest]) -> None:
+def place(context: DecisionContext, pods: Iterable[decision.Manifest]) -> None:
     """Have pods run where the job was admitted, in place."""
     existing = find(context)
     if existing is not None and is_queued(context):
@@ -120,7 +118,7 @@ def place(context: context.DecisionContext, pods: Iterable[decision.Manifest]) -
             workload.place(pod, existing, context.children.flavors)
 
 
-def _count_idle(view: view.View) -> dict[str, int]:
+def _count_idle(view: View) -> dict[str, int]:
     """Count the replicas that have ended in this attempt and use nothing, by role.
 
     A gang runs all its replicas again after a loss, so none of them gives quota back.

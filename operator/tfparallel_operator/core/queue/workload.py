@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfparallel_operator.api import names, quantities, types
-from tfparallel_operator.core import decision, installation, layout, observation, replicas
+from tfparallel_operator.core import decision, installation, observation, replicas
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import memory, ownership, pod_builder
 from tfparallel_operator.core.queue import gang
 from tfparallel_operator.core.status import replica_records
@@ -49,7 +50,7 @@ def holds(workload: observation.Workload, kind: str) -> bool:
     return condition is not None and condition.get("status") == "True"
 
 
-def fits(layout: layout.Layout, workload: observation.Workload) -> bool:
+def fits(layout: Layout, workload: observation.Workload) -> bool:
     """Whether a Workload asks for what the job asks for.
 
     While it holds quota its queue, its priority and its place stay what they were. One that waits
@@ -88,7 +89,7 @@ def waiting_reason(workload: observation.Workload) -> str:
     return "Kueue has not looked at it yet"
 
 
-def manifest(layout: layout.Layout, settings: installation.Settings) -> decision.Manifest:
+def manifest(layout: Layout, settings: installation.Settings) -> decision.Manifest:
     """Build the Workload of a job; the number of its priority is filled in when it is created."""
     job = layout.job
     metadata = ownership.metadata(job, name(job.metadata.name))
@@ -214,7 +215,7 @@ def deletions(workloads: Iterable[observation.Workload]) -> tuple[decision.Delet
     )
 
 
-def _runs_again(layout: layout.Layout, workload: observation.Workload) -> bool:
+def _runs_again(layout: Layout, workload: observation.Workload) -> bool:
     """Whether a replica whose quota was given back has to run again."""
     for role in layout.specs:
         record = replica_records.read(layout.job.status, role)
@@ -230,7 +231,7 @@ def _recorded(workload: observation.Workload) -> tuple[str, str]:
     return (resources, place) if form == _FORM else ("", "")
 
 
-def _resources(layout: layout.Layout) -> str:
+def _resources(layout: Layout) -> str:
     """Return a hash of the resources that each pod of each role asks for.
 
     It is of what Kueue compares: the containers' requests and limits in their order, as numbers,
@@ -249,7 +250,7 @@ def _resources(layout: layout.Layout) -> str:
     return _hash(asked)
 
 
-def _place(layout: layout.Layout) -> str:
+def _place(layout: Layout) -> str:
     """Return a hash of what decides which flavor the pods of each role get, and how soon."""
     specs = layout.specs.items()
     return _hash({role.label: _fields(spec.pod_spec, *_PLACE) for role, spec in specs})
@@ -263,7 +264,7 @@ def _hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _asked(layout: layout.Layout, role: types.Role, container: Mapping[str, Any]) -> Any:
+def _asked(layout: Layout, role: types.Role, container: Mapping[str, Any]) -> Any:
     """Return the requests and limits of a container as its pods have them."""
     resources = copy.deepcopy(container.get("resources") or {})
     if container.get("name") == names.CONTAINER:
@@ -287,7 +288,7 @@ def _numbers(amounts: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _pod_set(
-    layout: layout.Layout,
+    layout: Layout,
     role: types.Role,
     pods: pod_builder.PodBuilder,
     settings: installation.Settings,

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import answers, client, errors, resources
-from tfparallel_operator.engine.observe import hidden, index, records
+from tfparallel_operator.engine.observe import index, records
+from tfparallel_operator.engine.observe.hidden import Hidden
 
 _LOG = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Informer(index.Index[T]):
         self.optional = optional
         self.metadata_only = metadata_only
         self.keeps_hidden = keeps_hidden
-        self.hidden = hidden.Hidden(api, self)
+        self.hidden = Hidden(api, self)
         scopes: tuple[str | None, ...] = namespaces or (None,)
         self._streams = {scope: Stream(api, resource, scope, self, rewound) for scope in scopes}
 

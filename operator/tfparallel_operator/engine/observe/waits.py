@@ -15,7 +15,8 @@ from tfparallel_operator import wall_clock
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import observation, waits
-from tfparallel_operator.engine.workqueue import queue, timers, turns
+from tfparallel_operator.engine.workqueue import queue, turns
+from tfparallel_operator.engine.workqueue.timers import Timers
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Waits:
     """What Events and claims say of pods that wait."""
 
     def __init__(
-        self, api: client.Client, timers: timers.Timers[queue.Key], clock: wall_clock.Clock
+        self, api: client.Client, timers: Timers[queue.Key], clock: wall_clock.Clock
     ) -> None:
         self._api = api
         self._timers = timers

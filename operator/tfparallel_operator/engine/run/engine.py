@@ -19,19 +19,22 @@ from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import client, credentials, errors
 from tfparallel_operator.core import installation
 from tfparallel_operator.engine.observe import children, jobs, records, sweeper
+from tfparallel_operator.engine.observe.jobs import Body, Jobs
 from tfparallel_operator.engine.reports import endpoint, serving, tls, tokens
 from tfparallel_operator.engine.run import (
     gauges,
-    history,
     lease,
     parts,
     probes,
     settings,
     workers,
 )
-from tfparallel_operator.engine.telemetry import metrics
+from tfparallel_operator.engine.run.history import History
+from tfparallel_operator.engine.run.settings import Settings
+from tfparallel_operator.engine.telemetry.metrics import Metrics
 from tfparallel_operator.engine.workqueue import queue, timers
-from tfparallel_operator.engine.write import context, publisher
+from tfparallel_operator.engine.write import publisher
+from tfparallel_operator.engine.write.context import Context
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,9 +58,9 @@ class Engine:
         api: an open client; None: the engine opens two, for a renewal of the Lease never waits.
     """
 
-    def __init__(self, settings: settings.Settings, api: client.Client | None = None) -> None:
+    def __init__(self, settings: Settings, api: client.Client | None = None) -> None:
         self.settings = settings
-        self.metrics = metrics.Metrics()
+        self.metrics = Metrics()
         self._clients: tuple[client.Client, ...] = ()
         if api is None:
             access, called = credentials.find(settings.kubeconfig), self.metrics.called
@@ -66,7 +69,7 @@ class Engine:
         self._lease = _lease(lease_api, settings) if settings.lease else None
         namespaces = settings.watch_namespaces
         self._bundle: tls.Bundle | None = None
-        self._acting: context.Context | None = None
+        self._acting: Context | None = None
         """What the workers share, once this operator acts."""
         self._queue: queue.Queue[queue.Key] = queue.Queue(
             opened=False,
@@ -74,12 +77,12 @@ class Engine:
             most_of_namespace=settings.workers,
         )
         self._timers = timers.Timers(self._queue.add)
-        self.jobs = jobs.Jobs(self._queue, self._job_changed)
+        self.jobs = Jobs(self._queue, self._job_changed)
         self._children = children.Children(
             self.api, namespaces, self._changed, rewound=self._rewound
         )
         self._sweeper = sweeper.Sweeper(self.api, self.jobs, namespaces, self._rewound)
-        self.history = history.History(self._children, self._sweeper, self.metrics)
+        self.history = History(self._children, self._sweeper, self.metrics)
         self._listed = asyncio.Event()
         self._parts = parts.Parts(self.metrics.part_failed)
         self.metrics.registry.register(gauges.Gauges(self.jobs, self._queue, self._children))
@@ -183,7 +186,7 @@ class Engine:
             may_write()
             self.history.check()
 
-        self._acting = engine = context.Context(
+        self._acting = engine = Context(
             self.api,
             self.jobs,
             self._children,
@@ -203,7 +206,7 @@ class Engine:
             for number in range(self.settings.workers + 1):  # One is left to other namespaces.
                 self._parts.start(group, f"worker {number}", job_workers.run)
 
-    def _job_changed(self, before: jobs.Body | None, after: jobs.Body) -> None:
+    def _job_changed(self, before: Body | None, after: Body) -> None:
         if self._queue.opened:  # What happens to a job is counted by the operator that acts.
             self.metrics.job_changed(before, after)
 
@@ -286,7 +289,7 @@ def from_environment() -> Engine:
     return Engine(settings.from_environment())
 
 
-def _lease(api: client.Client, options: settings.Settings) -> lease.Lease:
+def _lease(api: client.Client, options: Settings) -> lease.Lease:
     terms = lease.Terms(options.namespace, options.lease, options.instance, options.lease_seconds)
     return lease.Lease(api, terms)
 

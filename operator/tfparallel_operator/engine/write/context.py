@@ -6,9 +6,11 @@ from collections.abc import Callable
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api_server import client
 from tfparallel_operator.core import installation
-from tfparallel_operator.engine.observe import children, jobs
-from tfparallel_operator.engine.telemetry import metrics
-from tfparallel_operator.engine.workqueue import queue, timers
+from tfparallel_operator.engine.observe.children import Children
+from tfparallel_operator.engine.observe.jobs import Jobs
+from tfparallel_operator.engine.telemetry.metrics import Metrics
+from tfparallel_operator.engine.workqueue import queue
+from tfparallel_operator.engine.workqueue.timers import Timers
 
 
 @dataclasses.dataclass(slots=True)
@@ -16,11 +18,11 @@ class Context:
     """The cluster as it was last seen, the ways to act on it, and the leave to do so."""
 
     api: client.Client
-    jobs: jobs.Jobs
-    children: children.Children
+    jobs: Jobs
+    children: Children
     work: queue.Queue[queue.Key]
-    timers: timers.Timers[queue.Key]
-    metrics: metrics.Metrics
+    timers: Timers[queue.Key]
+    metrics: Metrics
     settings: installation.Settings
     """What the installation decides for every job; a new certificate authority changes it."""
     instance: str

@@ -15,6 +15,7 @@ from tfparallel_operator.engine.observe import jobs
 from tfparallel_operator.engine.telemetry import logs
 from tfparallel_operator.engine.workqueue import queue, timers
 from tfparallel_trainer.contract import progress
+from tfparallel_trainer.contract.progress import Progress
 
 _LOG = logging.getLogger(__name__)
 
@@ -207,6 +208,6 @@ def _overtaken(report: Report, body: jobs.Body) -> bool:
     return later and int(written.get("step", 0)) > report.progress.step
 
 
-def _last(report: progress.Progress) -> bool:
+def _last(report: Progress) -> bool:
     done = report.total_steps is not None and report.step >= report.total_steps
     return done or report.percent == 100
