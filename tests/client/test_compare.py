@@ -61,18 +61,15 @@ def _logged(folder: pathlib.Path, variant: str, metric: str) -> list[Any]:
 _Comparison = tuple[pathlib.Path, Any, "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> _Comparison:
-    """A comparison of a small job: its folder, its report and what was printed.
+def _compare(folder: pathlib.Path, *slow: str) -> _Comparison:
+    """Compare a small job: its folder, the report and what was printed.
 
     One worker is enough: what it records is checked here, and what several record in other tests.
-    It is slow from its start on, so a larger factor finds no more and costs minutes.
     """
-    folder = tmp_path_factory.mktemp("comparison")
     (folder / "model.py").write_text(_MODEL)
     trainer = {"epochs": 2, "globalBatchSize": 30}
     jobs.write(folder, jobs.job({"Worker": {"replicas": 2}}, trainer=trainer))
-    options = ("--workers", "1", "--seeds", "1", "--slow-worker", "1.5", "--target", "loss=5")
+    options = ("--workers", "1", "--seeds", "1", "--target", "loss=5", *slow)
     done = subprocess.run(
         (*_COMMAND, "job.yaml", "--output", "out", *options),
         cwd=folder,
@@ -87,26 +84,51 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> _Comparison:
     return folder, json.loads((folder / "out/report.json").read_text()), done
 
 
+def _check(comparison: _Comparison, *names: str) -> None:
+    """See that the report has what the runs of the variants with these names came to."""
+    folder, report, _ = comparison
+    assert _cells(report, "updates") == [[2 * 3]] * len(names)
+    assert [curve["examples"] for curve in report["curves"]] == [[70, 140]] * len(names)
+    assert _cells(report, "processes") == [[1], [3]] * (len(names) // 2)
+    assert all(map(len, _cells(report, "until loss ≤ 5")))
+    for name, values in zip(names, _cells(report, "final val_loss"), strict=True):
+        assert values == _logged(folder, name, "val_loss")
+    stale = [
+        _logged(folder, name, "staleness_mean") if name.startswith("async") else []
+        for name in names
+    ]
+    assert _cells(report, "staleness, mean") == stale
+
+
 @pytest.mark.timeout(_SECONDS)
-def test_sync_and_async_and_both_with_a_slow_worker(comparison: _Comparison) -> None:
-    folder, report, done = comparison
+def test_sync_and_async_are_compared(tmp_path: pathlib.Path) -> None:
+    comparison = _compare(tmp_path)
+    _, report, done = comparison
+    assert report["variants"] == ["sync", "async"]
+    assert "run 2 of 2: async, seed 0" in done.stderr
+    _check(comparison, "sync", "async")
+
+
+@pytest.fixture(scope="module")
+def slow_comparison(tmp_path_factory: pytest.TempPathFactory) -> _Comparison:
+    """A worker that is slow from its start on: a larger factor finds no more and costs minutes."""
+    return _compare(tmp_path_factory.mktemp("comparison"), "--slow-worker", "1.5")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(_SECONDS)
+def test_sync_and_async_and_both_with_a_slow_worker(slow_comparison: _Comparison) -> None:
+    _, report, done = slow_comparison
     variants = ["sync", "async", "sync, worker 1.5x slower", "async, worker 1.5x slower"]
     assert report["variants"] == variants
     assert "run 4 of 4: async, worker 1.5x slower, seed 0" in done.stderr
-    assert _cells(report, "updates") == [[2 * 3]] * 4
-    assert [curve["examples"] for curve in report["curves"]] == [[70, 140]] * 4
-    assert _cells(report, "processes") == [[1], [3]] * 2
-    assert all(map(len, _cells(report, "until loss ≤ 5")))
-    names = ("sync", "async", "sync-slow", "async-slow")
-    for name, values in zip(names, _cells(report, "final val_loss"), strict=True):
-        assert values == _logged(folder, name, "val_loss")
-    stale = [_logged(folder, name, "staleness_mean") for name in ("async", "async-slow")]
-    assert _cells(report, "staleness, mean") == [[], stale[0], [], stale[1]]
+    _check(slow_comparison, "sync", "async", "sync-slow", "async-slow")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(_SECONDS)
-def test_a_slow_worker_is_compared_with_an_equal_one(comparison: _Comparison) -> None:
-    _, report, done = comparison
+def test_a_slow_worker_is_compared_with_an_equal_one(slow_comparison: _Comparison) -> None:
+    _, report, done = slow_comparison
     speeds = _cells(report, "speed")
     kept = [
         [pytest.approx(s / q) for s, q in zip(slow_mode, quick, strict=True)]
