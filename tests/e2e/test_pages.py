@@ -50,6 +50,7 @@ def test_the_page_on_kind_leads_to_a_model(
     assert left == ""
 
 
+@pytest.mark.long  # test_sources.py and test_registry.py have Secrets in these places
 def test_secrets_reach_every_replica_as_the_page_says(
     namespace: namespaces.Namespace, shell: terminal.Shell
 ) -> None:
