@@ -52,6 +52,14 @@ TOGETHER = (
     "mixed_float16",
 )
 """The cases that several processes run."""
+ALIKE = {
+    "sample_weight": "class_weight",
+    "LearningRateScheduler": "ReduceLROnPlateau",
+    "endless_data_set": "data_set",
+    "generator": "PyDataset",
+    "mixed_bfloat16": "mixed_float16",
+}
+"""Cases of the long tier, and which one differs only in what no other process takes part in."""
 
 
 def compare(
@@ -136,15 +144,22 @@ def test_a_loss_is_scaled_as_by_keras_and_again_when_training_goes_on() -> None:
     assert 0 < int(ours.optimizer.iterations.numpy()) < steps, "some were left out"
 
 
-@CHECKS
+@pytest.mark.parametrize(
+    ("verify", "names"),
+    [
+        pytest.param("Off", [name for name in TOGETHER if name not in ALIKE], id="Off"),
+        pytest.param("Off", [*ALIKE], id="alike", marks=pytest.mark.long),
+        pytest.param("Auto", TOGETHER, id="Auto", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("float64")
 def test_two_processes_give_what_keras_gives_in_one(
-    tmp_path: pathlib.Path, runs: trainings.Runs, verify: str
+    tmp_path: pathlib.Path, runs: trainings.Runs, verify: str, names: Sequence[str]
 ) -> None:
-    arguments = (str(SCRIPT), str(tmp_path), verify, *TOGETHER)
+    arguments = (str(SCRIPT), str(tmp_path), verify, *names)
     with runs.group(runs.environments(processes=2), arguments) as group:
-        expected = {name: keras_fit.train(name) for name in TOGETHER}
+        expected = {name: keras_fit.train(name) for name in names}
         group.finish(600)
     for name, result in expected.items():
         for task in ("chief-0", "worker-0"):

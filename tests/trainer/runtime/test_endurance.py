@@ -23,7 +23,7 @@ def threads(pid: int) -> int:
 
 
 def test_steps_leave_no_threads_behind(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
-    trainer: dict[str, object] = {"module": "mlp.py", "steps": 800, "globalBatchSize": 8}
+    trainer: dict[str, object] = {"module": "mlp.py", "steps": 500, "globalBatchSize": 8}
     environments = launch.environments(tmp_path, reference.MODELS, trainer, processes=2)
     with runs.group(environments) as group:
         group.wait_for_output(0, "  epoch 3  ")
