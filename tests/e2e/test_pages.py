@@ -1,4 +1,8 @@
-"""The pages on kind and on Secrets, followed word by word."""
+"""The pages on kind and on Secrets, followed word by word.
+
+In continuous integration, test_digits.py follows the README, test_command.py submits and deletes,
+and test_sources.py and test_registry.py have Secrets in these places.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -10,7 +14,7 @@ from testing import pages, paths
 from testing.cluster import handle
 from testing.e2e import modules, namespaces, operator, terminal, volumes
 
-pytestmark = [pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
 MODEL = modules.dense(
     "import os",
@@ -50,7 +54,6 @@ def test_the_page_on_kind_leads_to_a_model(
     assert left == ""
 
 
-@pytest.mark.long  # test_sources.py and test_registry.py have Secrets in these places
 def test_secrets_reach_every_replica_as_the_page_says(
     namespace: namespaces.Namespace, shell: terminal.Shell
 ) -> None:
