@@ -34,16 +34,30 @@ async def create(place: harness.Place, status: dict[str, Any]) -> None:
     }
     job = objects.job()
     job["spec"] = {"trainer": trainer, "tfReplicaSpecs": {"Worker": {"replicas": 2}}}
+    await create_with(place, job, status)
+
+
+async def create_with(place: harness.Place, job: dict[str, Any], status: dict[str, Any]) -> None:
     await place.create_job(job)
     path = resources.JOBS.path(place.namespace, "digits", "status")
     await place.api.patch(path, {"status": status})
 
 
-def report(place: harness.Place, folder: pathlib.Path) -> str:
+def report(place: harness.Place, folder: pathlib.Path, *options: str) -> str:
     """What the page of the job says."""
     file = folder / "digits.html"
     where = ("--namespace", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
-    command = (sys.executable, "-m", "tfparallel", "report", "digits", "-o", str(file), *where)
+    command = (
+        sys.executable,
+        "-m",
+        "tfparallel",
+        "report",
+        "digits",
+        "-o",
+        str(file),
+        *options,
+        *where,
+    )
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"{file}\n"), done.stderr
     return pictures.words(file.read_text(encoding="utf-8"))
@@ -86,6 +100,23 @@ async def test_a_job_whose_pods_events_and_claim_are_gone_says_so(
     assert "100.0 %" in said
     assert "not on record" in said
     assert "Goodput" not in said
+
+
+async def test_the_claim_of_a_script_is_read_as_well(
+    place: harness.Place, tmp_path: pathlib.Path
+) -> None:
+    """Here it is gone, too; tests/e2e/test_own_scripts.py has one with records."""
+    job = objects.job()
+    volume = {"name": "kept", "persistentVolumeClaim": {"claimName": "gone"}}
+    mount = {"volumeMounts": [{"name": "kept", "mountPath": "/kept"}]}
+    for role in job["spec"]["tfReplicaSpecs"].values():
+        role["template"]["spec"]["volumes"] = [volume]
+        role["template"]["spec"]["containers"][0].update(mount)
+    await create_with(place, job, {"state": "Succeeded", "conditions": [succeeded()]})
+    cannot = "The records of training cannot be read: "
+    assert f"{cannot}claim 'gone' of job 'digits' does not" in report(place, tmp_path)
+    said = report(place, tmp_path, "--path", "/other")
+    assert f"{cannot}job 'digits' keeps nothing in /other: its containers mount" in said
 
 
 async def test_a_job_that_does_not_exist_ends_with_a_sentence(place: harness.Place) -> None:

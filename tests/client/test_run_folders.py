@@ -10,6 +10,7 @@ from typing import Any
 import click.testing
 import pytest
 
+from testing import report_runs
 from testing.operator import local_jobs as jobs
 from tfparallel.cli import app
 from tfparallel.machine import summary
@@ -57,6 +58,36 @@ def test_a_failed_run_is_explained(tmp_path: pathlib.Path) -> None:
     unknown = call("logs", path, "worker-7")
     assert (unknown.exit_code, "did you mean 'worker-1'?" in unknown.stderr) == (2, True)
     assert "ReplicaFailed" in call("events", path).stdout
+
+
+def test_the_status_of_a_run_is_shown_as_that_of_a_job(tmp_path: pathlib.Path) -> None:
+    finish(tmp_path, worker(f"{jobs.meet(2)}; exit 3"), output="runs/job/1")
+    path = str(tmp_path / "runs/job")
+    shown = call("status", path)
+    assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
+    lines = shown.stdout.splitlines()
+    assert lines[0] == "job: Failed"
+    assert any("exited with code 3" in line for line in lines)
+    assert any(line.split()[:2] == ["Worker", "2"] for line in lines), shown.stdout
+    assert any("ReplicaFailed" in line for line in lines)
+    assert call("status", path, "-w").stdout.split()[:2] == ["job", "Failed"]
+    written = json.loads(call("status", path, "-o", "json").stdout)
+    assert (written["kind"], written["status"]["state"]) == ("TFParallelJob", "Failed")
+
+
+def test_a_report_of_a_script_has_what_fit_wrote_into_its_claim(tmp_path: pathlib.Path) -> None:
+    finish(tmp_path, worker(f"{jobs.meet(2)}; mkdir -p /results/a/b /results/a/c"))
+    log = tmp_path / "out/claims/kept/a/b" / outputs.TRAIN_LOG
+    log.parent.mkdir(parents=True)
+    log.write_text("\n".join(report_runs.attempt(0, 0, 3)))
+    for path, has_curve in (("/results", True), ("/results/a/b", True), ("/results/a/c", False)):
+        page = tmp_path / "page.html"
+        done = call("report", f"{tmp_path}/out", "--path", path, "-o", str(page))
+        assert done.stdout == f"{page}\n", done.output
+        text = page.read_text()
+        assert ("loss by step" in text, "left no records" in text) == (has_curve, not has_curve)
+    done = call("report", f"{tmp_path}/out", "--path", "/elsewhere")
+    assert (done.exit_code, "mount claim 'kept' at /results" in done.stderr) == (1, True)
 
 
 def test_a_run_whose_process_is_gone_says_how_to_go_on(tmp_path: pathlib.Path) -> None:
@@ -107,7 +138,7 @@ def test_a_model_of_an_earlier_run_in_the_folder_is_not_named(
     assert "model.keras" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", ["why", "logs", "events"])
+@pytest.mark.parametrize("verb", ["why", "logs", "events", "status"])
 def test_a_folder_without_a_run_says_what_is_missing(verb: str, tmp_path: pathlib.Path) -> None:
     done = call(verb, f"{tmp_path}/")
     assert done.exit_code == 2

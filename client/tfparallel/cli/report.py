@@ -30,27 +30,35 @@ _FILE = "report.html"
 @click.option(
     "--image", metavar="IMAGE", help="Image of the pod that reads.  [default: that of the job]"
 )
+@options.results
 @options.cluster
 def command(
-    name: str, *, file: pathlib.Path | None, image: str | None, choice: access.Choice
+    name: str,
+    *,
+    file: pathlib.Path | None,
+    image: str | None,
+    path: str | None,
+    choice: access.Choice,
 ) -> None:
     """Write one page of HTML about a job: what ran, how it trained, where its time went.
 
     The page shows loss and metrics, throughput, input wait and memory. It has a timeline of the
     attempts with their causes, and the pipeline of a split model. It needs no network. The records
-    of a JOB come from the claim or the bucket that keeps its checkpoints. Those of a local run come
-    from its FOLDER, such as runs/JOB. A job that runs is shown as far as it is.
+    of a JOB come from the claim or the bucket that keeps its checkpoints, or from the claim that a
+    script mounts. Those of a local run come from its FOLDER, such as runs/JOB. A job that runs is
+    shown as far as it is.
 
     Exit status: 0 written, 1 the cluster refuses or the page cannot be written, 2 no such job, or a
     folder without a run.
     """
     if folder.is_run(name):
-        path = pathlib.Path(name)
-        _write(asyncio.run(gather.gather_folder(path)), file or folder.newest(path) / _FILE)
+        run_folder = pathlib.Path(name)
+        gathered = asyncio.run(gather.gather_folder(run_folder, path))
+        _write(gathered, file or folder.newest(run_folder) / _FILE)
         return
 
     async def act(cluster: backend.ClusterBackend) -> None:
-        run = await gather.gather_job(cluster, name, places.Choice(image), wrapping.say)
+        run = await gather.gather_job(cluster, name, places.Choice(image, path), wrapping.say)
         _write(run, file or pathlib.Path(f"{name}-{_FILE}"))
 
     options.on_cluster(choice, act)

@@ -2,6 +2,7 @@
 
 import click
 
+from tfparallel import backend as jobs
 from tfparallel import models
 from tfparallel.cli import complete, listing, options
 from tfparallel.cluster import access, backend
@@ -12,9 +13,9 @@ from tfparallel.terminal import status as terminal
 @click.command("status")
 @click.argument(
     "name",
-    metavar="[JOB]",
+    metavar="[JOB|FOLDER]",
     required=False,
-    shell_complete=complete.jobs,
+    shell_complete=complete.jobs_or_folders,
     callback=options.bare_names,
 )
 @click.option(
@@ -28,7 +29,8 @@ def command(
 ) -> None:
     """List the jobs of a cluster, or show one.
 
-    Of one job it shows progress, replicas, conditions and the latest events.
+    Of one job it shows progress, replicas, conditions and the latest events. FOLDER is that of a
+    local run, such as runs/JOB.
 
     Exit status: 0 shown, 1 the cluster refuses or does not answer, 2 no such job.
     """
@@ -40,34 +42,38 @@ def command(
         raise click.UsageError("JOB names a job of one namespace: leave it out, or -A")
 
     async def act(cluster: backend.ClusterBackend) -> None:
-        if name is None:
-            jobs = await cluster.list_jobs(everywhere=everywhere)
-            listing.show(jobs, output_format, None if everywhere else cluster.namespace)
-            if output_format in listing.TABLES:
-                await listing.note_absence(cluster, jobs)
-        elif watch:
-            await _follow(cluster, name, output_format)
+        listed = await cluster.list_jobs(everywhere=everywhere)
+        listing.show(listed, output_format, None if everywhere else cluster.namespace)
+        if output_format in listing.TABLES:
+            await listing.note_absence(cluster, listed)
+
+    async def act_on_one(place: jobs.Backend) -> None:
+        if watch:
+            await _follow(place, str(name), output_format)
         else:
-            await _show(cluster, name, output_format)
+            await _show(place, str(name), output_format)
 
-    options.on_cluster(choice, act)
+    if name is None:
+        options.on_cluster(choice, act)
+    else:
+        options.on_job_or_folder(name, choice, act_on_one)
 
 
-async def _show(cluster: backend.ClusterBackend, name: str, output_format: str) -> None:
-    job = await cluster.get_job(name)
+async def _show(place: jobs.Backend, name: str, output_format: str) -> None:
+    job = await place.get_job(name)
     if output_format not in listing.TABLES:
         terminal.print_objects([job], output_format, single=True)
         return
     out, _ = display.consoles()
-    replicas, events = await cluster.list_replicas(job), await cluster.list_events(job)
+    replicas, events = await place.list_replicas(job), await place.list_events(job)
     terminal.show(out, job, replicas, events)
-    await listing.note_absence(cluster, [job])
+    await listing.note_absence(place, [job])
 
 
-async def _follow(cluster: backend.ClusterBackend, name: str, output_format: str) -> None:
+async def _follow(place: jobs.Backend, name: str, output_format: str) -> None:
     out, _ = display.consoles()
     last = ""
-    async for job in cluster.watch_job(name):
+    async for job in place.watch_job(name):
         if output_format in listing.TABLES:
             if (line := _line(job)) != last:
                 last = line

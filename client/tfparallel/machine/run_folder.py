@@ -22,7 +22,10 @@ class RunFolder(backend.LocalBackend):
 
     async def get_job(self, name: str) -> models.Job:
         """Return the job of the run."""
-        return dataclasses.replace(self._run.read(), folder=str(self._run.layout.root))
+        job = self._run.read()
+        status = job.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+        manifest = {**job.manifest, "status": status}  # as a cluster has it
+        return dataclasses.replace(job, manifest=manifest, folder=str(self._run.layout.root))
 
     def _find(self, name: str) -> detached.DetachedRun:
         return self._run

@@ -30,18 +30,20 @@ _RUN_BEGINS = frozenset({names.Reason.JOB_STARTED, names.Reason.JOB_RESUMED})
 """The first event of each run in a folder."""
 
 _SCRIPT = (
-    "The job runs a script, and only the shipped trainer records curves. If the script writes"
-    " event files, see them with tfparallel tensorboard."
+    "The job runs a script, which has left no records: tfparallel_trainer.fit writes them below its"
+    " output_dir. If the script writes event files, see them with tfparallel tensorboard."
 )
 
 
-async def gather_folder(path: pathlib.Path) -> records.Run:
+async def gather_folder(path: pathlib.Path, results: str | None = None) -> records.Run:
     """Read a local run.
 
     Args:
         path: the folder of a run, or runs/JOB: its newest run.
+        results: where a script writes, as its container sees it; None: below any of its claims.
 
     Raises:
+        Failure: the script's container mounts no claim there that it may write to.
         SpecError: it is no run, or one of its files cannot be read.
     """
     root = folder.newest(path)
@@ -70,7 +72,7 @@ async def gather_folder(path: pathlib.Path) -> records.Run:
         status=status,
         manifest=manifest,
     )
-    texts = await _read_results(job, root)
+    texts = await _read_results(root, results)
     trained = _parse(texts)
     last = max([*moments, *(line.time for line in trained[-1:])], default=_modified(layout.status))
     is_over = conditions.finished(status) or status.state == names.State.SUSPENDED
@@ -131,33 +133,41 @@ async def _read_results_of_job(
     say: Callable[[str], None],
 ) -> tuple[Mapping[str, str], str]:
     """Return the texts of a job's results, and why there are none."""
-    if job.is_script:
-        return {}, _SCRIPT
     if job.state == names.State.PENDING and job.status.progress is None:
         # A reader of its claim could bind the claim to a node that the job cannot use.
         return {}, f"The job is Pending. See why: tfparallel why {job.name}"
     try:
         async with places.opened(cluster, job, choice, say) as place:
-            return await _read(place), ""
+            texts = await _read(place)
     except (errors.Failure, load.SpecError) as error:
         return {}, f"The records of training cannot be read: {error}."
+    return texts, _SCRIPT if job.is_script and not texts else ""
 
 
-async def _read_results(job: models.Job, root: pathlib.Path) -> Mapping[str, str]:
+async def _read_results(root: pathlib.Path, path: str | None) -> Mapping[str, str]:
+    of_script = None if path is None else folder.find_of_script(root, path)
     try:
-        return await _read(folder.find(root))
+        return await _read(of_script or folder.find(root))
     except errors.Failure:
         return {}
 
 
 async def _read(place: files.Place) -> Mapping[str, str]:
-    """Return the texts of the files that a report needs, by their paths."""
+    """Return the texts of the files that a report needs, by their paths in the results.
+
+    A script chooses where in its claim they are.
+    """
+    listed = {pathlib.PurePosixPath(file.path): file for file in await place.list_files()}
+    logs = [path for path in listed if path.match(outputs.TRAIN_LOG)]
+    log = min(logs, key=lambda path: (len(path.parts), path), default=None)
+    root = pathlib.PurePosixPath() if log is None else log.parents[1]
     texts = {}
-    for file in await place.list_files():
-        if file.path in _FILES and not file.problem:
+    for name in _FILES:
+        file = listed.get(root / name)
+        if file is not None and not file.problem:
             with contextlib.suppress(files.LeftOutError):
                 chunks = [chunk async for chunk in place.read(file, 0)]
-                texts[file.path] = b"".join(chunks).decode(errors="replace")
+                texts[name] = b"".join(chunks).decode(errors="replace")
     return texts
 
 

@@ -34,15 +34,8 @@ async def opened_anywhere(
 ) -> AsyncIterator[files.Place]:
     """Open the place that keeps the results of a job of a cluster or of this machine.
 
-    Args:
-        jobs: where the job is.
-        job: the job.
-        choice: what the user says of the place.
-        say: called with sentences for the user.
-
-    Raises:
-        SpecError: a path is chosen for a job that has one.
-        Failure: the job keeps nothing, or the place cannot be read.
+    `jobs` is where the job is. The other arguments and the errors are those of `opened`, which is
+    for a cluster alone.
     """
     if isinstance(jobs, machine_backend.LocalBackend):
         yield _find_folder(jobs.find_folder(job.name), job, choice)
