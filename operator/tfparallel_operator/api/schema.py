@@ -69,7 +69,7 @@ _PRINTER_COLUMNS = [
     _column("Strategy", ".status.strategy"),
     _column("Ready", ".status.ready"),
     _column("Step", ".status.progress.step", "integer"),
-    _column("Progress", ".status.progress.percent", "integer", description="Percent of all steps"),
+    _column("Progress(%)", ".status.progress.percent", "integer", description="Of all steps"),
     _column("Loss", ".status.progress.metrics.loss"),
     _column("ETA", ".status.progress.eta"),
     _column("Restarts", ".status.restartCount", "integer"),

@@ -38,13 +38,17 @@ async def test_kubectl_shows_all_restarts_and_with_wide_of_which_kinds(
 ) -> None:
     await place.create_job()
     counts = job_status.Restarts(failure=1, disruption=2)
-    status = job_status.JobStatus(restarts=counts, last_cause="Disruption", attempt=4)
+    progress = job_status.ProgressStatus(step=120, total_steps=500, percent=24)
+    status = job_status.JobStatus(
+        restarts=counts, last_cause="Disruption", attempt=4, progress=progress
+    )
     path = resources.JOBS.path(place.namespace, "digits", "status")
     written = status.model_dump(mode="json", by_alias=True, exclude_none=True)
     await place.api.patch(path, {"status": written})
     heads, row = place.kubectl("get", "tfpj").splitlines()
     assert heads.split()[-2:] == ["RESTARTS", "AGE"]
     assert row.split()[-2] == "3"
+    assert row[heads.index("PROGRESS(%)") :].split()[0] == "24"
     heads, row = place.kubectl("get", "tfpj", "-o", "wide").splitlines()
     wide = ["ATTEMPT", "FAILURES", "DISRUPTIONS", "LAST", "CAUSE", "EXAMPLES/S", "INPUT", "WAIT"]
     assert heads.split()[-len(wide) :] == wide
