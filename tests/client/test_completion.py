@@ -154,7 +154,7 @@ async def test_folders_of_local_runs_are_completed_where_no_job_fits(
     async with scripted_server.serving() as server:
         server.script = [routes.answers(DOCUMENTS)]
         config = f"--kubeconfig={routes.kubeconfig(tmp_path, server.url)}"
-        for words in (["tensorboard"], ["get", "model"]):
+        for words in (["tensorboard"], ["get", "model"], ["status"]):
             [item] = await asyncio.to_thread(items, [*words, config], "runs/d")
             assert (item.value, item.type) == ("runs/d", "dir")
             [item] = await asyncio.to_thread(items, [*words, config], "fl")
@@ -188,7 +188,7 @@ async def test_a_cluster_that_does_not_answer_in_time_completes_nothing(
     async with scripted_server.serving() as server:
         server.script = [late]
         config = str(routes.kubeconfig(tmp_path, server.url))
-        assert await complete_on(server, "status", "d", config=config) == []
+        assert await complete_on(server, "delete", "d", config=config) == []
         answered.set()
 
 

@@ -5,6 +5,9 @@ from typing import Self
 
 from tfparallel_trainer.contract import exits
 
+_READ_ONLY = "Read-only file system"
+"""What Linux says of EROFS, in errors of Python and of TensorFlow."""
+
 
 class TrainerError(Exception):
     """Ends the run with `exit`; its text is one sentence (or few) for a person."""
@@ -42,9 +45,11 @@ class UserCodeError(TrainerError):
         """Path of the user's file, with the line if it is known; empty if nobody knows it yet."""
         self.function = function
         """Function of the user's module that has to change, where no line is known."""
+        self.hint = ""
+        """A sentence on what the user's module has in place of that function."""
 
     def __str__(self) -> str:
-        sentence = super().__str__()
+        sentence = f"{super().__str__()} {self.hint}".rstrip()
         return f"{self.place}: {sentence}" if self.place else sentence
 
 
@@ -113,3 +118,8 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(one))
         yield one
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether an exception, of Python or of TensorFlow, is of a write into a read-only folder."""
+    return any(_READ_ONLY in str(one) for one in causes(error))

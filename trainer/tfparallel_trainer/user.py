@@ -3,6 +3,7 @@
 `docs/how-to/model-interface.md` is the description for users.
 """
 
+import ast
 import contextlib
 import copy
 import dataclasses
@@ -65,6 +66,8 @@ class Module:
     """Hears that a call begins and ends."""
     first_operation: str = ""
     """Where TensorFlow ran its first operation, if that was while the module was imported."""
+    hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """For functions that the module lacks, a sentence on the one that seems to be meant."""
 
     def has(self, function: str) -> bool:
         """Whether the module brings a function that need not be there."""
@@ -111,6 +114,7 @@ class Module:
     def locate(self, error: errors.UserCodeError) -> None:
         """Give a refusal that has no place that of the function to change, or the file."""
         error.place = error.place or self.find_place(error.function)
+        error.hint = self.hints.get(error.function, "")
 
     def build_model(self) -> Any:
         """Call the user's build_model: gives whatever it returns."""
@@ -167,18 +171,21 @@ def load(
     moved(f"the import of {name} began")
     module, first_operation = _import(path, source_dir)
     moved(f"the import of {name} ended")
-    functions: dict[str, Callable[..., Any]] = {}
-    for function in (*user_module.REQUIRED, *user_module.OPTIONAL):
-        value = getattr(module, function, None)
-        if callable(value):
-            functions[function] = value
-        elif value is not None or function in user_module.REQUIRED:
+    interface = (*user_module.REQUIRED, *user_module.OPTIONAL)
+    values = {function: getattr(module, function, None) for function in interface}
+    functions = {function: value for function, value in values.items() if callable(value)}
+    hints = _find_hints(path, [function for function in interface if values[function] is None])
+    loaded = Module(path, functions, moved=moved, first_operation=first_operation, hints=hints)
+    for function, value in values.items():
+        if function not in functions and (value is not None or function in user_module.REQUIRED):
             what = "is not a function" if value is not None else "is missing"
             section = documentation.reference(documentation.Section.MODEL_FILE)
-            raise errors.UserCodeError(
-                f"{function} {what}: define it (see {section}).", place=str(path)
+            error = errors.UserCodeError(
+                f"{function} {what}: define it (see {section}).", function=function
             )
-    return Module(path, functions, moved=moved, first_operation=first_operation)
+            loaded.locate(error)
+            raise error
+    return loaded
 
 
 @contextlib.contextmanager
@@ -201,6 +208,11 @@ def guard(path: pathlib.Path, what: str) -> Iterator[None]:
                 f"{path}: {sentence}. The job runs again, because storage and networks recover; "
                 "if it comes every time, see the address and whether the cluster may reach it."
             ) from error
+        if errors.is_read_only(error):
+            sentence = (
+                f"{sentence}. In a cluster, the folder of the module is read-only: write below "
+                "context.output_dir."
+            )
         place = find_line(error, path.parent) or str(path)
         raise errors.UserCodeError(sentence, trace(error, path.parent), place=place) from error
 
@@ -255,6 +267,15 @@ def _inside(filename: str, folder: pathlib.Path) -> bool:
     if filename.startswith("<"):  # Python's own, such as <frozen importlib._bootstrap>
         return False
     return pathlib.Path(filename).resolve().is_relative_to(folder.resolve())
+
+
+def _find_hints(path: pathlib.Path, missing: Iterable[str]) -> dict[str, str]:
+    misnamed = user_module.find_misnamed(ast.parse(path.read_bytes()), missing)
+    return {
+        function: f"{path.name} defines {name}, which the trainer does not call: if that is"
+        f" {function}, rename it."
+        for function, name in misnamed.items()
+    }
 
 
 def _import(path: pathlib.Path, source_dir: pathlib.Path) -> tuple[types.ModuleType, str]:

@@ -6,7 +6,6 @@ has, the trainer finds out.
 
 import ast
 import dataclasses
-import difflib
 import importlib.util
 import pathlib
 import symtable
@@ -201,14 +200,16 @@ def _missing_functions(
     names = _module_names(symtable.symtable(importlib.util.decode_source(content), path, "exec"))
     if "__getattr__" in names:
         return
-    for function in required:
-        if function not in names:
-            near = difflib.get_close_matches(function, names, 1)
-            remedy = f"rename {near[0]}, or define it" if near else "define it"
-            yield (
-                f"{path}: the function {function} is missing; {remedy}: it returns"
-                f" {user_module.RESULTS[function]}"
-            )
+    missing = [function for function in required if function not in names]
+    misnamed = user_module.find_misnamed(tree, missing)
+    for function in missing:
+        remedy = (
+            f"rename {misnamed[function]}, or define it" if function in misnamed else "define it"
+        )
+        yield (
+            f"{path}: the function {function} is missing; {remedy}: it returns"
+            f" {user_module.RESULTS[function]}"
+        )
 
 
 def _has_dynamic_names(tree: ast.Module) -> bool:

@@ -122,6 +122,18 @@ def test_a_function_that_is_missing_is_named_with_a_near_name(tmp_path: pathlib.
     ]
 
 
+def test_a_function_of_another_frameworks_name_is_named(tmp_path: pathlib.Path) -> None:
+    text = "from loading import train_data\ndef create_model(): ...\nprint(create_model())\n"
+    (tmp_path / "model.py").write_text(text)
+    (tmp_path / "loading.py").touch()
+    assert _folder_problems(tmp_path) == [
+        "model.py: the function build_model is missing; rename create_model, or define it: it"
+        " returns the keras.Model",
+        "model.py: the function training_data is missing; rename train_data, or define it: it"
+        " returns the examples to train on",
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [

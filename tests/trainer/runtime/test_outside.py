@@ -459,12 +459,24 @@ def test_the_digits_example_learns(tmp_path: pathlib.Path, runs: trainings.Runs)
     assert list((tmp_path / "output" / "logs" / "tensorboard" / "train").iterdir())
 
 
-def test_the_example_of_the_documentation_runs(tmp_path: pathlib.Path) -> None:
+def examples() -> list[str]:
+    """The model files of the documentation."""
     page = (launch.REPOSITORY / "docs" / "how-to/model-interface.md").read_text()
-    (text, *_) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return [block for block in blocks if "def build_model" in block]
+
+
+@pytest.mark.parametrize(
+    ("text", "metric"),
+    [*zip(examples(), ("val_mean_absolute_error", "loss", "val_judge_loss"), strict=True)],
+    ids=("first", "adapted", "phases"),
+)
+def test_the_examples_of_the_documentation_run(
+    tmp_path: pathlib.Path, text: str, metric: str
+) -> None:
     ended = run(tmp_path, text, globalBatchSize=16)
     assert ended.code == 0, ended
-    assert "val_mean_absolute_error" in launch.summary(tmp_path).metrics
+    assert metric in launch.summary(tmp_path).metrics
 
 
 def test_the_reference_is_independent() -> None:

@@ -1,14 +1,18 @@
-"""Which errors are taken for those of Keras' fit under a strategy of several processes."""
+"""Which errors of scripts are explained: Keras' fit in several processes, read-only folders."""
 
+import contextlib
+import json
+import pathlib
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
+from testing import disks
 from testing.trainer import launch
 from testing.trainer import runs as trainings
-from tfparallel_trainer.contract import exits
+from tfparallel_trainer.contract import environment, exits
 from tfparallel_trainer.scripts import explanation
 
 
@@ -41,6 +45,30 @@ def test_each_call_has_its_remedy(method: str, strategy: str, said: str) -> None
     assert f"Keras 3 cannot {method} under {strategy}" in text
     assert "gone.py, line 3" in text
     assert said in text
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import os; os.makedirs('out/a')", "OSError: [Errno 30] Read-only file system: 'out'."),
+        ("import keras; keras.Model(x := keras.Input((1,)), x).save('m.keras')", "'m.keras'."),
+        ("import tensorflow as tf; tf.io.gfile.makedirs('out')", "out; Read-only file system."),
+    ],
+)
+def test_a_write_into_a_folder_that_is_read_only_is_explained(
+    line: str, said: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}
+    env = {environment.TF_CONFIG: json.dumps(one)}
+    with disks.mounted(tmp_path / "source", "ro") as folder, contextlib.chdir(folder):
+        script = compile(f"\n{line}\n", f"{folder}/train.py", "exec")
+        assert explanation.give(caught(lambda: exec(script, {})), env)  # noqa: S102
+        assert not explanation.give(caught(lambda: open("gone/file")), env)  # noqa: SIM115
+    sentence = capsys.readouterr().err
+    assert sentence.startswith("[worker-0] error: train.py, line 2: ")
+    assert (
+        f"{said} In a cluster, the folder of the script is read-only: write below the" in sentence
+    )
 
 
 SCRIPT = """

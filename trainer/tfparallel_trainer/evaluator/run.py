@@ -44,7 +44,7 @@ def check(settings: settings.Settings, module: user.Module) -> None:
         raise errors.UserCodeError(
             "evaluation_data is missing, and the job has an evaluator: define it, or remove the "
             "evaluator.",
-            place=str(module.path),
+            function="evaluation_data",
         )
 
 

@@ -138,7 +138,7 @@ def _announce(course: engine.Course, prepared: engine.Prepared, steps: int | Non
     context = course.context
     for sentence in course.announcement(steps):
         context.out.say(sentence)
-    for sentence in prepared.ready.advice:
+    for sentence in (*context.module.hints.values(), *prepared.ready.advice):
         context.out.say(f"warning: {sentence}")
     if context.settings.job.trainer.checkpoint is None and not context.script:
         context.out.say("warning: without trainer.checkpoint a restart begins at step 0")

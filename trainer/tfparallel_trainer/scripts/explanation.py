@@ -1,6 +1,6 @@
-"""Recognises that Keras' `fit` was called under a strategy of several processes, and explains it.
+"""Explains what ends a script: Keras' `fit` in several processes, and a folder that is read-only.
 
-Keras 3 raises there in each process, whatever the model and the data: under
+Keras 3's `fit` raises in each process, whatever the model and the data: under
 MultiWorkerMirroredStrategy a ValueError about PerReplica values, under ParameterServerStrategy one
 about ClusterCoordinator.create_per_worker_dataset. So the words do not count, but that the error
 went through such a call on a model that belongs to such a strategy.
@@ -46,16 +46,17 @@ class Call:
 
 
 def give(error: BaseException, env: Mapping[str, str]) -> bool:
-    """Explain the error, if it is of this kind; gives whether it is."""
+    """Explain the error, if it is of these kinds; gives whether it is."""
     try:
         cluster = tasks.parse(env.get(environment.TF_CONFIG))
     except errors.BadConfigurationError:
         return False
     call = None if cluster.alone else find(error)
-    if call is not None:
+    sentence = explain(call) if call is not None else explain_read_only(error)
+    if sentence:
         out = console.Console(cluster.task.name, env.get(environment.FAILURE_FILE, ""))
-        out.fail(explain(call))
-    return call is not None
+        out.fail(sentence)
+    return bool(sentence)
 
 
 def find(error: BaseException) -> Call | None:
@@ -98,6 +99,21 @@ def explain(call: Call) -> str:
         f"{text} tfparallel_trainer.fit can, with the same arguments. Import tfparallel_trainer, "
         f"and write {find_replacement(call)!r} there"
         f"{', after strategy.scope()' if call.strategy else ''}. {pointer}"
+    )
+
+
+def explain_read_only(error: BaseException) -> str:
+    """Say where a script can write if it tried to in a read-only folder; empty: it did not."""
+    if not errors.is_read_only(error):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    folder = pathlib.Path.cwd()
+    of_script = [one for one in frames if pathlib.Path(one.filename).is_relative_to(folder)]
+    [frame] = (of_script or frames)[-1:]
+    return (
+        f"{pathlib.Path(frame.filename).name}, line {frame.lineno}: {type(error).__name__}: "
+        f"{error}. In a cluster, the folder of the script is read-only: write below the mountPath "
+        "of a claim, which a function gets as results."
     )
 
 

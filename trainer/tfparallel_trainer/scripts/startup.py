@@ -16,7 +16,7 @@ def listen() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
-        if "keras" in sys.modules:
+        if "keras" in sys.modules or isinstance(error, OSError):
             from tfparallel_trainer.contract import exits
             from tfparallel_trainer.scripts import explanation
 

@@ -123,7 +123,7 @@ def _build(context: setup.RunContext, connections: rendezvous.Rendezvous) -> Any
         raise errors.UserCodeError(
             "build_strategy is missing, and strategy is 'Custom': define it, and let it return a "
             "tf.distribute.Strategy.",
-            place=str(module.path),
+            function=user_module.BUILD_STRATEGY,
         )
     with cluster.limited(), connections.guarded():
         strategy = module.call(user_module.BUILD_STRATEGY)
