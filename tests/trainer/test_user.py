@@ -129,6 +129,11 @@ def test_a_required_function_with_another_name_is_named(
     assert str(caught.value).endswith(f"). {_hint(defined, meant)}")
 
 
+def test_a_module_of_the_name_of_a_function_is_no_function(tmp_path: pathlib.Path) -> None:
+    module = _load(tmp_path, f"from keras import callbacks\n{MISNAMED}")
+    assert not module.has("callbacks")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -174,17 +174,21 @@ def load(
     interface = (*user_module.REQUIRED, *user_module.OPTIONAL)
     values = {function: getattr(module, function, None) for function in interface}
     functions = {function: value for function, value in values.items() if callable(value)}
-    hints = _find_hints(path, [function for function in interface if values[function] is None])
+    # A module is none of the functions: `from keras import callbacks` leaves one.
+    absences = (types.NoneType, types.ModuleType)
+    missing = [function for function, value in values.items() if isinstance(value, absences)]
+    hints = _find_hints(path, missing)
     loaded = Module(path, functions, moved=moved, first_operation=first_operation, hints=hints)
-    for function, value in values.items():
-        if function not in functions and (value is not None or function in user_module.REQUIRED):
-            what = "is not a function" if value is not None else "is missing"
-            section = documentation.reference(documentation.Section.MODEL_FILE)
-            error = errors.UserCodeError(
-                f"{function} {what}: define it (see {section}).", function=function
-            )
-            loaded.locate(error)
-            raise error
+    for function in interface:
+        if function in functions or (function in missing and function in user_module.OPTIONAL):
+            continue
+        what = "is missing" if function in missing else "is not a function"
+        section = documentation.reference(documentation.Section.MODEL_FILE)
+        error = errors.UserCodeError(
+            f"{function} {what}: define it (see {section}).", function=function
+        )
+        loaded.locate(error)
+        raise error
     return loaded
 
 
