@@ -113,7 +113,7 @@ def explain_read_only(error: BaseException) -> str:
     return (
         f"{pathlib.Path(frame.filename).name}, line {frame.lineno}: {type(error).__name__}: "
         f"{error}. In a cluster, the folder of the script is read-only: write below the mountPath "
-        "of a claim, which a function gets as results."
+        "of a claim."
     )
 
 
