@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testing import waiting
+from testing import pictures, waiting
 from testing.e2e import jobs, namespaces, operator, volumes
 from tfparallel_trainer.contract import exits
 
@@ -186,6 +186,12 @@ def test_example_of_a_script_that_calls_fit_trains(
     command = (sys.executable, "-m", "tfparallel", "get", "model", "fit", *where)
     subprocess.run((*command, "--path", "/workspace/output", "--to", tmp_path), check=True)
     assert (tmp_path / "best.keras").stat().st_size
+    # Its report has the curves, which fit keeps next to the model.
+    page = tmp_path / "report.html"
+    writing = (sys.executable, "-m", "tfparallel", "report", "fit", "-o", page, *where)
+    subprocess.run(writing, check=True)
+    assert "val_accuracy" in pictures.words(page.read_text(encoding="utf-8"))
+    assert any("loss" in pictures.title(one) for one in pictures.find(page.read_text()))
 
 
 @pytest.mark.long
