@@ -21,7 +21,7 @@ import pydantic
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.runtime.lifecycle import termination
+from tfparallel_trainer.runtime.lifecycle import farewells
 from tfparallel_trainer.storage import directory
 
 FILE = outputs.OWNER
@@ -141,7 +141,7 @@ def living(folder: directory.Directory, owner: Owner) -> Iterator[None]:
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
-    with termination.before_end(finish):
+    with farewells.before_end(finish):
         try:
             yield
         finally:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
+from tfparallel_trainer.runtime.lifecycle import farewells
 from tfparallel_trainer.runtime.reporting import console
 
 LATE = "Asked to end, at a moment when no step is made."
@@ -143,25 +144,9 @@ def give_up(out: console.Console, error: errors.TrainerError) -> None:
     end(exit_of(out, error, "trainer"))
 
 
-_farewells: list[Callable[[], None]] = []
-"""What is still done when a process ends at once; each takes a bounded time."""
-
-
-@contextlib.contextmanager
-def before_end(farewell: Callable[[], None]) -> Iterator[None]:
-    """Have something short done if the process ends at once while the body runs."""
-    _farewells.append(farewell)
-    try:
-        yield
-    finally:
-        _farewells.remove(farewell)
-
-
 def end(code: int) -> None:
     """End the process at once: TensorFlow's threads may wait for peers that are gone."""
-    for farewell in tuple(_farewells):
-        with contextlib.suppress(Exception):
-            farewell()
+    farewells.say()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
