@@ -17,8 +17,8 @@ from keras.src.backend.tensorflow import random as draws  # layers draw by what 
 
 from tfparallel_trainer.objective import checks, synchrony
 
-_SHAPED = ("normal", "uniform", "truncated_normal", "randint", "gamma", "binomial", "beta")
-"""Functions whose first argument is a shape."""
+SHAPED = ("normal", "uniform", "truncated_normal", "randint", "gamma", "binomial", "beta")
+"""Keras' random functions whose first argument is the shape of what they draw."""
 
 _UNEVEN = ("categorical", "shuffle")
 """Those that draw by the number of examples."""
@@ -40,7 +40,7 @@ class Draws:
 def same_draws() -> Iterator[Draws]:
     """Let keras.random give all examples of a batch the same numbers, in this thread."""
     owner, noted = threading.get_ident(), Draws()
-    originals = {name: getattr(draws, name) for name in (*_SHAPED, *_UNEVEN, "dropout")}
+    originals = {name: getattr(draws, name) for name in (*SHAPED, *_UNEVEN, "dropout")}
 
     def shaped(name: str) -> Callable[..., Any]:
         original = originals[name]
@@ -77,7 +77,7 @@ def same_draws() -> Iterator[Draws]:
         return inputs * kept / tf.cast(1.0 - rate, inputs.dtype)
 
     substitutes = {
-        **{name: shaped(name) for name in _SHAPED},
+        **{name: shaped(name) for name in SHAPED},
         **{name: uneven(name) for name in _UNEVEN},
         "dropout": dropout,
     }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from testing.trainer import cases, ranks, split_models
+from testing.trainer import cases, losses, ranks, split_models
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
@@ -30,17 +30,6 @@ class Decays(keras.layers.Layer):
     def call(self, x: Any) -> Any:
         self.kernel.assign(0.9 * self.kernel)
         return keras.ops.tanh(x @ self.kernel)
-
-
-class Weighted(keras.losses.Loss):
-    """Has a weight in a variable of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alpha = keras.Variable(1.0, trainable=False, name="alpha")
-
-    def call(self, y: Any, y_pred: Any) -> Any:
-        return self.alpha * keras.ops.mean(keras.ops.square(y - y_pred), -1)
 
 
 def check(
@@ -95,7 +84,7 @@ def test_a_right_step_equals_one_process_with_its_random_numbers() -> None:
 def test_a_variable_of_the_loss_that_a_callback_has_written_is_that_of_one_process() -> None:
     right = check(
         lambda: keras.layers.Dense(4, "tanh"),
-        Weighted,
+        losses.Weighted,
         lambda model: model.loss.alpha.assign(0.25),
     )
     assert max(one.value for one in right.differences.values()) < 1e-13

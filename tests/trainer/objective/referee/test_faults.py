@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from testing.trainer import ranks
+from testing.trainer import losses, ranks
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file, verification
 from tfparallel_trainer.engines.mesh import steps
@@ -141,21 +141,14 @@ def test_a_loss_class_that_the_trainer_does_not_call_as_keras_does_is_found(
     assert "computes the loss otherwise than Keras" in sentence
 
 
-class Weighted(keras.losses.Loss):
-    def __init__(self) -> None:
-        super().__init__()
-        self.alpha = keras.Variable(1.0, trainable=False, name="alpha")
-
-    def call(self, y: Any, y_pred: Any) -> Any:
-        return self.alpha * OPS.mean(OPS.square(y - y_pred), -1)
-
-
 def test_a_variable_of_the_loss_that_only_the_chief_has_changed_is_found() -> None:
     def lower(number: int, replicas: list[replica.Replica]) -> None:
         if number == 2:
             replicas[0].model.loss.alpha.assign(0.25)
 
-    passed, sentence = fault_of(dense, lambda model: model.compile("sgd", Weighted()), before=lower)
+    passed, sentence = fault_of(
+        dense, lambda model: model.compile("sgd", losses.Weighted()), before=lower
+    )
     assert passed == 2
     assert "alpha" in sentence
     assert "state that only the chief has changed" in sentence

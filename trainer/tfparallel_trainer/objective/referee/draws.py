@@ -16,9 +16,6 @@ from tensorflow.python.framework import tensor_util
 
 from tfparallel_trainer.objective import trial
 
-_SHAPED = ("normal", "uniform", "randint", "truncated_normal", "gamma", "binomial", "beta")
-"""Operations whose first argument is the shape of what they draw."""
-
 
 @contextlib.contextmanager
 def alike(examples: frozenset[int] = frozenset()) -> Iterator[None]:
@@ -36,7 +33,7 @@ def alike(examples: frozenset[int] = frozenset()) -> Iterator[None]:
 
         return choose
 
-    replacements: dict[str, Callable[..., Any]] = dict.fromkeys(_SHAPED, _shaped)
+    replacements: dict[str, Callable[..., Any]] = dict.fromkeys(trial.SHAPED, _shaped)
     replacements |= {"dropout": _dropout, "categorical": _categorical, "shuffle": _shuffle}
     substitutes = {name: here(one, getattr(backend, name)) for name, one in replacements.items()}
     with trial.substituted(backend, substitutes):
