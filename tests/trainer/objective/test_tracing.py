@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from testing.trainer import ranks
 from tfparallel_trainer import errors
-from tfparallel_trainer.objective import tracing
+from tfparallel_trainer.objective import likeness, tracing
 
 X = np.zeros((4, 3), "float32")
 SPEC = (tf.TensorSpec((None, 3), tf.float32), tf.TensorSpec((None, 3), tf.float32), None)
@@ -42,6 +42,31 @@ def test_a_variable_that_a_step_assigns_is_refused_for_several_replicas() -> Non
         tracing.check(trace, 2)
     assert raised.value.everywhere
     assert float(calls) == 0.0, "a trace computes nothing"
+
+
+def test_counts_of_layers_do_not_tell_variables_outside_the_model_apart() -> None:
+    """Another process, or this one after a restart, may have counted more layers."""
+
+    def scaled(prefix: str) -> tracing.Trace:
+        with tf.name_scope(prefix):
+            scale = tf.Variable(2.0, trainable=False, name="scale_1")
+
+        def loss(y: Any, y_pred: Any) -> Any:
+            return scale * keras.ops.mean(keras.ops.square(y - y_pred), -1)
+
+        return trace_with(loss)
+
+    first, other = scaled("dense"), scaled("dense_3")
+    (one,), (two,) = first.closures, other.closures
+    two.value.assign(5.0)
+    assert (one.path, two.path) == ("dense/scale_1", "dense_3/scale_1")
+    assert one.kind == two.kind == ("dense/scale", "float32", ())
+    kept = tracing.dump([two], [0])
+    tracing.restore([one], kept)
+    assert float(one.value) == 5.0
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
+    described = [likeness.describe_trace(model, trace) for trace in (first, other)]
+    assert described[0] == described[1]
 
 
 def test_an_optimizer_of_the_users_may_close_over_variables() -> None:

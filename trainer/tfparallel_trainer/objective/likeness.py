@@ -34,8 +34,8 @@ def describe_trace(model: Any, trace: tracing.Trace) -> Digests:
     """Digests of what a trace of a model has, and of the layers in which it has constants."""
     parts = _parts(model)
     by_name = {tracing.uncounted(one.name): part for part, one in reversed(parts.items())}
-    shapes = [(tracing.uncounted(one.path), one.shape, one.dtype) for one in trace.closures]
-    contents = {_NOWHERE: [trace.operations, str(shapes)]}
+    kinds = [one.kind for one in trace.closures]
+    contents = {_NOWHERE: [trace.operations, str(kinds)]}
     for name, constant in trace.constants:
         contents.setdefault(_place(name, by_name), []).append(constant)
     for part in contents.keys() & parts.keys():

@@ -63,7 +63,7 @@ class Closure:
     @property
     def kind(self) -> Kind:
         """What it has in common with the same variable of another process, or after a restart."""
-        return uncounted(self.path), self.dtype, self.shape
+        return uncounted_path(self.path), self.dtype, self.shape
 
     @property
     def bytes(self) -> int:
@@ -122,7 +122,7 @@ def of_graph(graph: Any, variables: Iterable[Any] = ()) -> Trace:
     return Trace(
         closures=find_closures(graph, variables),
         operations=_digest("".join(sorted(map(_describe, graph.get_operations()))).encode()),
-        constants=sorted((_uncounted_path(name), digest) for name, digest in _constants(graph)),
+        constants=sorted((uncounted_path(name), digest) for name, digest in _constants(graph)),
     )
 
 
@@ -130,6 +130,11 @@ def uncounted(name: str) -> str:
     """A name without the counts that Keras and TensorFlow append, which differ by process."""
     head, separator, count = name.rpartition("_")
     return uncounted(head) if separator and count.isdecimal() else name
+
+
+def uncounted_path(name: str) -> str:
+    """A name of parts between slashes, each without counts."""
+    return "/".join(map(uncounted, name.split("/")))
 
 
 def describe_array(array: Any) -> str:
@@ -224,11 +229,6 @@ def _is_generator(handle: tf.Tensor) -> bool:
     """Whether all that takes a variable draws numbers from it, which differ by rank anyhow."""
     takers = handle.consumers()
     return bool(takers) and all(taker.type in _GENERATING for taker in takers)
-
-
-def _uncounted_path(name: str) -> str:
-    """A name of parts between slashes, each without counts."""
-    return "/".join(map(uncounted, name.split("/")))
 
 
 def _constants(graph: Any) -> Iterator[tuple[str, str]]:
