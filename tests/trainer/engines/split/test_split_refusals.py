@@ -43,14 +43,20 @@ def misleading() -> Any:
     return keras.Model(inputs, keras.layers.Dense(2)(x))
 
 
-def examples(build: Callable[[], Any]) -> dict[str, Any]:
+def misleading_at_the_end() -> Any:
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, Misleading(name="misleading")(keras.layers.Dense(2)(inputs)))
+
+
+def examples(
+    build: Callable[[], Any], loss: Any = "mse", places: tuple[int, ...] = ()
+) -> dict[str, Any]:
     random = np.random.default_rng(0)
     texts = np.array([["a b"], ["c d"], ["a a"], ["b"]])
     x = texts if build is adapted else random.normal(size=(4, 3))
-    places = (1,) if build in (adapted, misleading) else ()  # as their layers say
     return {
         "build_model": build,
-        "compile_model": lambda model: model.compile(keras.optimizers.SGD(0.1), "mse"),
+        "compile_model": lambda model: model.compile(keras.optimizers.SGD(0.1), loss),
         "training_data": lambda: (x, random.normal(size=(4, *places, 2))),
     }
 
@@ -67,9 +73,41 @@ def examples(build: Callable[[], Any]) -> dict[str, Any]:
 def test_the_layer_that_misleads_about_its_shape_is_named(
     build: Callable[[], Any], words: str, mesh: shape.Mesh
 ) -> None:
-    _, data, step = split_ranks.prepare_new(examples(build), mesh, 1, batch=4)
+    as_the_layer_says = examples(build, places=(1,))
+    _, data, step = split_ranks.prepare_new(as_the_layer_says, mesh, 1, batch=4)
     with pytest.raises(errors.UserCodeError, match=words):
         step(0, next(data.epoch(0, 0)), frozenset())
+
+
+def with_matrices(y: Any, y_pred: Any) -> Any:
+    return keras.ops.sum(keras.ops.matmul(y[:, None, :], y_pred[:, :, None]), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("build", "loss"),
+    [(adapted, "mse"), (misleading, "mse"), (misleading_at_the_end, with_matrices)],
+    ids=["Keras", "user", "loss-of-the-user"],
+)
+def test_a_layer_that_misleads_is_named_where_labels_fit_what_it_gives(
+    build: Callable[[], Any], loss: Any
+) -> None:
+    """No advice on labels, which are right."""
+    words = r"(words|misleading) gives .*, and Keras was told"
+    with pytest.raises(errors.UserCodeError, match=words):
+        split_ranks.prepare_new(examples(build, loss), STAGES, 1, batch=4)
+
+
+def test_a_loss_that_raises_is_told_from_a_fault_of_the_trainer() -> None:
+    def build() -> Any:
+        layers = [keras.layers.Dense(4), keras.layers.Dense(2)]
+        return keras.Sequential([keras.Input((3,)), *layers])
+
+    def unfit(y: Any, y_pred: Any) -> Any:
+        raise LookupError("no such class")
+
+    words = "computing the loss of the first training example raised LookupError: no such class"
+    with pytest.raises(errors.UserCodeError, match=words):
+        split_ranks.prepare_new(examples(build, unfit), STAGES, 1, batch=4)
 
 
 @pytest.mark.parametrize(

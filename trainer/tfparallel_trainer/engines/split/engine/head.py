@@ -4,15 +4,17 @@ A head has an input for each output of the model and an `Identity` of the output
 user compiled finds its outputs by the names that it knows.
 """
 
+import contextlib
 import enum
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import user
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import execution, graph
@@ -44,7 +46,8 @@ def build(
         one.tensor: tf.TensorSpec(model.tensors[one.tensor].shape, model.tensors[one.tensor].dtype)
         for one in model.outputs
     }
-    loss.check_shapes(phase.terms, names, y, execution.outputs_of(model, specs))
+    with computing_loss(module, model):
+        loss.check_shapes(phase.terms, names, y, execution.outputs_of(model, specs))
     with user.guard(module.path, "computing the metrics of the first training example raised"):
         head.compute_metrics(None, y, y_pred, weight)
         head.reset_metrics()
@@ -84,9 +87,23 @@ def outputs_with_gradient(
 
     # Traced, not run: a condition that this example does not meet is one of the loss all the same.
     traced = tf.function(compute, autograph=False)
-    with user.guard(module.path, "computing the loss of the first training example raised"):
+    with computing_loss(module, model):
         traced.get_concrete_function(_zeros(model), y, weight)
     return frozenset(differentiated)
+
+
+@contextlib.contextmanager
+def computing_loss(module: user.Module, model: graph.Graph) -> Iterator[None]:
+    """Turn what a loss raises into a UserCodeError, which names a layer that gives other shapes.
+
+    Labels and the loss may only seem not to fit, because a layer misleads about its shape.
+    """
+    try:
+        with user.guard(module.path, "computing the loss of the first training example raised"):
+            yield
+    except errors.UserCodeError:
+        execution.check_recorded(model)
+        raise
 
 
 def check_loss(head: replica.Replica, model: graph.Graph, part: Any, targets: Any = None) -> None:

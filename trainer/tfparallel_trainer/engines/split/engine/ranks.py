@@ -279,7 +279,8 @@ def build(
     )
     if partition.mesh.stage > 1:
         variable_identity.check_separable(skeleton.optimizer, skeleton.trainable_variables)
-    known = head.division_of(local[0].head, partition.model, examples.spec, adds=adds)
+    with head.computing_loss(module, partition.model):
+        known = head.division_of(local[0].head, partition.model, examples.spec, adds=adds)
     settles = known is head.Division.BETWEEN
     adds_up = bool(synchrony.among(node.calls for node in partition.model.nodes))
     divided = dataclasses.replace(

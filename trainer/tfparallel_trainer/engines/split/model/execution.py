@@ -122,16 +122,24 @@ def check_shape(
     """
     if tf.TensorShape(expected).is_compatible_with(tensor.shape):
         return
-    unlike = (
-        pair for one in graph.needed(model.nodes, node.outputs) for pair in _unlike(model, one)
-    )
-    culprit, actual, recorded = next(unlike, (node, tensor.shape, expected))
+    check_recorded(model, graph.needed(model.nodes, node.outputs))
+    raise _misleading(node, tensor.shape, expected)
+
+
+def check_recorded(model: graph.Graph, nodes: Iterable[graph.Node] | None = None) -> None:
+    """Refuse (UserCodeError) the first of some nodes of which a trace shows another shape."""
+    for node in model.nodes if nodes is None else nodes:
+        for unlike in _unlike(model, node):
+            raise _misleading(*unlike)
+
+
+def _misleading(culprit: graph.Node, actual: Any, recorded: Any) -> errors.UserCodeError:
     remedy = (
         "compute that in the data functions, or use the strategy MultiWorkerMirrored"
         if operations.is_of_keras(culprit.calls)
         else "mend its compute_output_shape, or leave it out"
     )
-    raise errors.UserCodeError(
+    return errors.UserCodeError(
         f"{culprit.name} gives a tensor of the shape {tuple(actual)}, and Keras was told "
         f"{tuple(recorded)}: {remedy}.",
         function="build_model",
