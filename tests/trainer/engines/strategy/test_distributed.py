@@ -287,11 +287,27 @@ def test_a_variable_of_its_own_that_a_step_assigns_on_each_replica_is_refused() 
 
 def test_it_says_once_that_no_step_is_compared_with_one_process() -> None:
     _, traced, batches = build(lambda: normalised(synchronized=True), labelled(), compiled, 10)
-    step = steps.TrainStep(traced, batches.spec, omission="strategy Custom")
+    step = steps.TrainStep(traced, batches.spec, omitted=["strategy Custom"])
     checks = [
         step(number, batch, frozenset()).check for number, batch in enumerate(batches.epoch(0, 0))
     ]
     assert checks == [verification.Check(1, {}, ["strategy Custom"]), None, None]
+
+
+@pytest.mark.parametrize(
+    ("processes", "compares_models", "others"),
+    [
+        (1, True, []),
+        (2, True, ["constants of the processes' models, such as arrays that a loss closes over"]),
+        (2, False, ["the processes' models with each other"]),
+    ],
+)
+def test_what_is_not_compared_under_a_strategy_is_said(
+    processes: int, compares_models: bool, others: list[str]
+) -> None:
+    first = "strategy Custom, because a tf.distribute strategy holds the variables"
+    omitted = run.omissions("Custom", processes, compares_models=compares_models)
+    assert omitted == [first, *others]
 
 
 RAISING = "def build_strategy():\n    raise LookupError('no such device')\n"

@@ -53,7 +53,14 @@ class Course(engine.Course):
             check_optimizer(phase.optimizer)
         setup.check_export(context, built.model)
         traced = steps.Steps(strategy, context.module, built)
-        self._compare_models(traced, ready.training.spec)
+        compares_models = self._compares_models(traced)
+        if compares_models:
+            self._compare_models(traced, ready.training.spec)
+        omitted: list[str] = []
+        if context.settings.job.trainer.verify is not job_file.Verify.OFF:
+            processes = len(context.settings.cluster.tasks)
+            name = context.settings.job.strategy
+            omitted = omissions(name, processes, compares_models=compares_models)
         start = ready.start
         with context.watch.waiting():
             step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
@@ -69,7 +76,7 @@ class Course(engine.Course):
                 traced,
                 ready.training.spec,
                 ready.training.targets(independence.POOL),
-                omission=self._omission(),
+                omitted=omitted,
             ),
             evaluator,
             ready.evaluation,
@@ -78,28 +85,23 @@ class Course(engine.Course):
         )
         return engine.Prepared(ready=ready, engine=synchronous)
 
+    def _compares_models(self, traced: steps.Steps) -> bool:
+        """Whether processes can compare their models; TPUs hold variables in a way of their own."""
+        is_stateful = bool(checks.find_stateful(traced.replica.model))
+        return traced.replicas > 1 and not self.context.settings.uses_tpu and not is_stateful
+
     def _compare_models(self, traced: steps.Steps, spec: Any) -> None:
         """Refuse (UserCodeError) processes whose layers differ, or variables outside the model.
 
         Constants are not: the number of a replica is one of them under a strategy.
         """
-        model = traced.replica.model
-        if traced.replicas == 1 or self.context.settings.uses_tpu or checks.find_stateful(model):
-            return  # TPUs hold variables in a way of their own
         trace = traced.trace(spec)
         tracing.check(trace, traced.replicas)
-        digests = likeness.describe(model) | likeness.describe_values(trace.closures)
+        digests = likeness.describe(traced.replica.model) | likeness.describe_values(trace.closures)
         with self.context.watch.waiting():
             comparison.check(
                 self.context.settings.cluster, self._device, ([digests], []), comparison.ALIKE
             )
-
-    def _omission(self) -> str:
-        """Why steps are not compared with one process; empty where the job does not ask for it."""
-        job = self.context.settings.job
-        if job.trainer.verify is job_file.Verify.OFF:
-            return ""
-        return f"strategy {job.strategy}, because a tf.distribute strategy holds the variables"
 
     def announcement(self, total: int | None) -> Iterator[str]:
         """The strategy and its replicas."""
@@ -110,6 +112,16 @@ class Course(engine.Course):
             f"global batch {settings.job.trainer.global_batch_size}; {total or 'unknown'} steps"
         )
         yield from advise_transport(strategy.extended)
+
+
+def omissions(strategy: str, processes: int, *, compares_models: bool) -> list[str]:
+    """What is not compared with one process, nor between processes."""
+    omitted = [f"strategy {strategy}, because a tf.distribute strategy holds the variables"]
+    if processes > 1 and compares_models:
+        omitted.append("constants of the processes' models, such as arrays that a loss closes over")
+    elif processes > 1:
+        omitted.append("the processes' models with each other")
+    return omitted
 
 
 def _build(context: setup.RunContext, connections: rendezvous.Rendezvous) -> Any:

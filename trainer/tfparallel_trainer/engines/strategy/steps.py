@@ -178,14 +178,14 @@ class TrainStep(engine.Step):
     """The step of all replicas of a strategy, on batches of a structure (tf.TensorSpec)."""
 
     def __init__(
-        self, traced: Steps, spec: Any, targets: Any = None, *, omission: str = ""
+        self, traced: Steps, spec: Any, targets: Any = None, *, omitted: Sequence[str] = ()
     ) -> None:
-        """Take what says why no step is compared with one process, where a job asks for that."""
+        """Take what says what is not compared with one process, where a job asks for that."""
         super().__init__(traced.module, traced.replica, traced.replicas, targets)
         self._steps = traced
         self._spec = spec
-        if omission:
-            self.referee = Omission(omission)
+        if omitted:
+            self.referee = Omission(omitted)
 
     def compute(
         self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
@@ -200,8 +200,8 @@ class TrainStep(engine.Step):
 class Omission:
     """Says with the first step of an attempt why steps are not compared with one process."""
 
-    def __init__(self, reason: str) -> None:
-        self._omitted = [reason]
+    def __init__(self, omitted: Sequence[str]) -> None:
+        self._omitted = omitted
 
     def __call__(
         self, step: int, batch: batching.Batch, changed: bool = False
