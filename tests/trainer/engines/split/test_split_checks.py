@@ -10,14 +10,14 @@ import pytest
 import tensorflow as tf
 
 from testing import repeats
-from testing.trainer import cases, cases_split, split_models, split_ranks, split_referee
+from testing.trainer import cases, cases_split, losses, split_models, split_ranks, split_referee
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.engines.split import callback_reach
 from tfparallel_trainer.engines.split.engine import captures, ranks
 from tfparallel_trainer.engines.split.model import added_losses, step_effects, variable_identity
-from tfparallel_trainer.engines.split.referee import alone
+from tfparallel_trainer.engines.split.referee import alone, gathering
 from tfparallel_trainer.objective import likeness
 from tfparallel_trainer.objective.referee import plain
 
@@ -203,17 +203,6 @@ def test_a_weight_that_one_place_alone_has_changed_ends_the_job() -> None:
         split_referee.check(trained, shape.Mesh(data=2), batch=8, after_step=change)
 
 
-class Weighted(keras.losses.Loss):
-    """Has a weight in a variable of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alpha = keras.Variable(1.0, trainable=False, name="alpha")
-
-    def call(self, y: Any, y_pred: Any) -> Any:
-        return self.alpha * keras.ops.mean(keras.ops.square(y - y_pred), -1)
-
-
 class Heated(keras.layers.Layer):
     """Divides by a temperature that belongs to no layer."""
 
@@ -229,7 +218,7 @@ def closing_over(temperature: Any) -> Functions:
     """Give a model and a loss that read variables of neither the model nor its optimizer."""
     trained = functions(sequential(lambda: Heated(lambda: temperature)), sgd)
     return trained | {
-        "compile_model": lambda model: model.compile(sgd(), Weighted(), metrics=["mae"])
+        "compile_model": lambda model: model.compile(sgd(), losses.Weighted(), metrics=["mae"])
     }
 
 
@@ -349,15 +338,44 @@ def digests(
     return captures.find(local_ranks, examples.spec)[0]
 
 
-def test_a_model_that_the_first_process_cannot_hold_is_not_compared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no process have the models of this file as a whole, nor bring them together."""
+
+    def state(_: gathering.Gathering) -> None:
+        raise AssertionError("the whole model is brought together")
+
     monkeypatch.setattr(plain, "MOST_WEIGHTS", 10)
-    reason = alone.find_obstacle(11)
-    assert reason == "a model of more than 10 weights, which the first process cannot hold"
+    monkeypatch.setattr(gathering.Gathering, "state", state)
+
+
+TOO_LARGE = "a model of more than 10 weights, which one process cannot hold"
+
+
+@pytest.mark.usefixtures("too_large")
+@pytest.mark.parametrize("degrees", [{"stage": 2}, {"data": 2, "tensor": 2}], ids=str)
+def test_of_a_model_that_no_process_can_hold_copies_alone_are_compared(
+    degrees: dict[str, int],
+) -> None:
+    assert alone.find_obstacle(11) == TOO_LARGE
     assert alone.find_obstacle(10) == ""
-    with pytest.raises(alone.UnfitError, match="more than 10 weights"):
-        alone.judge(reason, None, {})
+    (check,) = split_referee.check(
+        functions(sequential(dropout), sgd), shape.Mesh(**degrees), batch=8, steps=1
+    )
+    assert check.differences == {}
+    assert check.omitted == [TOO_LARGE, "all but the copies of each variable, which are alike"]
+
+
+@pytest.mark.usefixtures("too_large")
+def test_a_copy_that_one_rank_alone_has_changed_ends_the_job_of_any_size() -> None:
+    def change(local_ranks: ranks.Ranks) -> None:
+        weight = next(iter(local_ranks.local[3].weights.values()))
+        weight.assign(weight + 1e-3)
+
+    trained = functions(sequential(dropout), sgd)
+    sentence = r"Step 2 .* in weights \(sequential/first/kernel\): the replicas have other values"
+    with pytest.raises(errors.VerificationError, match=sentence):
+        split_referee.check(trained, shape.Mesh(data=2, tensor=2), batch=8, after_step=change)
 
 
 RUNS = [(case, layout) for case in cases.CASES for layout in cases_split.LAYOUTS]

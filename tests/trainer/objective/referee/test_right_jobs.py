@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from testing.trainer import ranks
 from tests.trainer.objective.referee import test_faults as faults
+from tfparallel_trainer import errors
 from tfparallel_trainer.comms import devices
 from tfparallel_trainer.contract import job_file, verification
+from tfparallel_trainer.objective import replica
 from tfparallel_trainer.objective.referee import inspection, sampling, sides
 
 LAYERS = keras.layers
@@ -143,20 +145,49 @@ def test_examples_of_a_check_have_the_smallest_and_the_largest_targets() -> None
     np.testing.assert_array_equal(weights, [1.0, 2.0, 4.0])
 
 
-def test_a_check_for_which_there_is_no_memory_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("writes", [False, True], ids=["alike", "changed"])
+def test_without_memory_for_a_check_the_variables_of_ranks_are_compared(
+    monkeypatch: pytest.MonkeyPatch, writes: bool
+) -> None:
+    def before(number: int, replicas: list[replica.Replica]) -> None:
+        if writes and number == 1:
+            kernel = replicas[1].model.trainable_variables[0]
+            kernel.assign(kernel + 0.01)
+
     monkeypatch.setattr(devices, "free_bytes", lambda: 100.0)
-    checks = list(faults.checks_of(faults.dense, count=1))
-    assert [check.differences for check in checks] == [{}] * 4
-    assert "of memory are available" in checks[0].sentence
+    checks = faults.checks_of(faults.dense, before=before)
+    first = next(checks)
+    assert first.differences == {}
+    reason, copies = first.omitted
+    assert "of memory are available" in reason
+    assert copies == "all but the copies of each variable, which are alike"
+    if writes:
+        sentence = r"Step 2 .* in weights \(.*/kernel\): the replicas have other values"
+        with pytest.raises(errors.VerificationError, match=sentence):
+            next(checks)
+    else:
+        assert [check.differences for check in checks] == [{}] * 3
 
 
-def test_a_device_without_memory_for_one_process_does_not_end_the_job(
+def test_a_device_without_memory_for_one_process_is_given_fewer_examples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def run_alone(*_: Any) -> None:
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+    original, most, tried = sides.Sides.run_alone, 8, []
+
+    def run_alone(one: sides.Sides, sample: sides.Sample, gradients: Any) -> Any:
+        tried.append(list(sample.counts))
+        if sum(sample.counts) > most:
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+        return original(one, sample, gradients)
 
     monkeypatch.setattr(sides.Sides, "run_alone", run_alone)
-    checks = list(faults.checks_of(faults.dense, count=1))
-    assert [check.differences for check in checks] == [{}] * 4
-    assert "a device has no memory left" in checks[0].sentence
+    checks = faults.checks_of(faults.dense, examples=faults.data(32), batch=32)
+    assert QUANTITIES.GRADIENTS in next(checks).differences
+    assert tried == [[8, 8], [4, 4]]
+    most = 0
+    last = next(checks)
+    assert tried[2:] == [[4, 4], [2, 2]]
+    assert last.differences == {}
+    assert last.omitted[0] == "a device has no memory left for the examples of all ranks"
+    assert next(checks).omitted == last.omitted
+    assert len(tried) == 4

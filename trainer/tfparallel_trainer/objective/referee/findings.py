@@ -9,6 +9,7 @@ from tfparallel_trainer.objective.referee import observations
 
 _KIND = verification.Quantity
 _SHOWN = 3
+_COPIES = "all but the copies of each variable, which are alike"
 
 
 class Fault(enum.Enum):
@@ -84,6 +85,11 @@ def error(
         f"Step {step} gives other numbers than one process, by {largest:.2g} in "
         f"{_names(differing)}: {words} {remedy} (trainer.verify: Off trains without this check)."
     ).on_every_process()
+
+
+def incomparable(step: int, obstacle: str, *, has_copies: bool) -> verification.Check:
+    """What there is to say of a step that one process cannot compute; copies were compared."""
+    return verification.Check(step, {}, [obstacle, _COPIES] if has_copies else [obstacle])
 
 
 def training_differs(step: int) -> errors.VerificationError:

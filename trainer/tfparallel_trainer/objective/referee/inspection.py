@@ -80,6 +80,8 @@ class Referee:
         self._sides = sides.Sides(replicas, trial, spec)
         self._exchange = tables.Exchange(replicas)
         self._quantities: list[observations.Quantity] = []
+        self._most = sampling.MOST
+        """Examples of a check; fewer once a device had no memory for them."""
         self._obstacle: str | None = None
         """Why steps cannot be compared."""
 
@@ -95,46 +97,75 @@ class Referee:
         """
         if not self._schedule.is_due(batch.examples, changed=changed):
             return None
-        counts = sampling.counts(batch.examples, self._ranks)
-        if self._obstacle is None:
+        while self._obstacle is None:
+            counts = sampling.counts(batch.examples, self._ranks, self._most)
             self._obstacle = self._prepare(step, counts)
-        if self._obstacle is not None:
-            return verification.Check(step, {}, [self._obstacle])
+            if self._obstacle is None:
+                check = self._check(step, batch, counts)
+                if check is not None:
+                    return check
+                self._take_fewer(sum(counts))
+        self._compare_variables(step)
+        return findings.incomparable(step, self._obstacle, has_copies=self._ranks > 1)
+
+    def _take_fewer(self, examples: int) -> None:
+        """Let checks have half as many examples, but at least two of each rank."""
+        self._most = examples // 2
+        if self._most < 2 * self._ranks:
+            self._obstacle = _NO_MEMORY
+
+    def _compare_variables(self, step: int) -> None:
+        """Compare the variables of ranks, where nothing else can be compared."""
+        variables = [observations.variables_of(one) for one in self._replicas]
+        self._refuse_structures(step, variables)
+        apart = self._exchange.deviations(variables)
+        if (apart > self._limit).any():
+            differing = np.flatnonzero(apart > self._limit)
+            named = [variables[0].changing[place].quantity for place in differing]
+            raise findings.error(findings.Fault.STATE, step, named, apart.max())
+
+    def _sample(self, step: int, batch: batching.Batch, counts: Sequence[int]) -> sides.Sample:
+        """Choose the examples of a check."""
         parts = [
             sampling.choose(part, counts[one.data.index]) if counts[one.data.index] else None
             for one, part in zip(self._replicas, batch.parts, strict=True)
         ]
-        sample = sides.Sample(step, self._gather(parts), counts)
-        # Where the batch leaves no rank empty, one that is empty in the check says nothing.
-        takes_part = [batch.examples < self._ranks or count > 0 for count in counts]
-        return self._check(sample, takes_part)
+        return sides.Sample(step, self._gather(parts), counts)
 
     def _prepare(self, step: int, counts: Sequence[int]) -> str | None:
         """Trace both sides; gives why that cannot be done, the same on all processes."""
-        reason, structures = None, [0] * len(self._replicas)
+        reason = None
         try:
             self._sides.prepare(counts)
-            pairs = zip(self._replicas, self._sides.variables, strict=True)
-            structures = [observations.structure(*pair) for pair in pairs]
         except sides.IncomparableError as error:
             reason = str(error)
         except Exception as error:  # of the user's code, or of what a layer does in a check
             text = " ".join(str(error).split())[:100]
             reason = f"one process cannot compute the step ({type(error).__name__}: {text})"
-        facts = self._exchange.gather([[float(not reason), float(one)] for one in structures])
-        if not facts[:, 0].all():
+        can_compute = self._exchange.gather([[float(not reason)]] * len(self._replicas))
+        if not can_compute.all():
             return reason or "another process cannot compute the step alone"
-        if (facts[:, 1] != facts[0, 1]).any():
-            raise findings.training_differs(step)
+        self._refuse_structures(step, self._sides.variables)
         self._quantities = observations.quantities(self._sides.variables[0], self._sides.metrics)
         return None
 
-    def _check(self, sample: sides.Sample, takes_part: Sequence[bool]) -> verification.Check:
-        """Compare, and repeat it where something differs."""
+    def _refuse_structures(self, step: int, variables: Sequence[observations.Variables]) -> None:
+        """End the job if ranks have other variables, or train others of them."""
+        pairs = zip(self._replicas, variables, strict=True)
+        structures = self._exchange.gather([[float(observations.structure(*one))] for one in pairs])
+        if (structures != structures[0]).any():
+            raise findings.training_differs(step)
+
+    def _check(
+        self, step: int, batch: batching.Batch, counts: Sequence[int]
+    ) -> verification.Check | None:
+        """Compare, and repeat it where something differs; None if a device has no memory for it."""
+        sample = self._sample(step, batch, counts)
+        # Where the batch leaves no rank empty, one that is empty in the check says nothing.
+        takes_part = [batch.examples < self._ranks or count > 0 for count in counts]
         table = self._compare(sample, takes_part)
         if not table.is_complete:
-            self._obstacle = _NO_MEMORY
-            return verification.Check(sample.step, {}, [_NO_MEMORY])
+            return None
         if (table.states > self._limit).any():
             self._refuse_states(sample.step, table)
         limits = np.full(table.apart.shape, self._limit)
@@ -143,9 +174,11 @@ class Referee:
             for repetition in range(_REPETITIONS):
                 with self._sides.moved(_REPETITIONS * sample.step + repetition, _ASIDE):
                     repeated.append(self._compare(sample, takes_part, measures=True))
+            if not all(one.is_complete for one in repeated):
+                return None
             if max(one.random for one in repeated) > self._limit:
                 self._obstacle = _RANDOM
-                return verification.Check(sample.step, {}, [_RANDOM])
+                return findings.incomparable(step, _RANDOM, has_copies=self._ranks > 1)
             rounding = np.max([one.rounding for one in repeated], 0)
             limits = np.maximum(limits, _ROUNDINGS * rounding)
             differs = np.all([one.apart > limits for one in (table, *repeated)], 0)
@@ -160,19 +193,24 @@ class Referee:
         """Run both sides from the state as it is; all ranks get what each of them has."""
         states = [observations.states(one) for one in self._sides.variables]
         ranks, gradients = self._sides.run_ranks(sample)
-        try:
-            alone = self._sides.run_alone(sample, gradients)
-        except tf.errors.ResourceExhaustedError:  # the others wait for what this rank tells them
-            alone = [np.full_like(one, np.nan) for one in ranks]
+        alone = self._run_alone(sample, gradients)
         again, moved_ranks, moved_alone = alone, ranks, alone
         if measures:
-            again = self._sides.run_alone(sample, gradients)
+            again = self._run_alone(sample, gradients)
             with self._sides.moved(sample.step, self._precision):
                 moved_ranks, _ = self._sides.run_ranks(sample)
-                moved_alone = self._sides.run_alone(sample, gradients)
+                moved_alone = self._run_alone(sample, gradients)
         fields = zip(ranks, alone, again, moved_ranks, moved_alone, states, strict=True)
         rows = [tables.Row(*one) for one in fields]
         return self._exchange.table(rows, self._sides.variables[0], takes_part, self._limit)
+
+    def _run_alone(self, sample: sides.Sample, gradients: Sequence[Any]) -> list[Any]:
+        """Run the second side; gives no numbers at all where its device has no memory for it."""
+        try:
+            return self._sides.run_alone(sample, gradients)
+        except tf.errors.ResourceExhaustedError:  # the others wait for what this rank tells them
+            shape = len(self._quantities), comparison.PROJECTIONS
+            return [np.full(shape, np.nan)] * len(self._replicas)
 
     def _refuse_states(self, step: int, table: tables.Table) -> None:
         """End the job because ranks have other values of a variable, or gave it other values."""

@@ -63,8 +63,8 @@ class Variables:
     """Those whose changes are compared."""
 
 
-def variables_of(replica: replica.Replica, function: Any) -> Variables:
-    """The variables of a rank that are compared; `function` is its traced reference.
+def variables_of(replica: replica.Replica, function: Any = None) -> Variables:
+    """The variables of a rank that are compared; `function` is its traced reference, if any.
 
     Seeds differ by rank, and metrics are compared by themselves. Of what is neither the model's nor
     the optimizer's, numbers that are no floats are left out: generators of random numbers.
@@ -85,6 +85,8 @@ def variables_of(replica: replica.Replica, function: Any) -> Variables:
     known = {id(one.handle) for one in variables}
     known |= {id(one.value.handle) for one, _ in replica.seeds}
     known |= {id(one.value.handle) for one in replica.model.metrics_variables}
+    if function is None:
+        return Variables(trained, variables)
     names = {id(one.handle): one.name for one in function.graph.variables}
     for handle in snapshots.handles_of(function):
         dtype = snapshots.dtype_of(handle)

@@ -35,15 +35,15 @@ def division(examples: int, ranks: int) -> Division:
     return Division.UNEVEN if examples % ranks else Division.EVEN
 
 
-def counts(examples: int, ranks: int) -> list[int]:
-    """How many examples each rank gives to a check, from the size of the batch.
+def counts(examples: int, ranks: int, most: int = MOST) -> list[int]:
+    """How many examples each rank gives to a check, from the size of the batch: `most` in all.
 
     Where a rank has fewer examples than there are ranks, the last ones give none.
     """
     kind = division(examples, ranks)
     if kind is Division.WITH_EMPTY_RANKS:
         return [len(part) for part in order.split(examples, ranks)]
-    number = min(max(-(-examples // ranks), 2), examples, MOST)
+    number = min(max(-(-examples // ranks), 2), examples, most)
     if number >= ranks and kind is Division.EVEN:
         number -= number % ranks
     elif number > ranks and number % ranks == 0:

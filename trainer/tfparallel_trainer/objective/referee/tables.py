@@ -64,7 +64,7 @@ class Exchange:
 
     def __init__(self, replicas: Sequence[replica.Replica]) -> None:
         self._replicas = replicas
-        self._functions = [tf.function(self._gathering(one), autograph=False) for one in range(2)]
+        self._functions = [tf.function(self._gathering(one), autograph=False) for one in range(3)]
 
     def gather(self, rows: Sequence[Any], variant: int = 0) -> Any:
         """The rows of all ranks [ranks, n], from those of this process's; n follows the variant."""
@@ -95,16 +95,20 @@ class Exchange:
                 return comparison.relative(comparison.norms(one - other), scales).max(0)
 
         chosen = np.array(takes_part)[:, np.newaxis, np.newaxis]
-        with np.errstate(all="ignore"):
-            apart = comparison.norms(states - states[0])
         return Table(
             differences=largest(np.where(chosen, ranks, alone), alone),
             between=largest(alone, alone[:1]) * shared,
             rounding=np.maximum(largest(moved_ranks, ranks), largest(moved_alone, alone)),
             random=float(largest(again, alone).max()),
-            states=comparison.relative(apart, comparison.norms(states[:1])).max(0) * are_shared,
-            is_complete=not np.isnan(alone).all((1, 2)).any(),
+            states=_between_ranks(states) * are_shared,
+            is_complete=not np.isnan([alone, again, moved_alone]).all((2, 3)).any(),
         )
+
+    def deviations(self, variables: Sequence[observations.Variables]) -> Any:
+        """How far ranks lie apart in each variable, without a step."""
+        rows = self.gather([observations.states(one).reshape(-1) for one in variables], 2)
+        are_shared = np.array([one.is_shared for one in variables[0].changing], np.float64)
+        return _between_ranks(rows.reshape(len(rows), -1, _WIDTH)) * are_shared
 
     def _gathering(self, variant: int) -> Any:
         def run(rows: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -117,6 +121,13 @@ class Exchange:
             )[0]
 
         return run
+
+
+def _between_ranks(states: Any) -> Any:
+    """The largest relative difference to the first rank, by variable."""
+    with np.errstate(all="ignore"):  # infinities
+        apart = comparison.norms(states - states[0])
+    return comparison.relative(apart, comparison.norms(states[:1])).max(0)
 
 
 def _scales(alone: Any, states: Any, variables: observations.Variables, limit: float) -> Any:

@@ -40,7 +40,7 @@ def find_obstacle(count: int) -> str:
     most = plain.most_weights()
     if count <= most:
         return ""
-    return f"a model of more than {most:,} weights, which the first process cannot hold"
+    return f"a model of more than {most:,} weights, which one process cannot hold"
 
 
 def judge(

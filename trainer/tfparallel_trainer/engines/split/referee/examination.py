@@ -59,6 +59,8 @@ class Referee:
         self._build = build
         self._judge: judgement.Judge | None = None
         """On the first process, once it is needed."""
+        self._can_gather = False
+        """Whether all have learned that the whole model may be brought together."""
         self._obstacle = trials.obstacle
 
     def __call__(
@@ -73,15 +75,19 @@ class Referee:
         """
         if not self._schedule.is_due(batch.examples, changed=changed):
             return None
+        has_copies = self._refuse_deviations(step)
+        self._refuse_other_closures(step)
         if not self._obstacle:
             try:
                 return self._check(step, batch)
             except _ObstacleError as error:
                 self._obstacle = str(error)
-        return verification.Check(step, {}, [self._obstacle])
+        return findings.incomparable(step, self._obstacle, has_copies=has_copies)
 
     def _check(self, step: int, batch: batching.Batch) -> verification.Check:
         """Compare, and repeat it where something differs."""
+        if not self._can_gather:
+            self._require_memory()
         sample = self._trials.sample(step, batch)
         self._prepare(sample)
         compared: list[judgement.Judgement] = []
@@ -98,16 +104,30 @@ class Referee:
         }
         return verification.Check(step, differences, self._trials.omitted)
 
+    def _require_memory(self) -> None:
+        """Find whether the first process has the whole model, and all may bring it together."""
+        weights = self._ranks.partition.model.variables.values()
+        self._agree(alone.find_obstacle(sum(math.prod(one.shape) for one in weights)))
+
+        def build() -> None:
+            self._judge = self._build()
+
+        self._led(build)
+        self._can_gather = True
+
     def _prepare(self, sample: trial.Sample) -> None:
-        """Trace the step of all ranks; if one process cannot, all learn that."""
-        reason = "another process cannot trace the step for a check"
-        has_failed = 0.0
+        """Trace the step of all ranks."""
+        reason = ""
         try:
             self._trials.prepare(sample.shares)
         except Exception as error:  # of the user's code, or of what a layer does in a check
-            reason, has_failed = judgement.describe(error), 1.0
-        if self._ranks.combine(np.array([has_failed]))[0]:
-            raise _ObstacleError(reason)
+            reason = judgement.describe(error)
+        self._agree(reason)
+
+    def _agree(self, obstacle: str) -> None:
+        """Let all learn that this process has an obstacle, if it has one."""
+        if self._ranks.combine(np.array([float(bool(obstacle))]))[0]:
+            raise _ObstacleError(obstacle or "another process cannot take part in a check")
 
     def _compare(
         self, sample: trial.Sample, compared: list[judgement.Judgement], seed: int | None = None
@@ -119,17 +139,14 @@ class Referee:
         trials = self._trials
         with trials.restored():
             before = trials.gathering.state()
-            if seed is None:
-                self._refuse_deviations(sample.step, before)
-                self._refuse_other_closures(sample.step)
-            else:
+            if seed is not None:
                 trained = trials.gathering.trained
                 trials.assign(plain.moved(before, trained, seed, _ASIDE), trained)
                 before = trials.gathering.state()  # as its types hold it
             of_ranks = trials.run(sample, before)
 
         def compare() -> None:
-            judge = self._judge = self._judge or self._build()
+            judge = self._required_judge()
             judge.follow(tracing.read(self._ranks.local[0].head.closures))
             measures = seed is not None
             compared.append(
@@ -146,11 +163,11 @@ class Referee:
         compared: Sequence[judgement.Judgement],
     ) -> dict[str, Any]:
         """What the first process says of its comparisons."""
-        if self._judge is None or any(one.is_random for one in compared):
+        if any(one.is_random for one in compared):
             raise _ObstacleError(judgement.RANDOM)
         several = self._parts > 1
         try:
-            differences = self._judge.verdict(
+            differences = self._required_judge().verdict(
                 compared, sample.step, sample.whole, before, divides_batch=several
             )
         except errors.VerificationError as error:
@@ -158,18 +175,19 @@ class Referee:
         pairs = {kind.value: (one.value, one.limit) for kind, one in differences.items()}
         return {"fault": "", "differences": pairs}
 
-    def _refuse_deviations(self, step: int, wholes: plain.Wholes) -> None:
-        """End the job if ranks have other copies of one variable."""
-        squares = self._trials.gathering.deviations(wholes, self._trials.following)
+    def _required_judge(self) -> judgement.Judge:
+        if self._judge is None:  # the first process alone compares, and has it then
+            raise TypeError("no model of one process")
+        return self._judge
+
+    def _refuse_deviations(self, step: int) -> bool:
+        """End the job if ranks have other copies of one variable; gives whether there are any."""
+        apart = self._trials.gathering.deviations(self._trials.following)
         variables = self._ranks.partition.model.variables
-        apart = {
-            key: float(comparison.relative(math.sqrt(square), np.linalg.norm(wholes[key])))
-            for key, square in squares.items()
-        }
         limit = self._trials.limit
         differing = [key for key, value in apart.items() if value > limit]
         if not differing:
-            return
+            return bool(apart)
         gathers = all(key in variables and not variables[key].trainable for key in differing)
         fault = findings.Fault.ASSIGNED if gathers else findings.Fault.STATE
         named = [

@@ -1,5 +1,6 @@
 """What ranks hold of a model and a batch, brought together on every process as whole arrays."""
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,20 +34,24 @@ class Gathering:
                 wholes[key][one.box.slices] = plain.value_of(one.variable)
         return self._combined(wholes)
 
-    def deviations(self, wholes: plain.Wholes, following: frozenset[str]) -> dict[str, float]:
-        """How far copies of a variable lie from the one that a checkpoint takes, by key.
+    def deviations(self, following: frozenset[str]) -> dict[str, float]:
+        """How far copies lie from what a checkpoint takes, relative to that, by key.
 
-        Squares of norms, added up over the copies. Those that follow each rank's own examples are
-        left out.
+        Of each copy a few projections pass the network. Variables that have no copies are left out,
+        and those that follow each rank's own examples.
         """
-        keys = sorted(self._state.wholes)
-        squares = dict.fromkeys(keys, 0.0)
-        for key, one in self._state.each():
-            if not one.writes and key not in following:
-                apart = plain.value_of(one.variable) - wholes[key][one.box.slices]
-                squares[key] += float(np.sum(np.square(apart)))
-        total = self._ranks.combine(np.array([squares[key] for key in keys]))
-        return dict(zip(keys, total.tolist(), strict=True))
+        keys = sorted(self._state.wholes.keys() - following)
+        rows = {key: row for row, key in enumerate(keys)}
+        table = np.zeros((len(keys), self._ranks.partition.mesh.size, 2 + comparison.PROJECTIONS))
+        for rank, share in zip(self._ranks.local, self._state.shares, strict=True):
+            for key, one in share.items():
+                if key in rows:
+                    place = 1 + zlib.crc32(repr(one.box).encode())
+                    projected = comparison.projections(plain.value_of(one.variable))
+                    table[rows[key], rank.index] = [place, one.writes, *projected]
+        total = self._ranks.combine(table.reshape(-1)).reshape(table.shape)
+        deviations = {key: _deviation(total[row]) for key, row in rows.items()}
+        return {key: one for key, one in deviations.items() if one is not None}
 
     def gradients(self, of_ranks: Sequence[Sequence[Any]]) -> dict[str, comparison.Array]:
         """The gradients of the whole model, from those of each rank of this process."""
@@ -117,6 +122,19 @@ class Gathering:
             np.add.at(whole[place], rows.numpy(), np.asarray(values, np.float64))
         else:
             whole[place] += np.asarray(gradient, np.float64)
+
+
+def _deviation(table: Any) -> float | None:
+    """How far copies of a variable lie from it [ranks, place and source and projections]."""
+    holders = table[table[:, 0] > 0]
+    places, writes, projected = holders[:, 0], holders[:, 1] > 0, holders[:, 2:]
+    if writes.all():
+        return None
+    sources = dict(zip(places[writes], projected[writes], strict=True))
+    with np.errstate(all="ignore"):  # infinities
+        apart = projected - np.array([sources[place] for place in places])
+    norms = comparison.norms(apart), comparison.norms(projected[writes])
+    return float(comparison.relative(*map(np.linalg.norm, norms)))
 
 
 def _speaks(rank: rank_model.Rank) -> bool:
