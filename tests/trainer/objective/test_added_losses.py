@@ -37,7 +37,7 @@ def examples() -> tuple[Any, Any, None]:
 
 def compile_with(**more: Any) -> Callable[[keras.Model], None]:
     def compiled(model: keras.Model) -> None:
-        model.compile(keras.optimizers.Adam(0.02, **more), "mse")
+        model.compile(keras.optimizers.Adam(**{"learning_rate": 0.02, **more}), "mse")
 
     return compiled
 
@@ -81,10 +81,20 @@ def test_added_losses_are_those_of_one_process(count: int) -> None:
 
 @pytest.mark.usefixtures("float64")
 def test_accumulated_gradients_are_those_of_one_process() -> None:
-    compiled = compile_with(gradient_accumulation_steps=3, global_clipnorm=0.1, weight_decay=0.1)
+    """So are the rates of a schedule and the averages, which both follow batches."""
+    compiled = compile_with(
+        learning_rate=keras.optimizers.schedules.ExponentialDecay(0.02, 1, 0.5),
+        gradient_accumulation_steps=3,
+        global_clipnorm=0.1,
+        weight_decay=0.1,
+        use_ema=True,
+    )
     expected, _ = plain_loop(compiled, regularised, 5)
     replicas, _ = ranks.run(ranks.module(regularised, compiled), examples(), 3, 5)
     assert max(difference(rank_replica, expected) for rank_replica in replicas) <= weights.TOLERANCE
+    optimizers = [one.optimizer for one in (*(one.model for one in replicas), expected)]
+    *states, plain = [[one.numpy() for one in each.variables] for each in optimizers]
+    assert max(weights.difference(one, plain) for one in states) <= weights.TOLERANCE
 
 
 @pytest.mark.usefixtures("float64")
