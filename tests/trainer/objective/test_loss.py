@@ -80,6 +80,25 @@ def test_any_cut_gives_the_loss_of_keras(
     assert whole(model, y, y_pred, weight, cuts) == pytest.approx(expected, rel=1e-12)
 
 
+class Total(keras.losses.Loss):
+    """Gives the sum of a batch as one number."""
+
+    def call(self, y: Any, y_pred: Any) -> Any:
+        return keras.ops.sum((y - y_pred) ** 2)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kind", [keras.losses.Dice, keras.losses.Tversky, Total])
+@pytest.mark.parametrize("reduction", ["sum", "sum_over_batch_size", "mean_with_sample_weight"])
+def test_one_number_for_a_batch_is_not_summed_over_its_examples(kind: Any, reduction: str) -> None:
+    y, y_pred = np.random.default_rng(0).uniform(size=(2, N, T))
+    model = compiled(kind(reduction=reduction))
+    expected = float(model.compute_loss(None, y, keras.ops.convert_to_tensor(y_pred)))
+    assert whole(model, y, y_pred, None, []) == pytest.approx(expected, rel=1e-12)
+    if kind is Total and reduction == "sum":
+        assert whole(model, y, y_pred, None, [1, 5]) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.usefixtures("float64")
 def test_ignored_classes_do_not_count() -> None:
     random = np.random.default_rng(0)

@@ -9,9 +9,10 @@ reduction are those of `keras.losses.Loss`, with values v, sample weights w and 
 * mean_with_sample_weight: sum(v w m) / sum(w m).
 * sum: sum(v w m), which is not divided.
 
-A loss function that gives one number for a batch is taken as the mean over its examples. So are
-what a layer adds, and what a `Loss` gives that overrides `__call__`. An activity_regularizer adds
-such a mean, because Keras divides it by the batch. Of add_loss, the documentation says so.
+A loss function that gives one number for a batch is taken as the mean over its examples. With the
+reduction "sum", it is the sum. So is what a `Loss` gives that overrides `__call__`. What a layer
+adds is taken as the mean. An activity_regularizer adds such a mean, because Keras divides it by the
+batch. Of add_loss, the documentation says so.
 """
 
 import dataclasses
@@ -265,10 +266,7 @@ def _reduced(
             f"{tuple(value.shape)}: let it give one number.",
             function="compile_model",
         )
-    counted = examples if term.divided else tf.minimum(examples, 1)
-    # What it gives for no examples may be NaN, and counts for nothing.
-    total = tf.math.multiply_no_nan(value, tf.cast(counted, value.dtype))
-    return Fraction(total, tf.cast(examples, tf.float64))
+    return _of_number(term, value, examples)
 
 
 def _of_examples(
@@ -280,8 +278,14 @@ def _of_examples(
             "reach its examples. Let it give one value for each example.",
             function="compile_model",
         )
-    # The mean over no examples is NaN, and counts for nothing.
-    total = tf.math.multiply_no_nan(value, tf.cast(examples, value.dtype))
+    return _of_number(term, value, examples)
+
+
+def _of_number(term: Term, value: tf.Tensor, examples: tf.Tensor) -> Fraction:
+    """One number for some examples: their mean, or a sum that is not divided."""
+    counted = examples if term.divided else tf.minimum(examples, 1)
+    # What it is for no examples may be NaN, and counts for nothing.
+    total = tf.math.multiply_no_nan(value, tf.cast(counted, value.dtype))
     return Fraction(total, tf.cast(examples, tf.float64))
 
 
