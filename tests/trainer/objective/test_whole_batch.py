@@ -163,10 +163,18 @@ def test_randomness_and_announced_layers_do_not_disturb_the_trial(build: Any, lo
     check(build, loss, X, REAL)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_parts_of_whole_numbers_are_no_repetitions(count: int) -> None:
+    """Numbers of words are not varied: of two examples, a trial has several of each."""
+    with pytest.raises(errors.UserCodeError, match="depends while it trains on which of them are"):
+        check(dense(Normalised), "mse", np.round(3 * X), REAL, count=count)
+
+
 WHOLE = {
     "few positives": (dense(), per_positive, X, (RANDOM.uniform(size=(64, 4)) < 0.02) * 1.0),
     "no positive": (dense(), per_positive, X, 0 * BITS),
     "Dice": (masks, LOSSES.Dice(), IMAGES, OBJECTS),
+    "Dice, sum": (masks, LOSSES.Dice(reduction="sum"), IMAGES, OBJECTS),
     "Dice, no object": (masks, LOSSES.Dice(), IMAGES, 0 * OBJECTS),
     "Tversky, no object": (masks, LOSSES.Tversky(), IMAGES, 0 * OBJECTS),
     "Circle": (dense(), LOSSES.Circle(), X, CLASSES),

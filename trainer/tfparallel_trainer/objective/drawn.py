@@ -54,7 +54,10 @@ def weights(like: Any, count: int, seed: int) -> Any:
 
 
 def varied(part: Any, count: int, seed: int = 0) -> Any:
-    """As many examples as asked for from a part [n, …] of fewer: the others are like those."""
+    """As many examples as asked for from a part [n, …] of fewer: the others are like those.
+
+    Those that are alike come one after the other: parts that alternate would be equal.
+    """
     random = np.random.default_rng(seed)
 
     def draw(leaf: Any) -> Any:
@@ -67,7 +70,7 @@ def varied(part: Any, count: int, seed: int = 0) -> Any:
                 mixed = random.permutation(rows[place].reshape(-1)).reshape(shape)
                 mixed = mixed * random.uniform(0.5, 1.5) + size * random.normal(0, 0.1, shape)
                 rows[place] = mixed
-        return rows
+        return rows[np.argsort(np.arange(count) % len(leaf), kind="stable")]
 
     return nest.convert(draw, part)
 
