@@ -1,6 +1,6 @@
-"""A large table in shards, as docs/how-to/parameter-servers.md shows.
+"""A large table in shards, as docs/how-to/parameter-servers.md shows, and a grouped convolution.
 
-Tells where each shard lies.
+Tells where each shard lies. XLA compiles the convolution, whose kernel lies on a server, too.
 """
 
 import keras
@@ -17,6 +17,9 @@ def build_model():
             keras.Input((5,), dtype="int32"),
             layers.ShardedEmbedding(30, 4, shards=4, mask_zero=True),
             keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Reshape((2, 2)),
+            keras.layers.Conv1D(2, 1, groups=2),
+            keras.layers.Flatten(),
             keras.layers.Dense(1),
         ]
     )

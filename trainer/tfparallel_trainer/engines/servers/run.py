@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from keras.src.backend.tensorflow import nn  # layers convolve by what it holds
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import cluster, rendezvous, shape, tasks
@@ -19,6 +20,7 @@ from tfparallel_trainer.engines.servers import (
     presence,
     steps,
 )
+from tfparallel_trainer.objective import trial
 from tfparallel_trainer.runtime import setup
 
 _ENDING_SECONDS = 1.0
@@ -57,6 +59,7 @@ class Course(engine.Course):
         with (
             presence.watching(self._workers, servers, self._answers, self._limit, give_up),
             _named(servers),
+            kernels_read_first(),
         ):
             yield
 
@@ -112,6 +115,22 @@ class Course(engine.Course):
             f"{'no bound of staleness' if bound is None else f'staleness up to {bound}'}; "
             f"{total or 'unknown'} steps"
         )
+
+
+@contextlib.contextmanager
+def kernels_read_first() -> Iterator[None]:
+    """Let Keras read the kernel of a convolution before it calls what XLA compiles.
+
+    It compiles those with groups, and in space with the channels first. XLA reads no variable of
+    another device.
+    """
+    convolve = nn.conv
+
+    def read_first(inputs: Any, kernel: Any, *arguments: Any, **options: Any) -> Any:
+        return convolve(inputs, tf.convert_to_tensor(kernel), *arguments, **options)
+
+    with trial.substituted(nn, {"conv": read_first}):
+        yield
 
 
 @contextlib.contextmanager
