@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.objective import loss, phases
+from tfparallel_trainer.objective import label_shapes, loss, phases
 
 LOSSES = (
     *("BinaryCrossentropy", "BinaryFocalCrossentropy", "CategoricalCrossentropy"),
@@ -54,6 +54,32 @@ def test_what_is_refused_is_what_keras_does_not_compute(name: str) -> None:
         assert not fails or f"{labels} for each example, and the model gives {outputs}" in refused
 
 
+METRICS = (
+    *("Accuracy", "BinaryAccuracy", "BinaryCrossentropy", "CategoricalCrossentropy"),
+    *("CategoricalHinge", "CosineSimilarity", "Hinge", "KLDivergence", "LogCoshError"),
+    *("MeanAbsoluteError", "MeanAbsolutePercentageError", "MeanSquaredError"),
+    *("MeanSquaredLogarithmicError", "Poisson", "RootMeanSquaredError"),
+    *("SparseCategoricalCrossentropy", "SquaredHinge", "TopKCategoricalAccuracy"),
+)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_what_is_refused_is_what_a_metric_of_keras_does_not_compute(name: str) -> None:
+    for labels, outputs in itertools.product(LABELS, OUTPUTS):
+        y, y_pred = tf.zeros((COUNT, *labels)), tf.fill((COUNT, *outputs), 0.5)
+        try:
+            getattr(keras.metrics, name)().update_state(y, y_pred)
+            fails = False
+        except (ValueError, tf.errors.InvalidArgumentError):
+            fails = True
+        try:
+            label_shapes.check_labels("It", name.lower(), y, y_pred, is_metric=True)
+            refused = ""
+        except errors.UserCodeError as error:
+            refused = str(error)
+        assert bool(refused) == fails, (labels, outputs, refused)
+
+
 CLASSES = tf.constant([2])
 ONE_HOT = tf.constant([[0.0, 0.0, 1.0, 0.0]])
 
@@ -85,6 +111,44 @@ def test_the_sentence_names_loss_shapes_and_remedy(
         build(compiled_loss, y)
     assert caught.value.function == "compile_model"
     assert "{{" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("metric", "y", "sentence"),
+    [
+        ("mae", CLASSES, r"^The metric mae of .* use SparseCategoricalAccuracy\.$"),
+        (keras.losses.mean_squared_error, tf.constant([1.5]), r"mean_squared_error .*\(4,\), or "),
+        (
+            keras.metrics.CategoricalAccuracy(),  # it takes the largest label of the batch
+            CLASSES,
+            r"The metric categorical_accuracy .* For integer labels use SparseCategoricalAccur",
+        ),
+        ("sparse_categorical_accuracy", ONE_HOT, r"For one-hot labels use CategoricalAccuracy\.$"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["metrics", "weighted_metrics"])
+def test_a_metric_that_compares_examples_with_others_is_refused(
+    metric: Any, y: Any, sentence: str, kind: str
+) -> None:
+    """Keras computes some of it by chance, for as many examples as classes."""
+    scores = compiled("mse")
+    model = keras.Model(scores.inputs, [*scores.outputs, keras.layers.Dense(1)(scores.inputs[0])])
+    model.compile("sgd", [None, "mse"], **{kind: [[metric], []]})
+    with pytest.raises(errors.UserCodeError, match=sentence) as caught:
+        phases.build(model, (tf.zeros((1, 3)), [y, tf.zeros((1, 1))], None))
+    assert "of the output 'scores'" in str(caught.value)
+    assert caught.value.function == "compile_model"
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "mae", keras.metrics.RootMeanSquaredError()])
+def test_metrics_of_fitting_labels_are_built_once(metric: Any) -> None:
+    model = compiled("mse")
+    model.compile(
+        "sgd", "mse", metrics=[metric], weighted_metrics=[keras.metrics.MeanSquaredError()]
+    )
+    phases.build(model, (tf.zeros((1, 3)), ONE_HOT, None))
+    compiled_metrics = [one for each in model.metrics for one in getattr(each, "metrics", ())]
+    assert len(compiled_metrics) == 2
 
 
 def test_another_loss_of_keras_is_named_when_it_fails() -> None:

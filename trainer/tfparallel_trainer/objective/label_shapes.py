@@ -1,55 +1,100 @@
-"""Refuses labels and sample weights whose shapes a loss does not take, by names and shapes.
+"""Refuses labels and sample weights of shapes that a loss or metric does not take, by names.
 
-Keras' losses broadcast where shapes differ, or fail by words about tensors that nobody has written.
+Keras' losses and metrics broadcast where shapes differ, and then compare examples with others. Or
+they fail by words about tensors that nobody has written.
 """
 
+from collections.abc import Iterator
 from typing import Any
+
+from keras.src.metrics import reduction_metrics  # for the function of a metric
+from keras.src.trainers import compile_utils  # not in the public API
 
 from tfparallel_trainer import errors
 
-_SPARSE = "sparsecategoricalcrossentropy"
+_SPARSE = frozenset({"sparsecategoricalcrossentropy", "sparsecategoricalaccuracy"})
+"""What takes numbers of classes."""
+_LARGEST = frozenset({"categoricalaccuracy", "topkcategoricalaccuracy"})
+"""Metrics that look for the largest label of an example along the last axis."""
 _CROSSENTROPIES = frozenset(
     {"binarycrossentropy", "binaryfocalcrossentropy", "categoricalcrossentropy"}
 )
-"""Losses whose labels have the shape of the outputs."""
+"""Losses and metrics whose labels have the shape of the outputs."""
 _BROADCASTING = frozenset(
     {
         *("categoricalfocalcrossentropy", "categoricalhinge", "cosinesimilarity", "hinge"),
         *("huber", "kldivergence", "logcosh"),
         *("meanabsoluteerror", "meanabsolutepercentageerror", "meansquarederror"),
         *("meansquaredlogarithmicerror", "poisson", "squaredhinge"),
+        *("accuracy", "binaryaccuracy", "logcosherror", "rootmeansquarederror"),
     }
 )
-"""Losses that repeat labels along axes of the length 1."""
-_FOR_CLASSES = "For integer labels use SparseCategoricalCrossentropy."
+"""Losses and metrics that repeat labels along axes of the length 1."""
+_UNALIGNED = _CROSSENTROPIES | {
+    *("categoricalhinge", "hinge", "kldivergence", "poisson", "squaredhinge")
+}
+"""What Keras calls as a metric without leaving out a last axis of the length 1."""
 
 Shape = tuple[int | None, ...]
 """Of one example; None for a length that only the data tell."""
 
 
-def check_labels(title: str, kind: str, y: Any, y_pred: Any) -> None:
+def check_labels(title: str, kind: str, y: Any, y_pred: Any, *, is_metric: bool = False) -> None:
     """Refuse (UserCodeError) labels whose shape does not fit the outputs.
 
     Args:
-        title: the loss, as the beginning of a sentence.
-        kind: the name of Keras' loss, in lower case without underscores; others pass.
+        title: the loss or metric, as the beginning of a sentence.
+        kind: its name in Keras, in lower case without underscores; others pass.
         y: the labels, which have a shape and a dtype.
         y_pred: the outputs, which have a shape.
+        is_metric: whether it is a metric, of which Keras compares the shapes otherwise.
     """
-    is_known = kind in _CROSSENTROPIES or kind in _BROADCASTING or kind == _SPARSE
+    is_known = any(kind in kinds for kinds in (_CROSSENTROPIES, _BROADCASTING, _SPARSE, _LARGEST))
     if not is_known or not y.shape.rank or not y_pred.shape.rank:
         return
     labels, outputs = tuple(y.shape)[1:], tuple(y_pred.shape)[1:]
-    if kind == _SPARSE:
-        problem = _find_sparse_problem(labels, outputs)
+    use = "Accuracy" if is_metric else "Crossentropy"
+    if kind in _SPARSE:
+        problem = _find_sparse_problem(labels, outputs, kind, use)
     else:
-        problem = _find_problem(labels, outputs, kind, is_integer=not y.dtype.is_floating)
+        aligns = not (is_metric and kind in _UNALIGNED)
+        may_be_classes = not y.dtype.is_floating or "categorical" in kind
+        for_classes = f"SparseCategorical{use}" if may_be_classes else ""
+        problem = _find_problem(labels, outputs, kind, for_classes, aligns=aligns)
     if problem:
         raise errors.UserCodeError(
             f"{title} gets labels (y) of the shape {labels} for each example, and the model gives "
             f"{outputs}. {problem}",
             function="compile_model",
         )
+
+
+def check_metrics(model: Any, y: Any, y_pred: Any, specs: Any = None) -> None:
+    """Refuse (UserCodeError) labels that one of Keras' metrics does not take for such outputs.
+
+    The metrics of the model are built, if they are not yet. `specs` may have the shapes of outputs
+    instead, with None for a length that only the data tell.
+    """
+    compiled = [one for one in model.metrics if isinstance(one, compile_utils.CompileMetrics)]
+    for metrics in compiled if y is not None else ():
+        if not metrics.built:
+            metrics.build(y, y_pred)
+        labels = metrics._flatten_y(y)
+        outputs = metrics._flatten_y(y_pred if specs is None else specs)
+        for by_output in (metrics._flat_metrics, metrics._flat_weighted_metrics):
+            for several, *shapes in zip(by_output, labels, outputs, strict=False):
+                for title, kind in _titled(several):
+                    check_labels(title, kind, *shapes, is_metric=True)
+
+
+def _titled(several: Any) -> Iterator[tuple[str, str]]:
+    """What begins a sentence about each metric of an output that is Keras' own; and its kind."""
+    for metric in several.metrics if several is not None else ():
+        is_function = type(metric) is reduction_metrics.MeanMetricWrapper
+        named = metric._fn if is_function else type(metric)
+        if getattr(named, "__module__", "").startswith("keras."):
+            of_output = f" of the output {several.output_name!r}" if several.output_name else ""
+            yield f"The metric {metric.name}{of_output}", named.__name__.lower().replace("_", "")
 
 
 def check_weights(title: str, weights: Any, values: Any) -> None:
@@ -70,28 +115,29 @@ def check_weights(title: str, weights: Any, values: Any) -> None:
     )
 
 
-def _find_sparse_problem(labels: Shape, outputs: Shape) -> str:
+def _find_sparse_problem(labels: Shape, outputs: Shape, kind: str, use: str) -> str:
     classes = outputs[:-1]
-    if (
-        not outputs
-        or outputs[-1] == 1
-        or _equals(labels, classes)
-        or _equals(labels, (*classes, 1))
-    ):
+    fits = _broadcasts if kind == "sparsecategoricalaccuracy" else _equals
+    if not outputs or outputs[-1] == 1 or fits(labels, classes) or _equals(labels, (*classes, 1)):
         return ""
     if _equals(labels, outputs):
-        return "For one-hot labels use CategoricalCrossentropy."
+        return f"For one-hot labels use Categorical{use}."
     return f"Give one class for each prediction, which are labels of the shape {classes}."
 
 
-def _find_problem(labels: Shape, outputs: Shape, kind: str, *, is_integer: bool) -> str:
-    aligned = _aligned(labels, outputs)
-    fits = _equals if kind in _CROSSENTROPIES else _broadcasts
-    if fits(*aligned):
+def _find_problem(
+    labels: Shape, outputs: Shape, kind: str, for_classes: str, *, aligns: bool
+) -> str:
+    if kind in _LARGEST:
+        fits = bool(labels) and _broadcasts(labels[:-1], outputs[:-1])
+    else:
+        compare = _equals if kind in _CROSSENTROPIES else _broadcasts
+        fits = compare(*(_aligned(labels, outputs) if aligns else (labels, outputs)))
+    if fits:
         return ""
-    may_be_classes = "binary" not in kind and outputs and (is_integer or "categorical" in kind)
-    if may_be_classes and labels in (outputs[:-1], (*outputs[:-1], 1)):
-        return _FOR_CLASSES
+    is_sparse = outputs and labels in (outputs[:-1], (*outputs[:-1], 1))
+    if for_classes and is_sparse and "binary" not in kind:
+        return f"For integer labels use {for_classes}."
     return f"Give labels of the shape {outputs}, or let the last layer give {labels}."
 
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import checks, loss, synchrony
+from tfparallel_trainer.objective import checks, label_shapes, loss, synchrony
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,6 +175,7 @@ def build(model: Any, sample: Any) -> tuple[list[Computation], tuple[str, ...]]:
     adds = bool(scope.losses if scope else model.losses)
     compiled = Compiled(model, names, has_targets=y is not None, adds=adds)
     loss.check_shapes(compiled.terms, names, y, y_pred)
+    label_shapes.check_metrics(model, y, y_pred)
     model.compute_metrics(x, y, y_pred, weight)
     model.reset_metrics()
     if not model.optimizer.built:  # one that scales the loss would get its state twice

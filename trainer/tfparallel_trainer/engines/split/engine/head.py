@@ -19,7 +19,15 @@ from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.engines.split.model import execution, graph
 from tfparallel_trainer.engines.split.model import skeleton as skeletons
-from tfparallel_trainer.objective import independence, loss, metrics, phases, replica, tracing
+from tfparallel_trainer.objective import (
+    independence,
+    label_shapes,
+    loss,
+    metrics,
+    phases,
+    replica,
+    tracing,
+)
 
 
 def build(
@@ -46,8 +54,11 @@ def build(
         one.tensor: tf.TensorSpec(model.tensors[one.tensor].shape, model.tensors[one.tensor].dtype)
         for one in model.outputs
     }
+    y_specs = execution.outputs_of(model, specs)
     with computing_loss(module, model):
-        loss.check_shapes(phase.terms, names, y, execution.outputs_of(model, specs))
+        loss.check_shapes(phase.terms, names, y, y_specs)
+    with computing_loss(module, model, "metrics"):
+        label_shapes.check_metrics(head, y, y_pred, y_specs)
     with user.guard(module.path, "computing the metrics of the first training example raised"):
         head.compute_metrics(None, y, y_pred, weight)
         head.reset_metrics()
@@ -93,13 +104,14 @@ def outputs_with_gradient(
 
 
 @contextlib.contextmanager
-def computing_loss(module: user.Module, model: graph.Graph) -> Iterator[None]:
+def computing_loss(module: user.Module, model: graph.Graph, what: str = "loss") -> Iterator[None]:
     """Turn what a loss raises into a UserCodeError, which names a layer that gives other shapes.
 
-    Labels and the loss may only seem not to fit, because a layer misleads about its shape.
+    Labels and the loss, or the metrics, may only seem not to fit, because a layer misleads about
+    its shape.
     """
     try:
-        with user.guard(module.path, "computing the loss of the first training example raised"):
+        with user.guard(module.path, f"computing the {what} of the first training example raised"):
             yield
     except errors.UserCodeError:
         execution.check_recorded(model)
