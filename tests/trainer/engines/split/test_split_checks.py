@@ -1,5 +1,6 @@
 """Steps of a divided model are compared with one process: faults show, right models pass."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -74,6 +75,18 @@ def test_a_right_model_equals_one_process_with_its_random_numbers() -> None:
     assert {*check.differences} == {*KIND} - {KIND.NON_TRAINABLE_STATE}
     assert max(one.value for one in check.differences.values()) < 1e-13
     assert list(check.omitted) == []
+
+
+@pytest.mark.parametrize("synchronized", [True, False])
+def test_normalised_microbatches_are_compared_as_one(synchronized: bool) -> None:
+    """One process would normalise the whole batch."""
+    middle = functools.partial(LAYERS.BatchNormalization, synchronized=synchronized)
+    mesh = shape.Mesh(data=2, stage=2)
+    checks = split_referee.check(functions(sequential(middle), sgd), mesh, 2, batch=8, steps=1)
+    assert max(one.value for one in checks[0].differences.values()) < 1e-13
+    said = ["microbatches, each of which BatchNormalization normalizes by itself"]
+    replicas = [] if synchronized else ["BatchNormalization of each replica's own examples"]
+    assert list(checks[0].omitted) == said + replicas
 
 
 class Counts(keras.layers.Layer):

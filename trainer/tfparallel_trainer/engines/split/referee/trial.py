@@ -14,7 +14,7 @@ from tfparallel_trainer.engines.split.engine import ranks, stage_worker, steps
 from tfparallel_trainer.engines.split.model import recording
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.referee import gathering
-from tfparallel_trainer.objective import evaluate
+from tfparallel_trainer.objective import evaluate, synchrony
 from tfparallel_trainer.objective.referee import (
     comparison,
     draws,
@@ -51,15 +51,17 @@ class Trials:
         self._spec = spec
         self.gathering = gathering.Gathering(local_ranks, state)
         self._traced: dict[stage_worker.Shares, Any] = {}
-        self._normalised = [
+        layers = [
             layer
             for node in local_ranks.partition.model.nodes
             if hasattr(node.calls, "_flatten_layers")
             for layer in node.calls._flatten_layers()
-            if observations.follows(layer)
         ]
+        self._following = [layer for layer in layers if observations.follows(layer)]
         """Layers that normalise by what each rank has in a microbatch."""
-        ids = {id(one) for layer in self._normalised for one in layer.non_trainable_weights}
+        self._normalises = bool(self._following or synchrony.among(layers))
+        """Whether layers normalise by a microbatch, that of one rank or those of all."""
+        ids = {id(one) for layer in self._following for one in layer.non_trainable_weights}
         variables = local_ranks.partition.model.variables
         self.following = frozenset(key for key, one in variables.items() if id(one) in ids)
         """Keys of the statistics that follow each place's own examples."""
@@ -81,9 +83,9 @@ class Trials:
         """What a trial leaves out of the training step."""
         before = self._ranks.partition
         omitted = []
-        if self._normalised and before.microbatches > 1:
+        if self._normalises and before.microbatches > 1:
             omitted.append("microbatches, each of which BatchNormalization normalizes by itself")
-        if self._normalised and before.mesh.data > 1:
+        if self._following and before.mesh.data > 1:
             omitted.append("BatchNormalization of each replica's own examples")
         return omitted
 
@@ -159,17 +161,17 @@ class Trials:
 
     def _divide(self, divided: partition.Partition) -> partition.Partition:
         """The partition of a trial: its random numbers and statistics are those of one process."""
-        if self._normalised:
-            has_several = divided.mesh.data > 1
+        if self._normalises:
+            synchronises = bool(self._following) and divided.mesh.data > 1
             divided = dataclasses.replace(
-                divided, microbatches=1, adds_up=divided.adds_up or has_several
+                divided, microbatches=1, adds_up=divided.adds_up or synchronises
             )
         return dataclasses.replace(divided, same_dropout=True)
 
     @contextlib.contextmanager
     def _synchronised(self) -> Iterator[None]:
         """Let layers that normalise by each place's examples do so by those of all."""
-        layers = self._normalised if self._ranks.partition.mesh.data > 1 else []
+        layers = self._following if self._ranks.partition.mesh.data > 1 else []
         for layer in layers:
             layer.synchronized = True
         try:
