@@ -33,7 +33,6 @@ PAGE = """
 from tfparallel_trainer.contract import documentation
 print(documentation.locate(documentation.REASONS, "replicafailed").partition("#")[0])
 """
-LIST = ("-m", "pip", "list", "--format", "json")
 
 
 def run(*command: str, folder: pathlib.Path) -> str:
@@ -57,16 +56,34 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def install(distribution: str, wheels: pathlib.Path, folder: pathlib.Path) -> str:
-    """Install one distribution in an environment of its own, and return its Python."""
-    run(sys.executable, "-m", "venv", str(folder / "venv"), folder=folder)
-    python = str(folder / "venv" / "bin" / "python")
-    with skipped_without_registry():
-        run(
-            *(python, "-m", "pip", "install", "--find-links", str(wheels), distribution),
-            folder=folder,
-        )
-    return python
+class Environments:
+    """Makes an environment for each distribution that tests ask for, once."""
+
+    def __init__(self, folder: pathlib.Path, wheels: pathlib.Path) -> None:
+        self._folder, self._wheels = folder, wheels
+        self._pythons: dict[str, pathlib.Path] = {}
+
+    def python_with(self, distribution: str) -> pathlib.Path:
+        """Return the Python of the environment that has this distribution alone."""
+        if distribution not in self._pythons:
+            folder = self._folder / str(len(self._pythons))
+            run(sys.executable, "-m", "venv", "--without-pip", str(folder), folder=self._folder)
+            python = folder / "bin" / "python"
+            with skipped_without_registry():
+                find = ("--no-compile", "--find-links", str(self._wheels))
+                run(*pip(python), "install", *find, distribution, folder=self._folder)
+            self._pythons[distribution] = python
+        return self._pythons[distribution]
+
+
+@pytest.fixture(scope="module")
+def environments(wheels: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Environments:
+    return Environments(tmp_path_factory.mktemp("environments"), wheels)
+
+
+def pip(python: pathlib.Path) -> tuple[str, ...]:
+    """Return the command of this Python's pip for another one."""
+    return (sys.executable, "-m", "pip", "--python", str(python))
 
 
 @contextlib.contextmanager
@@ -93,35 +110,43 @@ def skipped_without_registry() -> Iterator[None]:
     ],
 )
 def test_a_wheel_alone_brings_what_it_imports(
-    distribution: str, packages: tuple[str, ...], wheels: pathlib.Path, tmp_path: pathlib.Path
+    distribution: str,
+    packages: tuple[str, ...],
+    environments: Environments,
+    tmp_path: pathlib.Path,
 ) -> None:
-    python = install(distribution, wheels, tmp_path)
-    assert json.loads(run(python, "-c", IMPORT_ALL, *packages, folder=tmp_path)) == {}
+    python = environments.python_with(distribution)
+    assert json.loads(run(str(python), "-c", IMPORT_ALL, *packages, folder=tmp_path)) == {}
 
 
 @pytest.mark.long
-def test_the_commands_of_the_wheels_start(wheels: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    python = install("tfparallel", wheels, tmp_path)
-    programs = pathlib.Path(python).parent
-    installed = {package["name"] for package in json.loads(run(python, *LIST, folder=tmp_path))}
+def test_the_commands_of_the_wheels_start(
+    environments: Environments, tmp_path: pathlib.Path
+) -> None:
+    python = environments.python_with("tfparallel")
+    programs = python.parent
+    listed = json.loads(run(*pip(python), "list", "--format", "json", folder=tmp_path))
+    installed = {package["name"] for package in listed}
     assert not installed & {"kopf", "keras", "tensorflow", "tensorflow-cpu", "prometheus-client"}
     assert run(str(programs / "kubectl_complete-tfparallel"), "scal", folder=tmp_path)
     for command in ("tfparallel", "kubectl-tfparallel"):
         assert run(str(programs / command), "version", folder=tmp_path).startswith("tfparallel ")
-    assert pathlib.Path(run(python, "-c", PAGE, folder=tmp_path).strip()).is_file()
+    assert pathlib.Path(run(str(python), "-c", PAGE, folder=tmp_path).strip()).is_file()
     job = str(paths.ROOT / "examples/digits/job.yaml")
     assert "valid" in run(str(programs / "tfparallel"), "validate", job, folder=tmp_path)
 
-    install("tfparallel-operator[engine]", wheels, tmp_path)
-    operator = str(programs / "tfparallel-operator")
-    assert "--trainer-image" in run(operator, "--help", folder=tmp_path)
+    engine = environments.python_with("tfparallel-operator[engine]").parent
+    assert "--trainer-image" in run(str(engine / "tfparallel-operator"), "--help", folder=tmp_path)
 
 
 @pytest.mark.long
 def test_pipx_installs_the_commands(
-    wheels: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    wheels: pathlib.Path,
+    environments: Environments,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pipx = pathlib.Path(install("pipx", wheels, tmp_path)).with_name("pipx")
+    pipx = environments.python_with("pipx").with_name("pipx")
     programs = tmp_path / "bin"
     monkeypatch.setenv("PIPX_HOME", str(tmp_path / "pipx"))
     monkeypatch.setenv("PIPX_BIN_DIR", str(programs))

@@ -27,7 +27,7 @@ def _run(example: str, folder: pathlib.Path, *arguments: str, file: str = "job.y
     job = str(_EXAMPLES / example / file)
     command = (sys.executable, "-m", "tfparallel", "run", job, "--output", "out")
     done = subprocess.run(
-        (*command, *arguments), cwd=folder, check=False, capture_output=True, text=True, timeout=240
+        (*command, *arguments), cwd=folder, check=False, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
