@@ -94,6 +94,17 @@ def test_people_count_epochs_from_one(capsys: pytest.CaptureFixture[str]) -> Non
     assert [report.epoch for report in kept.reports] == [0, 1, 3], "those that are completed"
 
 
+def test_a_step_that_has_been_shown_is_not_shown_again_at_the_end_of_its_epoch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept = Kept()
+    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True, epochs=3)
+    reporter.train({"loss": 0.5}, 2, 6, 0)
+    reporter.train({"loss": 0.5}, 2, 6, 1, has_ended=True)
+    assert capsys.readouterr().out.count("step 2/6") == 1
+    assert [report.epoch for report in kept.reports] == [0, 1]
+
+
 def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clock) -> None:
     kept = Kept()
     reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)

@@ -74,6 +74,8 @@ class Reporter:
         self._timed_steps = -1
         self._rate: float | None = None
         self._staleness: collections.Counter[int] = collections.Counter()
+        self._shown_step = -1
+        """The step of the last line: at the end of an epoch it may have had one already."""
 
     @property
     def due(self) -> bool:
@@ -141,7 +143,8 @@ class Reporter:
         of_epochs = f"/{self.epochs}" if self.epochs else ""
         speed = "" if rate is None else f"{progress.format_number(rate)} examples/s  "
         self._note_pace()
-        if self.lines:
+        if self.lines and step != self._shown_step:
+            self._shown_step = step
             left = self._time_left(step, total)
             eta = "" if left is None else f"  ETA {left}"
             self.out.say(
