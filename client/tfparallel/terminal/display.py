@@ -138,6 +138,8 @@ class Display:
         self._is_of_trainer = is_of_trainer
         self._has_new_lines = False
         """Whether replicas have written since the last report of progress."""
+        self._shown_step = -1
+        """The last step of which the trainer itself has said how far it has come."""
         self._bar = progress_bar(self._err) if self._err.is_terminal else None
         self._task: rich_progress.TaskID | None = None
         self._lines = self._err if self._bar and self._out.is_terminal else self._out
@@ -257,8 +259,8 @@ class Display:
         )
 
     def _print_progress(self, progress: job_status.ProgressStatus) -> None:
-        if self._is_of_trainer and self._has_new_lines:
-            self._has_new_lines = False
+        if self._is_of_trainer and (self._has_new_lines or progress.step == self._shown_step):
+            self._has_new_lines, self._shown_step = False, progress.step
             return
         now = self._clock()
         if now >= self._next_line or progress.step == progress.total_steps:
