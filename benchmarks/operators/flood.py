@@ -12,7 +12,7 @@ from benchmarks import results
 from benchmarks.operators import arena, attacked, attacks, contestants, steady
 from benchmarks.scripts import flood, hostile_tenant
 from testing.cluster import settings
-from testing.operator import earlier
+from testing.operator import earlier, places
 from tfparallel_operator.engine.run import lease
 from tfparallel_operator.local import ports
 
@@ -130,14 +130,30 @@ def _tenant(
 
 
 async def _try_before_gate(place: contestants.Place, size: results.Size) -> str:
-    """Attack the operator of BEFORE_GATE in the same way; say what became of it."""
+    """Attack the operator of BEFORE_GATE in the same way; say what became of it.
+
+    It gets its own definition of the resource: it knows no later field, nor a default of one.
+    """
     operator = earlier.unpack_commit(place.folder / "before", BEFORE_GATE)
     if operator is None:
         return "the operator before the gate is not in the history of this checkout"
     target, variables = _tenant(place, size, "before")
     folders = os.pathsep.join([operator.variables["PYTHONPATH"], *filter(None, sys.path)])
     before = contestants.with_variables(contestants.OURS, **variables, PYTHONPATH=folders)
-    async with contestants.running(before, place) as running, attacks.storing(target):
+    places.install(place.cluster, operator.definition())
+    try:
+        return await _outlast(before, place, target, size)
+    finally:
+        contestants.OURS.install(place.cluster)
+
+
+async def _outlast(
+    operator: contestants.Contestant,
+    place: contestants.Place,
+    target: hostile_tenant.Target,
+    size: results.Size,
+) -> str:
+    async with contestants.running(operator, place) as running, attacks.storing(target):
         begun = time.monotonic()
         while time.monotonic() - begun < size.seconds:
             try:
