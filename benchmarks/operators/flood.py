@@ -132,7 +132,8 @@ def _tenant(
 async def _try_before_gate(place: contestants.Place, size: results.Size) -> str:
     """Attack the operator of BEFORE_GATE in the same way; say what became of it.
 
-    It gets its own definition of the resource: it knows no later field, nor a default of one.
+    The cluster has that commit's definition of the resource meanwhile: an older operator refuses
+    later fields, which the API server fills in.
     """
     operator = earlier.unpack_commit(place.folder / "before", BEFORE_GATE)
     if operator is None:
@@ -142,12 +143,12 @@ async def _try_before_gate(place: contestants.Place, size: results.Size) -> str:
     before = contestants.with_variables(contestants.OURS, **variables, PYTHONPATH=folders)
     places.install(place.cluster, operator.definition())
     try:
-        return await _outlast(before, place, target, size)
+        return await _attack_until_silent(before, place, target, size)
     finally:
         contestants.OURS.install(place.cluster)
 
 
-async def _outlast(
+async def _attack_until_silent(
     operator: contestants.Contestant,
     place: contestants.Place,
     target: hostile_tenant.Target,

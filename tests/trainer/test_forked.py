@@ -1,6 +1,6 @@
 """A forked process trains exactly as a new one: other tests may take the cheaper.
 
-In continuous integration, tests that kill processes start some of each strategy anew.
+In continuous integration, tests that kill processes start processes of each strategy afresh.
 """
 
 from typing import Any

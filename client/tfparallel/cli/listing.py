@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import click
 
-from tfparallel import backend as places
 from tfparallel import models
+from tfparallel.backend import Backend
 from tfparallel.cli import options
 from tfparallel.diagnosis import unseen
 from tfparallel.terminal import display, wrapping
@@ -46,11 +46,11 @@ def show(
         out.print(table)
 
 
-async def note_absence(place: places.Backend, jobs: Sequence[models.Job]) -> None:
+async def note_absence(backend: Backend, jobs: Sequence[models.Job]) -> None:
     """Say on standard error that no operator acts on jobs that go on, if none does."""
     waiting = [job for job in jobs if not job.is_finished and not job.other_manager]
     namespaces = sorted({job.namespace for job in waiting})
-    operators = await place.list_operators() if namespaces else None
+    operators = await backend.list_operators() if namespaces else None
     for namespace in namespaces:
         absence = unseen.explain_absence(operators, namespace)
         if absence is not None:

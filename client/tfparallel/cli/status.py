@@ -2,10 +2,11 @@
 
 import click
 
-from tfparallel import backend as jobs
 from tfparallel import models
+from tfparallel.backend import Backend
 from tfparallel.cli import complete, listing, options
-from tfparallel.cluster import access, backend
+from tfparallel.cluster import access
+from tfparallel.cluster.backend import ClusterBackend
 from tfparallel.terminal import display
 from tfparallel.terminal import status as terminal
 
@@ -41,17 +42,17 @@ def command(
     if everywhere and name is not None:
         raise click.UsageError("JOB names a job of one namespace: leave it out, or -A")
 
-    async def act(cluster: backend.ClusterBackend) -> None:
+    async def act(cluster: ClusterBackend) -> None:
         listed = await cluster.list_jobs(everywhere=everywhere)
         listing.show(listed, output_format, None if everywhere else cluster.namespace)
         if output_format in listing.TABLES:
             await listing.note_absence(cluster, listed)
 
-    async def act_on_one(place: jobs.Backend) -> None:
+    async def act_on_one(backend: Backend) -> None:
         if watch:
-            await _follow(place, str(name), output_format)
+            await _follow(backend, str(name), output_format)
         else:
-            await _show(place, str(name), output_format)
+            await _show(backend, str(name), output_format)
 
     if name is None:
         options.on_cluster(choice, act)
@@ -59,21 +60,21 @@ def command(
         options.on_job_or_folder(name, choice, act_on_one)
 
 
-async def _show(place: jobs.Backend, name: str, output_format: str) -> None:
-    job = await place.get_job(name)
+async def _show(backend: Backend, name: str, output_format: str) -> None:
+    job = await backend.get_job(name)
     if output_format not in listing.TABLES:
         terminal.print_objects([job], output_format, single=True)
         return
     out, _ = display.consoles()
-    replicas, events = await place.list_replicas(job), await place.list_events(job)
+    replicas, events = await backend.list_replicas(job), await backend.list_events(job)
     terminal.show(out, job, replicas, events)
-    await listing.note_absence(place, [job])
+    await listing.note_absence(backend, [job])
 
 
-async def _follow(place: jobs.Backend, name: str, output_format: str) -> None:
+async def _follow(backend: Backend, name: str, output_format: str) -> None:
     out, _ = display.consoles()
     last = ""
-    async for job in place.watch_job(name):
+    async for job in backend.watch_job(name):
         if output_format in listing.TABLES:
             if (line := _line(job)) != last:
                 last = line

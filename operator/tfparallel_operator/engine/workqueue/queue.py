@@ -93,8 +93,6 @@ class Queue(Generic[K]):
         self._running: dict[K, float] = {}
         self._taken_at = -math.inf
         """When a key was taken last."""
-        self._busy: collections.Counter[str] = collections.Counter()
-        """How many keys of each namespace are worked on."""
         self._resting: set[K] = set()
         """Keys whose work has ended, and may not begin again yet."""
         self._again: dict[K, float] = {}
@@ -128,7 +126,6 @@ class Queue(Generic[K]):
             self._changed.clear()
             await self._changed.wait()
         self._running[key] = self._taken_at = self._clock()
-        self._busy[_namespace_of(key)] += 1
         return key
 
     def _take(self) -> K | None:
@@ -141,7 +138,8 @@ class Queue(Generic[K]):
 
     def _has_worker(self, namespace: str) -> bool:
         """Whether one more key of a namespace may be worked on."""
-        return self._busy[namespace] < self._most_of_namespace
+        running = sum(_namespace_of(key) == namespace for key in self._running)
+        return running < self._most_of_namespace
 
     def done(self, key: K, *, served: bool = True, yields: bool = False) -> None:
         """Say that the work on a key has ended; not `served`: what it was for is left to do.
@@ -150,10 +148,6 @@ class Queue(Generic[K]):
         """
         (self._yields.add if yields else self._yields.discard)(key)
         pause = self._running.pop(key) + self._spacing - self._clock()
-        namespace = _namespace_of(key)
-        self._busy[namespace] -= 1
-        if not self._busy[namespace]:
-            del self._busy[namespace]
         self._changed.set()
         if served:
             del self._since[key]

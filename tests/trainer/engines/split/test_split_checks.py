@@ -205,15 +205,21 @@ def test_a_fault_ends_the_job_at_its_first_check(
         split_referee.check(trained, shape.Mesh(**degrees), microbatches, batch=8)
 
 
-def test_a_weight_that_one_place_alone_has_changed_ends_the_job() -> None:
+def check_is_refused_after_a_change(mesh: shape.Mesh, rank: int) -> None:
+    """Change a weight of one rank after step 1."""
+
     def change(local_ranks: ranks.Ranks) -> None:
-        weight = next(iter(local_ranks.local[1].weights.values()))
+        weight = next(iter(local_ranks.local[rank].weights.values()))
         weight.assign(weight + 1e-3)
 
     trained = functions(sequential(dropout), sgd)
     sentence = r"Step 2 .* in weights \(sequential/first/kernel\): the replicas have other values"
     with pytest.raises(errors.VerificationError, match=sentence):
-        split_referee.check(trained, shape.Mesh(data=2), batch=8, after_step=change)
+        split_referee.check(trained, mesh, batch=8, after_step=change)
+
+
+def test_a_weight_that_one_rank_alone_has_changed_ends_the_job() -> None:
+    check_is_refused_after_a_change(shape.Mesh(data=2), 1)
 
 
 class Heated(keras.layers.Layer):
@@ -381,14 +387,7 @@ def test_of_a_model_that_no_process_can_hold_copies_alone_are_compared(
 
 @pytest.mark.usefixtures("too_large")
 def test_a_copy_that_one_rank_alone_has_changed_ends_the_job_of_any_size() -> None:
-    def change(local_ranks: ranks.Ranks) -> None:
-        weight = next(iter(local_ranks.local[3].weights.values()))
-        weight.assign(weight + 1e-3)
-
-    trained = functions(sequential(dropout), sgd)
-    sentence = r"Step 2 .* in weights \(sequential/first/kernel\): the replicas have other values"
-    with pytest.raises(errors.VerificationError, match=sentence):
-        split_referee.check(trained, shape.Mesh(data=2, tensor=2), batch=8, after_step=change)
+    check_is_refused_after_a_change(shape.Mesh(data=2, tensor=2), 3)
 
 
 RUNS = [(case, layout) for case in cases.CASES for layout in cases_split.LAYOUTS]
