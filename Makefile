@@ -81,6 +81,7 @@ lint: $(VENV)/.dev ## Check style, types, layers and language
 	$(BIN)/mypy client operator trainer images release testing tests manifests benchmarks docs/.site/hooks.py
 	$(BIN)/lint-imports
 	$(BIN)/python -m testing.patterns
+	$(BIN)/python -m testing.words
 	$(BIN)/python -m testing.language
 
 format: $(VENV)/.dev ## Rewrite the code in the common style
