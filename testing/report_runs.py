@@ -71,7 +71,8 @@ def job(
         "env": [{"name": "TOKEN", "value": "hidden-value"}],
     }
     worker = {"replicas": 2, "template": {"spec": {"containers": [container]}}}
-    spec = {"tfReplicaSpecs": {"Worker": worker}, "trainer": {"globalBatchSize": 32}}
+    trainer = {"module": "digits", "steps": 90, "globalBatchSize": 32}
+    spec = {"tfReplicaSpecs": {"Worker": worker}, "trainer": trainer}
     fields = {"strategy": "MultiWorkerMirrored", "attempt": 1, **status}
     completion = None if ended is None else at(ended)
     return models.Job(
@@ -80,7 +81,12 @@ def job(
         uid="",
         created=BEGIN,
         status=job_status.JobStatus(state=state, completion_time=completion, **fields),
-        manifest={"metadata": {"name": "digits"}, "spec": spec},
+        manifest={
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": "digits"},
+            "spec": spec,
+        },
     )
 
 

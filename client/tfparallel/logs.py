@@ -17,8 +17,6 @@ ALL_REPLICAS = "all"
 _PAUSE_SECONDS = 1.0
 """Between two looks for replicas that have started."""
 
-_COORDINATORS = ("Chief", "Master")
-
 _ENDED = ("Failed", "Terminating", "Succeeded")
 
 _LOSSES = (names.Condition.FAILED, names.Condition.RESTARTING)
@@ -38,14 +36,6 @@ class Line:
         return self.text.removeprefix(f"[{self.replica}] ")
 
 
-def find_coordinator(job: models.Job) -> str:
-    """Return the replica that reports how far training is."""
-    chief = next((role.lower() for role in _COORDINATORS if role in job.roles), None)
-    if chief is not None:
-        return f"{chief}-0"
-    return "chief-0" if job.status.strategy == "ParameterServer" else "worker-0"
-
-
 def list_witnesses(job: models.Job, replicas: Sequence[models.Replica]) -> list[models.Replica]:
     """Return the replicas whose lines say why a job is as it is, the one that says most first.
 
@@ -56,7 +46,7 @@ def list_witnesses(job: models.Job, replicas: Sequence[models.Replica]) -> list[
     losses = (conditions.find(job.status, kind) for kind in _LOSSES)
     loss = next((loss for loss in losses if loss and loss.status is job_status.Truth.TRUE), None)
     if loss is None:
-        usual = find_coordinator(job), "Running"
+        usual = job.coordinator, "Running"
         return [replica for replica in replicas if (replica.name, replica.phase) == usual]
     first = loss.message.partition(" ")[0].rstrip(":")
 
@@ -122,7 +112,12 @@ async def read(
             async for line in read_first(jobs, job, witnesses, tail):
                 yield line
             return
-    replica = replica or find_coordinator(job)
+    replica = replica or job.coordinator
+    if not replica:
+        raise load.SpecError(
+            f"this version of tfparallel cannot read the spec of {job.name}, which says which"
+            " replica coordinates. Name a replica, such as worker-0"
+        )
     if follow:
         async for line in _follow(jobs, job, replica, tail):
             yield line
@@ -164,12 +159,8 @@ def _choose(
 
 
 def _expected(job: models.Job) -> Sequence[str]:
-    """Return the names of the replicas that the manifest asks for."""
-    return [
-        f"{role.lower()}-{index}"
-        for role, spec in job.roles.items()
-        for index in range(spec.get("replicas") or 1)
-    ]
+    """Return the names of the replicas that the job asks for."""
+    return [] if job.layout is None else [replica.name for replica in job.layout.all_replicas]
 
 
 async def _follow(

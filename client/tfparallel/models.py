@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from tfparallel import job_html
-from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import waits
+from tfparallel_operator.api import job_status, load, names
+from tfparallel_operator.core import layout, waits
+from tfparallel_operator.core.layout import Layout
 
 Claim = waits.Claim
 Event = waits.Event
@@ -118,6 +119,20 @@ class Job:
         """The replica specs by role, as the manifest has them."""
         specs: Mapping[str, Any] = self.manifest.get("spec", {}).get("tfReplicaSpecs", {})
         return specs
+
+    @property
+    def layout(self) -> Layout | None:
+        """The replicas that its spec asks for; None: this version cannot read the spec."""
+        document = {key: value for key, value in self.manifest.items() if key != "status"}
+        try:
+            return layout.build(load.read_accepted_job(document))
+        except load.SpecError:
+            return None
+
+    @property
+    def coordinator(self) -> str:
+        """The replica that reports how far training is; empty: its layout is unknown."""
+        return "" if self.layout is None else self.layout.coordinator.name
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {job_html.render_line(self.name, self.state, self.status)}>"

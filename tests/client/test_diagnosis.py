@@ -369,7 +369,10 @@ def _limited(limit: str) -> dict[str, object]:
 )
 def test_what_was_allowed_to_a_replica_that_ran_out_of_memory(limit: str, text: str) -> None:
     facts = symptoms.restarting()
-    manifest = {"spec": {**facts.job.manifest["spec"], "tfReplicaSpecs": _limited(limit)}}
+    manifest = {
+        **facts.job.manifest,
+        "spec": {**facts.job.manifest["spec"], "tfReplicaSpecs": _limited(limit)},
+    }
     job = dataclasses.replace(facts.job, manifest=manifest)
     diagnosis = rules.diagnose(dataclasses.replace(facts, job=job))
     [shown] = [fact.text for fact in diagnosis.evidence if fact.source is findings.Source.EXIT]
@@ -378,7 +381,10 @@ def test_what_was_allowed_to_a_replica_that_ran_out_of_memory(limit: str, text: 
 
 def test_only_who_may_have_run_out_of_memory_is_shown_with_a_limit() -> None:
     facts = symptoms.failed_without_words()
-    manifest = {"spec": {**facts.job.manifest["spec"], "tfReplicaSpecs": _limited("2Gi")}}
+    manifest = {
+        **facts.job.manifest,
+        "spec": {**facts.job.manifest["spec"], "tfReplicaSpecs": _limited("2Gi")},
+    }
     facts = dataclasses.replace(facts, job=dataclasses.replace(facts.job, manifest=manifest))
     assert "limits.memory" not in str(rules.diagnose(facts).evidence)
 

@@ -21,7 +21,12 @@ from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core.status import conditions
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-MANIFEST: Mapping[str, Any] = {"spec": {"tfReplicaSpecs": {"Chief": {}}}}
+MANIFEST: Mapping[str, Any] = {
+    "apiVersion": names.API_VERSION,
+    "kind": names.KIND,
+    "metadata": {"name": "digits"},
+    "spec": {"tfReplicaSpecs": {"Chief": {"template": {"spec": {"containers": []}}}}},
+}
 
 
 def job(state: names.Condition | None = None, step: int | None = None) -> models.Job:
@@ -226,8 +231,10 @@ async def test_logs_are_those_of_the_coordinator_of_a_replica_or_of_all() -> Non
 
 
 async def test_a_replica_that_went_with_the_end_of_its_job_has_no_log() -> None:
-    roles = {"Chief": {}, "Worker": {"replicas": 2}}
-    finished = dataclasses.replace(SUCCEEDED, manifest={"spec": {"tfReplicaSpecs": roles}})
+    role = MANIFEST["spec"]["tfReplicaSpecs"]["Chief"]
+    roles = {"Chief": role, "Worker": {**role, "replicas": 2}}
+    manifest = {**MANIFEST, "spec": {"tfReplicaSpecs": roles}}
+    finished = dataclasses.replace(SUCCEEDED, manifest=manifest)
     async with tfparallel.AsyncTrainerClient(ScriptedBackend(finished)) as client:
         with pytest.raises(load.SpecError, match=r"worker-1 of digits has no log: its pod is gone"):
             [line async for line in client.get_job_logs("digits", "worker-1")]
@@ -241,10 +248,7 @@ class WithoutReplicas(ScriptedBackend):
 
 
 async def test_a_job_without_replicas_says_how_to_wait_for_them() -> None:
-    starting = dataclasses.replace(
-        job(RUNNING), manifest={"spec": {"tfReplicaSpecs": {"Chief": {}}}}
-    )
-    async with tfparallel.AsyncTrainerClient(WithoutReplicas(starting)) as client:
+    async with tfparallel.AsyncTrainerClient(WithoutReplicas(job(RUNNING))) as client:
         with pytest.raises(load.SpecError, match=r"digits has no replicas yet\. .*-f waits"):
             [line async for line in client.get_job_logs("digits")]
 

@@ -41,7 +41,7 @@ def command(
     async def act(place: backend.Backend) -> None:
         job = await place.get_job(name)
         chosen = logs.ALL_REPLICAS if everyone else replica
-        usual = replica or logs.find_coordinator(job)
+        usual = replica or job.coordinator
         out, err = display.consoles()
         async for line in logs.read(place, job, chosen, follow=follow, tail=tail):
             if line.replica != usual and not everyone:

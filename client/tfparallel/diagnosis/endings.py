@@ -58,8 +58,9 @@ def _find_limit(role: str, counts: job_status.ReplicaStatus, facts: findings.Fac
     if ended is not None:
         return ended.memory_limit
     # The next attempt's pod has the name too, and with runPolicy.outOfMemory another limit.
-    template = facts.job.roles.get(role, {}).get("template") or {}
-    for container in template.get("spec", {}).get("containers", ()):
+    layout = facts.job.layout
+    specs = {} if layout is None else {kind.value: spec for kind, spec in layout.specs.items()}
+    for container in specs[role].pod_spec.get("containers", ()) if role in specs else ():
         if container.get("name") == names.CONTAINER and not counts.memory_growths:
             limits = (container.get("resources") or {}).get("limits") or {}
             return str(limits.get("memory", ""))

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tfparallel import train_log
-from tfparallel.report import attribution, goodput, history, mesh, periods, records
+from tfparallel.report import attribution, goodput, history, periods, records
 from tfparallel.terminal import display
 from tfparallel.terminal import placement as terminal_placement
 from tfparallel_operator.api import quantities
@@ -122,8 +122,8 @@ def _facts(run: records.Run) -> Iterator[tuple[str, str]]:
     yield "ran", run.place
     if status.strategy:
         yield "strategy", status.strategy
-    replicas = [f"{role} {(one or {}).get('replicas') or 1}" for role, one in run.job.roles.items()]
-    if replicas:
+    if run.job.layout is not None:
+        replicas = (f"{role} {count}" for role, count in run.job.layout.counts.items())
         yield "replicas", ", ".join(replicas)
     if status.placement is not None:
         yield "mesh", terminal_placement.headline(status.placement).removeprefix("mesh ")
@@ -234,8 +234,8 @@ def _memory_limit(run: records.Run) -> int | None:
     """Return the limit of the role that coordinates; None where none holds."""
     if run.is_local:
         return None
-    coordinator = next(iter(mesh.training_roles(run).values()), {})
-    pod_spec = (coordinator.get("template") or {}).get("spec") or {}
+    layout = run.job.layout
+    pod_spec = {} if layout is None else layout.specs[layout.coordinator.role].pod_spec
     for container in pod_spec.get("containers", ()):
         limit = container.get("resources", {}).get("limits", {}).get("memory")
         if container.get("name") == "tensorflow" and limit is not None:

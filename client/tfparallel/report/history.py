@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from tfparallel.report import mesh, periods, records
+from tfparallel.report import periods, records
 from tfparallel_operator.api import names
 from tfparallel_operator.core.status import conditions
 
@@ -103,7 +103,7 @@ def _cause(run: records.Run, listed: Sequence[periods.Period], place: int) -> st
 
 def _coordinator(run: records.Run) -> Iterator[Bar]:
     """Yield the processes of the coordinator whose pods are gone, as the train log has them."""
-    replica = next(iter(mesh.training_replicas(run)), "")
+    replica = run.job.coordinator
     pods = [pod for pod in run.pods if pod.replica == replica]
     for period in periods.find(run):
         is_known = any(

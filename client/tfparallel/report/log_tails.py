@@ -23,7 +23,7 @@ def of_folder(
     if job.state in (names.State.SUCCEEDED, names.State.SUSPENDED):
         return None
     replicas = list(_replicas(changes))
-    usual = (one for one in replicas if one.name == logs.find_coordinator(job))
+    usual = (one for one in replicas if one.name == job.coordinator)
     for replica in itertools.chain(logs.list_witnesses(job, replicas), usual):
         file = layout.log(replica.pod)
         with contextlib.suppress(OSError), file.open("rb") as stream:

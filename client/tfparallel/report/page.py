@@ -11,6 +11,7 @@ import yaml
 
 from tfparallel.planning import show
 from tfparallel.report import content, draw, goodput, mesh, records, timeline
+from tfparallel_operator.api import types
 from tfparallel_trainer.contract import plain_text, plan
 
 SHOWN_METRICS = 12
@@ -241,7 +242,7 @@ def _staleness(run: records.Run, figures: content.Content) -> Iterator[Section]:
             sentences=[sentence],
             figures=[draw.staleness(figures.staleness)],
         )
-    elif run.job.status.strategy == "ParameterServer":
+    elif run.job.status.strategy == types.Strategy.PARAMETER_SERVER:
         sentence = "Staleness is missing: a script or an older version of the trainer ran."
         yield Section(key="staleness", title="Staleness", sentences=[sentence])
 
@@ -254,7 +255,7 @@ def _pipeline(run: records.Run) -> Iterator[Section]:
             sentences=[f"Stages {show.waiting(run.stages)}.", *_expectation(run.stages)],
             figures=[draw.schedule(run.stages), draw.stage_shares(run.stages)],
         )
-    elif run.job.status.strategy == "ModelSplit":
+    elif run.job.status.strategy == types.Strategy.MODEL_SPLIT:
         sentence = "The schedule is missing: the trainer writes it when the job succeeds."
         yield Section(key="pipeline", title="Pipeline", sentences=[sentence])
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from tfparallel import models, train_log
-from tfparallel.report import losses, mesh, records, starts
+from tfparallel.report import losses, records, starts
 from tfparallel_trainer.contract import outputs
 
 
@@ -140,7 +140,7 @@ def _find_cause(
 
     After a loss, the other processes go on until they are told to end, and save what they have.
     """
-    pod = f"{run.job.name}-{next(iter(mesh.training_replicas(run)), '')}"
+    pod = f"{run.job.name}-{run.job.coordinator}"
     final = (one for one in events if losses.may_fail_job(one) and one.time >= last - starts.SKEW)
     return next((one for one in events if losses.ends(one, pod)), next(final, None))
 

@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Sequence
 
 from tfparallel import models, train_log
-from tfparallel.report import losses, mesh, records
+from tfparallel.report import losses, records
 from tfparallel_operator.api import names
 
 SKEW = datetime.timedelta(seconds=1)
@@ -27,7 +27,7 @@ def find(run: records.Run) -> Sequence[Start]:
     The record of a first step says when its process started. Pods, and events that replicas run,
     say so of processes that recorded none.
     """
-    coordinator = next(iter(mesh.training_replicas(run)), "")
+    coordinator = run.job.coordinator
     pods = [pod for pod in run.pods if pod.replica == coordinator]
     logged = [_of_record(record, pods) for record in run.records if record.is_first_step]
     first_in_pod = {id(start.pod): start for start in reversed(logged) if start.pod is not None}
