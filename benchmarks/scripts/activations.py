@@ -17,7 +17,7 @@ from tfparallel_trainer import user
 from tfparallel_trainer.comms import devices as machine
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import arrays, batching
-from tfparallel_trainer.engines.split.engine import ranks, steps
+from tfparallel_trainer.engines.split.execution import pipeline_steps, ranks
 from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.objective import replica
@@ -58,7 +58,7 @@ def peak(order: schedule.Schedule, devices: Sequence[str], microbatches: int, ro
     mesh = shape.Mesh(stage=len(devices))
     divided = split_partition.divide(recording.record(bare), mesh, microbatches, order)
     places = dict(enumerate(devices))
-    step = steps.TrainStep(
+    step = pipeline_steps.TrainStep(
         module, ranks.build(module, bare, divided, places, examples), examples.spec, batch
     )
     (first,) = examples.epoch(0, 0)

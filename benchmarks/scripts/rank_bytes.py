@@ -16,7 +16,7 @@ from benchmarks.scripts import events
 from testing.trainer import split_partition
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import devices, shape
-from tfparallel_trainer.engines.split.engine import rank_model
+from tfparallel_trainer.engines.split.execution import rank_model
 from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.objective import replica
 

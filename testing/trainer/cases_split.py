@@ -18,7 +18,7 @@ from testing.trainer import cases, reference, split_ranks
 from testing.trainer import runs as trainings
 from tfparallel_trainer.comms import shape, tasks
 from tfparallel_trainer.data import batching, order
-from tfparallel_trainer.engines.split.engine import ranks, steps
+from tfparallel_trainer.engines.split.execution import pipeline_steps, ranks
 
 STEPS = 30
 BATCH = 14
@@ -92,7 +92,7 @@ def prepare(
     *,
     same_dropout: bool = False,
     places: Mapping[int, str] | None = None,
-) -> tuple[ranks.Ranks, batching.Source, steps.TrainStep]:
+) -> tuple[ranks.Ranks, batching.Source, pipeline_steps.TrainStep]:
     """The ranks of a mesh, their examples and their step; `places` as `split_ranks.prepare`."""
     return split_ranks.prepare(
         case.functions(synchronized=True),
@@ -118,7 +118,9 @@ def train(
     return whole(members), losses
 
 
-def _make_steps(step: steps.TrainStep, examples: batching.Source, number: int) -> list[float]:
+def _make_steps(
+    step: pipeline_steps.TrainStep, examples: batching.Source, number: int
+) -> list[float]:
     losses: list[float] = []
     for epoch in range(number):
         for batch in examples.epoch(epoch, 0):

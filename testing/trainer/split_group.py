@@ -12,7 +12,7 @@ import tensorflow as tf
 from testing.trainer import logical_devices, split_models, split_traffic
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.engines.split.layers import assignment, layout, sharded
-from tfparallel_trainer.engines.split.model import execution, graph, recording
+from tfparallel_trainer.engines.split.model import graph, interpreter, recording
 from tfparallel_trainer.objective import replica
 
 DEVICES = logical_devices.NAMES
@@ -134,7 +134,7 @@ def compare(
     model = build()
     model_graph = recording.record(model)
     values = {key: _drawn(one) for key, one in model_graph.variables.items()}
-    inputs = execution.by_number(model_graph, split_models.inputs_of(model, EXAMPLES))
+    inputs = interpreter.by_number(model_graph, split_models.inputs_of(model, EXAMPLES))
     plan = assign(model_graph, degrees, overrides or {})
     expected = _unsplit(model_graph, inputs, values, training)
     members = ranks(degrees)
@@ -209,7 +209,9 @@ def _unsplit(
         variables = _constants(model_graph, values, {})
         with tf.GradientTape() as tape:
             tape.watch(_trained(model_graph, variables))
-            part = execution.run_nodes(model_graph, model_graph.nodes, inputs, variables, training)
+            part = interpreter.run_nodes(
+                model_graph, model_graph.nodes, inputs, variables, training
+            )
             outputs = [part.tensors[one] for one in model_graph.output_tensors()]
             target = _target(outputs)
         return Result(outputs, _gradients(model_graph, tape, target, variables), part.changed)

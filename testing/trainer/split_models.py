@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tfparallel_trainer import user
-from tfparallel_trainer.engines.split.model import execution, graph, recording, skeleton
+from tfparallel_trainer.engines.split.model import graph, interpreter, recording, skeleton
 from tfparallel_trainer.objective import replica
 
 LAYERS = keras.layers
@@ -203,11 +203,11 @@ class Result(NamedTuple):
 
 def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training: bool) -> Result:
     """Compute what calling the model would, on inputs that are nested as the model takes them."""
-    known = execution.by_number(model, inputs)
-    part = execution.run_nodes(model, model.nodes, known, variables, training)
+    known = interpreter.by_number(model, inputs)
+    part = interpreter.run_nodes(model, model.nodes, known, variables, training)
     tensors = part.tensors
     return Result(
-        outputs=execution.outputs_of(model, tensors),
+        outputs=interpreter.outputs_of(model, tensors),
         masks={one.name: tensors[one.mask] for one in model.outputs if one.mask is not None},
         changed=part.changed,
         added_losses=part.added_losses,

@@ -2,7 +2,7 @@
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.engines.split import planned
+from tfparallel_trainer.engines.split import plan_resolution
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import partition, schedule
 from tfparallel_trainer.engines.split.planning import hardware
@@ -22,5 +22,5 @@ def divide(
         **{str(axis): mesh.degree(axis) for axis in shape.Axis}, microbatches=microbatches
     )
     batch = mesh.data * microbatches * _EXAMPLES
-    plan = planned.over(model, job_mesh, batch, hardware.Cluster(devices=mesh.size))
+    plan = plan_resolution.over(model, job_mesh, batch, hardware.Cluster(devices=mesh.size))
     return partition.divide(plan.model, mesh, microbatches, order, plan.ends)

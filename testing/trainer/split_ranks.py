@@ -10,7 +10,7 @@ from testing.trainer import ranks as devices
 from tfparallel_trainer import user
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import batching, source
-from tfparallel_trainer.engines.split.engine import ranks, steps
+from tfparallel_trainer.engines.split.execution import pipeline_steps, ranks
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import schedule
 from tfparallel_trainer.objective import replica
@@ -27,7 +27,7 @@ def prepare(
     *,
     same_dropout: bool = False,
     places: Mapping[int, str] | None = None,
-) -> tuple[ranks.Ranks, batching.Source, steps.TrainStep]:
+) -> tuple[ranks.Ranks, batching.Source, pipeline_steps.TrainStep]:
     """The ranks, their examples and their step.
 
     Args:
@@ -49,7 +49,7 @@ def prepare(
     divided = split_partition.divide(skeleton.recorded(module, bare), mesh, microbatches, order)
     divided = dataclasses.replace(divided, same_dropout=same_dropout)
     replicas = ranks.build(module, bare, divided, places, examples)
-    return replicas, examples, steps.TrainStep(module, replicas, examples.spec, batch)
+    return replicas, examples, pipeline_steps.TrainStep(module, replicas, examples.spec, batch)
 
 
 def prepare_new(
@@ -58,7 +58,7 @@ def prepare_new(
     microbatches: int,
     order: schedule.Schedule = ONE,
     batch: int = cases.BATCH,
-) -> tuple[ranks.Ranks, batching.Source, steps.TrainStep]:
+) -> tuple[ranks.Ranks, batching.Source, pipeline_steps.TrainStep]:
     """Prepare the same mesh in a generation that no other has."""
     degrees = {str(axis): mesh.degree(axis) for axis in shape.Axis}
     renewed = shape.Mesh(**degrees, generation=devices.generation())

@@ -12,9 +12,9 @@ from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.split.engine import captures, ranks
+from tfparallel_trainer.engines.split.execution import captures, ranks
 from tfparallel_trainer.engines.split.pipeline import schedule
-from tfparallel_trainer.engines.split.referee import alone, examination, trial
+from tfparallel_trainer.engines.split.referee import examination, single_process, step_trial
 from tfparallel_trainer.engines.split.state import blueprint, persistence
 
 
@@ -41,7 +41,7 @@ def check(
     state = shard.State(
         [persistence.share_of(drawn, one) for one in local_ranks.local], drawn.wholes
     )
-    single = alone.build(
+    single = single_process.build(
         module,
         shape.Mesh(generation=devices.generation()),
         devices.DEVICES[0],
@@ -50,8 +50,8 @@ def check(
     )
     step.referee = examination.Referee(
         local_ranks,
-        trial.Trials(local_ranks, step, state, examples.spec),
-        functools.partial(alone.judge, single, examples.spec, drawn.slots),
+        step_trial.Trials(local_ranks, step, state, examples.spec),
+        functools.partial(single_process.judge, single, examples.spec, drawn.slots),
         always=True,
     )
     results: list[engine.StepResult] = []

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import keras
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import assignment, layout, traffic
+from tfparallel_trainer.engines.split.layers import assignment, communication, layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import graph
 
@@ -37,17 +37,17 @@ def replicated(plan: assignment.Assignment) -> list[str]:
     ]
 
 
-def brought(costs: Iterable[traffic.Traffic], batch: int) -> int:
+def brought(costs: Iterable[communication.Traffic], batch: int) -> int:
     """Bytes that a rank brings to operations, forward and backward."""
     return sum(one.brought(batch) for one in costs)
 
 
-def of(plan: assignment.Assignment) -> list[traffic.Traffic]:
+def of(plan: assignment.Assignment) -> list[communication.Traffic]:
     """All that a rank communicates for a microbatch."""
     return [*(one for choice in plan.choices for one in choice.costs), *ending(plan)]
 
 
-def ending(plan: assignment.Assignment) -> Iterator[traffic.Traffic]:
+def ending(plan: assignment.Assignment) -> Iterator[communication.Traffic]:
     """What it costs to make the outputs of the model whole, for the loss and the metrics."""
     model = plan.model
     trained = graph.with_gradient(model)
@@ -60,7 +60,7 @@ def ending(plan: assignment.Assignment) -> Iterator[traffic.Traffic]:
             continue
         # What Keras makes an output of goes along with it: see `execution.logits_of`.
         count = 2 if number in makers and _keeps_logits(makers[number], number) else 1
-        for one in traffic.resharding(
+        for one in communication.resharding(
             tensor.shape, tensor.dtype, plan.layouts[number], whole, number in trained
         ):
             yield from [dataclasses.replace(one, rows=tensor.rows_of_example)] * count

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfparallel_trainer.comms import collectives, devices, rendezvous, shape, tasks
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.engines.split.layers import assignment, layout, sharded
-from tfparallel_trainer.engines.split.model import execution, recording
+from tfparallel_trainer.engines.split.model import interpreter, recording
 
 LAYERS = keras.layers
 
@@ -48,7 +48,7 @@ def main(device_count: int) -> None:
         with tf.GradientTape() as tape:
             tape.watch(values_by_key)
             if number is None:
-                part = execution.run_nodes(
+                part = interpreter.run_nodes(
                     model_graph, model_graph.nodes, {0: tf.constant(image)}, values_by_key, True
                 )
                 whole = part.tensors[output]

@@ -14,7 +14,7 @@ from testing import paths, repeats
 from testing.trainer import split_group, split_models, split_traffic
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, assignment, layout, traffic
+from tfparallel_trainer.engines.split.layers import adjoint, assignment, communication, layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -74,7 +74,7 @@ def test_resharding_keeps_the_tensor_and_its_gradient(
         np.testing.assert_array_equal(resharded, whole[after.part(member.place)])
         if dtype != "bool":
             np.testing.assert_array_equal(gradient, upstream[before.part(member.place)])
-    costs = traffic.resharding(dims, dtype, before, after, dtype != "bool")
+    costs = communication.resharding(dims, dtype, before, after, dtype != "bool")
     total = split_traffic.brought(costs, 1)
     byte_counts = {member.brought() for member in members}
     assert byte_counts == {total} if degrees[SPATIAL] == 1 else max(byte_counts) <= total
@@ -105,8 +105,8 @@ def test_a_column_and_a_row_need_one_sum_each_way() -> None:
     assert [choice.way for choice in plan.choices] == ["replicated", "column", "row"]
     costs = [one for choice in plan.choices for one in choice.costs]
     assert [(one.kind, one.work, one.shape) for one in costs] == [
-        (traffic.Kind.SUM, schedule.Work.BACKWARD, (None, 6)),
-        (traffic.Kind.SUM, schedule.Work.FORWARD, (None, 4)),
+        (communication.Kind.SUM, schedule.Work.BACKWARD, (None, 6)),
+        (communication.Kind.SUM, schedule.Work.FORWARD, (None, 4)),
     ]
     assert list(split_traffic.ending(plan)) == []
     assert split_traffic.replicated(plan) == ["source is replicated: there is no rule for Source."]
@@ -205,6 +205,6 @@ def test_what_a_block_of_the_decoder_sends(
     sent = collections.Counter(
         (cost.kind, cost.work) for choice in choices[block] for cost in choice.costs
     )
-    kinds = {traffic.Kind.SUM: sums, traffic.Kind.GATHER: gathers}
+    kinds = {communication.Kind.SUM: sums, communication.Kind.GATHER: gathers}
     expected = {(kind, work): count for kind, count in kinds.items() for work in schedule.Work}
     assert sent == collections.Counter(expected)

@@ -20,7 +20,7 @@ from testing.trainer import (
 )
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.model import added_losses, mixing, recording
+from tfparallel_trainer.engines.split.model import added_losses, example_independence, recording
 from tfparallel_trainer.engines.split.planning import model_costs
 
 pytestmark = split_models.MARKS
@@ -229,12 +229,12 @@ SEPARATE: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", MIXING)
 def test_a_model_that_mixes_examples_is_refused(name: str) -> None:
     with pytest.raises(errors.UserCodeError, match=r"computes with all examples of a batch"):
-        mixing.check(recorded(MIXING[name]))
+        example_independence.check(recorded(MIXING[name]))
 
 
 @pytest.mark.parametrize("name", SEPARATE)
 def test_a_model_that_computes_each_example_by_itself_is_not(name: str) -> None:
-    mixing.check(recorded(SEPARATE[name]))
+    example_independence.check(recorded(SEPARATE[name]))
 
 
 def test_a_layer_that_not_every_process_may_hold_is_not_tried(
@@ -246,9 +246,9 @@ def test_a_layer_that_not_every_process_may_hold_is_not_tried(
 
     model = recorded(lambda x: Weighted(always=True)(x))
     with pytest.raises(errors.UserCodeError, match=r"computes with all examples"):
-        mixing.check(model)
-    monkeypatch.setattr(mixing, "_MOST_WEIGHTS", 11)
-    mixing.check(model)
+        example_independence.check(model)
+    monkeypatch.setattr(example_independence, "_MOST_WEIGHTS", 11)
+    example_independence.check(model)
 
 
 class Adds(keras.layers.Layer):
@@ -334,7 +334,7 @@ def test_a_layer_that_no_sample_input_suits_is_refused() -> None:
 
     layer = LAYERS.Lambda(checked, output_shape=(4, 3), name="checked")
     with pytest.raises(errors.UserCodeError, match=r"checked cannot be tried .*mesh.microbatches"):
-        mixing.check(recorded(layer))
+        example_independence.check(recorded(layer))
 
 
 def test_a_loss_that_needs_the_whole_batch_is_refused_where_the_mesh_divides_it() -> None:

@@ -16,7 +16,7 @@ from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.engines.split import callback_reach
+from tfparallel_trainer.engines.split import callback_model
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
@@ -79,10 +79,10 @@ def test_they_lead_to_the_weights_of_one_process(
     assert list((run.output / "board" / "train").iterdir())
 
 
-def divided(arrays: list[Any]) -> callback_reach.SplitReach:
+def divided(arrays: list[Any]) -> callback_model.SplitReach:
     functions = cases.CASES[0].functions(synchronized=False)
     split_replicas, _, _ = split_ranks.prepare_new(functions, shape.Mesh(stage=2), 2)
-    return callback_reach.SplitReach(split_replicas, arrays)
+    return callback_model.SplitReach(split_replicas, arrays)
 
 
 class Peeking(keras.callbacks.Callback):

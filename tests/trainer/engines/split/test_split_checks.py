@@ -15,10 +15,10 @@ from testing.trainer import cases, cases_split, losses, split_models, split_rank
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
-from tfparallel_trainer.engines.split import callback_reach
-from tfparallel_trainer.engines.split.engine import captures, ranks
+from tfparallel_trainer.engines.split import callback_model
+from tfparallel_trainer.engines.split.execution import captures, ranks
 from tfparallel_trainer.engines.split.model import added_losses, step_effects, variable_identity
-from tfparallel_trainer.engines.split.referee import alone, gathering
+from tfparallel_trainer.engines.split.referee import gathering, single_process
 from tfparallel_trainer.objective import likeness
 from tfparallel_trainer.objective.referee import plain
 
@@ -277,7 +277,7 @@ def test_variables_outside_the_model_that_callbacks_write_are_those_of_one_proce
             lower(local_ranks, temperature)
             return b""
 
-        reach = callback_reach.SplitReach(local_ranks, [])
+        reach = callback_model.SplitReach(local_ranks, [])
         reach.after(act)
         assert [float(one.head.model.loss.alpha) for one in local_ranks.local] == [0.25] * 2
         changes.append(reach.changes)
@@ -376,8 +376,8 @@ TOO_LARGE = "a model of more than 10 weights, which one process cannot hold"
 def test_of_a_model_that_no_process_can_hold_copies_alone_are_compared(
     degrees: dict[str, int],
 ) -> None:
-    assert alone.find_obstacle(11) == TOO_LARGE
-    assert alone.find_obstacle(10) == ""
+    assert single_process.find_obstacle(11) == TOO_LARGE
+    assert single_process.find_obstacle(10) == ""
     (check,) = split_referee.check(
         functions(sequential(dropout), sgd), shape.Mesh(**degrees), batch=8, steps=1
     )

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from testing.trainer import ranks
-from tfparallel_trainer.engines.split.engine import rank_model
+from tfparallel_trainer.engines.split.execution import rank_model
 
 
 def test_the_clock_of_one_rank_waits_for_itself_and_for_no_other() -> None:

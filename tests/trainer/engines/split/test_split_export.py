@@ -14,7 +14,7 @@ from testing.trainer import split_models
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import files, keys, shard
 from tfparallel_trainer.comms import devices
-from tfparallel_trainer.engines.split.state import blueprint, export, persistence
+from tfparallel_trainer.engines.split.state import blueprint, model_export, persistence
 from tfparallel_trainer.objective import evaluate, replica
 from tfparallel_trainer.storage import folder as folders
 
@@ -104,11 +104,11 @@ def test_plain_keras_loads_the_file_and_evaluates_to_the_same_numbers(
     drawn = blueprint.draw(user_module, seed=3)
     everything = shard.undivided(keys.of(model, model.optimizer)).wholes
     assert shapes(drawn.wholes) == shapes(everything)
-    export.check(drawn, user_module)
+    model_export.check(drawn, user_module)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(shard, "BLOCK_BYTES", 32)
         checkpoint = save(model, tmp_path / "checkpoint")
-        export.save(drawn, checkpoint, tmp_path / "model.keras", user_module)
+        model_export.save(drawn, checkpoint, tmp_path / "model.keras", user_module)
     evaluate.adopt_averages(model)
     if name in NOT_LOADED:
         loaded = eager(user_module, seed=8)
@@ -138,7 +138,7 @@ def test_the_state_of_any_optimizer_is_in_the_file(tmp_path: pathlib.Path, name:
     model = eager(user_module)
     drawn = blueprint.draw(user_module, seed=3)
     checkpoint = save(model, tmp_path / "checkpoint")
-    export.save(drawn, checkpoint, tmp_path / "model.keras", user_module)
+    model_export.save(drawn, checkpoint, tmp_path / "model.keras", user_module)
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     equal(loaded.weights, model.weights)
     equal(loaded.optimizer.variables, model.optimizer.variables)
@@ -149,7 +149,7 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path: pathlib.Path) -> None:
     checkpoint = save(eager(user_module), tmp_path / "checkpoint")
     (checkpoint.path / "part-00001.bin").write_bytes(b"")
     with pytest.raises(errors.StorageError, match=r"part-00001.bin is damaged"):
-        export.save(
+        model_export.save(
             blueprint.draw(user_module, 3), checkpoint, tmp_path / "model.keras", user_module
         )
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
@@ -162,14 +162,14 @@ def test_a_model_for_serving_is_written_where_it_fits(
     model = eager(user_module)
     drawn = blueprint.draw(user_module, seed=3)
     path, folder = tmp_path / "model.keras", tmp_path / "saved_model"
-    export.save(drawn, save(model, tmp_path / "checkpoint"), path, user_module)
+    model_export.save(drawn, save(model, tmp_path / "checkpoint"), path, user_module)
     evaluate.adopt_averages(model)
-    assert export.save_for_serving(drawn, path, folder, user_module) is None
+    assert model_export.save_for_serving(drawn, path, folder, user_module) is None
     x = split_models.inputs_of(model, 2)
     served = tf.saved_model.load(folder)
     np.testing.assert_allclose(served.serve(x), model.predict(x, verbose=0), rtol=1e-6)
     monkeypatch.setattr(devices, "free_bytes", lambda: 1e3)
-    said = export.save_for_serving(drawn, path, tmp_path / "other", user_module)
+    said = model_export.save_for_serving(drawn, path, tmp_path / "other", user_module)
     assert said is not None
     assert said.startswith("other is not written, because it needs the whole model in one process")
     assert not (tmp_path / "other").exists()
@@ -198,7 +198,7 @@ def test_a_model_whose_weights_keras_changes_as_it_writes_is_refused() -> None:
 
     user_module = module(adapted)
     with pytest.raises(errors.UserCodeError, match="LoRA"):
-        export.check(blueprint.draw(user_module, 3), user_module)
+        model_export.check(blueprint.draw(user_module, 3), user_module)
 
 
 class Masked(keras.layers.Dense):
@@ -224,9 +224,9 @@ def test_a_weight_that_its_layer_does_not_write_is_refused() -> None:
     words = "does not write sequential/pruned/kept, because .* save_own_variables and load_own"
     user_module = module_of(Masked)
     with pytest.raises(errors.UserCodeError, match=words):
-        export.check(blueprint.draw(user_module, 3), user_module)
+        model_export.check(blueprint.draw(user_module, 3), user_module)
     user_module = module_of(Written)
-    export.check(blueprint.draw(user_module, 3), user_module)
+    model_export.check(blueprint.draw(user_module, 3), user_module)
 
 
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])

@@ -12,7 +12,7 @@ from testing import repeats
 from testing.trainer import split_models
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import keys
-from tfparallel_trainer.engines.split.model import execution, initial_values, recording
+from tfparallel_trainer.engines.split.model import initial_values, interpreter, recording
 
 pytestmark = split_models.MARKS
 
@@ -63,9 +63,9 @@ def test_inputs_are_taken_by_name_or_in_order() -> None:
         ).outputs
         np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match="the input first is not among second"):
-        execution.by_number(model_graph, {"second": second})
+        interpreter.by_number(model_graph, {"second": second})
     with pytest.raises(ValueError, match="there are 1 inputs, and the model has 2"):
-        execution.by_number(model_graph, [second])
+        interpreter.by_number(model_graph, [second])
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1, 1)])
@@ -251,7 +251,7 @@ def part_run() -> int:
         key: tf.zeros(model_graph.variables[key].shape, tf.float64) for key in first.variables
     }
     before: int = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    execution.run_nodes(
+    interpreter.run_nodes(
         model_graph, [first], {0: tf.zeros((1, 512), tf.float64)}, values_by_key, training=True
     )
     after: int = tf.config.experimental.get_memory_info("CPU:0")["current"]

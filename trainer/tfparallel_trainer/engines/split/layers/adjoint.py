@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives, shape
-from tfparallel_trainer.engines.split.layers import layout, rows, traffic
+from tfparallel_trainer.engines.split.layers import communication, layout, row_division
 
 Group = Mapping[shape.Axis, collectives.Communicator]
 """A rank's ends of the groups that it splits layers with."""
@@ -89,7 +89,9 @@ def reshard(tensor: Any, before: layout.Layout, after: layout.Layout, groups: Gr
     return tensor
 
 
-def exchange_rows(group: collectives.Communicator, tensor: tf.Tensor, plan: rows.Plan) -> tf.Tensor:
+def exchange_rows(
+    group: collectives.Communicator, tensor: tf.Tensor, plan: row_division.Plan
+) -> tf.Tensor:
     """Give a rank the rows that it needs, from its own: [examples, rows, …], of static shape.
 
     Those besides its own lie in other ranks' shards (its halo). The gradient of a row goes back to
@@ -131,7 +133,7 @@ def _shard_of(
 def _joined(
     group: collectives.Communicator, shard: tf.Tensor, dimension: int, cut: layout.Cut
 ) -> tf.Tensor:
-    carried = tf.cast(shard, traffic.carried(shard.dtype.name))
+    carried = tf.cast(shard, communication.carried(shard.dtype.name))
     stacked = tf.cast(group.gather(_padded(carried, dimension, cut, group.index)), shard.dtype)
     parts = tf.unstack(stacked, group.size)
     return tf.concat(
@@ -147,7 +149,7 @@ def _exchanged(
     after: tuple[int, layout.Cut],
 ) -> tf.Tensor:
     (old_dimension, old), (new_dimension, new) = before, after
-    carried = tf.cast(shard, traffic.carried(shard.dtype.name))
+    carried = tf.cast(shard, communication.carried(shard.dtype.name))
     parts = tf.split(_padded(carried, old_dimension, old, group.index), new.sizes, new_dimension)
     outgoing = [_padded(part, new_dimension, new, place) for place, part in enumerate(parts)]
     taken = tf.unstack(group.exchange(tf.stack(outgoing)), group.size)
@@ -176,7 +178,9 @@ def _rows(tensor: tf.Tensor, dimension: int, size: int) -> tf.Tensor:
     return tensor[(*[slice(None)] * dimension, slice(size))]
 
 
-def _with_halo(group: collectives.Communicator, shard: tf.Tensor, plan: rows.Plan) -> tf.Tensor:
+def _with_halo(
+    group: collectives.Communicator, shard: tf.Tensor, plan: row_division.Plan
+) -> tf.Tensor:
     has, wants = plan.owned[group.index], plan.needed[group.index]
     pieces, sent = _delivered(group, shard, plan.messages(), has, wants)
     with tf.control_dependencies(sent):
@@ -187,10 +191,10 @@ def _with_halo(group: collectives.Communicator, shard: tf.Tensor, plan: rows.Pla
 
 
 def _without_halo(
-    group: collectives.Communicator, gradient: tf.Tensor, plan: rows.Plan
+    group: collectives.Communicator, gradient: tf.Tensor, plan: row_division.Plan
 ) -> tf.Tensor:
     has, wants = plan.needed[group.index], plan.owned[group.index]
-    back = [rows.Message(one.target, one.source, one.span) for one in plan.messages()]
+    back = [row_division.Message(one.target, one.source, one.span) for one in plan.messages()]
     pieces, sent = _delivered(group, gradient, back, has, wants)
     with tf.control_dependencies(sent):
         if not pieces:
@@ -205,12 +209,12 @@ def _without_halo(
 def _delivered(
     group: collectives.Communicator,
     tensor: tf.Tensor,
-    messages: Sequence[rows.Message],
+    messages: Sequence[row_division.Message],
     has: range,
     wants: range,
 ) -> tuple[list[tuple[range, tf.Tensor]], list[tf.Operation]]:
     """What a rank gets and keeps of the rows that it wants; and what must run."""
-    dtype = tf.as_dtype(traffic.carried(tensor.dtype.name))
+    dtype = tf.as_dtype(communication.carried(tensor.dtype.name))
     outgoing = {
         place: tf.cast(_part(tensor, one.span, has), dtype)
         for place, one in enumerate(messages)
@@ -227,7 +231,7 @@ def _delivered(
         (messages[place].span, tf.cast(tf.ensure_shape(taken[place], dims), tensor.dtype))
         for place, dims in shapes.items()
     ]
-    if kept := rows.overlap(has, wants):
+    if kept := row_division.overlap(has, wants):
         pieces.append((kept, _part(tensor, kept, has)))
     return pieces, sent
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import elementwise, layout, traffic
+from tfparallel_trainer.engines.split.layers import communication, elementwise, layout
 from tfparallel_trainer.engines.split.layers.rules import catalog, registry
 from tfparallel_trainer.engines.split.model import graph
 
@@ -27,14 +27,14 @@ class Choice:
     """The name of its rule, or `registry.REPLICATED`."""
     split: registry.Split
     """With an entry for every tensor that the node takes or makes."""
-    resharding: tuple[traffic.Traffic, ...]
+    resharding: tuple[communication.Traffic, ...]
     """What it costs to bring its inputs into the layouts that it wants. An input that an earlier
     node has had brought into the same layout costs nothing more."""
     why: str
     """Why it is replicated, when rules were tried or are missing; else empty."""
 
     @property
-    def costs(self) -> tuple[traffic.Traffic, ...]:
+    def costs(self) -> tuple[communication.Traffic, ...]:
         """All that it communicates for each microbatch."""
         return (*self.resharding, *self.split.costs)
 
@@ -190,7 +190,7 @@ class _Walk:
             for tensor, lies in wants.items()
             if (tensor, lies) not in self._brought
             for known in [self._model.tensors[tensor]]
-            for one in traffic.resharding(
+            for one in communication.resharding(
                 known.shape, known.dtype, self._layouts[tensor], lies, tensor in self._trained
             )
         ]

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfparallel_trainer.engines.split.layers import adjoint, assignment, layout
 from tfparallel_trainer.engines.split.layers.rules import catalog, registry
-from tfparallel_trainer.engines.split.model import execution, graph
+from tfparallel_trainer.engines.split.model import graph, interpreter
 
 
 def run_nodes(
@@ -21,7 +21,7 @@ def run_nodes(
     leaving: Collection[int],
     constant: Collection[int] = (),
     same_dropout: bool = False,
-) -> execution.Part:
+) -> interpreter.Part:
     """Run some nodes of a graph; all ranks of the groups run the same ones.
 
     Args:
@@ -62,7 +62,7 @@ def run_nodes(
             changed={},
         )
         if choice.way == registry.REPLICATED:
-            part = execution.run_nodes(
+            part = interpreter.run_nodes(
                 plan.model, (node,), local.tensors, local.variables, training
             )
             known |= {one: part.tensors[one] for one in node.outputs}
@@ -72,7 +72,7 @@ def run_nodes(
             known |= _with_sizes(local, catalog.rules_of(node)[choice.way].compute(local))
         values |= local.changed
         changed |= local.changed
-    return execution.Part(
+    return interpreter.Part(
         _with_one_end(plan.model, known, leaving, constant), changed, added_losses
     )
 
@@ -84,9 +84,9 @@ def _with_sizes(local: registry.Local, outputs: Sequence[Any]) -> dict[int, Any]
         dims = local.split.gives[number].local(local.model.tensors[number].shape, local.place())
         parts[number] = None
         if part is not None:
-            execution.check_shape(local.model, local.node, part, dims)
+            interpreter.check_shape(local.model, local.node, part, dims)
             sized = tf.ensure_shape(part, dims)
-            parts[number] = execution.with_logits(sized, execution.logits_of(part))
+            parts[number] = interpreter.with_logits(sized, interpreter.logits_of(part))
     return parts
 
 
@@ -97,10 +97,10 @@ def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: adjoi
     def gather(shard: Any) -> Any:
         return adjoint.reshard(shard, lies, layout.whole(len(lies.cuts)), groups)
 
-    logits = execution.logits_of(part)
+    logits = interpreter.logits_of(part)
     if logits is None or lies.is_whole:
         return gather(part)
-    return execution.with_logits(gather(part), gather(logits))
+    return interpreter.with_logits(gather(part), gather(logits))
 
 
 def _with_one_end(
@@ -110,10 +110,10 @@ def _with_one_end(
     constant: Collection[int],
 ) -> dict[int, Any]:
     real = [one for one in leaving if model.tensors[one].is_real and one not in constant]
-    logits = {one: execution.logits_of(tensors[one]) for one in real}
+    logits = {one: interpreter.logits_of(tensors[one]) for one in real}
     with_logits = [one for one in real if logits[one] is not None]
     ends = adjoint.one_end([tensors[one] for one in real] + [logits[one] for one in with_logits])
     joined = dict(zip(real, ends, strict=False))
     for one, end in zip(with_logits, ends[len(real) :], strict=True):
-        execution.with_logits(joined[one], end)
+        interpreter.with_logits(joined[one], end)
     return {one: tensors[one] for one in leaving} | joined

@@ -8,7 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.model import execution, graph, mixing, operations
+from tfparallel_trainer.engines.split.model import (
+    example_independence,
+    graph,
+    interpreter,
+    operations,
+)
 from tfparallel_trainer.objective import trial
 
 _HALF = 2
@@ -52,12 +57,12 @@ def _adds_mean_in(model: graph.Graph, node: graph.Node, training: bool) -> bool:
             trial.moving_statistics(),
             trial.same_draws() as draws,
         ):
-            part = execution.run_nodes(model, [node], tensors, variables, training)
+            part = interpreter.run_nodes(model, [node], tensors, variables, training)
         drawn.append(draws.shapes)
         return [tf.cast(tf.reduce_sum(one), tf.float64) for one in part.added_losses]
 
     traced = tf.function(call, autograph=False)
-    specs = execution.specs(model, node, 2 * _HALF)
+    specs = interpreter.specs(model, node, 2 * _HALF)
     if not traced.get_concrete_function(*specs).structured_outputs:
         return True
     if all(_is_mean(model, node, traced, seed) for seed in range(_TRIALS)):
@@ -84,8 +89,10 @@ def _is_mean(model: graph.Graph, node: graph.Node, traced: Any, seed: int) -> bo
 def _added(model: graph.Graph, node: graph.Node, traced: Any, seed: int) -> Callable[..., float]:
     """What gives what is added for some of the examples that are drawn."""
     random = np.random.default_rng(seed)
-    draws = {one: mixing.draw(random, model.tensors[one]) for one in node.inputs}
-    variables = {key: mixing.drawn_like(random, model.variables[key]) for key in node.variables}
+    draws = {one: example_independence.draw(random, model.tensors[one]) for one in node.inputs}
+    variables = {
+        key: example_independence.drawn_like(random, model.variables[key]) for key in node.variables
+    }
 
     def added(examples: Sequence[int], seed: int = 0) -> float:
         tensors = {one: take(examples) for one, take in draws.items()}

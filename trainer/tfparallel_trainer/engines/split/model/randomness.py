@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.model import execution, graph, operations
+from tfparallel_trainer.engines.split.model import graph, interpreter, operations
 from tfparallel_trainer.runtime import random_state
 
 _EXAMPLES = 2
@@ -49,9 +49,9 @@ def _drawing(model: graph.Graph, node: graph.Node) -> str:
 
     def call(tensors: dict[int, tf.Tensor], variables: dict[str, tf.Tensor]) -> None:
         with random_state.drawing_from(generator):
-            execution.run_nodes(model, [node], tensors, variables, training=True)
+            interpreter.run_nodes(model, [node], tensors, variables, training=True)
 
-    specs = execution.specs(model, node, _EXAMPLES)
+    specs = interpreter.specs(model, node, _EXAMPLES)
     traced = tf.function(call, autograph=False).get_concrete_function(*specs)
     if generator.drew:
         return "keras.random"

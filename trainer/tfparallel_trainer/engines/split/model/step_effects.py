@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.model import execution, graph, operations, recording
+from tfparallel_trainer.engines.split.model import graph, interpreter, operations, recording
 from tfparallel_trainer.objective import checks
 
 _WITH_WEIGHTS = (
@@ -171,7 +171,7 @@ def _trace(model: graph.Graph, node: graph.Node, examples: int | None) -> NodeEf
         watched = [values[one] for one in taken]
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(watched)
-            part = execution.run_nodes(model, [node], tensors, variables, training=True)
+            part = interpreter.run_nodes(model, [node], tensors, variables, training=True)
             added = [tf.reduce_sum(one) for one in part.added_losses]
             targets = {one: _with_logits(part.tensors[one]) for one in _real(model, node.outputs)}
         if added:
@@ -183,7 +183,7 @@ def _trace(model: graph.Graph, node: graph.Node, examples: int | None) -> NodeEf
         assigned.update(_assigned(model, node, part.changed, tensors, variables))
 
     tf.function(call, autograph=False).get_concrete_function(
-        *execution.specs(model, node, examples)
+        *interpreter.specs(model, node, examples)
     )
     return NodeEffects(sources, assigned)
 
@@ -218,7 +218,7 @@ def _assigned(
 
 
 def _with_logits(tensor: Any) -> list[Any]:
-    return [one for one in (tensor, execution.logits_of(tensor)) if one is not None]
+    return [one for one in (tensor, interpreter.logits_of(tensor)) if one is not None]
 
 
 def _ancestors(tensor: Any) -> Iterator[Any]:

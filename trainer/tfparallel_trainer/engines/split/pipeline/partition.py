@@ -8,8 +8,8 @@ from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import assignment, layout
 from tfparallel_trainer.engines.split.model import (
     added_losses,
+    example_independence,
     graph,
-    mixing,
     randomness,
     recording,
     step_effects,
@@ -135,7 +135,7 @@ def divide(
     """
     randomness.check(model)
     if mesh.data * microbatches > 1:
-        mixing.check(model)
+        example_independence.check(model)
         added_losses.check(model)
     plan = assignment.assign(model, {axis: mesh.degree(axis) for axis in layout.AXES})
     plan.check()

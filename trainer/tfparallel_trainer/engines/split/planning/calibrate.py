@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfparallel_trainer.engines.split.model import execution, graph
+from tfparallel_trainer.engines.split.model import graph, interpreter
 from tfparallel_trainer.engines.split.planning import costs, hardware
 
 _REPEATS = 5
@@ -154,7 +154,7 @@ class _Copy:
 
     def forward(self) -> list[Any]:
         """Run it."""
-        part = execution.run_nodes(
+        part = interpreter.run_nodes(
             self._model, [self._node], self._tensors, self._variables, training=True
         )
         return [part.tensors[one] for one in self._node.outputs if part.tensors[one] is not None]

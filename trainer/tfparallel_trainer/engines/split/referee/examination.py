@@ -17,8 +17,8 @@ import numpy as np
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching
-from tfparallel_trainer.engines.split.engine import ranks
-from tfparallel_trainer.engines.split.referee import alone, trial
+from tfparallel_trainer.engines.split.execution import ranks
+from tfparallel_trainer.engines.split.referee import single_process, step_trial
 from tfparallel_trainer.objective import tracing
 from tfparallel_trainer.objective.referee import (
     comparison,
@@ -45,7 +45,7 @@ class Referee:
     def __init__(
         self,
         local_ranks: ranks.Ranks,
-        trials: trial.Trials,
+        trials: step_trial.Trials,
         build: Callable[[], judgement.Judge],
         *,
         always: bool,
@@ -107,7 +107,7 @@ class Referee:
     def _require_memory(self) -> None:
         """Find whether the first process has the whole model, and all may bring it together."""
         weights = self._ranks.partition.model.variables.values()
-        self._agree(alone.find_obstacle(sum(math.prod(one.shape) for one in weights)))
+        self._agree(single_process.find_obstacle(sum(math.prod(one.shape) for one in weights)))
 
         def build() -> None:
             self._judge = self._build()
@@ -115,7 +115,7 @@ class Referee:
         self._led(build)
         self._can_gather = True
 
-    def _prepare(self, sample: trial.Sample) -> None:
+    def _prepare(self, sample: step_trial.Sample) -> None:
         """Trace the step of all ranks."""
         reason = ""
         try:
@@ -130,7 +130,10 @@ class Referee:
             raise _ObstacleError(obstacle or "another process cannot take part in a check")
 
     def _compare(
-        self, sample: trial.Sample, compared: list[judgement.Judgement], seed: int | None = None
+        self,
+        sample: step_trial.Sample,
+        compared: list[judgement.Judgement],
+        seed: int | None = None,
     ) -> plain.Wholes:
         """Make the step on all ranks, and have it compared; gives the state that it began with.
 
@@ -158,7 +161,7 @@ class Referee:
 
     def _verdict(
         self,
-        sample: trial.Sample,
+        sample: step_trial.Sample,
         before: plain.Wholes,
         compared: Sequence[judgement.Judgement],
     ) -> dict[str, Any]:
@@ -226,7 +229,7 @@ class Referee:
         if self._ranks.leads:
             try:
                 answer = {"value": compute()}
-            except (_ObstacleError, alone.UnfitError) as error:
+            except (_ObstacleError, single_process.UnfitError) as error:
                 answer = {"obstacle": str(error)}
             except Exception as error:  # of the user's code, or of what a layer does in a check
                 answer = {"obstacle": judgement.describe(error)}

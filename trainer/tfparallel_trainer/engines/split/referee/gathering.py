@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.engines.split.engine import rank_model, ranks, stage_worker
+from tfparallel_trainer.engines.split.execution import rank_model, ranks, stage_worker
 from tfparallel_trainer.objective.referee import comparison, plain
 
 

@@ -18,8 +18,8 @@ from tfparallel_trainer.checkpoint import (
 )
 from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.engines.split.engine import rank_model
-from tfparallel_trainer.engines.split.state import blueprint, export
+from tfparallel_trainer.engines.split.execution import rank_model
+from tfparallel_trainer.engines.split.state import blueprint, model_export
 from tfparallel_trainer.runtime import settings
 from tfparallel_trainer.storage import directory
 
@@ -45,7 +45,7 @@ class Persistence:
         self._settings, self._module, self._peers, self._say = settings, module, peers, say
         self.drawn = blueprint.draw(module, settings.job.trainer.seed)
         if peers.is_chief:
-            export.check(self.drawn, module)
+            model_export.check(self.drawn, module)
         checkpoint = settings.job.trainer.checkpoint
         self.state = shard.State([share_of(self.drawn, rank) for rank in ranks], self.drawn.wholes)
         self.saved: store.Store | None = None
@@ -87,10 +87,10 @@ class Persistence:
 
     def _write(self, checkpoint: directory.Directory) -> None:
         path = self._settings.output_dir / outputs.MODEL
-        export.save(self.drawn, checkpoint, path, self._module)
+        model_export.save(self.drawn, checkpoint, path, self._module)
         if self._settings.job.trainer.saved_model:
             serving = self._settings.output_dir / outputs.SAVED_MODEL
-            refused = export.save_for_serving(self.drawn, path, serving, self._module)
+            refused = model_export.save_for_serving(self.drawn, path, serving, self._module)
             if refused is not None:
                 self._say(f"warning: {refused}")
 

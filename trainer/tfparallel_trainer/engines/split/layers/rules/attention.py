@@ -11,8 +11,8 @@ from typing import Any
 import keras
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
-from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry
+from tfparallel_trainer.engines.split.layers import adjoint, communication, layout
+from tfparallel_trainer.engines.split.layers.rules import dense, local_layers, registry
 
 _TENSOR = shape.Axis.TENSOR
 
@@ -51,7 +51,7 @@ class Heads(registry.Rule):
             cost
             for one in call.node.operands
             for cost in call.sends(
-                traffic.Kind.SUM,
+                communication.Kind.SUM,
                 _TENSOR,
                 call.backward(one),
                 tensors[one].shape,
@@ -79,7 +79,7 @@ class Heads(registry.Rule):
         tensors = dict(local.tensors)
         for one in local.node.operands:
             tensors[one] = adjoint.spread(group, tensors[one])
-        summand, *scores = calling.smaller(
+        summand, *scores = local_layers.smaller(
             dataclasses.replace(local, tensors=tensors),
             dict(zip(self._names, local_heads, strict=True)),
             variables,
@@ -96,7 +96,7 @@ class Heads(registry.Rule):
         for key, shard in local.split.variables.items():
             whole = layout.whole(len(shard.layout.cuts))
             variables[key] = adjoint.reshard(variables[key], shard.layout, whole, local.groups)
-        result, *scores = calling.smaller(local, {}, variables)
+        result, *scores = local_layers.smaller(local, {}, variables)
         layouts = [local.split.gives[number] for number in local.node.outputs[1:]]
         return [
             result,

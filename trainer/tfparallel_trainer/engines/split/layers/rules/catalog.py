@@ -11,11 +11,11 @@ from tfparallel_trainer.engines.split.layers.rules import (
     dense,
     embedding,
     examples,
-    images,
     normalisation,
     pooling,
     propagation,
     registry,
+    spatial_convolution,
 )
 from tfparallel_trainer.engines.split.model import graph, operations
 
@@ -24,7 +24,7 @@ _TABLES: tuple[registry.Rules, ...] = (
     embedding.RULES,
     attention.RULES,
     convolution.RULES,
-    images.RULES,
+    spatial_convolution.RULES,
     pooling.RULES,
     normalisation.RULES,
     propagation.RULES,

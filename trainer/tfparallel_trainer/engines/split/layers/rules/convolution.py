@@ -11,7 +11,7 @@ import keras
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.layers import adjoint, layout
-from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry
+from tfparallel_trainer.engines.split.layers.rules import dense, local_layers, registry
 from tfparallel_trainer.engines.split.model import operations
 
 _TENSOR = shape.Axis.TENSOR
@@ -109,7 +109,7 @@ class Filters(_ConvolutionRule):
         tensor = adjoint.spread(local.groups[_TENSOR], local.first)
         spread = dataclasses.replace(local, tensors={**local.tensors, local.node.inputs[0]: tensor})
         config = {"filters": filters, "activation": None}
-        (output,) = calling.smaller(spread, config, local.variables)
+        (output,) = local_layers.smaller(spread, config, local.variables)
         return [operations.apply(local.layer.activation, output)]
 
 
@@ -132,7 +132,7 @@ class Channels(_ConvolutionRule):
         kernels = dict(local.variables)
         if layer.use_bias:
             del kernels[local.key(layer.bias)]
-        (summand,) = calling.smaller(local, without, kernels)
+        (summand,) = local_layers.smaller(local, without, kernels)
         output = adjoint.total(local.groups[_TENSOR], summand)
         if layer.use_bias:
             dims = [1] * output.shape.rank
@@ -174,7 +174,7 @@ class Groups(_ConvolutionRule):
             share = local.first.shape[place] / (size or 1)
             config["groups"] = round(layer.groups * share)
             config["filters"] = round(layer.filters * share)
-        (output,) = calling.smaller(local, config, local.variables)
+        (output,) = local_layers.smaller(local, config, local.variables)
         return [operations.apply(layer.activation, output)]
 
 

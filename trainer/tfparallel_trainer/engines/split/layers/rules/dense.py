@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
+from tfparallel_trainer.engines.split.layers import adjoint, communication, layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import operations
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -43,7 +43,7 @@ class Column(registry.Rule):
         if operations.is_elementwise(layer.activation):
             return call.split(input_layout, parts, variables, costs)
         dims, forward = parts.largest(call.dimensions(call.result)), [schedule.Work.FORWARD]
-        costs += call.sends(traffic.Kind.GATHER, _TENSOR, forward, dims)
+        costs += call.sends(communication.Kind.GATHER, _TENSOR, forward, dims)
         return call.split(input_layout, input_layout, variables, costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -204,13 +204,15 @@ def check(layer: Any) -> None:
             raise registry.CannotSplitError(f"it has {reason}: do without, or replicate the layer")
 
 
-def spreading(call: registry.Call, lies: layout.Layout) -> tuple[traffic.Traffic, ...]:
+def spreading(call: registry.Call, lies: layout.Layout) -> tuple[communication.Traffic, ...]:
     """The cost of `adjoint.spread` of the first tensor that the node takes."""
     dims = lies.largest(call.dimensions(call.first))
-    return call.sends(traffic.Kind.SUM, _TENSOR, call.backward(call.first), dims)
+    return call.sends(communication.Kind.SUM, _TENSOR, call.backward(call.first), dims)
 
 
-def summing(call: registry.Call, lies: layout.Layout | None = None) -> tuple[traffic.Traffic, ...]:
+def summing(
+    call: registry.Call, lies: layout.Layout | None = None
+) -> tuple[communication.Traffic, ...]:
     """The cost of `adjoint.total` of the first tensor that the node makes; absent: it is whole."""
     dims = (lies or call.whole(call.result)).largest(call.dimensions(call.result))
-    return call.sends(traffic.Kind.SUM, _TENSOR, [schedule.Work.FORWARD], dims)
+    return call.sends(communication.Kind.SUM, _TENSOR, [schedule.Work.FORWARD], dims)

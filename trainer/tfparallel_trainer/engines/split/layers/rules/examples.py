@@ -17,9 +17,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
-from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry, space
-from tfparallel_trainer.engines.split.model import execution, operations
+from tfparallel_trainer.engines.split.layers import adjoint, communication, layout
+from tfparallel_trainer.engines.split.layers.rules import dense, local_layers, registry, spatial
+from tfparallel_trainer.engines.split.model import interpreter, operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
@@ -58,18 +58,18 @@ class Data(registry.Rule):
             cuts[axis] = layout.even(axis, batch, group.size)
             batch = cuts[axis].sizes[group.index]
             shards = {one: adjoint.take(group, part, 0, cuts[axis]) for one, part in shards.items()}
-        part = execution.run_nodes(local.model, (node,), shards, local.variables, local.training)
+        part = interpreter.run_nodes(local.model, (node,), shards, local.variables, local.training)
         outputs = [part.tensors[one] for one in node.outputs]
         for axis, cut in reversed(cuts.items()):
             outputs = [adjoint.gather(groups[axis], one, 0, cut) for one in outputs]
         return [one[:examples] for one in outputs]
 
 
-class Places(calling.OnParts):
+class Places(local_layers.OnParts):
     """Each rank computes the rows that it has."""
 
     way = "rows"
-    axes = (space.AXIS,)
+    axes = (spatial.AXIS,)
 
     def __init__(self, is_alone: Callable[[Any, int], bool]) -> None:
         """Take what says of a layer and a rank of tensors whether rows are computed alone."""
@@ -78,17 +78,17 @@ class Places(calling.OnParts):
     def split(self, call: registry.Call) -> registry.Split:
         layer, rank = call.layer, len(call.dimensions(call.first))
         dense.check(layer)
-        space.check_activation(call)
+        spatial.check_activation(call)
         if call.node.masks or not self._is_alone(layer, rank):
             raise registry.CannotSplitError(
                 "it has a mask, or what it computes of a row depends on others"
             )
-        lies = space.as_it_comes(call, channels=False)
-        return call.split(lies, lies, call.unsharded(space.SUMMED))
+        lies = spatial.as_it_comes(call, channels=False)
+        return call.split(lies, lies, call.unsharded(spatial.SUMMED))
 
 
 def _is_along_others(layer: Any, rank: int) -> bool:
-    return not {0, space.ROWS}.intersection(operations.axes(layer.axis, rank))
+    return not {0, spatial.ROWS}.intersection(operations.axes(layer.axis, rank))
 
 
 _EACH_ALONE = """
@@ -101,12 +101,12 @@ RMSNormalization SimpleRNN
 RULES: registry.Rules = {
     _EACH_ALONE: (Data(),),
     "Dense": (Places(lambda _, rank: rank > 2), Data()),
-    "PReLU": (Places(lambda prelu, _: space.ROWS in (prelu.shared_axes or ())),),
+    "PReLU": (Places(lambda prelu, _: spatial.ROWS in (prelu.shared_axes or ())),),
     "UnitNormalization": (Places(_is_along_others),),
 }
 
 
-def _costs(call: registry.Call, axes: Sequence[shape.Axis]) -> Iterator[traffic.Traffic]:
+def _costs(call: registry.Call, axes: Sequence[shape.Axis]) -> Iterator[communication.Traffic]:
     """Outputs are gathered on the way forward, and gradients of the inputs on the way back."""
     tensors = call.model.tensors
     gathered = [(schedule.Work.FORWARD, tensors[one]) for one in call.node.outputs]
@@ -115,7 +115,9 @@ def _costs(call: registry.Call, axes: Sequence[shape.Axis]) -> Iterator[traffic.
     for axis in axes:
         parts *= call.ranks(axis)
         for work, tensor in gathered:
-            for one in call.sends(traffic.Kind.GATHER, axis, [work], tensor.shape, tensor.dtype):
+            for one in call.sends(
+                communication.Kind.GATHER, axis, [work], tensor.shape, tensor.dtype
+            ):
                 yield dataclasses.replace(one, parts=parts)
 
 

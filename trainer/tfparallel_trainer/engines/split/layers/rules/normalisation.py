@@ -13,8 +13,8 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
-from tfparallel_trainer.engines.split.layers.rules import calling, dense, registry, space
+from tfparallel_trainer.engines.split.layers import adjoint, communication, layout
+from tfparallel_trainer.engines.split.layers.rules import dense, local_layers, registry, spatial
 from tfparallel_trainer.engines.split.model import operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
@@ -94,10 +94,10 @@ class Groups(registry.Rule):
         layer = local.layer
         channels = local.model.tensors[local.node.inputs[0]].shape[layer.axis] or 1
         local_groups = local.first.shape[layer.axis] * layer.groups // channels
-        return calling.smaller(local, {"groups": local_groups}, local.variables)
+        return local_layers.smaller(local, {"groups": local_groups}, local.variables)
 
 
-class Batch(space.Passing):
+class Batch(spatial.Passing):
     """BatchNormalization over the rows of all ranks; channels stay as they come."""
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -108,14 +108,14 @@ class Batch(space.Passing):
                 "it has a mask, renorm, or an axis that is not the last: do without, or replicate "
                 "the layer"
             )
-        lies = space.as_it_comes(call)
+        lies = spatial.as_it_comes(call)
         channels = layout.Layout(lies.cuts[-1:])
-        summed = lies.axes & space.SUMMED
+        summed = lies.axes & spatial.SUMMED
         variables: dict[str, registry.Shard] = {}
         for one in (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance):
             is_trained = one is not None and one.trainable
             variables |= call.shards((one, channels), summed=summed if is_trained else frozenset())
-        costs = _costs(call, space.AXIS, lies.largest(dims)[-1:])
+        costs = _costs(call, spatial.AXIS, lies.largest(dims)[-1:])
         return call.split(lies, lies, variables, costs if summed else ())
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -147,19 +147,19 @@ class GroupsOfRows(registry.Rule):
     """GroupNormalization over the rows of all ranks."""
 
     way = "rows"
-    axes = (space.AXIS,)
+    axes = (spatial.AXIS,)
 
     def split(self, call: registry.Call) -> registry.Split:
         layer, dims = call.layer, call.dimensions(call.first)
         dense.check(layer)
-        space.check(call)
+        spatial.check(call)
         if layer.axis not in (-1, len(dims) - 1):
             raise registry.CannotSplitError(
                 f"its axis is {layer.axis}: give -1, or replicate the layer"
             )
-        lies = space.as_it_comes(call, channels=False)
-        costs = _costs(call, space.AXIS, (dims[0], layer.groups))
-        return call.split(lies, lies, call.unsharded(space.SUMMED), costs)
+        lies = spatial.as_it_comes(call, channels=False)
+        costs = _costs(call, spatial.AXIS, (dims[0], layer.groups))
+        return call.split(lies, lies, call.unsharded(spatial.SUMMED), costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
@@ -189,10 +189,10 @@ def _axes(lies: layout.Layout, reduced: Sequence[int]) -> list[shape.Axis]:
 
 def _costs(
     call: registry.Call, axis: shape.Axis, dims: Sequence[int | None], sums: int = 2
-) -> tuple[traffic.Traffic, ...]:
+) -> tuple[communication.Traffic, ...]:
     """The cost of sums that go forward, and of those of their gradients."""
     works = [schedule.Work.FORWARD, *call.backward(call.first)] * sums
-    return call.sends(traffic.Kind.SUM, axis, works, dims, _exact(call.layer))
+    return call.sends(communication.Kind.SUM, axis, works, dims, _exact(call.layer))
 
 
 def _moments(
@@ -202,10 +202,10 @@ def _moments(
 
     They take two sums, because the mean of squares would lose small variances.
     """
-    place = local.split.wants[local.node.inputs[0]].over(space.AXIS)
+    place = local.split.wants[local.node.inputs[0]].over(spatial.AXIS)
     cut = None if place is None else place[1]
     count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(values), axes)), values.dtype)
-    group = local.groups[space.AXIS]
+    group = local.groups[spatial.AXIS]
     times = 1.0 if cut is None else cut.size / cut.sizes[group.index]
 
     def add_up(tensor: tf.Tensor) -> tf.Tensor:

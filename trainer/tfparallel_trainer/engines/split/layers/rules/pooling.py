@@ -8,17 +8,17 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.engines.split.layers import adjoint, layout, rows, traffic
-from tfparallel_trainer.engines.split.layers.rules import registry, space
+from tfparallel_trainer.engines.split.layers import adjoint, communication, layout, row_division
+from tfparallel_trainer.engines.split.layers.rules import registry, spatial
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
-class Windows(space.Sliding):
+class Windows(spatial.Sliding):
     """Each rank pools its rows and its halo; channels stay as they come."""
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
-        image, shares = space.brought(local, local.first, self._plan_of)
+        image, shares = spatial.brought(local, local.first, self._plan_of)
         options = {
             "pool_size": layer.pool_size,
             "strides": layer.strides,
@@ -26,14 +26,14 @@ class Windows(space.Sliding):
             "data_format": layer.data_format,
         }
         if layer.pool_mode == "max":
-            padded = space.surrounded(image, shares, fill=image.dtype.min)
+            padded = spatial.surrounded(image, shares, fill=image.dtype.min)
             return [keras.ops.max_pool(padded, **options)]
-        pooled = keras.ops.average_pool(space.surrounded(image, shares), **options)
-        sizes = [space.spans_of(local)[-1].stop, *image.shape[2:-1]]
+        pooled = keras.ops.average_pool(spatial.surrounded(image, shares), **options)
+        sizes = [spatial.spans_of(local)[-1].stop, *image.shape[2:-1]]
         return [pooled * tf.constant(_scale(layer, shares, sizes), pooled.dtype)]
 
 
-class Borders(space.Sliding):
+class Borders(spatial.Sliding):
     """Layers that add or leave out rows: zero padding, cropping, repeating."""
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -46,46 +46,46 @@ class Borders(space.Sliding):
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
-        image, shares = space.brought(local, local.first, self._plan_of)
-        for dimension, one in enumerate(shares[1:], space.ROWS + 1):
+        image, shares = spatial.brought(local, local.first, self._plan_of)
+        for dimension, one in enumerate(shares[1:], spatial.ROWS + 1):
             chosen = slice(one.input.start, one.input.stop)
             image = image[(*[slice(None)] * dimension, chosen)]
         if hasattr(layer, "size"):
-            for dimension, factor in enumerate(_each(layer.size), space.ROWS):
+            for dimension, factor in enumerate(_each(layer.size), spatial.ROWS):
                 image = tf.repeat(image, factor, dimension)
-            return [space.kept(image, shares)]
-        return [space.surrounded(image, shares)]
+            return [spatial.kept(image, shares)]
+        return [spatial.surrounded(image, shares)]
 
 
-class Total(space.Passing):
+class Total(spatial.Passing):
     """The mean of all rows; each rank adds up its own."""
 
     def split(self, call: registry.Call) -> registry.Split:
         input_layout, output_layout = _reduced(call)
         dims = output_layout.largest(call.dimensions(call.result))
-        costs = call.sends(traffic.Kind.SUM, space.AXIS, [schedule.Work.FORWARD], dims)
+        costs = call.sends(communication.Kind.SUM, spatial.AXIS, [schedule.Work.FORWARD], dims)
         return call.split(input_layout, output_layout, costs=costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer, tensor = local.layer, local.first
-        share = tensor.shape[space.ROWS] / space.spans_of(local)[-1].stop
+        share = tensor.shape[spatial.ROWS] / spatial.spans_of(local)[-1].stop
         mean = tf.reduce_mean(tensor, _between(tensor), keepdims=layer.keepdims)
-        return [adjoint.total(local.groups[space.AXIS], mean * share)]
+        return [adjoint.total(local.groups[spatial.AXIS], mean * share)]
 
 
-class Largest(space.Passing):
+class Largest(spatial.Passing):
     """The largest of all rows; each rank finds that of its own."""
 
     def split(self, call: registry.Call) -> registry.Split:
         input_layout, output_layout = _reduced(call)
         dims = output_layout.largest(call.dimensions(call.result))
-        costs = call.sends(traffic.Kind.GATHER, space.AXIS, [schedule.Work.FORWARD], dims)
+        costs = call.sends(communication.Kind.GATHER, spatial.AXIS, [schedule.Work.FORWARD], dims)
         back = call.backward(call.first)
-        costs += call.sends(traffic.Kind.SUM, space.AXIS, back, dims, "float32")
+        costs += call.sends(communication.Kind.SUM, spatial.AXIS, back, dims, "float32")
         return call.split(input_layout, output_layout, costs=costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        largest = _largest(local.groups[space.AXIS], local.first)
+        largest = _largest(local.groups[spatial.AXIS], local.first)
         return [largest if local.layer.keepdims else tf.squeeze(largest, _between(largest))]
 
 
@@ -97,7 +97,7 @@ def _largest(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def function(shard: tf.Tensor) -> Any:
-        carried = tf.as_dtype(traffic.carried(shard.dtype.name))
+        carried = tf.as_dtype(communication.carried(shard.dtype.name))
         inner = tf.cast(tf.reduce_max(shard, _between(shard), keepdims=True), carried)
         largest = tf.cast(tf.reduce_max(group.gather(inner), 0), shard.dtype)
         here = tf.equal(shard, largest)
@@ -114,9 +114,9 @@ def _largest(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
 
 def _reduced(call: registry.Call) -> tuple[layout.Layout, layout.Layout]:
     """How the input of what reduces all rows is to lie, and the output: whole but for channels."""
-    space.check(call)
-    input_layout = space.as_it_comes(call)
-    if call.ranks(space.AXIS) > 1 and input_layout.cuts[space.ROWS] is None:
+    spatial.check(call)
+    input_layout = spatial.as_it_comes(call)
+    if call.ranks(spatial.AXIS) > 1 and input_layout.cuts[spatial.ROWS] is None:
         raise registry.CannotSplitError("its rows come whole, and the ranks would add them up")
     return input_layout, call.whole(call.result).put(-1, input_layout.cuts[-1])
 
@@ -125,12 +125,12 @@ def _between(tensor: tf.Tensor) -> list[int]:
     return list(range(1, tensor.shape.rank - 1))
 
 
-def _pooled(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
-    window = rows.Window(layer.pool_size[place], layer.strides[place])
-    return rows.windows(spans, window, layer.padding)
+def _pooled(layer: Any, place: int, spans: row_division.Spans) -> row_division.Plan:
+    window = row_division.Window(layer.pool_size[place], layer.strides[place])
+    return row_division.windows(spans, window, layer.padding)
 
 
-def _scale(layer: Any, shares: Sequence[rows.Share], sizes: Sequence[int]) -> Any:
+def _scale(layer: Any, shares: Sequence[row_division.Share], sizes: Sequence[int]) -> Any:
     """What makes of a mean over windows with padding one without: [1, rows, …, 1]."""
     counts = np.ones(())
     for place, (share, size) in enumerate(zip(shares, sizes, strict=True)):
@@ -141,17 +141,17 @@ def _scale(layer: Any, shares: Sequence[rows.Share], sizes: Sequence[int]) -> An
     return counts[np.newaxis, ..., np.newaxis]
 
 
-def _padded(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
-    return rows.padded(spans, *_sides(layer.padding, place))
+def _padded(layer: Any, place: int, spans: row_division.Spans) -> row_division.Plan:
+    return row_division.padded(spans, *_sides(layer.padding, place))
 
 
-def _cropped(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
+def _cropped(layer: Any, place: int, spans: row_division.Spans) -> row_division.Plan:
     before, after = _sides(layer.cropping, place)
-    return rows.padded(spans, -before, -after)
+    return row_division.padded(spans, -before, -after)
 
 
-def _repeated(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
-    return rows.repeated(spans, _each(layer.size)[place])
+def _repeated(layer: Any, place: int, spans: row_division.Spans) -> row_division.Plan:
+    return row_division.repeated(spans, _each(layer.size)[place])
 
 
 def _sides(of_layer: Any, place: int) -> Any:

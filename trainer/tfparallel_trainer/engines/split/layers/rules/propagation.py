@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, layout, traffic
-from tfparallel_trainer.engines.split.layers.rules import calling, registry
+from tfparallel_trainer.engines.split.layers import adjoint, communication, layout
+from tfparallel_trainer.engines.split.layers.rules import local_layers, registry
 from tfparallel_trainer.engines.split.model import graph, operations
 
 
@@ -42,7 +42,7 @@ class Elementwise(registry.Rule):
                 for tensor in operands
                 for axis in _missing(lies, wants[tensor])
                 for cost in call.sends(
-                    traffic.Kind.SUM,
+                    communication.Kind.SUM,
                     axis,
                     call.backward(tensor),
                     wants[tensor].largest(call.dimensions(tensor)),
@@ -57,7 +57,7 @@ class Elementwise(registry.Rule):
         for number in local.node.operands:
             for axis in _missing(lies, local.split.wants[number]):
                 tensors[number] = adjoint.spread(local.groups[axis], tensors[number])
-        return calling.call_layer(dataclasses.replace(local, tensors=tensors))
+        return local_layers.call_layer(dataclasses.replace(local, tensors=tensors))
 
     def _check(self, call: registry.Call, lies: layout.Layout) -> None:
         """Raise a CannotSplitError if parts will not do."""
@@ -131,7 +131,7 @@ class Random(registry.Rule):
             data_format = getattr(local.layer, "data_format", "channels_last")
             channels = 1 if data_format == "channels_first" else -1
             lies = layout.whole(len(lies.cuts)).put(channels, lies.cuts[channels])
-        return calling.call_layer(local, lies)
+        return local_layers.call_layer(local, lies)
 
     def _as_whole(self, local: registry.Local, lies: layout.Layout) -> Any:
         first = local.node.inputs[0]
@@ -142,12 +142,12 @@ class Random(registry.Rule):
             for here, size in zip(keras.ops.shape(tensor), full_dims, strict=True)
         )
         neutral = keras.ops.full(dims, self._neutral, tensor.dtype)
-        (drawn,) = calling.call_layer(dataclasses.replace(local, tensors={first: neutral}))
+        (drawn,) = local_layers.call_layer(dataclasses.replace(local, tensors={first: neutral}))
         part = drawn[lies.part(local.place())]
         return tensor * part if self._neutral else tensor + part
 
 
-class Moved(calling.OnParts):
+class Moved(local_layers.OnParts):
     """Dimensions that change places."""
 
     way = "parts"
@@ -165,7 +165,7 @@ class Moved(calling.OnParts):
         return call.split(input_layout, layout.Layout(cuts))
 
 
-class Chosen(calling.OnParts):
+class Chosen(local_layers.OnParts):
     """Indices and slices, as in x[:, 0]: a dimension that is taken as it is may be cut."""
 
     way = "parts"

@@ -14,7 +14,7 @@ import keras
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives, shape
-from tfparallel_trainer.engines.split.layers import layout, traffic
+from tfparallel_trainer.engines.split.layers import communication, layout
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import schedule
 
@@ -46,7 +46,7 @@ class Split:
     """For tensors that the node makes."""
     variables: Mapping[str, Shard] = dataclasses.field(default_factory=dict)
     """By key."""
-    costs: tuple[traffic.Traffic, ...] = ()
+    costs: tuple[communication.Traffic, ...] = ()
     """What the rule itself communicates, besides bringing tensors into the layouts it wants."""
 
 
@@ -122,7 +122,7 @@ class Call(_OfNode):
         takes: layout.Layout | None = None,
         gives: layout.Layout | None = None,
         variables: Mapping[str, Shard] | None = None,
-        costs: Iterable[traffic.Traffic] = (),
+        costs: Iterable[communication.Traffic] = (),
     ) -> Split:
         """How the node is split when its first input and its first output lie so; absent: whole."""
         return Split(
@@ -152,21 +152,21 @@ class Call(_OfNode):
 
     def sends(
         self,
-        kind: traffic.Kind,
+        kind: communication.Kind,
         axis: shape.Axis,
         works: Iterable[schedule.Work],
         dims: Iterable[int | None],
         dtype: str | None = None,
-    ) -> tuple[traffic.Traffic, ...]:
+    ) -> tuple[communication.Traffic, ...]:
         """What ranks along an axis send for each work: a tensor of these sizes, in a type."""
         brought = dtype or self.layer.compute_dtype
         return tuple(
-            traffic.Traffic(
+            communication.Traffic(
                 kind=kind,
                 axis=axis,
                 work=work,
                 shape=tuple(dims),
-                dtype=brought if kind is traffic.Kind.SUM else traffic.carried(brought),
+                dtype=brought if kind is communication.Kind.SUM else communication.carried(brought),
             )
             for work in works
         )

@@ -19,7 +19,7 @@ _CARRIED = (tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 """The types that broadcasts take."""
 
 
-class Exchange:
+class RankTransport:
     """This process's ends of all groups."""
 
     def __init__(self, partition: partition.Partition, devices: Mapping[int, str]) -> None:

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.engine import ranks
+from tfparallel_trainer.engines.split.execution import ranks
 from tfparallel_trainer.objective import tracing, writes
 
 _END = b"\n"

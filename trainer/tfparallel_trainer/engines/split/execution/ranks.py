@@ -15,8 +15,13 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.data import arrays, batching, nest, order
-from tfparallel_trainer.engines.split import watched
-from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker
+from tfparallel_trainer.engines.split import step_timing
+from tfparallel_trainer.engines.split.execution import (
+    head,
+    rank_model,
+    rank_transport,
+    stage_worker,
+)
 from tfparallel_trainer.engines.split.layers import elementwise
 from tfparallel_trainer.engines.split.model import (
     operations,
@@ -40,9 +45,9 @@ class Ranks:
 
     partition: partition.Partition
     local: Sequence[rank_model.Rank]
-    between: exchange.Exchange
+    between: rank_transport.RankTransport
     division: head.Division
-    watched: watched.Watched
+    timing: step_timing.StepTiming
     variants: dict[tuple[collectives.Program, stage_worker.Shares], int] = dataclasses.field(
         default_factory=dict
     )
@@ -292,9 +297,9 @@ def build(
     return Ranks(
         partition=divided,
         local=local,
-        between=exchange.Exchange(partition, places),
+        between=rank_transport.RankTransport(partition, places),
         division=known,
-        watched=watched.Watched(partition.mesh.stage),
+        timing=step_timing.StepTiming(partition.mesh.stage),
     )
 
 

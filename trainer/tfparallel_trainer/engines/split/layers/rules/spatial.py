@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, layout, rows, traffic
+from tfparallel_trainer.engines.split.layers import adjoint, communication, layout, row_division
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import operations
 from tfparallel_trainer.engines.split.pipeline import schedule
@@ -71,7 +71,7 @@ def sharded_rows(call: registry.Call) -> layout.Layout:
             f"its input has {size} rows, and mesh.spatial is {ranks}: let there be at least as "
             "many rows as ranks, or replicate the layer"
         )
-    return input_layout.without(AXIS).put(ROWS, _cut(rows.divide(size, ranks)))
+    return input_layout.without(AXIS).put(ROWS, _cut(row_division.divide(size, ranks)))
 
 
 class Passing(registry.Rule):
@@ -91,7 +91,7 @@ class Passing(registry.Rule):
         return tuple(cls(axis, *arguments) for axis in layout.AXES)
 
 
-PlanOf = Callable[[Any, int, rows.Spans], rows.Plan]
+PlanOf = Callable[[Any, int, row_division.Spans], row_division.Plan]
 """Of a layer, along a dimension counted from that of the rows, for an input divided in a way."""
 
 
@@ -125,7 +125,7 @@ def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
     return required_layout
 
 
-def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:
+def owned(lies: layout.Layout, dims: Sequence[int | None]) -> row_division.Spans:
     """The rows of each rank of a tensor of a shape; one rank has all where they are whole."""
     cut = lies.cuts[ROWS]
     ends = [0, *itertools.accumulate((dims[ROWS] or 0,) if cut is None else cut.sizes)]
@@ -134,7 +134,7 @@ def owned(lies: layout.Layout, dims: Sequence[int | None]) -> rows.Spans:
 
 def planned(
     call: registry.Call, lies: layout.Layout, plan_of: PlanOf, free: bool = False
-) -> rows.Plan:
+) -> row_division.Plan:
     """Plan a layer on its divided input; if it is free, each rank has all rows and sends none."""
     make_plan = functools.partial(plan_of, call.layer, 0)
     spans = owned(lies, call.dimensions(call.first))
@@ -156,23 +156,27 @@ def planned(
     return plan
 
 
-def _most_ranks(make_plan: Callable[[rows.Spans], rows.Plan], spans: rows.Spans) -> int:
+def _most_ranks(
+    make_plan: Callable[[row_division.Spans], row_division.Plan], spans: row_division.Spans
+) -> int:
     """The most ranks, below those there are, that only neighbours exchange rows with."""
     for ranks in range(len(spans) - 1, 1, -1):
         try:
-            if make_plan(rows.divide(spans[-1].stop, ranks)).reach <= 1:
+            if make_plan(row_division.divide(spans[-1].stop, ranks)).reach <= 1:
                 return ranks
         except ValueError:
             continue
     return 1
 
 
-def output(lies: layout.Layout, plan: rows.Plan) -> layout.Layout:
+def output(lies: layout.Layout, plan: row_division.Plan) -> layout.Layout:
     """The layout of an output: as the input lies, but with the plan's rows."""
     return lies if len(plan.owned) == 1 else lies.put(ROWS, _cut(plan.outputs))
 
 
-def halos(call: registry.Call, plan: rows.Plan, lies: layout.Layout) -> Iterator[traffic.Traffic]:
+def halos(
+    call: registry.Call, plan: row_division.Plan, lies: layout.Layout
+) -> Iterator[communication.Traffic]:
     """The cost of the rows that change hands, for the rank that sends most of them."""
     if lies.is_whole:  # each rank has all rows
         return
@@ -180,21 +184,21 @@ def halos(call: registry.Call, plan: rows.Plan, lies: layout.Layout) -> Iterator
     examples, _, *rest = lies.largest(call.dimensions(call.first))
     for work in (schedule.Work.FORWARD, *call.backward(call.first)):
         if most := max(map(counts[work], range(len(plan.owned)))):
-            yield from call.sends(traffic.Kind.HALO, AXIS, [work], (examples, most, *rest))
+            yield from call.sends(communication.Kind.HALO, AXIS, [work], (examples, most, *rest))
 
 
-def spans_of(local: registry.Local) -> rows.Spans:
+def spans_of(local: registry.Local) -> row_division.Spans:
     """The rows of the first input that each rank has, or would have if it were divided."""
     first = local.node.inputs[0]
     lies, dims = local.split.wants[first], local.model.tensors[first].shape
     if _is_taken(local):
-        return rows.divide(dims[ROWS] or 0, local.groups[AXIS].size)
+        return row_division.divide(dims[ROWS] or 0, local.groups[AXIS].size)
     return owned(lies, dims)
 
 
 def brought(
     local: registry.Local, tensor: tf.Tensor, plan_of: PlanOf
-) -> tuple[tf.Tensor, list[rows.Share]]:
+) -> tuple[tf.Tensor, list[row_division.Share]]:
     """Give [examples, rows, …, channels] their halo, and the rank's share along each dimension."""
     group, plan = local.groups[AXIS], plan_of(local.layer, 0, spans_of(local))
     is_whole = len(plan.shares) == 1  # channels are divided, and every rank has all rows
@@ -208,7 +212,7 @@ def brought(
     return image, [share, *(one.shares[0] for one in plans)]
 
 
-def surrounded(tensor: tf.Tensor, shares: Sequence[rows.Share], fill: Any = 0) -> tf.Tensor:
+def surrounded(tensor: tf.Tensor, shares: Sequence[row_division.Share], fill: Any = 0) -> tf.Tensor:
     """Pad [examples, rows, …, channels] as far as the rank's part borders on the whole image's."""
     pads = [(0, 0), *((share.before, share.after) for share in shares)]
     pads += [(0, 0)] * (tensor.shape.rank - len(pads))
@@ -217,7 +221,7 @@ def surrounded(tensor: tf.Tensor, shares: Sequence[rows.Share], fill: Any = 0) -
     return tf.pad(tensor, pads, constant_values=tf.cast(fill, tensor.dtype))
 
 
-def kept(tensor: tf.Tensor, shares: Sequence[rows.Share]) -> tf.Tensor:
+def kept(tensor: tf.Tensor, shares: Sequence[row_division.Share]) -> tf.Tensor:
     """Keep what belongs to the rank's output; zeros take the place of what is missing."""
     pads = [(0, 0)]
     for dimension, share in enumerate(shares, ROWS):
@@ -237,5 +241,5 @@ def _is_taken(local: registry.Local) -> bool:
     return local.split.wants[first].cuts[ROWS] is None and cut is not None and cut.axis is AXIS
 
 
-def _cut(spans: rows.Spans) -> layout.Cut:
+def _cut(spans: row_division.Spans) -> layout.Cut:
     return layout.Cut(AXIS, tuple(map(len, spans)))

@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
-from tfparallel_trainer.engines.split.engine import rank_model
+from tfparallel_trainer.engines.split.execution import rank_model
 from tfparallel_trainer.engines.split.layers import sharded
-from tfparallel_trainer.engines.split.model import execution, graph, step_effects
+from tfparallel_trainer.engines.split.model import graph, interpreter, step_effects
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
 from tfparallel_trainer.objective import loss, synchrony
 
@@ -136,7 +136,7 @@ class StageWorker(Fences):
         with tf.device(rank.device):
             self.values = {key: tf.convert_to_tensor(one) for key, one in rank.weights.items()}
             self._inputs = (
-                execution.by_number(partition.model, workload.parts[rank.data][0])
+                interpreter.by_number(partition.model, workload.parts[rank.data][0])
                 if self.examples and rank.stage.inputs
                 else {}
             )
@@ -207,7 +207,7 @@ class StageWorker(Fences):
             for one in self.rank.stage.received
         }
 
-    def _run(self, microbatch: int, taken: Mapping[cutting.Transfer, Any]) -> execution.Part:
+    def _run(self, microbatch: int, taken: Mapping[cutting.Transfer, Any]) -> interpreter.Part:
         rows = self._rows[microbatch]
         inputs = {
             number: self._inputs[number][rows.start : rows.stop]
@@ -220,7 +220,7 @@ class StageWorker(Fences):
         adds_up = self._training and layers and data.size > 1
         with synchrony.Context(data) if adds_up else contextlib.nullcontext():
             if not self.rank.groups:
-                return execution.run_nodes(model, nodes, tensors, variables, self._training)
+                return interpreter.run_nodes(model, nodes, tensors, variables, self._training)
             outputs = model.output_tensors() if self.rank.is_last else ()
             return sharded.run_nodes(
                 self._partition.plan,
@@ -234,18 +234,18 @@ class StageWorker(Fences):
                 same_dropout=self._partition.same_dropout,
             )
 
-    def _keep(self, microbatch: int, part: execution.Part) -> list[Any]:
+    def _keep(self, microbatch: int, part: interpreter.Part) -> list[Any]:
         """Keep what is sent; gives it."""
         sent = {one.tensor: part.tensors[one.tensor] for one in self.rank.stage.sent}
         for number, tensor in sent.items():
             node = next(one for one in self.rank.stage.nodes if number in one.outputs)
-            execution.check_shape(
+            interpreter.check_shape(
                 self._partition.model, node, tensor, self._sizes(microbatch, number)
             )
             self._outgoing[microbatch, number] = tensor
         return list(sent.values())
 
-    def _terms(self, microbatch: int, part: execution.Part) -> list[Counted]:
+    def _terms(self, microbatch: int, part: interpreter.Part) -> list[Counted]:
         """The terms of the loss that this stage computes over a microbatch; feeds the metrics."""
         examples = len(self._rows[microbatch])
         terms: list[Counted] = []
@@ -263,7 +263,7 @@ class StageWorker(Fences):
                 self.denominators[place] += one.denominator
         return terms
 
-    def _of_outputs(self, microbatch: int, part: execution.Part) -> list[loss.Fraction]:
+    def _of_outputs(self, microbatch: int, part: interpreter.Part) -> list[loss.Fraction]:
         compiled_head, model = self.rank.head, self._partition.model
         rows = self._rows[microbatch]
         _, y, weight = nest.convert(lambda one: one[rows.start : rows.stop], self._part)
@@ -274,11 +274,11 @@ class StageWorker(Fences):
             for number in model.output_tensors()
         }
         masked = {
-            one.tensor: execution.marked(tensors[one.tensor], tensors[one.mask])
+            one.tensor: interpreter.marked(tensors[one.tensor], tensors[one.mask])
             for one in model.outputs
             if one.mask is not None
         }
-        y_pred = execution.outputs_of(model, {**tensors, **masked})
+        y_pred = interpreter.outputs_of(model, {**tensors, **masked})
         compiled_head.model.compute_metrics(None, y, y_pred, weight)
         return loss.fractions(compiled_head.terms, compiled_head.outputs, y, y_pred, weight)
 

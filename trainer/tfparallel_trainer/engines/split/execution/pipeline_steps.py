@@ -15,10 +15,10 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.split.engine import (
+from tfparallel_trainer.engines.split.execution import (
     backward,
-    exchange,
     head,
+    rank_transport,
     ranks,
     stage_worker,
     step_reduction,
@@ -66,7 +66,7 @@ class TrainStep(engine.Step):
             tf.constant(step, tf.int64), tf.constant(requests, tf.float64), parts
         )
         *values, seen = (tensor.numpy() for tensor in results)
-        self._ranks.watched.add(seen.tolist())
+        self._ranks.timing.add(seen.tolist())
         return engine.Computed(*values)
 
     def _function(self, shares: stage_worker.Shares) -> Any:
@@ -229,7 +229,7 @@ def _emit(
     partition: partition.Partition,
     lists: Mapping[int, Sequence[programs.Step]],
     workers: Mapping[int, stage_worker.StageWorker],
-    between: exchange.Exchange,
+    between: rank_transport.RankTransport,
     total: _Total | None = None,
 ) -> None:
     """Let the ranks of this process do their lists; a ValueError if that is impossible."""
@@ -249,7 +249,7 @@ def _emit(
 class _Tracer:
     partition: partition.Partition
     workers: Mapping[int, stage_worker.StageWorker]
-    between: exchange.Exchange
+    between: rank_transport.RankTransport
     total: _Total | None
     waiting: Mapping[int, collections.deque[programs.Step]]
     """What each rank has still to do."""

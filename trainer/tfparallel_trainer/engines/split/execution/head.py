@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.engines.split.model import execution, graph
+from tfparallel_trainer.engines.split.model import graph, interpreter
 from tfparallel_trainer.engines.split.model import skeleton as skeletons
 from tfparallel_trainer.objective import (
     independence,
@@ -47,14 +47,14 @@ def build(
     head = _identities(skeleton, model)
     head.compile(**{**compile_arguments, "optimizer": skeleton.optimizer, "auto_scale_loss": False})
     _, y, weight = nest.convert(tf.convert_to_tensor, sample)
-    y_pred = execution.outputs_of(model, _zeros(model))
+    y_pred = interpreter.outputs_of(model, _zeros(model))
     names = tuple(one.name for one in model.outputs)
     phase = phases.Compiled(head, names, has_targets=True, adds=False)
     specs = {
         one.tensor: tf.TensorSpec(model.tensors[one.tensor].shape, model.tensors[one.tensor].dtype)
         for one in model.outputs
     }
-    y_specs = execution.outputs_of(model, specs)
+    y_specs = interpreter.outputs_of(model, specs)
     with computing_loss(module, model):
         loss.check_shapes(phase.terms, names, y, y_specs)
     with computing_loss(module, model, "metrics"):
@@ -89,7 +89,7 @@ def outputs_with_gradient(
     def compute(outputs: dict[int, Any], y: Any, weight: Any) -> None:
         with tf.GradientTape() as tape:
             tape.watch([outputs[one] for one in real])
-            y_pred = execution.outputs_of(model, outputs)
+            y_pred = interpreter.outputs_of(model, outputs)
             fractions = loss.fractions(head.terms, head.outputs, y, y_pred, weight)
             numerators = [one.numerator for one in fractions]
         gradients = tape.gradient(numerators, [outputs[one] for one in real])
@@ -114,7 +114,7 @@ def computing_loss(module: user.Module, model: graph.Graph, what: str = "loss") 
         with user.guard(module.path, f"computing the {what} of the first training example raised"):
             yield
     except errors.UserCodeError:
-        execution.check_recorded(model)
+        interpreter.check_recorded(model)
         raise
 
 

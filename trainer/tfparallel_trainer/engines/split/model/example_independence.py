@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.model import execution, graph, operations, recording
+from tfparallel_trainer.engines.split.model import graph, interpreter, operations, recording
 from tfparallel_trainer.objective import trial
 
 _UNLIKE = {"Concatenate", "CutMix", "MixUp", "Softmax", "UnitNormalization"}
@@ -132,7 +132,7 @@ def _tried_fronts(
         for one in outputs:
             tensor = model.tensors[one]
             if all(None not in model.tensors[taken].sized(1) for taken in node.inputs):
-                execution.check_shape(model, node, first[one], tensor.sized(len(_FIRST)))
+                interpreter.check_shape(model, node, first[one], tensor.sized(len(_FIRST)))
             front = _front(tensor, batches, (first[one], second[one]))
             if front is None or known.setdefault(one, front) != front:
                 raise errors.UserCodeError(
@@ -191,7 +191,7 @@ def _computed(
 
     def run(inputs: Mapping[int, Any], values: Mapping[str, Any]) -> dict[int, Any]:
         with trial.moving_statistics():
-            known = execution.run_nodes(model, [node], inputs, values, training).tensors
+            known = interpreter.run_nodes(model, [node], inputs, values, training).tensors
         return {one: known[one] for one in node.outputs if known[one] is not None}
 
     try:

@@ -14,7 +14,7 @@ from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import exits, job_file
-from tfparallel_trainer.engines.split import placing, planned
+from tfparallel_trainer.engines.split import placement_report, plan_resolution
 from tfparallel_trainer.engines.split.model import graph, recording
 from tfparallel_trainer.engines.split.planning import hardware
 
@@ -90,28 +90,30 @@ def test_a_run_that_fits_nowhere_says_what_is_lacking(
 def test_what_is_asked_for_is_kept_and_the_rest_is_chosen() -> None:
     model, cluster = perceptron(), hardware.Cluster(processes=2)
     asked = job_file.Mesh(stage=2, microbatches=3, schedule=job_file.PipelineSchedule.GPIPE)
-    kept = planned.over(model, asked, 32, cluster, ADAM)
+    kept = plan_resolution.over(model, asked, 32, cluster, ADAM)
     assert kept.mesh == asked
     assert len(kept.ends) == 1
-    chosen = planned.over(model, AUTO, 32, cluster, ADAM)
+    chosen = plan_resolution.over(model, AUTO, 32, cluster, ADAM)
     assert chosen.plan is not None
     assert not chosen.mesh.auto
     assert chosen.mesh.over(2) == chosen.mesh
-    reasons = placing.reasons(chosen.plan)
+    reasons = placement_report.reasons(chosen.plan)
     assert any("The next best" in one for one in reasons)
-    cut = planned.over(model, job_file.Mesh(stage=2, cuts=("dense_1",)), 32, cluster, ADAM)
+    cut = plan_resolution.over(model, job_file.Mesh(stage=2, cuts=("dense_1",)), 32, cluster, ADAM)
     assert cut.plan is None
 
 
 def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
     model, cluster = perceptron(), hardware.Cluster(processes=4)
-    whole = planned.over(model, job_file.Mesh(data=4), 32, cluster, ADAM).plan
+    whole = plan_resolution.over(model, job_file.Mesh(data=4), 32, cluster, ADAM).plan
     assert whole is not None
     peak = whole.stages[0].holds.peak
 
-    def limited(memory: int) -> planned.Planned:
+    def limited(memory: int) -> plan_resolution.ResolvedPlan:
         device = hardware.Device(memory=memory)
-        return planned.over(model, AUTO, 32, dataclasses.replace(cluster, device=device), ADAM)
+        return plan_resolution.over(
+            model, AUTO, 32, dataclasses.replace(cluster, device=device), ADAM
+        )
 
     tight = limited(peak * 6 // 10)
     assert tight.mesh.data < 4
@@ -122,9 +124,9 @@ def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
 def test_an_optimizer_that_cannot_train_parts_leaves_tensor_out() -> None:
     cluster = hardware.Cluster(processes=4, device=hardware.Device(memory=2**62))
     lamb = keras.optimizers.Lamb()
-    assert planned.over(perceptron(), AUTO, 32, cluster, lamb).mesh.tensor == 1
+    assert plan_resolution.over(perceptron(), AUTO, 32, cluster, lamb).mesh.tensor == 1
     with pytest.raises(errors.UserCodeError, match="The optimizer Lamb takes the norms"):
-        planned.over(perceptron(), job_file.Mesh(tensor=4), 32, cluster, lamb)
+        plan_resolution.over(perceptron(), job_file.Mesh(tensor=4), 32, cluster, lamb)
 
 
 def test_the_least_memory_counts_and_plans_are_compared() -> None:
@@ -132,14 +134,14 @@ def test_the_least_memory_counts_and_plans_are_compared() -> None:
     together = agreement.Peers(
         me=0, names=("chief-0", "worker-0", "worker-1"), gather=_gatherer(answers)
     )
-    assert planned.devices_of(AUTO, together, 2).device.memory == 5
-    assert planned.devices_of(AUTO, together, 2).device.memory is None
-    planned_mesh = planned.over(
+    assert plan_resolution.devices_of(AUTO, together, 2).device.memory == 5
+    assert plan_resolution.devices_of(AUTO, together, 2).device.memory is None
+    planned_mesh = plan_resolution.over(
         perceptron(), job_file.Mesh(stage=2), 32, hardware.Cluster(processes=2)
     )
-    planned.compare(planned_mesh, agreement.Peers())
+    plan_resolution.compare(planned_mesh, agreement.Peers())
     with pytest.raises(errors.BadConfigurationError, match="worker-0 divides the model otherwise"):
-        planned.compare(
+        plan_resolution.compare(
             planned_mesh, dataclasses.replace(together, gather=lambda number: [number, 1, number])
         )
 
@@ -162,5 +164,5 @@ def limit() -> Iterator[int]:
 
 
 def test_devices_share_what_a_limit_leaves(limit: int) -> None:
-    assert planned.device_memory(1) == pytest.approx(limit, rel=0.2)
-    assert planned.device_memory(4) == pytest.approx(limit / 4, rel=0.2)
+    assert plan_resolution.device_memory(1) == pytest.approx(limit, rel=0.2)
+    assert plan_resolution.device_memory(4) == pytest.approx(limit / 4, rel=0.2)

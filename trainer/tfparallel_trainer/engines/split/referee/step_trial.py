@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.data import batching, order
-from tfparallel_trainer.engines.split.engine import ranks, stage_worker, steps
+from tfparallel_trainer.engines.split.execution import pipeline_steps, ranks, stage_worker
 from tfparallel_trainer.engines.split.model import recording
 from tfparallel_trainer.engines.split.pipeline import partition
 from tfparallel_trainer.engines.split.referee import gathering
@@ -42,7 +42,11 @@ class Trials:
     """Runs the ranks of this process, together with all others."""
 
     def __init__(
-        self, local_ranks: ranks.Ranks, step: steps.TrainStep, state: shard.State, spec: Any
+        self,
+        local_ranks: ranks.Ranks,
+        step: pipeline_steps.TrainStep,
+        state: shard.State,
+        spec: Any,
     ) -> None:
         """`spec`: tf.TensorSpec [None, …] of a part."""
         self._ranks = local_ranks

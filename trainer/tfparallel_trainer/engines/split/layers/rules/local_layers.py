@@ -9,7 +9,7 @@ import numpy as np
 
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import registry
-from tfparallel_trainer.engines.split.model import execution, graph, recording
+from tfparallel_trainer.engines.split.model import graph, interpreter, recording
 
 _SPREAD = 715_827_883
 """Between the seeds of two parts; far beyond the steps that seeds are apart otherwise."""
@@ -73,7 +73,7 @@ def _run(
         key: value + seed_offset if seed and key.startswith(recording.SEED_PREFIX) else value
         for key, value in variables.items()
     }
-    part = execution.run_nodes(model, (node,), local.tensors, values, local.training)
+    part = interpreter.run_nodes(model, (node,), local.tensors, values, local.training)
     for key, value in part.changed.items():
         # The seed that all ranks have goes on as in the unsplit layer.
         is_seed = seed and key.startswith(recording.SEED_PREFIX)

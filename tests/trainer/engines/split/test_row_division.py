@@ -5,18 +5,21 @@ import itertools
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tfparallel_trainer.engines.split.layers import rows
+from tfparallel_trainer.engines.split.layers import row_division
 
 PAD = -1
 ranks = st.integers(1, 5)
 sizes = st.integers(1, 30)
 windows = st.builds(
-    rows.Window, length=st.integers(1, 6), stride=st.integers(1, 4), dilation=st.integers(1, 3)
+    row_division.Window,
+    length=st.integers(1, 6),
+    stride=st.integers(1, 4),
+    dilation=st.integers(1, 3),
 )
 
 
 @st.composite
-def divisions(draw: st.DrawFn) -> rows.Spans:
+def divisions(draw: st.DrawFn) -> row_division.Spans:
     """Rows divided over ranks in any way in which each rank has one."""
     parts = draw(st.lists(st.integers(1, 8), min_size=1, max_size=5))
     ends = [0, *itertools.accumulate(parts)]
@@ -26,7 +29,7 @@ def divisions(draw: st.DrawFn) -> rows.Spans:
 @given(sizes, ranks)
 def test_rows_are_divided_evenly(size: int, count: int) -> None:
     assume(size >= count)
-    spans = rows.divide(size, count)
+    spans = row_division.divide(size, count)
     assert [row for span in spans for row in range(span.start, span.stop)] == list(range(size))
     heights = set(map(len, spans))
     assert max(heights) - min(heights) <= 1
@@ -35,7 +38,7 @@ def test_rows_are_divided_evenly(size: int, count: int) -> None:
 @given(sizes, ranks)
 def test_too_few_rows_are_refused(size: int, count: int) -> None:
     try:
-        rows.divide(size, count)
+        row_division.divide(size, count)
     except ValueError as error:
         assert f"{size} rows are too few for {count} ranks" in str(error)
         assert size < count
@@ -43,7 +46,7 @@ def test_too_few_rows_are_refused(size: int, count: int) -> None:
         assert size >= count
 
 
-def brought(plan: rows.Plan) -> list[list[int]]:
+def brought(plan: row_division.Plan) -> list[list[int]]:
     """The numbers of the rows that each rank has after the messages, in order, and padding."""
     row_numbers = [
         {row for row in range(owned.start, owned.stop) if want.start <= row < want.stop}
@@ -63,12 +66,12 @@ def brought(plan: rows.Plan) -> list[list[int]]:
 
 @given(divisions(), windows, st.sampled_from(["valid", "same", "causal"]))
 def test_each_rank_has_what_its_windows_read(
-    owned: rows.Spans, window: rows.Window, padding: str
+    owned: row_division.Spans, window: row_division.Window, padding: str
 ) -> None:
     size = owned[-1].stop
     count = window.output_size(size, padding)
     assume(count >= len(owned))
-    plan = rows.windows(owned, window, padding)
+    plan = row_division.windows(owned, window, padding)
     if padding == "same":
         # as TensorFlow's guide to padding says
         rest = size % window.stride
@@ -89,14 +92,14 @@ def test_each_rank_has_what_its_windows_read(
 
 @given(divisions(), windows, st.sampled_from(["valid", "same"]), st.integers(0, 3))
 def test_transposed_windows_add_what_they_should(
-    owned: rows.Spans, window: rows.Window, padding: str, more: int
+    owned: row_division.Spans, window: row_division.Window, padding: str, more: int
 ) -> None:
     size = owned[-1].stop
     full = (size - 1) * window.stride + window.extent
     count = size * window.stride if padding == "same" else full + more
     assume(count >= len(owned))
     above = max(full - count, 0) // 2 if padding == "same" else 0
-    plan = rows.transposed(owned, count, window, padding)
+    plan = row_division.transposed(owned, count, window, padding)
     for local, share in zip(brought(plan), plan.shares, strict=True):
         result: dict[int, list[int]] = {}
         for place, row in enumerate(local):
@@ -114,8 +117,8 @@ def test_transposed_windows_add_what_they_should(
 
 
 @given(divisions(), st.integers(1, 4))
-def test_repeated_rows_are_those_of_the_image(owned: rows.Spans, factor: int) -> None:
-    plan = rows.repeated(owned, factor)
+def test_repeated_rows_are_those_of_the_image(owned: row_division.Spans, factor: int) -> None:
+    plan = row_division.repeated(owned, factor)
     for local, share in zip(brought(plan), plan.shares, strict=True):
         repeated = [row for row in local for _ in range(factor)]
         kept = repeated[share.skip : share.skip + len(share.output)]
@@ -124,20 +127,20 @@ def test_repeated_rows_are_those_of_the_image(owned: rows.Spans, factor: int) ->
 
 @given(divisions(), st.integers(-4, 9), st.integers(-4, 9))
 def test_padding_and_cropping_give_the_rows_they_should(
-    owned: rows.Spans, before: int, after: int
+    owned: row_division.Spans, before: int, after: int
 ) -> None:
     size = owned[-1].stop
     whole = [row if 0 <= row < size else PAD for row in range(-before, size + after)]
     assume(len(whole) >= len(owned))
-    plan = rows.padded(owned, before, after)
+    plan = row_division.padded(owned, before, after)
     assert [row for local in brought(plan) for row in local] == whole
     assert [*map(len, plan.outputs)] == [len(local) for local in brought(plan)]
 
 
 def test_bytes_of_a_convolution_are_its_halos() -> None:
-    owned = rows.divide(28, 4)
-    plan = rows.windows(owned, rows.Window(5), "same")
+    owned = row_division.divide(28, 4)
+    plan = row_division.windows(owned, row_division.Window(5), "same")
     assert [plan.sent(rank) for rank in range(4)] == [2, 4, 4, 2]
     assert plan.reach == 1
-    wide = rows.windows(owned, rows.Window(19), "same")
+    wide = row_division.windows(owned, row_division.Window(19), "same")
     assert wide.reach == 2

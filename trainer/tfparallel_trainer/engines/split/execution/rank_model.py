@@ -10,13 +10,13 @@ import tensorflow as tf
 from tfparallel_trainer import user
 from tfparallel_trainer.checkpoint import shard
 from tfparallel_trainer.comms import collectives, shape
-from tfparallel_trainer.engines.split.engine import head, update
+from tfparallel_trainer.engines.split.execution import head, update
 from tfparallel_trainer.engines.split.layers import layout
 from tfparallel_trainer.engines.split.layers.rules import registry
 from tfparallel_trainer.engines.split.model import (
-    execution,
     graph,
     initial_values,
+    interpreter,
     operations,
     recording,
     variable_identity,
@@ -199,7 +199,7 @@ def _rows_of_node(model: graph.Graph, node: graph.Node) -> dict[str, frozenset[l
     def call(tensors: dict[int, Any], variables: dict[str, Any]) -> None:
         with tf.GradientTape() as tape:
             tape.watch([variables[key] for key in trained])
-            part = execution.run_nodes(model, [node], tensors, variables, training=True)
+            part = interpreter.run_nodes(model, [node], tensors, variables, training=True)
             outputs = [part.tensors[number] for number in node.outputs]
             targets = [one for one in outputs if one is not None and one.dtype.is_floating]
         gradients = tape.gradient(targets, [variables[key] for key in trained])
@@ -208,5 +208,5 @@ def _rows_of_node(model: graph.Graph, node: graph.Node) -> dict[str, frozenset[l
                 sources = lookups.of(gradient)
                 known[key] = frozenset(one.rows for one in sources if one.rows is not None)
 
-    tf.function(call, autograph=False).get_concrete_function(*execution.specs(model, node))
+    tf.function(call, autograph=False).get_concrete_function(*interpreter.specs(model, node))
     return known

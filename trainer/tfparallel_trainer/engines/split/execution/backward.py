@@ -7,7 +7,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors
-from tfparallel_trainer.engines.split.engine import exchange, head, rank_model, stage_worker, update
+from tfparallel_trainer.engines.split.execution import (
+    head,
+    rank_model,
+    rank_transport,
+    stage_worker,
+    update,
+)
 from tfparallel_trainer.engines.split.layers import adjoint
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
@@ -71,8 +77,8 @@ class Training(stage_worker.StageWorker):
         parts = [self.rank.weights[key].regularizer(one) for key, one in weights.items()]
         return tf.add_n([tf.zeros((), tf.float64), *(tf.cast(one, tf.float64) for one in parts)])
 
-    def watched(self) -> tf.Tensor:
-        """What the rank adds to what is seen of a step, as `watched.Watched` takes it.
+    def timings(self) -> tf.Tensor:
+        """What the rank adds to the timings of a step, as `step_timing.StepTiming` takes it.
 
         The seconds in which each stage computes are means over its ranks. The moments are those of
         the first of them: float64 [stages + stages * microbatches * MOMENTS].
@@ -180,8 +186,10 @@ class Training(stage_worker.StageWorker):
         self._mail |= input_gradients
         for key in self.gradients:
             both = [self.gradients[key], next(gradients)]
-            self.gradients[key] = exchange.add(both, [self.rank.kind(key, one) for one in both])
-        self.did([*input_gradients.values(), *exchange.parts(self.gradients.values())])
+            self.gradients[key] = rank_transport.add(
+                both, [self.rank.kind(key, one) for one in both]
+            )
+        self.did([*input_gradients.values(), *rank_transport.parts(self.gradients.values())])
 
 
 class CompleteGradients:
@@ -224,7 +232,7 @@ def _with_penalty(worker: Training, factor: tf.Tensor | None) -> list[Any]:
     gradients = []
     for key, one in worker.gradients.items():
         both = [one if factor is None else update.times(one, factor), of_penalty.get(key)]
-        gradients.append(exchange.add(both, [worker.rank.kind(key, part) for part in both]))
+        gradients.append(rank_transport.add(both, [worker.rank.kind(key, part) for part in both]))
     return gradients
 
 

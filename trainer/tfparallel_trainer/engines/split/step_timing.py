@@ -1,4 +1,4 @@
-"""What ranks see of the steps that they make: how long stages compute, and when. Pure."""
+"""Recent timings of the stages: how long they compute, and when. Pure."""
 
 import collections
 import itertools
@@ -8,21 +8,21 @@ from collections.abc import Iterator, Sequence
 from tfparallel_trainer.contract import plan
 from tfparallel_trainer.engines.split.pipeline import schedule
 
-_LATELY = 20
-"""Steps that are kept."""
+_KEPT_STEPS = 20
+"""Number of steps whose timings are kept."""
 
 MOMENTS = 2 * len(schedule.Work)
 """Of each stage and microbatch: begin and end of each kind of work, 0 where there was none."""
 
 
-class Watched:
-    """The steps made lately."""
+class StepTiming:
+    """Timings of the latest steps."""
 
     def __init__(self, stages: int) -> None:
         self._stages = stages
-        self._busy: collections.deque[Sequence[float]] = collections.deque(maxlen=_LATELY)
+        self._busy: collections.deque[Sequence[float]] = collections.deque(maxlen=_KEPT_STEPS)
         """Seconds in which each stage computed, but for the first step: that is mostly tracing."""
-        self._spans: collections.deque[list[plan.Span]] = collections.deque(maxlen=_LATELY)
+        self._spans: collections.deque[list[plan.Span]] = collections.deque(maxlen=_KEPT_STEPS)
         """Of the first replica, by the clocks of its devices; in order."""
 
     def add(self, numbers: Sequence[float]) -> None:

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.engine import backward, exchange, head
+from tfparallel_trainer.engines.split.execution import backward, head, rank_transport
 from tfparallel_trainer.engines.split.pipeline import programs
 from tfparallel_trainer.objective import gradients, lookups
 
@@ -29,7 +29,7 @@ class Reduction:
     def __init__(
         self,
         workers: Mapping[int, backward.Training],
-        between: exchange.Exchange,
+        between: rank_transport.RankTransport,
         signals: tf.Tensor,
         kinds: Kinds,
         known: head.Division,
@@ -76,7 +76,7 @@ class Reduction:
 
         Returns:
             The loss, that of each output, the sum of all processes' signals, whether all is finite,
-            and what is seen of the step (`watched.Watched`).
+            and the timings of the step (`step_timing.StepTiming`).
         """
         results = []
         for index, worker in self._workers.items():
@@ -86,7 +86,7 @@ class Reduction:
                 if not worker.rank.optimizer.scales:  # with loss scaling, gradients may overflow
                     is_finite = is_finite & tf.equal(self._norms[index][0], 0)
                 self._update(index, is_finite if leaves_out else None)
-                results.append([loss.total, loss.terms, loss.signals, is_finite, loss.watched])
+                results.append([loss.total, loss.terms, loss.signals, is_finite, loss.timings])
         return results[0]
 
     def gradients(self, index: int) -> list[Any]:
@@ -116,7 +116,7 @@ class Reduction:
         totals = self._between.gradients(ranks, local_gradients, kinds, weights, also)
         for index, sums in totals.items():
             self._workers[index].gradients |= dict(zip(keys, sums, strict=False))
-            self._workers[index].did(exchange.parts(sums))
+            self._workers[index].did(rank_transport.parts(sums))
         return {index: sums[-1] for index, sums in totals.items() if number is not None}
 
     def _sum_shared(self, key: str, ranks: tuple[int, ...], participants: Sequence[int]) -> None:
@@ -141,7 +141,7 @@ class Reduction:
         reading = [node for node in self._first.nodes if key in node.variables]
         if all(type(node.calls) is keras.layers.Embedding for node in reading):
             if gradient is not None:
-                return exchange.here(gradient)
+                return rank_transport.here(gradient)
             batch = lookups.Lookup(of_batch=True)
             return gradients.zeros([gradients.Kind(gradients.Form.SPARSE, (batch,))], [weight])[0]
         dense = tf.zeros(weight.shape, weight.dtype) if gradient is None else gradient
@@ -158,7 +158,7 @@ class Reduction:
 
         def summands(index: int) -> tuple[list[Any], list[gradients.Kind]]:
             worker = self._workers[index]
-            parts = [exchange.here(worker.gradients[key]) for key in keys]
+            parts = [rank_transport.here(worker.gradients[key]) for key in keys]
             return parts, list(map(worker.rank.kind, keys, parts))
 
         self._sum(ranks, participants, None, keys, summands)
@@ -195,7 +195,7 @@ class Reduction:
             if not worker.examples:
                 weights = list(worker.rank.trained.values())
                 return gradients.zeros(self._kinds[index], weights), self._kinds[index]
-            local_gradients = [exchange.here(one) for one in worker.gradients.values()]
+            local_gradients = [rank_transport.here(one) for one in worker.gradients.values()]
             self._kinds[index] = list(map(worker.rank.kind, keys, local_gradients))
             return local_gradients, self._kinds[index]
 
@@ -233,7 +233,7 @@ class Reduction:
             numbers = tf.zeros_like(numbers)
         numbers = tf.concat([numbers, [penalty]], 0)
         signals = self._signals if worker is self._first else tf.zeros_like(self._signals)
-        return tf.concat([numbers, signals, worker.watched()], 0)
+        return tf.concat([numbers, signals, worker.timings()], 0)
 
     def _finished(self, index: int) -> backward.CompleteGradients:
         """The gradients of a rank, completed once the loss is known."""
@@ -290,6 +290,6 @@ class _Loss:
         self.terms = numerators * scales
         """That of each output."""
         self.total = tf.reduce_sum(self.terms) + numbers[2 * count]
-        self.signals, self.watched = tf.split(numbers[2 * count + 1 :], [signal_count, -1])
+        self.signals, self.timings = tf.split(numbers[2 * count + 1 :], [signal_count, -1])
         self.factor = tf.where(divided[0], tf.math.divide_no_nan(1.0, denominators[0]), 1.0)
         """What gradients of the numerator are multiplied by where there is only one."""

@@ -28,7 +28,7 @@ _LIMITS = {"VmData": resource.RLIMIT_DATA, "VmSize": resource.RLIMIT_AS}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class ResolvedPlan:
     """A mesh and where the stages are cut."""
 
     mesh: job_file.Mesh
@@ -47,7 +47,7 @@ def over(
     batch: int,
     cluster: hardware.Cluster,
     optimizer: Any = None,
-) -> Planned:
+) -> ResolvedPlan:
     """Divide a model over devices.
 
     Args:
@@ -61,7 +61,7 @@ def over(
     """
     if job_mesh.cuts:
         ends = tuple(cutting.ends_of_names(model, job_mesh.cuts))
-        return Planned(mesh=job_mesh, model=model, ends=ends, plan=None)
+        return ResolvedPlan(mesh=job_mesh, model=model, ends=ends, plan=None)
     constraints = search_space.Constraints(order=job_mesh.schedule, batch=batch)
     if not job_mesh.auto:
         parts = job_mesh.data * job_mesh.microbatches
@@ -72,7 +72,7 @@ def over(
             batch=-(-batch // parts) * parts,  # parts may be unequal: the largest counts
         )
     plan = choose.plan_for(planner.subject(model, optimizer, cluster, _USUAL_LENGTH), constraints)
-    return Planned(
+    return ResolvedPlan(
         mesh=job_file.Mesh(
             **plan.mesh.model_dump(), microbatches=plan.microbatches, schedule=plan.schedule
         ),
@@ -93,7 +93,7 @@ def devices_of(job_mesh: job_file.Mesh, peers: agreement.Peers, count: int) -> h
     )
 
 
-def compare(planned: Planned, peers: agreement.Peers) -> None:
+def compare(planned: ResolvedPlan, peers: agreement.Peers) -> None:
     """Refuse (BadConfigurationError) a process with another plan: it would wait forever."""
     description = repr((planned.mesh, planned.ends, [node.name for node in planned.model.nodes]))
     digest = agreement.digest(description)

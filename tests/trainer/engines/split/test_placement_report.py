@@ -5,7 +5,7 @@ import pytest
 from testing.trainer import split_graphs
 from tfparallel_trainer.comms import shape, tasks
 from tfparallel_trainer.contract import job_file, limits, progress
-from tfparallel_trainer.engines.split import placing
+from tfparallel_trainer.engines.split import placement_report
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting
 
@@ -15,15 +15,15 @@ def chain(*names: str) -> graph.Graph:
     return split_graphs.chain(names)
 
 
-def place(mesh: shape.Mesh, processes: int, kind: str = "CPU") -> placing.Place:
+def place(mesh: shape.Mesh, processes: int, kind: str = "CPU") -> placement_report.Place:
     members = tuple(tasks.Task("worker", index, f"host:{index}") for index in range(processes))
-    return placing.Place(mesh, tasks.Cluster(members, 0), kind)
+    return placement_report.Place(mesh, tasks.Cluster(members, 0), kind)
 
 
 def test_each_stage_is_reported_with_its_devices_and_layers() -> None:
     mesh = job_file.Mesh(data=2, stage=2, microbatches=4)
     model_stages = cutting.cut(chain("conv", "pool", "dense", "dense#2"), [2])
-    placement = placing.describe(
+    placement = placement_report.describe(
         mesh,
         place(shape.Mesh(data=2, stage=2), 2, "GPU"),
         model_stages,
@@ -40,7 +40,7 @@ def test_each_stage_is_reported_with_its_devices_and_layers() -> None:
 
 
 def test_a_model_in_one_stage_is_reported_too() -> None:
-    [whole] = placing.describe(
+    [whole] = placement_report.describe(
         job_file.Mesh(tensor=8),
         place(shape.Mesh(tensor=8), 4),
         cutting.cut(chain("a"), []),
@@ -53,7 +53,7 @@ def test_a_model_in_one_stage_is_reported_too() -> None:
 
 def test_a_stage_without_layers_has_none_to_name() -> None:
     model = split_graphs.chain(["mask"], kind=graph.Kind.MASK)
-    [only] = placing.describe(
+    [only] = placement_report.describe(
         job_file.Mesh(), place(shape.Mesh(), 1), cutting.cut(model, []), [0]
     ).stages
     assert (only.layers, only.layer_count) == ("", 0)
@@ -66,10 +66,10 @@ def test_the_largest_report_is_taken(count: int) -> None:
     model_stages = cutting.cut(model, [2 * number for number in range(1, count)])
     members = tuple(tasks.Task("worker", 10**60 + index, "host") for index in range(count))
     mesh = shape.Mesh(data=10, stage=count)
-    where = placing.Place(mesh, tasks.Cluster(members, 0), "GPU")
+    where = placement_report.Place(mesh, tasks.Cluster(members, 0), "GPU")
     degrees = job_file.Mesh(data=10, stage=count, microbatches=4096)
     bytes_and_seconds = [2**62] * count, [1.23456e-300] * count
-    placement = placing.describe(degrees, where, model_stages, *bytes_and_seconds)
+    placement = placement_report.describe(degrees, where, model_stages, *bytes_and_seconds)
     assert len(placement.stages) == min(count, limits.MAX_STAGES)
     assert len(placement.stages[0].layers) == limits.MAX_LAYERS_LETTERS
     report = progress.Report(
@@ -90,7 +90,7 @@ def test_odd_names_of_layers_are_shown_so_that_the_report_is_taken() -> None:
     model_stages = cutting.cut(chain("a\x1b[2J", "b" * 80, "\x00" * 253), [2])
     degrees = job_file.Mesh(stage=2, cuts=("\x00" * 253,))
     where = place(shape.Mesh(stage=2), 2)
-    placement = placing.describe(degrees, where, model_stages, [7, 2**80])
+    placement = placement_report.describe(degrees, where, model_stages, [7, 2**80])
     assert placement.stages[0].layers == rf"a\x1b[2J to {'b' * 37}…"
     assert placement.stages[1].parameter_bytes == limits.MAX_COUNT
     report = progress.Report(step=1, placement=placement)

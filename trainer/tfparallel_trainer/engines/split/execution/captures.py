@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import agreement
-from tfparallel_trainer.engines.split.engine import head, ranks
-from tfparallel_trainer.engines.split.model import execution, graph, operations
+from tfparallel_trainer.engines.split.execution import head, ranks
+from tfparallel_trainer.engines.split.model import graph, interpreter, operations
 from tfparallel_trainer.objective import likeness, replica, tracing
 
 _EXAMPLES = 2
@@ -77,9 +77,9 @@ def _trace(model: graph.Graph, node: graph.Node, examples: int | None) -> tracin
     """Trace a call; where that fails, a trace of the step says why."""
 
     def call(tensors: dict[int, Any], variables: dict[str, Any]) -> None:
-        execution.run_nodes(model, [node], tensors, variables, training=True)
+        interpreter.run_nodes(model, [node], tensors, variables, training=True)
 
-    specs = execution.specs(model, node, examples)
+    specs = interpreter.specs(model, node, examples)
     try:
         traced = tf.function(call, autograph=False).get_concrete_function(*specs)
     except Exception:  # a user's layer may raise anything

@@ -11,8 +11,8 @@ from typing import Any
 import keras
 
 from tfparallel_trainer.comms import shape
-from tfparallel_trainer.engines.split.layers import adjoint, layout, rows
-from tfparallel_trainer.engines.split.layers.rules import convolution, dense, registry, space
+from tfparallel_trainer.engines.split.layers import adjoint, layout, row_division
+from tfparallel_trainer.engines.split.layers.rules import convolution, dense, registry, spatial
 from tfparallel_trainer.engines.split.model import operations
 
 _TENSOR = shape.Axis.TENSOR
@@ -23,7 +23,7 @@ class Rows(registry.Rule):
     """Each rank computes some of the rows."""
 
     way = "rows"
-    axes: tuple[shape.Axis, ...] = (space.AXIS,)
+    axes: tuple[shape.Axis, ...] = (spatial.AXIS,)
 
     def __init__(
         self, kernels: Sequence[convolution.Kernel], operation: Callable[..., Any]
@@ -36,33 +36,33 @@ class Rows(registry.Rule):
         input_layout, plan = self._plan(call)
         return call.split(
             input_layout,
-            space.output(input_layout, plan),
-            call.unsharded(space.SUMMED),
-            space.halos(call, plan, input_layout),
+            spatial.output(input_layout, plan),
+            call.unsharded(spatial.SUMMED),
+            spatial.halos(call, plan, input_layout),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         return [self._convolved(local, local.first)]
 
-    def _plan(self, call: registry.Call) -> tuple[layout.Layout, rows.Plan]:
+    def _plan(self, call: registry.Call) -> tuple[layout.Layout, row_division.Plan]:
         """How the input is to lie, all channels on each rank, and what the ranks do.
 
         What comes whole and has no gradient, as a batch of images, stays so: it has the halo.
         """
         dense.check(call.layer)
-        space.check(call)
-        space.check_activation(call)
-        sharded_layout = space.sharded_rows(call)
+        spatial.check(call)
+        spatial.check_activation(call)
+        sharded_layout = spatial.sharded_rows(call)
         free = call.input_layouts[call.first].is_whole and call.first not in call.trained
-        plan = space.planned(call, sharded_layout, _plan_of, free)
+        plan = spatial.planned(call, sharded_layout, _plan_of, free)
         return call.whole(call.first) if free else sharded_layout, plan
 
     def _convolved(self, local: registry.Local, tensor: Any) -> Any:
         layer = local.layer
-        image, shares = space.brought(local, tensor, _plan_of)
+        image, shares = spatial.brought(local, tensor, _plan_of)
         is_transposed = type(layer) in _TRANSPOSED
         image = self._operation(
-            image if is_transposed else space.surrounded(image, shares),
+            image if is_transposed else spatial.surrounded(image, shares),
             *(local.value(getattr(layer, one.name)) for one in self._kernels),
             strides=list(layer.strides) if is_transposed else layer.strides,
             padding="valid",
@@ -70,7 +70,7 @@ class Rows(registry.Rule):
             dilation_rate=layer.dilation_rate,
         )
         if is_transposed:
-            image = space.kept(image, shares)
+            image = spatial.kept(image, shares)
         if layer.use_bias:
             image = keras.ops.add(image, local.value(layer.bias))
         return operations.apply(layer.activation, image)
@@ -80,7 +80,7 @@ class RowsAndFilters(Rows):
     """Each rank computes some of the filters of some of the rows."""
 
     way = "rows and filters"
-    axes = (space.AXIS, _TENSOR)
+    axes = (spatial.AXIS, _TENSOR)
 
     def split(self, call: registry.Call) -> registry.Split:
         if self._kernels[-1].filters is None or getattr(call.layer, "groups", 1) > 1:
@@ -89,7 +89,7 @@ class RowsAndFilters(Rows):
             )
         input_layout, plan = self._plan(call)
         units = call.divide("filters", call.layer.filters, _TENSOR)
-        variables = convolution.shard_filters(call, self._kernels, units, space.SUMMED)
+        variables = convolution.shard_filters(call, self._kernels, units, spatial.SUMMED)
         if not operations.is_elementwise(call.layer.activation):
             raise registry.CannotSplitError(
                 f"its activation {operations.label(call.layer.activation)} needs all filters: "
@@ -97,23 +97,25 @@ class RowsAndFilters(Rows):
             )
         return call.split(
             input_layout,
-            space.output(input_layout, plan).put(-1, units),
+            spatial.output(input_layout, plan).put(-1, units),
             variables,
-            (*dense.spreading(call, input_layout), *space.halos(call, plan, input_layout)),
+            (*dense.spreading(call, input_layout), *spatial.halos(call, plan, input_layout)),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         return [self._convolved(local, adjoint.spread(local.groups[_TENSOR], local.first))]
 
 
-def _plan_of(layer: Any, place: int, spans: rows.Spans) -> rows.Plan:
-    window = rows.Window(layer.kernel_size[place], layer.strides[place], layer.dilation_rate[place])
+def _plan_of(layer: Any, place: int, spans: row_division.Spans) -> row_division.Plan:
+    window = row_division.Window(
+        layer.kernel_size[place], layer.strides[place], layer.dilation_rate[place]
+    )
     if type(layer) not in _TRANSPOSED:
-        return rows.windows(spans, window, layer.padding)
+        return row_division.windows(spans, window, layer.padding)
     sizes = [1] * len(layer.kernel_size)
     sizes[place] = spans[-1].stop
     output_size = layer.compute_output_shape((1, *sizes, 1))[1 + place]
-    return rows.transposed(spans, output_size, window, layer.padding)
+    return row_division.transposed(spans, output_size, window, layer.padding)
 
 
 _OPERATIONS = {
