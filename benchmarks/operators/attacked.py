@@ -109,7 +109,7 @@ class Others:
             group.create_task(self._follow_pods())
 
     async def _follow_pods(self) -> None:
-        namespace = self._work.place.namespace
+        namespace = self._work.place.name
         version = (await self._api.list(resources.PODS, namespace)).version
         async for event in self._api.watch(resources.PODS, namespace, version):
             name = event.object["metadata"].get("name")  # A bookmark has none.
@@ -119,7 +119,7 @@ class Others:
                 self.heard.append(time.perf_counter() - sent)
 
     async def _follow_jobs(self) -> None:
-        namespace = self._work.place.namespace
+        namespace = self._work.place.name
         version = (await self._api.list(resources.JOBS, namespace)).version
         async for event in self._api.watch(resources.JOBS, namespace, version):
             name = event.object["metadata"].get("name")  # A bookmark has none.
@@ -212,7 +212,7 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 async def _sample(work: load.Load, others: Others, seconds: float) -> Sample:
     """Measure delays for some seconds, and note each renewal of the Lease."""
-    api, namespace = work.place.api, work.place.namespace
+    api, namespace = work.place.api, work.place.name
     renewals: list[datetime.datetime] = []
 
     def note(body: contestants.Body) -> None:

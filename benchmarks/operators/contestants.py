@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import processes
 from testing import waiting
 from testing.cluster import binaries, handle, pki
-from testing.operator import places
+from testing.operator import namespaces
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.local import ports
@@ -233,7 +233,7 @@ def mounted() -> Iterator[None]:
 
 
 def _install_ours(cluster: handle.Cluster) -> None:
-    places.install(cluster)
+    namespaces.install(cluster)
 
 
 OURS = Contestant("ours", names.KIND, resources.JOBS, _our_command, _install_ours)

@@ -12,7 +12,7 @@ from benchmarks import results
 from benchmarks.operators import arena, attacked, attacks, contestants, steady
 from benchmarks.scripts import flood, hostile_tenant
 from testing.cluster import settings
-from testing.operator import earlier, places
+from testing.operator import earlier, namespaces
 from tfparallel_operator.engine.run import lease
 from tfparallel_operator.local import ports
 
@@ -141,7 +141,7 @@ async def _try_before_gate(place: contestants.Place, size: results.Size) -> str:
     target, variables = _tenant(place, size, "before")
     folders = os.pathsep.join([operator.variables["PYTHONPATH"], *filter(None, sys.path)])
     before = contestants.with_variables(contestants.OURS, **variables, PYTHONPATH=folders)
-    places.install(place.cluster, operator.definition())
+    namespaces.install(place.cluster, operator.definition())
     try:
         return await _attack_until_silent(before, place, target, size)
     finally:

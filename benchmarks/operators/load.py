@@ -10,7 +10,8 @@ from typing import Any
 from benchmarks.operators import contestants
 from testing import waiting
 from testing.cluster import handle
-from testing.operator import harness
+from testing.operator import namespaces
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import client, credentials, errors, resources
 
 LIMIT_SECONDS = 300.0
@@ -27,7 +28,7 @@ _CHILDREN = (
 class Load:
     """Jobs of one operator in one namespace."""
 
-    place: harness.Place
+    place: Namespace
     one: contestants.Contestant
 
     async def start(self, jobs: Sequence[str], workers: int) -> float:
@@ -38,12 +39,12 @@ class Load:
         self, jobs: Sequence[str], workers: int, creation: Coroutine[Any, Any, None]
     ) -> float:
         """Begin with this; return the seconds until all pods of the jobs exist."""
-        before = (await self.place.api.list(resources.PODS, self.place.namespace)).version
+        before = (await self.place.api.list(resources.PODS, self.place.name)).version
         missing = {f"{job}-worker-{index}" for job in jobs for index in range(workers)}
         begun = time.perf_counter()
         async with asyncio.timeout(LIMIT_SECONDS), asyncio.TaskGroup() as group:
             group.create_task(creation)
-            events = self.place.api.watch(resources.PODS, self.place.namespace, before)
+            events = self.place.api.watch(resources.PODS, self.place.name, before)
             async for event in events:
                 if event.type == "ADDED":
                     missing.discard(event.object["metadata"]["name"])
@@ -55,7 +56,7 @@ class Load:
         self, jobs: Sequence[str], workers: int, node: str = "", **policy: object
     ) -> None:
         """Create jobs."""
-        api, namespace = self.place.api, self.place.namespace
+        api, namespace = self.place.api, self.place.name
         bodies = (self.one.job(job, workers, node, **policy) for job in jobs)
         await asyncio.gather(*(api.create(self.one.resource, namespace, job) for job in bodies))
 
@@ -84,7 +85,7 @@ class Load:
         """Wait until a condition of all these jobs holds."""
 
         async def reached() -> bool:
-            listed = await self.place.api.list(self.one.resource, self.place.namespace)
+            listed = await self.place.api.list(self.one.resource, self.place.name)
             names = {item["metadata"]["name"] for item in listed.items if _holds(item, condition)}
             await asyncio.sleep(0.1)
             return names.issuperset(jobs)
@@ -94,7 +95,7 @@ class Load:
     def wipe(self) -> None:
         """Remove all jobs and their children, while no operator runs."""
         for resource in (self.one.resource, *_CHILDREN):
-            path = resource.path(self.place.namespace)
+            path = resource.path(self.place.name)
             self.place.cluster.run_kubectl("delete", "--raw", path)
 
 
@@ -104,11 +105,11 @@ def _holds(job: dict[str, Any], condition: str) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def opened(cluster: handle.Cluster, namespace: str) -> AsyncIterator[harness.Place]:
+async def opened(cluster: handle.Cluster, namespace: str) -> AsyncIterator[Namespace]:
     """A namespace of the cluster's, with a service account."""
     async with client.Client(credentials.find(str(cluster.kubeconfig))) as api:
-        place = harness.Place(api, cluster, namespace)
+        place = Namespace(api, cluster, namespace)
         with contextlib.suppress(errors.AlreadyExists):
             await place.create_namespace()
         yield place
-        await asyncio.sleep(harness.CLOSE_SECONDS)
+        await asyncio.sleep(namespaces.CLOSE_SECONDS)

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks import results
 from benchmarks.operators import arena, contestants, load, usage
 from testing.cluster import settings
-from testing.operator import harness
+from testing.operator.namespaces import Namespace
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import load as api_load
 from tfparallel_operator.api_server import resources
@@ -112,7 +112,7 @@ async def floor(place: contestants.Place, jobs: int, workers: int) -> float:
         async def create(
             job: contestants.Body, status: contestants.Body, pods: Sequence[contestants.Body]
         ) -> None:
-            api, namespace = opened.api, opened.namespace
+            api, namespace = opened.api, opened.name
             await api.create(resources.JOBS, namespace, job)
             path = resources.JOBS.path(namespace, job["metadata"]["name"], "status")
             await api.patch(path, {"status": status})
@@ -138,11 +138,11 @@ async def _collect_garbage(place: contestants.Place) -> None:
 
 
 def _prepared(
-    place: harness.Place, name: str, workers: int
+    place: Namespace, name: str, workers: int
 ) -> tuple[contestants.Body, contestants.Body, list[contestants.Body]]:
     """A job, its first status, and its pods, as our operator writes them."""
     job = contestants.OURS.job(name, workers)
-    identity = {"namespace": place.namespace, "uid": name, "generation": 1}
+    identity = {"namespace": place.name, "uid": name, "generation": 1}
     known = api_load.parse_job({**job, "metadata": {**job["metadata"], **identity}})
     settings_of_jobs = installation.Settings(trainer_image="trainer:test")
     now = wall_clock.utc_now().replace(microsecond=0)

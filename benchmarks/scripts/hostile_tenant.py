@@ -21,7 +21,8 @@ from collections.abc import Callable
 import aiohttp
 
 from benchmarks.scripts import attacking
-from testing.operator import harness, hostile, objects, progress_site
+from testing.operator import hostile, objects, progress_site
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, credentials, errors, resources
 
@@ -67,7 +68,7 @@ class Tenant:
     def __init__(self, target: Target, site: progress_site.Site, uid: str, token: str) -> None:
         self.target = target
         self.site = site
-        self.api = site.place.api
+        self.api = site.namespace.api
         self.uid = uid
         self.token = token
         self.counts: collections.Counter[str] = collections.Counter()
@@ -204,7 +205,7 @@ ATTACKS: tuple[tuple[attacking.Attack[Tenant], int], ...] = (
 async def run(target: Target) -> dict[str, float]:
     """Attack, and return the counts with the seconds that they took."""
     async with client.Client(credentials.find(target.kubeconfig)) as api:
-        place = harness.Place(api, None, target.namespace)  # type: ignore[arg-type]
+        place = Namespace(api, None, target.namespace)  # type: ignore[arg-type]
         await place.create_namespace()
         await place.create_job(objects.job(JOB))
         await place.until_pods(f"{JOB}-chief-0", f"{JOB}-worker-0", f"{JOB}-worker-1")

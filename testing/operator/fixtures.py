@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from testing.cluster import handle
-from testing.operator import harness, places
+from testing.operator import namespaces
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import client, credentials
 
 
@@ -15,13 +16,13 @@ def cluster(request: pytest.FixtureRequest) -> handle.Cluster:
     test_cluster: handle.Cluster = request.getfixturevalue(
         getattr(request, "param", "light_cluster")
     )
-    return places.install(test_cluster)
+    return namespaces.install(test_cluster)
 
 
 @pytest.fixture(scope="session")
 def cluster_with_nodes(light_cluster_with_nodes: handle.Cluster) -> handle.Cluster:
     """The same with controllers, a scheduler and nodes that pretend to run pods."""
-    return places.install(light_cluster_with_nodes)
+    return namespaces.install(light_cluster_with_nodes)
 
 
 @pytest.fixture
@@ -32,16 +33,16 @@ async def api(cluster: handle.Cluster) -> AsyncIterator[client.Client]:
 
 
 @pytest.fixture
-async def place(api: client.Client, cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
+async def namespace(api: client.Client, cluster: handle.Cluster) -> AsyncIterator[Namespace]:
     """A namespace of the test's own, with a service account; no job is left in it."""
-    place = harness.Place(api, cluster, places.fresh_name())
-    await place.create_namespace()
-    yield place
-    await place.delete_jobs()
+    namespace = Namespace(api, cluster, namespaces.fresh_name())
+    await namespace.create_namespace()
+    yield namespace
+    await namespace.delete_jobs()
 
 
 @pytest.fixture
-async def place_with_nodes(cluster_with_nodes: handle.Cluster) -> AsyncIterator[harness.Place]:
+async def namespace_with_nodes(cluster_with_nodes: handle.Cluster) -> AsyncIterator[Namespace]:
     """A namespace of the test's own in the cluster with nodes, whose GPUs are free afterwards."""
-    async with places.on(cluster_with_nodes) as place:
-        yield place
+    async with namespaces.open_in(cluster_with_nodes) as namespace:
+        yield namespace

@@ -6,7 +6,8 @@ from typing import Any
 import aiohttp
 
 from testing import waiting
-from testing.operator import harness
+from testing.operator import namespaces
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import progress_report
 
@@ -18,13 +19,13 @@ REPORT = {"step": 40, "totalSteps": 100, "percent": 40, "metrics": {"loss": "0.2
 class Site:
     """A running operator with its endpoint, and a job whose pods exist."""
 
-    place: harness.Place
+    namespace: Namespace
     port: int
     http: aiohttp.ClientSession
 
     async def token(self, pod: str, audience: str) -> str:
         """Ask for a token that is bound to a pod, as the kubelet does."""
-        pod_manifest = (await self.place.pods())[pod]
+        pod_manifest = (await self.namespace.pods())[pod]
         reference = {
             "kind": "Pod",
             "apiVersion": "v1",
@@ -36,20 +37,20 @@ class Site:
             "kind": "TokenRequest",
             "spec": {"audiences": [audience], "boundObjectRef": reference},
         }
-        account = harness.SERVICE_ACCOUNTS.path(self.place.namespace, "default")
-        answer = await self.place.api.create(
+        account = namespaces.SERVICE_ACCOUNTS.path(self.namespace.name, "default")
+        answer = await self.namespace.api.create(
             resources.Resource("v1", f"{account.removeprefix('/api/v1/')}/token"), None, request
         )
         return str(answer["status"]["token"])
 
     async def audience(self, job: str = "digits") -> str:
-        return progress_report.audience((await self.place.job(job))["metadata"]["uid"])
+        return progress_report.audience((await self.namespace.job(job))["metadata"]["uid"])
 
     async def send(
         self, token: str | None, report: Any = None, job: str = "digits"
     ) -> tuple[int, str]:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        path = progress_report.path(self.place.namespace, job)
+        path = progress_report.path(self.namespace.name, job)
         url = f"https://{HOST}:{self.port}{path}"
         body = REPORT if report is None else report
         async with self.http.post(url, json=body, headers=headers) as answer:

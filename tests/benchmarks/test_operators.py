@@ -9,29 +9,29 @@ import pytest
 from benchmarks import results
 from benchmarks.operators import churn, contestants, flood, loop, starts, steady
 from testing.cluster import handle
-from testing.operator import places
+from testing.operator import namespaces
 
 
 async def test_jobs_are_run_to_their_end(
     light_cluster: handle.Cluster, tmp_path: pathlib.Path
 ) -> None:
-    places.install(light_cluster)
-    place = contestants.Place(light_cluster, places.fresh_name(), tmp_path)
-    sample = await starts.sample(contestants.OURS, place, 2, 2)
+    namespaces.install(light_cluster)
+    namespace = contestants.Place(light_cluster, namespaces.fresh_name(), tmp_path)
+    sample = await starts.sample(contestants.OURS, namespace, 2, 2)
     assert sample.pods > 0
     assert sample.cpu > 0
     assert 20 < sample.resident < 500
-    assert await starts.floor(place, 2, 2) > 0
+    assert await starts.floor(namespace, 2, 2) > 0
 
 
 @pytest.mark.long
 async def test_large_jobs_are_measured(
     light_cluster: handle.Cluster, tmp_path: pathlib.Path
 ) -> None:
-    places.install(light_cluster)
-    place = contestants.Place(light_cluster, places.fresh_name(), tmp_path)
-    assert (await starts.split_row(place, results.SMALL)).value > 0
-    rows = await loop.rows(place, results.SMALL)
+    namespaces.install(light_cluster)
+    namespace = contestants.Place(light_cluster, namespaces.fresh_name(), tmp_path)
+    assert (await starts.split_row(namespace, results.SMALL)).value > 0
+    rows = await loop.rows(namespace, results.SMALL)
     assert len(rows) == 2 + len(loop.HUGE)
     assert all(0 < row.value < 10_000 for row in rows)
 
@@ -40,11 +40,11 @@ async def test_large_jobs_are_measured(
 async def test_others_are_measured_in_a_flood(
     light_cluster: handle.Cluster, tmp_path: pathlib.Path
 ) -> None:
-    places.install(light_cluster)
-    place = contestants.Place(light_cluster, places.fresh_name(), tmp_path)
+    namespaces.install(light_cluster)
+    namespace = contestants.Place(light_cluster, namespaces.fresh_name(), tmp_path)
     # The Lease is renewed twice in this time at least.
     size = dataclasses.replace(results.SMALL, seconds=10)
-    delay, gap, memory, repeated, *hostile = await flood.rows(place, size)
+    delay, gap, memory, repeated, *hostile = await flood.rows(namespace, size)
     assert delay.value > 0
     assert gap.value > 0
     assert 20 < memory.value < 500
@@ -59,9 +59,9 @@ async def test_others_are_measured_in_a_flood(
 async def test_jobs_end_and_begin(
     light_cluster_with_nodes: handle.Cluster, tmp_path: pathlib.Path
 ) -> None:
-    places.install(light_cluster_with_nodes)
-    place = contestants.Place(light_cluster_with_nodes, places.fresh_name(), tmp_path)
-    memory, delay, block = await steady.rows(place, results.SMALL)
+    namespaces.install(light_cluster_with_nodes)
+    namespace = contestants.Place(light_cluster_with_nodes, namespaces.fresh_name(), tmp_path)
+    memory, delay, block = await steady.rows(namespace, results.SMALL)
     assert 20 < memory.value < 500
     assert 0 < delay.value < 30
     assert 0 < block.value < 10_000

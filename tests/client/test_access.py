@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from testing import waiting
-from testing.operator import harness, objects
+from testing.operator import objects
+from testing.operator.namespaces import Namespace
 from tfparallel import errors
 from tfparallel.cli import app
 from tfparallel.cluster import access, answers
@@ -122,33 +123,33 @@ def test_a_field_that_the_cluster_does_not_know_asks_for_an_upgrade() -> None:
         raise api_errors.Invalid(words)
 
 
-async def test_a_kind_that_a_real_server_does_not_know(place: harness.Place) -> None:
+async def test_a_kind_that_a_real_server_does_not_know(namespace: Namespace) -> None:
     things = resources.Resource("nowhere.example/v1", "things")
     with pytest.raises(api_errors.NotFound) as refusal:
-        await place.api.list(things, place.namespace)
+        await namespace.api.list(things, namespace.name)
     assert "is not installed in" in answers.sentence(refusal.value, CONTEXT)
 
 
-async def test_a_namespace_that_a_real_server_does_not_know(place: harness.Place) -> None:
+async def test_a_namespace_that_a_real_server_does_not_know(namespace: Namespace) -> None:
     manifest = {"metadata": {"name": "x"}, "data": {}}
     with pytest.raises(api_errors.NotFound) as refusal:
-        await place.api.create(resources.CONFIG_MAPS, "nowhere", manifest)
+        await namespace.api.create(resources.CONFIG_MAPS, "nowhere", manifest)
     assert "namespace 'nowhere' does not exist" in answers.sentence(refusal.value, CONTEXT)
 
 
 async def test_each_verb_names_the_right_that_it_lacks(
-    place: harness.Place, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    namespace: Namespace, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody who may look at jobs alone, on a real API server."""
     elastic = objects.job()
     elastic["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 4
-    await place.create_job(elastic)
+    await namespace.create_job(elastic)
     what = "--resource=tfparalleljobs.tfparallel.dev"
-    place.kubectl("create", "role", "reader", "--verb=get,list", what)
-    account = f"--serviceaccount={place.namespace}:default"
-    place.kubectl("create", "rolebinding", "reader", "--role=reader", account)
-    token = place.kubectl("create", "token", "default").strip()
-    config = yaml.safe_load(place.cluster.kubeconfig.read_text())
+    namespace.kubectl("create", "role", "reader", "--verb=get,list", what)
+    account = f"--serviceaccount={namespace.name}:default"
+    namespace.kubectl("create", "rolebinding", "reader", "--role=reader", account)
+    token = namespace.kubectl("create", "token", "default").strip()
+    config = yaml.safe_load(namespace.cluster.kubeconfig.read_text())
     config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
     file = tmp_path / "config"
     file.write_text(yaml.safe_dump(config))
@@ -164,7 +165,7 @@ async def test_each_verb_names_the_right_that_it_lacks(
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([claim, job]))
-    listing = (app.tfparallel, ["status", "-n", place.namespace])
+    listing = (app.tfparallel, ["status", "-n", namespace.name])
     await waiting.until_async(
         lambda: asyncio.to_thread(click.testing.CliRunner().invoke, *listing),
         "the role, which the API server learns of a moment later",
@@ -182,31 +183,31 @@ async def test_each_verb_names_the_right_that_it_lacks(
         ("delete tfparalleljobs", "delete", "digits"),
         ("create persistentvolumeclaims", "submit", "job.yaml"),
     ):
-        call = (app.tfparallel, [*verb, "-n", place.namespace])
+        call = (app.tfparallel, [*verb, "-n", namespace.name])
         done = await asyncio.to_thread(click.testing.CliRunner().invoke, *call)
         assert done.exit_code == 1, (verb, done.output)
-        user = f"system:serviceaccount:{place.namespace}:default"
-        assert f"error: {user} may not {right} in namespace '{place.namespace}'" in done.stderr
+        user = f"system:serviceaccount:{namespace.name}:default"
+        assert f"error: {user} may not {right} in namespace '{namespace.name}'" in done.stderr
 
 
 async def test_expired_credentials_and_missing_rights_are_reported(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     """The words of a real API server."""
-    config = yaml.safe_load(place.cluster.kubeconfig.read_text())
-    token = place.cluster.run_kubectl(
-        f"--namespace={place.namespace}", "create", "token", "default"
+    config = yaml.safe_load(namespace.cluster.kubeconfig.read_text())
+    token = namespace.cluster.run_kubectl(
+        f"--namespace={namespace.name}", "create", "token", "default"
     ).strip()
     for user, sentence in (
         ("expired", "the API server does not accept your credentials"),
-        (token, f"system:serviceaccount:{place.namespace}:default may not list tfparalleljobs"),
+        (token, f"system:serviceaccount:{namespace.name}:default may not list tfparalleljobs"),
     ):
         config["users"] = [
             {"name": one["name"], "user": {"token": user}} for one in config["users"]
         ]
         file = tmp_path / "config"
         file.write_text(yaml.safe_dump(config))
-        command = (sys.executable, "-m", "tfparallel", "status", "-n", place.namespace)
+        command = (sys.executable, "-m", "tfparallel", "status", "-n", namespace.name)
         done = subprocess.run(
             (*command, "--kubeconfig", str(file)), capture_output=True, text=True, check=False
         )

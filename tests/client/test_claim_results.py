@@ -6,7 +6,8 @@ from typing import Any
 import click.testing
 import pytest
 
-from testing.operator import harness, objects
+from testing.operator import objects
+from testing.operator.namespaces import Namespace
 from tfparallel import errors, models
 from tfparallel.cli import app
 from tfparallel.cluster import access, backend
@@ -15,34 +16,34 @@ from tfparallel.results import claim, places
 from tfparallel_operator.api_server import credentials, resources
 
 
-def _cluster(place: harness.Place) -> backend.ClusterBackend:
-    kubeconfig = str(place.cluster.kubeconfig)
-    context = access.Context("test", place.namespace, credentials.find(kubeconfig))
+def _cluster(namespace: Namespace) -> backend.ClusterBackend:
+    kubeconfig = str(namespace.cluster.kubeconfig)
+    context = access.Context("test", namespace.name, credentials.find(kubeconfig))
     return backend.ClusterBackend(context)
 
 
-async def _job(place: harness.Place, *, state: str = "Succeeded", **trainer: Any) -> models.Job:
+async def _job(namespace: Namespace, *, state: str = "Succeeded", **trainer: Any) -> models.Job:
     job = objects.job(workers=0)
     if trainer:
         job["spec"]["trainer"] = {"epochs": 1, **trainer}
-    await place.create_job(job)
-    path = resources.JOBS.path(place.namespace, "digits", "status")
-    return cluster_objects.parse_job(await place.api.patch(path, {"status": {"state": state}}))
+    await namespace.create_job(job)
+    path = resources.JOBS.path(namespace.name, "digits", "status")
+    return cluster_objects.parse_job(await namespace.api.patch(path, {"status": {"state": state}}))
 
 
-async def _claim(place: harness.Place, mode: str = "ReadWriteOnce") -> None:
+async def _claim(namespace: Namespace, mode: str = "ReadWriteOnce") -> None:
     manifest = {
         "metadata": {"name": "results"},
         "spec": {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}},
     }
-    await place.api.create(resources.CLAIMS, place.namespace, manifest)
+    await namespace.api.create(resources.CLAIMS, namespace.name, manifest)
 
 
 _CHOICE = places.Choice()
 
 
-async def _opened(place: harness.Place, job: models.Job) -> None:
-    async with _cluster(place) as cluster, places.opened(cluster, job, _CHOICE, lambda _: None):
+async def _opened(namespace: Namespace, job: models.Job) -> None:
+    async with _cluster(namespace) as cluster, places.opened(cluster, job, _CHOICE, lambda _: None):
         pass
 
 
@@ -56,32 +57,34 @@ async def _opened(place: harness.Place, job: models.Job) -> None:
     ids=["script", "nothing kept", "claim"],
 )
 async def test_a_job_that_keeps_nothing(
-    place: harness.Place, trainer: dict[str, Any], sentence: str
+    namespace: Namespace, trainer: dict[str, Any], sentence: str
 ) -> None:
-    job = await _job(place, **trainer)
+    job = await _job(namespace, **trainer)
     with pytest.raises(errors.Failure, match=sentence):
-        await _opened(place, job)
+        await _opened(namespace, job)
 
 
 @pytest.mark.parametrize(
     ("state", "sentence"),
     [("Running", "has not finished: it is Running"), ("Failed", "failed, so it has no model")],
 )
-async def test_a_job_without_a_model_yet(place: harness.Place, state: str, sentence: str) -> None:
-    await _job(place, state=state, checkpoint={"claim": "results"})
-    where = ("-n", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
+async def test_a_job_without_a_model_yet(namespace: Namespace, state: str, sentence: str) -> None:
+    await _job(namespace, state=state, checkpoint={"claim": "results"})
+    where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
     runner, command = click.testing.CliRunner(), ("get", "model", "digits", *where)
     done = await asyncio.to_thread(runner.invoke, app.tfparallel, command)
     assert done.exit_code == 1
     assert sentence in done.stderr
 
 
-async def test_the_pod_fits_restricted_namespaces_and_is_of_the_job(place: harness.Place) -> None:
+async def test_the_pod_fits_restricted_namespaces_and_is_of_the_job(namespace: Namespace) -> None:
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
-    await place.api.patch(f"/api/v1/namespaces/{place.namespace}", {"metadata": {"labels": level}})
-    job = await _job(place, checkpoint={"claim": "results"})
+    await namespace.api.patch(
+        f"/api/v1/namespaces/{namespace.name}", {"metadata": {"labels": level}}
+    )
+    job = await _job(namespace, checkpoint={"claim": "results"})
     pod = claim.build_pod(job, claim.Reader("results", "digits", {}, "trainer:1"), None)
-    created = await place.api.create(resources.PODS, place.namespace, pod)
+    created = await namespace.api.create(resources.PODS, namespace.name, pod)
     assert created["metadata"]["ownerReferences"][0]["uid"] == job.uid
     assert created["spec"]["activeDeadlineSeconds"]
     [container] = created["spec"]["containers"]
@@ -89,29 +92,29 @@ async def test_the_pod_fits_restricted_namespaces_and_is_of_the_job(place: harne
 
 
 async def test_the_pod_goes_to_the_node_that_uses_the_claim(
-    place_with_nodes: harness.Place,
+    namespace_with_nodes: Namespace,
 ) -> None:
-    place = place_with_nodes
-    await _claim(place)
-    job = await _job(place, checkpoint={"claim": "results"})
+    namespace = namespace_with_nodes
+    await _claim(namespace)
+    job = await _job(namespace, checkpoint={"claim": "results"})
     user = claim.build_pod(job, claim.Reader("results", "digits", {}, "user:1"), None)
     user["spec"]["nodeName"] = "elsewhere"
-    await place.api.create(resources.PODS, place.namespace, user)
+    await namespace.api.create(resources.PODS, namespace.name, user)
     reader = claim.Reader("results", "digits", {}, "trainer:1", unschedulable_seconds=0)
-    async with _cluster(place) as cluster:
+    async with _cluster(namespace) as cluster:
         with pytest.raises(errors.Failure, match="no node takes the pod that reads claim"):
             async with claim.opened(cluster, job, reader, lambda _: None):
                 pass
-    left = (await place.api.list(resources.PODS, place.namespace, claim.LABEL_READER)).items
+    left = (await namespace.api.list(resources.PODS, namespace.name, claim.LABEL_READER)).items
     assert [pod["spec"].get("nodeName") for pod in left] in ([], ["elsewhere"])
     pod = claim.build_pod(job, reader, "elsewhere")
     assert "'elsewhere'" in str(pod["spec"]["affinity"]["nodeAffinity"])
 
 
-async def test_a_claim_of_one_pod_that_is_in_use(place: harness.Place) -> None:
-    await _claim(place, "ReadWriteOncePod")
-    job = await _job(place, checkpoint={"claim": "results"})
+async def test_a_claim_of_one_pod_that_is_in_use(namespace: Namespace) -> None:
+    await _claim(namespace, "ReadWriteOncePod")
+    job = await _job(namespace, checkpoint={"claim": "results"})
     user = claim.build_pod(job, claim.Reader("results", "digits", {}, "user:1"), None)
-    await place.api.create(resources.PODS, place.namespace, user)
+    await namespace.api.create(resources.PODS, namespace.name, user)
     with pytest.raises(errors.Failure, match="is ReadWriteOncePod, and pod digits-reader"):
-        await _opened(place, job)
+        await _opened(namespace, job)

@@ -13,7 +13,8 @@ import pytest
 
 import tfparallel
 from testing import buckets, result_files, waiting
-from testing.operator import harness, objects
+from testing.operator import objects
+from testing.operator.namespaces import Namespace
 from tfparallel.functions import program
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import errors as api_errors
@@ -21,8 +22,10 @@ from tfparallel_operator.api_server import resources
 
 
 @pytest.fixture
-async def client(place: harness.Place) -> AsyncIterator[tfparallel.AsyncTrainerClient]:
-    where = tfparallel.Cluster(kubeconfig=str(place.cluster.kubeconfig), namespace=place.namespace)
+async def client(namespace: Namespace) -> AsyncIterator[tfparallel.AsyncTrainerClient]:
+    where = tfparallel.Cluster(
+        kubeconfig=str(namespace.cluster.kubeconfig), namespace=namespace.name
+    )
     async with tfparallel.AsyncTrainerClient(where) as client:
         yield client
 
@@ -37,7 +40,7 @@ def document(name: str = "digits") -> dict[str, Any]:
     }
 
 
-async def set_state(place: harness.Place, state: str, step: int | None = None) -> None:
+async def set_state(namespace: Namespace, state: str, step: int | None = None) -> None:
     condition = {
         "type": state,
         "status": "True",
@@ -47,12 +50,12 @@ async def set_state(place: harness.Place, state: str, step: int | None = None) -
     }
     progress = {} if step is None else {"progress": {"step": step}}
     status = {"state": state, "conditions": [condition], **progress}
-    path = resources.JOBS.path(place.namespace, "digits", "status")
-    await place.api.patch(path, {"status": status})
+    path = resources.JOBS.path(namespace.name, "digits", "status")
+    await namespace.api.patch(path, {"status": status})
 
 
 async def test_jobs_are_created_listed_read_and_deleted(
-    client: tfparallel.AsyncTrainerClient, place: harness.Place
+    client: tfparallel.AsyncTrainerClient, namespace: Namespace
 ) -> None:
     created = await client.train(document())
     await client.train(document(), name="other")
@@ -78,15 +81,15 @@ async def test_a_manifest_of_another_namespace_is_refused(
 
 
 async def test_suspend_resume_and_scale_change_the_spec(
-    client: tfparallel.AsyncTrainerClient, place: harness.Place
+    client: tfparallel.AsyncTrainerClient, namespace: Namespace
 ) -> None:
     await client.train(document())
     await client.suspend_job("digits")
-    assert (await place.job())["spec"]["runPolicy"]["suspend"] is True
+    assert (await namespace.job())["spec"]["runPolicy"]["suspend"] is True
     await client.resume_job("digits")
-    assert (await place.job())["spec"]["runPolicy"]["suspend"] is False
+    assert (await namespace.job())["spec"]["runPolicy"]["suspend"] is False
     await client.scale_job("digits", 3)
-    assert (await place.job())["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 3
+    assert (await namespace.job())["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 3
     with pytest.raises(
         tfparallel.SpecError,
         match=r"^spec\.tfReplicaSpecs: Worker\.replicas is not between its minReplicas and maxRep",
@@ -95,7 +98,7 @@ async def test_suspend_resume_and_scale_change_the_spec(
 
 
 async def test_waiting_sees_every_state_and_calls_back(
-    client: tfparallel.AsyncTrainerClient, place: harness.Place
+    client: tfparallel.AsyncTrainerClient, namespace: Namespace
 ) -> None:
     await client.train(document())
     seen: asyncio.Queue[str] = asyncio.Queue()
@@ -104,19 +107,19 @@ async def test_waiting_sees_every_state_and_calls_back(
     )
     for state in ("Pending", "Running", "Succeeded"):
         if state != "Pending":
-            await set_state(place, state)
+            await set_state(namespace, state)
         assert await seen.get() == state
     assert (await awaited).state == "Succeeded"
 
 
 async def test_waiting_ends_with_the_time_with_failure_and_with_deletion(
-    client: tfparallel.AsyncTrainerClient, place: harness.Place
+    client: tfparallel.AsyncTrainerClient, namespace: Namespace
 ) -> None:
     await client.train(document())
     with pytest.raises(TimeoutError, match=r"is Pending after 0\.2 s, not Running"):
         await client.wait_for_job_status("digits", "Running", timeout=0.2)
     awaited = asyncio.create_task(client.wait_for_job_status("digits"))
-    await set_state(place, "Failed")
+    await set_state(namespace, "Failed")
     with pytest.raises(tfparallel.Failure, match="is Failed, and cannot become Succeeded: Why"):
         await awaited
     seen = asyncio.Event()
@@ -131,30 +134,30 @@ async def test_waiting_ends_with_the_time_with_failure_and_with_deletion(
 
 
 async def test_progress_is_streamed(
-    client: tfparallel.AsyncTrainerClient, place: harness.Place
+    client: tfparallel.AsyncTrainerClient, namespace: Namespace
 ) -> None:
     await client.train(document())
-    await set_state(place, "Running", step=1)
+    await set_state(namespace, "Running", step=1)
     steps = []
     async for progress in client.watch_progress("digits"):
         steps.append(progress.step)
         if progress.step < 3:
             state = "Running" if progress.step == 1 else "Succeeded"
-            await set_state(place, state, step=progress.step + 1)
+            await set_state(namespace, state, step=progress.step + 1)
     assert steps == [1, 2, 3]
 
 
 async def test_events_and_replicas_are_those_of_the_operator(
-    client: tfparallel.AsyncTrainerClient, place: harness.Place
+    client: tfparallel.AsyncTrainerClient, namespace: Namespace
 ) -> None:
-    async with place.operator():
+    async with namespace.operator():
         await client.train(document())
-        await place.until_pods("digits-worker-0")
+        await namespace.until_pods("digits-worker-0")
         [replica] = await client.list_replicas("digits")
         assert (replica.name, replica.phase) == ("worker-0", "Pending")
-        await place.run_all()
+        await namespace.run_all()
         await client.wait_for_job_status("digits", "Running")
-        await place.end("digits-worker-0", 0)
+        await namespace.end("digits-worker-0", 0)
         assert (await client.wait_for_job_status("digits")).status.ready == "1/1"
         await waiting.until_async(
             lambda: client.get_job_events("digits"),
@@ -164,7 +167,7 @@ async def test_events_and_replicas_are_those_of_the_operator(
 
 
 async def test_workers_that_have_no_bounds_are_not_scaled_and_the_field_is_named(
-    client: tfparallel.AsyncTrainerClient, place: harness.Place
+    client: tfparallel.AsyncTrainerClient, namespace: Namespace
 ) -> None:
     fixed = document()
     del fixed["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"]
@@ -175,7 +178,7 @@ async def test_workers_that_have_no_bounds_are_not_scaled_and_the_field_is_named
         await client.scale_job("digits", 2)
     patch = {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 2}}}}
     with pytest.raises(api_errors.Invalid, match=r"unless tfReplicaSpecs\.Worker has maxReplicas"):
-        await place.api.patch(resources.JOBS.path(place.namespace, "digits"), patch)
+        await namespace.api.patch(resources.JOBS.path(namespace.name, "digits"), patch)
 
 
 def train(rate: float, results: pathlib.Path) -> None:
@@ -183,15 +186,15 @@ def train(rate: float, results: pathlib.Path) -> None:
 
 
 async def test_a_function_is_sent_with_its_source(
-    client: tfparallel.AsyncTrainerClient, place: harness.Place
+    client: tfparallel.AsyncTrainerClient, namespace: Namespace
 ) -> None:
     created = await client.train(train, func_args={"rate": 0.5}, workers=2)
-    spec = (await place.job("train"))["spec"]["tfReplicaSpecs"]["Worker"]
+    spec = (await namespace.job("train"))["spec"]["tfReplicaSpecs"]["Worker"]
     assert spec["replicas"] == 2
     pod_spec = spec["template"]["spec"]
     version = importlib.metadata.version("tfparallel")
     assert pod_spec["containers"][0]["image"] == f"tfparallel-trainer:{version}"
-    listed = await place.api.list(resources.CONFIG_MAPS, place.namespace)
+    listed = await namespace.api.list(resources.CONFIG_MAPS, namespace.name)
     [source] = [body for body in listed.items if body["metadata"]["name"].startswith("train-so")]
     archive = base64.b64decode(source["binaryData"]["chunk"])
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
@@ -203,7 +206,7 @@ async def test_a_function_is_sent_with_its_source(
 
 async def test_the_model_of_a_job_comes_from_its_bucket(
     client: tfparallel.AsyncTrainerClient,
-    place: harness.Place,
+    namespace: Namespace,
     s3: buckets.Bucket,
     tmp_path: pathlib.Path,
 ) -> None:
@@ -213,15 +216,17 @@ async def test_the_model_of_a_job_comes_from_its_bucket(
     await client.train(job)
     with pytest.raises(tfparallel.Failure, match="is Pending, and its model is written at the en"):
         await client.get_model("digits", to=tmp_path / "to")
-    await set_state(place, "Succeeded")
-    s3.put(f"runs/{place.namespace}/digits/model.keras", result_files.MODEL)
+    await set_state(namespace, "Succeeded")
+    s3.put(f"runs/{namespace.name}/digits/model.keras", result_files.MODEL)
     model = await client.get_model("digits", to=tmp_path / "to")
     assert model == tmp_path / "to/model.keras"
     assert model.read_bytes() == result_files.MODEL
 
 
-async def test_the_blocking_client_uses_the_same_cluster(place: harness.Place) -> None:
-    where = tfparallel.Cluster(kubeconfig=str(place.cluster.kubeconfig), namespace=place.namespace)
+async def test_the_blocking_client_uses_the_same_cluster(namespace: Namespace) -> None:
+    where = tfparallel.Cluster(
+        kubeconfig=str(namespace.cluster.kubeconfig), namespace=namespace.name
+    )
     with tfparallel.TrainerClient(where) as client:
         client.train(document())
         assert client.wait_for_job_status("digits", "Pending").name == "digits"

@@ -14,7 +14,8 @@ from click import shell_completion
 
 from testing import pages
 from testing.cluster import binaries
-from testing.operator import harness, routes, scripted_server
+from testing.operator import routes, scripted_server
+from testing.operator.namespaces import Namespace
 from tfparallel.cli import app, complete, completion
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
@@ -273,7 +274,7 @@ def test_the_real_kubectl_completes_its_plugin(
     assert done.stdout == "scale\tChange the number of workers of a job.\n:4\n"
 
 
-async def test_jobs_of_a_real_api_server(place: harness.Place) -> None:
-    await place.create_job()
-    words = ["status", f"--kubeconfig={place.cluster.kubeconfig}", "-n", place.namespace]
+async def test_jobs_of_a_real_api_server(namespace: Namespace) -> None:
+    await namespace.create_job()
+    words = ["status", f"--kubeconfig={namespace.cluster.kubeconfig}", "-n", namespace.name]
     assert await asyncio.to_thread(completed, words, "dig") == ["digits"]

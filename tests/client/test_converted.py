@@ -8,7 +8,8 @@ import pytest
 from click import testing as click_testing
 
 from testing import pages, paths
-from testing.operator import harness
+from testing.operator import namespaces
+from testing.operator.namespaces import Namespace
 from tfparallel.cli import app
 from tfparallel_operator.api import names, yaml_documents
 from tfparallel_operator.api_server import resources
@@ -59,7 +60,7 @@ def converted(text: str) -> list[Any]:
     return yaml_documents.parse(result.stdout, "converted")
 
 
-def tf_config(pod: harness.Body) -> Any:
+def tf_config(pod: namespaces.Body) -> Any:
     [container] = [c for c in pod["spec"]["containers"] if c["name"] == names.CONTAINER]
     variables = {one["name"]: one.get("value") for one in container["env"]}
     return json.loads(variables["TF_CONFIG"])
@@ -67,85 +68,85 @@ def tf_config(pod: harness.Body) -> Any:
 
 @pytest.mark.parametrize("shape", CLUSTERS)
 async def test_a_converted_tfjob_runs_with_a_right_tf_config(
-    place: harness.Place, shape: str
+    namespace: Namespace, shape: str
 ) -> None:
     name, replicas = CLUSTERS[shape]
     for document in converted((SHAPES / f"{shape}.yaml").read_text()):
         # As convert says: here is no gang scheduler.
         document["spec"].get("runPolicy", {}).pop("schedulingPolicy", None)
-        place.kubectl("apply", "-f", "-", body=document)
+        namespace.kubectl("apply", "-f", "-", body=document)
     expected_pods = {
         f"{name}-{role}-{index}": expected(shape, role, index)
         for role, count in replicas.items()
         for index in range(count)
     }
-    async with place.operator():
-        pods = await place.until_pods(*expected_pods)
-        await place.until_state("Pending", name)
+    async with namespace.operator():
+        pods = await namespace.until_pods(*expected_pods)
+        await namespace.until_state("Pending", name)
     assert {pod: tf_config(body) for pod, body in pods.items()} == expected_pods
 
 
-async def test_worker_0_decides_about_servers_without_a_chief(place: harness.Place) -> None:
+async def test_worker_0_decides_about_servers_without_a_chief(namespace: Namespace) -> None:
     [job] = converted((SHAPES / "dist-mnist.yaml").read_text())
-    await place.create_job(job)
-    async with place.operator():
-        pods = await place.until_pods(
+    await namespace.create_job(job)
+    async with namespace.operator():
+        pods = await namespace.until_pods(
             *(f"dist-mnist-ps-{index}" for index in range(2)),
             *(f"dist-mnist-worker-{index}" for index in range(4)),
         )
-        await place.run_all()
-        await place.end("dist-mnist-worker-1", 0)
-        await place.until_state("Running", "dist-mnist")
-        await place.end("dist-mnist-worker-0", 0)
-        await place.until_state("Succeeded", "dist-mnist")
+        await namespace.run_all()
+        await namespace.end("dist-mnist-worker-1", 0)
+        await namespace.until_state("Running", "dist-mnist")
+        await namespace.end("dist-mnist-worker-0", 0)
+        await namespace.until_state("Succeeded", "dist-mnist")
     # cleanPodPolicy None, TFJob's default, was written: nothing is deleted.
-    assert set(await place.pods()) == set(pods)
+    assert set(await namespace.pods()) == set(pods)
 
 
-async def test_a_failed_replica_fails_the_job_as_with_tfjobs_default(place: harness.Place) -> None:
+async def test_a_failed_replica_fails_the_job_as_with_tfjobs_default(namespace: Namespace) -> None:
     [job] = converted((SHAPES / "old.yaml").read_text())
-    await place.create_job(job)
-    async with place.operator():
-        await place.until_pods("old-chief-0", "old-worker-0", "old-worker-1")
-        await place.run_all()
-        await place.end("old-worker-1", 1)
-        await place.until_state("Failed", "old")
-        await place.until_pods()  # cleanPodPolicy All
+    await namespace.create_job(job)
+    async with namespace.operator():
+        await namespace.until_pods("old-chief-0", "old-worker-0", "old-worker-1")
+        await namespace.run_all()
+        await namespace.end("old-worker-1", 1)
+        await namespace.until_state("Failed", "old")
+        await namespace.until_pods()  # cleanPodPolicy All
 
 
-async def test_two_changed_lines_give_the_same_cluster(place: harness.Place) -> None:
+async def test_two_changed_lines_give_the_same_cluster(namespace: Namespace) -> None:
     text = (SHAPES / "estimator.yaml").read_text()
     text = text.replace("kubeflow.org/v1", names.API_VERSION).replace("TFJob", names.KIND)
     [document] = yaml_documents.parse(text, "estimator")
-    place.kubectl("apply", "-f", "-", body=dict(document))
+    namespace.kubectl("apply", "-f", "-", body=dict(document))
     name, replicas = CLUSTERS["estimator"]
     pods = [f"{name}-{role}-{index}" for role, n in replicas.items() for index in range(n)]
-    async with place.operator():
-        running = await place.until_pods(*pods)
+    async with namespace.operator():
+        running = await namespace.until_pods(*pods)
     assert tf_config(running["estimator-worker-1"]) == expected("estimator", WORKER, 1)
 
 
-async def test_a_converted_trainjob_runs_with_a_right_tf_config(place: harness.Place) -> None:
+async def test_a_converted_trainjob_runs_with_a_right_tf_config(namespace: Namespace) -> None:
     [job] = converted(pages.blocks(paths.PAGES / "how-to/trainjob.md", "yaml")[0])
-    await place.create_job(job)
+    await namespace.create_job(job)
     workers = [f"mnist-worker-{index}.mnist:{names.DEFAULT_PORT}" for index in range(2)]
-    async with place.operator():
-        pods = await place.until_pods("mnist-worker-0", "mnist-worker-1")
+    async with namespace.operator():
+        pods = await namespace.until_pods("mnist-worker-0", "mnist-worker-1")
         assert tf_config(pods["mnist-worker-1"]) == {
             "cluster": {WORKER: workers},
             "task": {"type": WORKER, "index": 1},
         }
-        await place.run_all()
-        await place.end("mnist-worker-0", 0)
-        await place.until_state("Running", "mnist")
-        await place.end("mnist-worker-1", 0)  # as AllWorkers says
-        await place.until_state("Succeeded", "mnist")
+        await namespace.run_all()
+        await namespace.end("mnist-worker-0", 0)
+        await namespace.until_state("Running", "mnist")
+        await namespace.end("mnist-worker-1", 0)  # as AllWorkers says
+        await namespace.until_state("Succeeded", "mnist")
 
 
-async def test_an_exported_suspended_job_waits(place: harness.Place) -> None:
+async def test_an_exported_suspended_job_waits(namespace: Namespace) -> None:
     [listing] = converted((SHAPES / "exported.yaml").read_text())
-    place.kubectl("apply", "-f", "-", body=listing)
-    async with place.operator():
-        await place.until_state("Suspended", "exported")
-    assert await place.pods() == {}
-    assert (await place.api.list(resources.JOBS, place.namespace)).items
+    namespace.kubectl("apply", "-f", "-", body=listing)
+    async with namespace.operator():
+        await namespace.until_state("Suspended", "exported")
+    assert await namespace.pods() == {}
+    assert (await namespace.api.list(resources.JOBS, namespace.name)).items

@@ -15,7 +15,8 @@ import pytest
 
 from testing import pages, paths
 from testing.cluster import binaries
-from testing.operator import harness, routes, scripted_server
+from testing.operator import routes, scripted_server
+from testing.operator.namespaces import Namespace
 from tfparallel.cli import app
 from tfparallel.cluster import access, backend, checkup
 from tfparallel_operator.api import schema
@@ -139,9 +140,9 @@ def test_supported_versions_are_those_that_the_test_clusters_have() -> None:
     assert minors == [checkup.MINORS[0], checkup.MINORS[-1]]
 
 
-async def test_a_cluster_without_an_operator(place: harness.Place) -> None:
-    kubeconfig = str(place.cluster.kubeconfig)
-    context = access.Context("test", place.namespace, credentials.find(kubeconfig))
+async def test_a_cluster_without_an_operator(namespace: Namespace) -> None:
+    kubeconfig = str(namespace.cluster.kubeconfig)
+    context = access.Context("test", namespace.name, credentials.find(kubeconfig))
     async with backend.ClusterBackend(context) as cluster:
         checks = {check.name: check async for check in checkup.check(cluster, checkup.ALL)}
     results = {name: str(check.result) for name, check in checks.items()}
@@ -177,9 +178,9 @@ def test_completion_prints_a_script(shell: str) -> None:
     assert "_TFPARALLEL_COMPLETE" in done.stdout
 
 
-async def test_the_version_shows_what_the_cluster_has(place: harness.Place) -> None:
+async def test_the_version_shows_what_the_cluster_has(namespace: Namespace) -> None:
     command = (sys.executable, "-m", "tfparallel", "version", "-o", "json")
-    where = ("--kubeconfig", str(place.cluster.kubeconfig))
+    where = ("--kubeconfig", str(namespace.cluster.kubeconfig))
     done = subprocess.run((*command, *where), capture_output=True, text=True, check=False)
     assert {*json.loads(done.stdout)} == {
         "tfparallel",

@@ -14,7 +14,8 @@ import yaml
 from aiohttp import web
 
 from testing import pages, paths
-from testing.operator import harness, routes, scripted_server
+from testing.operator import routes, scripted_server
+from testing.operator.namespaces import Namespace
 from tfparallel import models
 from tfparallel.cli import app, listing
 from tfparallel.cluster import access, backend, objects
@@ -209,9 +210,9 @@ async def test_changes_stay_below_their_columns(capsys: pytest.CaptureFixture[st
     assert first.index("Running") == head.index("STATE") == second.index("Succeeded")
 
 
-async def test_jobs_of_a_real_api_server(place: harness.Place) -> None:
-    await place.create_job()
-    where = ("--kubeconfig", str(place.cluster.kubeconfig), "-n", place.namespace)
+async def test_jobs_of_a_real_api_server(namespace: Namespace) -> None:
+    await namespace.create_job()
+    where = ("--kubeconfig", str(namespace.cluster.kubeconfig), "-n", namespace.name)
     runner = click.testing.CliRunner()
     labels = ("-l", "no-such-label")
     listed = await asyncio.to_thread(runner.invoke, app.tfparallel, ("get", "jobs", *where))

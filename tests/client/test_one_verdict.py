@@ -10,7 +10,8 @@ import pytest
 from hypothesis import strategies
 
 from testing.cluster import handle
-from testing.operator import generated_jobs, harness, objects, places
+from testing.operator import generated_jobs, namespaces, objects
+from testing.operator.namespaces import Namespace
 from tfparallel import manifest
 from tfparallel_operator.api import load, problems
 from tfparallel_operator.api_server import client, credentials, errors, resources
@@ -27,9 +28,9 @@ class Server:
         self._runner = asyncio.Runner()
         self._api = client.Client(credentials.find(str(cluster.kubeconfig)))
         self._runner.run(self._api.__aenter__())
-        place = harness.Place(self._api, cluster, places.fresh_name())
-        self._runner.run(place.create_namespace())
-        self.namespace = place.namespace
+        namespace = Namespace(self._api, cluster, namespaces.fresh_name())
+        self._runner.run(namespace.create_namespace())
+        self.namespace = namespace.name
 
     def close(self) -> None:
         self._runner.run(self._api.__aexit__(None, None, None))

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from testing.operator import connect_proxy, harness
+from testing.operator import connect_proxy
+from testing.operator.namespaces import Namespace
 from tfparallel import errors
 from tfparallel.cluster import access, answers
 from tfparallel_operator.api_server import client, credentials
@@ -28,25 +29,25 @@ def _without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def proxy(place: harness.Place) -> AsyncIterator[connect_proxy.Proxy]:
+async def proxy(namespace: Namespace) -> AsyncIterator[connect_proxy.Proxy]:
     """A proxy that leads to the API server of the place."""
-    async with connect_proxy.serving(_port(place)) as running:
+    async with connect_proxy.serving(_port(namespace)) as running:
         yield running
 
 
-def _port(place: harness.Place) -> int:
-    [named] = _load(place)["clusters"]
+def _port(namespace: Namespace) -> int:
+    [named] = _load(namespace)["clusters"]
     return int(urllib.parse.urlsplit(named["cluster"]["server"]).port or 0)
 
 
-def _load(place: harness.Place) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load(place.cluster.kubeconfig.read_text())
+def _load(namespace: Namespace) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(namespace.cluster.kubeconfig.read_text())
     return document
 
 
-def _kubeconfig(place: harness.Place, folder: pathlib.Path, **fields: str) -> str:
+def _kubeconfig(namespace: Namespace, folder: pathlib.Path, **fields: str) -> str:
     """The kubeconfig of the place with other fields of its cluster."""
-    document = _load(place)
+    document = _load(namespace)
     [named] = document["clusters"]
     named["cluster"].update({name.replace("_", "-"): text for name, text in fields.items()})
     file = folder / "proxied.yaml"
@@ -54,14 +55,14 @@ def _kubeconfig(place: harness.Place, folder: pathlib.Path, **fields: str) -> st
     return str(file)
 
 
-def _hidden(place: harness.Place, folder: pathlib.Path, **fields: str) -> str:
+def _hidden(namespace: Namespace, folder: pathlib.Path, **fields: str) -> str:
     """A kubeconfig whose server only a proxy can find; its certificate has another name."""
     names = {"server": "https://cluster.invalid:6443", "tls_server_name": "127.0.0.1"}
-    return _kubeconfig(place, folder, **{**names, **fields})
+    return _kubeconfig(namespace, folder, **{**names, **fields})
 
 
-async def _kubectl(place: harness.Place, file: str, *, command: tuple[str, ...]) -> None:
-    arguments = [str(place.cluster.kubectl), f"--kubeconfig={file}", *command]
+async def _kubectl(namespace: Namespace, file: str, *, command: tuple[str, ...]) -> None:
+    arguments = [str(namespace.cluster.kubectl), f"--kubeconfig={file}", *command]
     done = await asyncio.to_thread(
         subprocess.run, arguments, capture_output=True, text=True, check=False
     )
@@ -69,13 +70,13 @@ async def _kubectl(place: harness.Place, file: str, *, command: tuple[str, ...])
 
 
 async def test_the_proxy_of_a_kubeconfig_leads_to_the_server(
-    place: harness.Place, proxy: connect_proxy.Proxy, tmp_path: pathlib.Path
+    namespace: Namespace, proxy: connect_proxy.Proxy, tmp_path: pathlib.Path
 ) -> None:
-    await place.create_job()
-    file = _hidden(place, tmp_path, proxy_url=proxy.url)
-    await _kubectl(place, file, command=("get", "namespaces"))
+    await namespace.create_job()
+    file = _hidden(namespace, tmp_path, proxy_url=proxy.url)
+    await _kubectl(namespace, file, command=("get", "namespaces"))
     asked = len(proxy.requests)
-    command = (sys.executable, "-m", "tfparallel", "status", "-n", place.namespace)
+    command = (sys.executable, "-m", "tfparallel", "status", "-n", namespace.name)
     done = await asyncio.to_thread(
         subprocess.run,
         (*command, "--kubeconfig", file),
@@ -90,13 +91,13 @@ async def test_the_proxy_of_a_kubeconfig_leads_to_the_server(
 
 
 async def test_the_proxy_of_the_environment_leads_to_the_server(
-    place: harness.Place,
+    namespace: Namespace,
     proxy: connect_proxy.Proxy,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("//", "//me:secret@"))
-    file = _hidden(place, tmp_path)
+    file = _hidden(namespace, tmp_path)
     context = access.find(access.Choice(kubeconfig=file))
     async with client.Client(context.access) as api:
         assert "gitVersion" in await api.get("/version")
@@ -109,40 +110,42 @@ async def test_the_proxy_of_the_environment_leads_to_the_server(
     assert len(proxy.requests) == 1
 
 
-async def test_a_proxy_may_speak_tls_itself(place: harness.Place, tmp_path: pathlib.Path) -> None:
+async def test_a_proxy_may_speak_tls_itself(namespace: Namespace, tmp_path: pathlib.Path) -> None:
     """It has the certificate of the API server, which the kubeconfig trusts."""
-    keys = place.cluster.directory / "keys"
+    keys = namespace.cluster.directory / "keys"
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(keys / "kube-apiserver.crt", keys / "kube-apiserver.key")
-    async with connect_proxy.serving(_port(place), tls=tls) as secure:
-        file = _hidden(place, tmp_path, proxy_url=secure.url)
-        await _kubectl(place, file, command=("get", "namespaces"))
+    async with connect_proxy.serving(_port(namespace), tls=tls) as secure:
+        file = _hidden(namespace, tmp_path, proxy_url=secure.url)
+        await _kubectl(namespace, file, command=("get", "namespaces"))
         async with client.Client(credentials.find(file)) as api:
             assert "gitVersion" in await api.get("/version")
         assert len(secure.requests) >= 2
 
 
 async def test_the_operator_works_through_a_proxy(
-    place: harness.Place, proxy: connect_proxy.Proxy, tmp_path: pathlib.Path
+    namespace: Namespace, proxy: connect_proxy.Proxy, tmp_path: pathlib.Path
 ) -> None:
-    file = _hidden(place, tmp_path, proxy_url=proxy.url)
-    async with place.operator(kubeconfig=file):
-        await place.create_job()
-        await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+    file = _hidden(namespace, tmp_path, proxy_url=proxy.url)
+    async with namespace.operator(kubeconfig=file):
+        await namespace.create_job()
+        await namespace.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
     assert proxy.requests
 
 
 async def test_a_certificate_of_another_name_is_taken_for_the_name_of_the_kubeconfig(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     """Through a forwarder on 127.0.0.2, which the certificate does not name."""
-    async with connect_proxy.forwarding("127.0.0.2", _port(place)) as port:
+    async with connect_proxy.forwarding("127.0.0.2", _port(namespace)) as port:
         server = f"https://127.0.0.2:{port}"
-        file = _kubeconfig(place, tmp_path, server=server, tls_server_name="127.0.0.1")
-        await _kubectl(place, file, command=("get", "namespaces"))
+        file = _kubeconfig(namespace, tmp_path, server=server, tls_server_name="127.0.0.1")
+        await _kubectl(namespace, file, command=("get", "namespaces"))
         async with client.Client(credentials.find(file)) as api:
             assert "gitVersion" in await api.get("/version")
-        context = access.find(access.Choice(kubeconfig=_kubeconfig(place, tmp_path, server=server)))
+        context = access.find(
+            access.Choice(kubeconfig=_kubeconfig(namespace, tmp_path, server=server))
+        )
         async with client.Client(context.access) as api:
             with pytest.raises(errors.Failure) as refusal, answers.explained(context):
                 await api.get("/version")
@@ -150,10 +153,10 @@ async def test_a_certificate_of_another_name_is_taken_for_the_name_of_the_kubeco
 
 
 async def test_a_proxy_that_refuses_is_named_with_the_field(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     async with connect_proxy.serving(1, "407 Proxy Authentication Required") as refusing:
-        file = _hidden(place, tmp_path, proxy_url=refusing.url.replace("//", "//me:secret@"))
+        file = _hidden(namespace, tmp_path, proxy_url=refusing.url.replace("//", "//me:secret@"))
         context = access.find(access.Choice(kubeconfig=file))
         async with client.Client(context.access) as api:
             with pytest.raises(errors.Failure) as refusal, answers.explained(context):

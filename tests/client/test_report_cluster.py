@@ -6,7 +6,8 @@ import sys
 from typing import Any
 
 from testing import pictures
-from testing.operator import harness, objects
+from testing.operator import objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 
@@ -24,7 +25,7 @@ def succeeded() -> dict[str, str]:
     }
 
 
-async def create(place: harness.Place, status: dict[str, Any]) -> None:
+async def create(namespace: Namespace, status: dict[str, Any]) -> None:
     """A job with this status, and nothing else: neither pods nor Events nor its claim."""
     trainer = {
         "source": {"configMap": {"name": "digits"}},
@@ -34,19 +35,19 @@ async def create(place: harness.Place, status: dict[str, Any]) -> None:
     }
     job = objects.job()
     job["spec"] = {"trainer": trainer, "tfReplicaSpecs": {"Worker": {"replicas": 2}}}
-    await create_with(place, job, status)
+    await create_with(namespace, job, status)
 
 
-async def create_with(place: harness.Place, job: dict[str, Any], status: dict[str, Any]) -> None:
-    await place.create_job(job)
-    path = resources.JOBS.path(place.namespace, "digits", "status")
-    await place.api.patch(path, {"status": status})
+async def create_with(namespace: Namespace, job: dict[str, Any], status: dict[str, Any]) -> None:
+    await namespace.create_job(job)
+    path = resources.JOBS.path(namespace.name, "digits", "status")
+    await namespace.api.patch(path, {"status": status})
 
 
-def report(place: harness.Place, folder: pathlib.Path, *options: str) -> str:
+def report(namespace: Namespace, folder: pathlib.Path, *options: str) -> str:
     """What the page of the job says."""
     file = folder / "digits.html"
-    where = ("--namespace", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
+    where = ("--namespace", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
     command = (
         sys.executable,
         "-m",
@@ -64,11 +65,11 @@ def report(place: harness.Place, folder: pathlib.Path, *options: str) -> str:
 
 
 async def test_a_status_of_an_older_operator_makes_a_page_of_what_there_is(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     """Its operator wrote conditions alone: neither state nor attempt nor times."""
-    await create(place, {"conditions": [succeeded()]})
-    said = report(place, tmp_path)
+    await create(namespace, {"conditions": [succeeded()]})
+    said = report(namespace, tmp_path)
     assert "digits Succeeded What ran" in said
     assert "replicas Worker 2" in said
     assert "globalBatchSize: 32" in said
@@ -78,7 +79,7 @@ async def test_a_status_of_an_older_operator_makes_a_page_of_what_there_is(
 
 
 async def test_a_job_whose_pods_events_and_claim_are_gone_says_so(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     status = {
         "state": "Succeeded",
@@ -90,8 +91,8 @@ async def test_a_job_whose_pods_events_and_claim_are_gone_says_so(
         "progress": {"step": 40, "metrics": {"loss": "0.25"}},
         "conditions": [succeeded()],
     }
-    await create(place, status)
-    said = report(place, tmp_path)
+    await create(namespace, status)
+    said = report(namespace, tmp_path)
     assert "restarts 1 (Disruption 1)" in said
     assert "The records of training cannot be read: claim 'gone' of job 'digits' does not" in said
     assert "Last report: loss 0.25." in said
@@ -103,7 +104,7 @@ async def test_a_job_whose_pods_events_and_claim_are_gone_says_so(
 
 
 async def test_the_claim_of_a_script_is_read_as_well(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     """Here it is gone, too; tests/e2e/test_own_scripts.py has one with records."""
     job = objects.job()
@@ -112,15 +113,15 @@ async def test_the_claim_of_a_script_is_read_as_well(
     for role in job["spec"]["tfReplicaSpecs"].values():
         role["template"]["spec"]["volumes"] = [volume]
         role["template"]["spec"]["containers"][0].update(mount)
-    await create_with(place, job, {"state": "Succeeded", "conditions": [succeeded()]})
+    await create_with(namespace, job, {"state": "Succeeded", "conditions": [succeeded()]})
     cannot = "The records of training cannot be read: "
-    assert f"{cannot}claim 'gone' of job 'digits' does not" in report(place, tmp_path)
-    said = report(place, tmp_path, "--path", "/other")
+    assert f"{cannot}claim 'gone' of job 'digits' does not" in report(namespace, tmp_path)
+    said = report(namespace, tmp_path, "--path", "/other")
     assert f"{cannot}job 'digits' keeps nothing in /other: its containers mount" in said
 
 
-async def test_a_job_that_does_not_exist_ends_with_a_sentence(place: harness.Place) -> None:
-    where = ("--namespace", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
+async def test_a_job_that_does_not_exist_ends_with_a_sentence(namespace: Namespace) -> None:
+    where = ("--namespace", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
     command = (sys.executable, "-m", "tfparallel", "report", "digits", *where)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("error: ")) == (2, 1)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from testing import pages, paths
-from testing.operator import harness
+from testing.operator.namespaces import Namespace
 from tfparallel import sources, submission
 from tfparallel.cluster import access, backend
 from tfparallel_operator.api import load, names
@@ -153,15 +153,15 @@ def test_the_job_of_the_page_gets_the_files(tmp_path: pathlib.Path) -> None:
     assert [pod["initContainers"][0]["name"] for pod in pods(prepared)] == [names.SOURCE_CONTAINER]
 
 
-async def test_the_api_server_takes_the_job(place: harness.Place, folder: pathlib.Path) -> None:
+async def test_the_api_server_takes_the_job(namespace: Namespace, folder: pathlib.Path) -> None:
     prepared = submission.read(folder / "job.yaml")
-    choice = access.Choice(kubeconfig=str(place.cluster.kubeconfig), namespace=place.namespace)
+    choice = access.Choice(kubeconfig=str(namespace.cluster.kubeconfig), namespace=namespace.name)
     async with backend.ClusterBackend(access.find(choice)) as cluster:
         job = await cluster.submit(prepared)
     assert job.roles["Worker"]["template"]["spec"] == pods(prepared)[1]
     [config_map] = prepared.sources
-    path = resources.CONFIG_MAPS.path(place.namespace, config_map["metadata"]["name"])
-    [owner] = (await place.api.get(path))["metadata"]["ownerReferences"]
+    path = resources.CONFIG_MAPS.path(namespace.name, config_map["metadata"]["name"])
+    [owner] = (await namespace.api.get(path))["metadata"]["ownerReferences"]
     assert owner["uid"] == job.uid
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from testing.operator import harness
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import resources
 
 STATUS: dict[str, Any] = {
@@ -59,30 +59,30 @@ STATUS: dict[str, Any] = {
 }
 
 
-def _status(place: harness.Place, *arguments: str, file: str = "") -> tuple[int, str, str]:
+def _status(namespace: Namespace, *arguments: str, file: str = "") -> tuple[int, str, str]:
     """Exit status and what is shown."""
-    command = _command(place, *arguments, file=file)
+    command = _command(namespace, *arguments, file=file)
     environment = {**os.environ}  # without COLUMNS, which readline sets behind Python's back
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
-def _command(place: harness.Place, *arguments: str, file: str = "") -> list[str]:
-    where = ["--kubeconfig", file or str(place.cluster.kubeconfig)]
-    where += [] if "-A" in arguments else ["--namespace", place.namespace]
+def _command(namespace: Namespace, *arguments: str, file: str = "") -> list[str]:
+    where = ["--kubeconfig", file or str(namespace.cluster.kubeconfig)]
+    where += [] if "-A" in arguments else ["--namespace", namespace.name]
     return [sys.executable, "-m", "tfparallel", "status", *arguments, *where]
 
 
-async def test_a_job_is_shown_with_its_replicas_and_placement(place: harness.Place) -> None:
-    await place.create_job()
-    code, shown, _ = _status(place, "digits")
+async def test_a_job_is_shown_with_its_replicas_and_placement(namespace: Namespace) -> None:
+    await namespace.create_job()
+    code, shown, _ = _status(namespace, "digits")
     assert (code, shown.splitlines()[0]) == (0, "digits: not seen by the operator yet")
-    path = resources.JOBS.path(place.namespace, "digits", "status")
-    await place.api.patch(path, {"status": STATUS})
-    code, shown, complaint = _status(place, "digits")
+    path = resources.JOBS.path(namespace.name, "digits", "status")
+    await namespace.api.patch(path, {"status": STATUS})
+    code, shown, complaint = _status(namespace, "digits")
     assert (code, complaint.partition(". ")[0]) == (
         0,
-        f"note: no operator acts on jobs in {place.namespace!r}: it is not installed in this"
+        f"note: no operator acts on jobs in {namespace.name!r}: it is not installed in this"
         " cluster",
     )
     lines = [" ".join(line.replace("│", " ").split()) for line in shown.splitlines()]
@@ -102,48 +102,48 @@ async def test_a_job_is_shown_with_its_replicas_and_placement(place: harness.Pla
     assert "restarting" not in shown
 
 
-async def test_what_cannot_be_shown_is_reported(place: harness.Place) -> None:
-    code, _, complaint = _status(place, "nobody")
+async def test_what_cannot_be_shown_is_reported(namespace: Namespace) -> None:
+    code, _, complaint = _status(namespace, "nobody")
     assert code == 2
-    assert f"there is no job 'nobody' in namespace '{place.namespace}'" in complaint
-    code, _, complaint = _status(place, "digits", file="no-such-file")
+    assert f"there is no job 'nobody' in namespace '{namespace.name}'" in complaint
+    code, _, complaint = _status(namespace, "digits", file="no-such-file")
     assert code == 1
     assert "no-such-file" in complaint
 
 
-async def test_every_output_is_that_of_kubectl(place: harness.Place) -> None:
-    await place.create_job()
+async def test_every_output_is_that_of_kubectl(namespace: Namespace) -> None:
+    await namespace.create_job()
     name = "tfparalleljob.tfparallel.dev/digits\n"
-    assert _status(place, "digits", "-o", "name") == (0, name, "")
+    assert _status(namespace, "digits", "-o", "name") == (0, name, "")
     for parse, output in ((json.loads, "json"), (yaml.safe_load, "yaml")):
-        _, shown, _ = _status(place, "digits", "-o", output)
+        _, shown, _ = _status(namespace, "digits", "-o", output)
         assert parse(shown)["metadata"]["name"] == "digits"
-        _, shown, _ = _status(place, "-o", output)
+        _, shown, _ = _status(namespace, "-o", output)
         assert [job["metadata"]["name"] for job in parse(shown)["items"]] == ["digits"]
-    _, shown, _ = _status(place, "-A", "-o", "wide")
+    _, shown, _ = _status(namespace, "-A", "-o", "wide")
     head, *rows = shown.splitlines()
     assert (head.split()[:2], head.split()[-1]) == (["NAMESPACE", "NAME"], "MESSAGE")
-    assert [place.namespace, "digits"] in [row.split()[:2] for row in rows]
+    assert [namespace.name, "digits"] in [row.split()[:2] for row in rows]
 
 
 async def test_a_watch_prints_a_line_at_each_change_until_the_job_ends(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
-    await place.create_job()
-    path = resources.JOBS.path(place.namespace, "digits", "status")
+    await namespace.create_job()
+    path = resources.JOBS.path(namespace.name, "digits", "status")
     watch = await asyncio.create_subprocess_exec(
-        *_command(place, "digits", "-w"), stdout=asyncio.subprocess.PIPE
+        *_command(namespace, "digits", "-w"), stdout=asyncio.subprocess.PIPE
     )
     assert watch.stdout is not None
     assert (await watch.stdout.readline()).decode().startswith("digits  ")
-    await place.api.patch(path, {"status": STATUS})
+    await namespace.api.patch(path, {"status": STATUS})
     line = (await watch.stdout.readline()).decode()
     assert line == "digits  Running    step 7/10 (70%)  loss 0.5\n"
-    await place.api.patch(path, {"status": {"attempt": 3}})  # changes nothing of the line
+    await namespace.api.patch(path, {"status": {"attempt": 3}})  # changes nothing of the line
     [running, _] = STATUS["conditions"]
     ended = {**running, "type": "Succeeded", "reason": "ChiefSucceeded"}
     succeeded = {**STATUS, "state": "Succeeded", "conditions": [ended]}
-    await place.api.patch(path, {"status": succeeded})
+    await namespace.api.patch(path, {"status": succeeded})
     line = (await watch.stdout.readline()).decode()
     assert line.startswith("digits  Succeeded")
     assert await watch.stdout.read() == b""

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from testing import paths, screens, waiting
-from testing.operator import harness
+from testing.operator.namespaces import Namespace
 from tfparallel import errors, sources, submission, variables
 from tfparallel.cluster import access, backend
 from tfparallel_operator.api import load
@@ -158,30 +158,30 @@ def test_a_module_that_no_pod_could_import_is_not_sent(
         submission.read(folder / "job.yaml")
 
 
-def context_of(place: harness.Place) -> access.Context:
+def context_of(namespace: Namespace) -> access.Context:
     return access.find(
-        access.Choice(kubeconfig=str(place.cluster.kubeconfig), namespace=place.namespace)
+        access.Choice(kubeconfig=str(namespace.cluster.kubeconfig), namespace=namespace.name)
     )
 
 
-async def test_sources_belong_to_the_job(place: harness.Place, folder: pathlib.Path) -> None:
+async def test_sources_belong_to_the_job(namespace: Namespace, folder: pathlib.Path) -> None:
     (folder / "weights.bin").write_bytes(os.urandom(sources.CHUNK_BYTES))
     prepared = submission.read(folder / "job.yaml", (), submission.Additions(claim_size="1Gi"))
     assert len(prepared.sources) == 2
-    async with backend.ClusterBackend(context_of(place)) as cluster:
+    async with backend.ClusterBackend(context_of(namespace)) as cluster:
         job = await cluster.submit(prepared)
         for config_map in prepared.sources:
-            path = resources.CONFIG_MAPS.path(place.namespace, config_map["metadata"]["name"])
-            [owner] = (await place.api.get(path))["metadata"]["ownerReferences"]
+            path = resources.CONFIG_MAPS.path(namespace.name, config_map["metadata"]["name"])
+            [owner] = (await namespace.api.get(path))["metadata"]["ownerReferences"]
             assert (owner["uid"], owner["name"]) == (job.uid, "digits")
-        claim = resources.CLAIMS.path(place.namespace, "digits")
-        assert "ownerReferences" not in (await place.api.get(claim))["metadata"]
+        claim = resources.CLAIMS.path(namespace.name, "digits")
+        assert "ownerReferences" not in (await namespace.api.get(claim))["metadata"]
         with pytest.raises(errors.Failure, match="job 'digits' exists in namespace"):
             await cluster.submit(prepared)
 
 
 async def test_a_submission_that_was_cut_off_goes_on(
-    place: harness.Place, folder: pathlib.Path
+    namespace: Namespace, folder: pathlib.Path
 ) -> None:
     """What a command that died has left, or a job that is being deleted still owns, is used."""
     prepared = submission.read(folder / "job.yaml")
@@ -198,16 +198,16 @@ async def test_a_submission_that_was_cut_off_goes_on(
             }
         ],
     }
-    await place.api.create(resources.CONFIG_MAPS, place.namespace, left)
-    async with backend.ClusterBackend(context_of(place)) as cluster:
+    await namespace.api.create(resources.CONFIG_MAPS, namespace.name, left)
+    async with backend.ClusterBackend(context_of(namespace)) as cluster:
         job = await cluster.submit(prepared)
-    path = resources.CONFIG_MAPS.path(place.namespace, config_map["metadata"]["name"])
-    owners = (await place.api.get(path))["metadata"]["ownerReferences"]
+    path = resources.CONFIG_MAPS.path(namespace.name, config_map["metadata"]["name"])
+    owners = (await namespace.api.get(path))["metadata"]["ownerReferences"]
     assert [owner["uid"] for owner in owners] == [job.uid]
 
 
 async def test_a_dry_run_prints_what_kubectl_would_take(
-    place: harness.Place, folder: pathlib.Path
+    namespace: Namespace, folder: pathlib.Path
 ) -> None:
     command = (sys.executable, "-m", "tfparallel", "submit", "job.yaml", "--claim", "1Gi")
     done = subprocess.run(
@@ -216,19 +216,19 @@ async def test_a_dry_run_prints_what_kubectl_would_take(
     documents = list(yaml.safe_load_all(done.stdout))
     kinds = [document["kind"] for document in documents]
     assert kinds == ["PersistentVolumeClaim", "ConfigMap", "TFParallelJob"]
-    await place.api.create(resources.JOBS, place.namespace, documents[-1])
+    await namespace.api.create(resources.JOBS, namespace.name, documents[-1])
 
 
-def submit_command(place: harness.Place, *options: str) -> tuple[str, ...]:
-    where = ("-n", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
+def submit_command(namespace: Namespace, *options: str) -> tuple[str, ...]:
+    where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
     return (sys.executable, "-m", "tfparallel", "submit", "job.yaml", *options, *where)
 
 
 async def test_ctrl_c_without_a_terminal_leaves_the_job_running(
-    place: harness.Place, folder: pathlib.Path
+    namespace: Namespace, folder: pathlib.Path
 ) -> None:
     with subprocess.Popen(
-        submit_command(place),
+        submit_command(namespace),
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -244,7 +244,7 @@ async def test_ctrl_c_without_a_terminal_leaves_the_job_running(
         last = process.stderr.read()
     assert process.returncode == 128 + signal.SIGINT
     assert "digits goes on; follow it: tfparallel logs -f digits" in last
-    assert (await place.api.get(resources.JOBS.path(place.namespace, "digits")))["spec"]
+    assert (await namespace.api.get(resources.JOBS.path(namespace.name, "digits")))["spec"]
 
 
 @pytest.mark.parametrize(
@@ -257,10 +257,10 @@ async def test_ctrl_c_without_a_terminal_leaves_the_job_running(
     ids=["delete", "leave", "default"],
 )
 async def test_ctrl_c_on_a_terminal_asks_what_becomes_of_the_job(
-    place: harness.Place, folder: pathlib.Path, answer: str, sentence: str, remaining: set[str]
+    namespace: Namespace, folder: pathlib.Path, answer: str, sentence: str, remaining: set[str]
 ) -> None:
     def act() -> int:
-        with screens.recorded(submit_command(place), folder, os.environ) as terminal:
+        with screens.recorded(submit_command(namespace), folder, os.environ) as terminal:
             terminal.wait_for("waiting for the operator")
             terminal.interrupt()
             terminal.wait_for("digits goes on. Leave it running, or delete it? (leave, delete)")
@@ -269,14 +269,14 @@ async def test_ctrl_c_on_a_terminal_asks_what_becomes_of_the_job(
             return terminal.wait(waiting.LIMIT_SECONDS)
 
     assert await asyncio.to_thread(act) == 128 + signal.SIGINT
-    jobs = (await place.api.list(resources.JOBS, place.namespace)).items
+    jobs = (await namespace.api.list(resources.JOBS, namespace.name)).items
     assert {job["metadata"]["name"] for job in jobs} == remaining
 
 
 async def test_a_detached_submission_returns_at_once(
-    place: harness.Place, folder: pathlib.Path
+    namespace: Namespace, folder: pathlib.Path
 ) -> None:
-    command = submit_command(place, "-d")
+    command = submit_command(namespace, "-d")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     again = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -8,7 +8,8 @@ from typing import Any
 import click.testing
 import pytest
 
-from testing.operator import harness, objects, routes, scripted_server
+from testing.operator import objects, routes, scripted_server
+from testing.operator.namespaces import Namespace
 from tfparallel.cli import app, listing
 from tfparallel.cluster import objects as cluster_objects
 from tfparallel_operator.api import gate, load
@@ -121,31 +122,31 @@ async def test_a_status_that_the_operator_leaves_unread_says_so_in_get_and_statu
 
 
 async def test_a_real_api_server_stores_such_a_time_and_each_job_is_listed(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
     times = {"broken": BROKEN["status"]["startTime"], "digits": "2026-01-01T00:00:00Z"}
     for name, time in times.items():
-        await place.create_job(objects.job(name))
-        path = resources.JOBS.path(place.namespace, name, "status")
-        await place.api.patch(path, {"status": {"state": "Running", "startTime": time}})
-    listed = rows(await call(place.cluster.kubeconfig, "get", "jobs", "-n", place.namespace))
+        await namespace.create_job(objects.job(name))
+        path = resources.JOBS.path(namespace.name, name, "status")
+        await namespace.api.patch(path, {"status": {"state": "Running", "startTime": time}})
+    listed = rows(await call(namespace.cluster.kubeconfig, "get", "jobs", "-n", namespace.name))
     states = {name: listed[name][0] for name in times}
     assert states == {"broken": "Unreadable", "digits": "Running"}
 
 
-async def test_the_sentence_of_the_gate_is_shown_by_get_and_status(place: harness.Place) -> None:
+async def test_the_sentence_of_the_gate_is_shown_by_get_and_status(namespace: Namespace) -> None:
     value: Any = 1
     for _ in range(gate.MAX_DEPTH):
         value = [value]
     job = objects.job()
     job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["strange"] = value
-    async with place.operator():
-        await place.create_job(job)
-        await place.until_state("Failed")
+    async with namespace.operator():
+        await namespace.create_job(job)
+        await namespace.until_state("Failed")
     sentence = f"it nests deeper than {gate.MAX_DEPTH} levels"
-    where = ("-n", place.namespace)
-    wide = await call(place.cluster.kubeconfig, "get", "job", "digits", "-o", "wide", *where)
-    one = await call(place.cluster.kubeconfig, "status", "digits", *where)
+    where = ("-n", namespace.name)
+    wide = await call(namespace.cluster.kubeconfig, "get", "job", "digits", "-o", "wide", *where)
+    one = await call(namespace.cluster.kubeconfig, "status", "digits", *where)
     for result in (wide, one):
         assert result.exit_code == 0, result.output
         assert sentence in " ".join(result.stdout.split())

@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from testing.operator import harness
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import errors, resources
 
 GOOD = """\
@@ -23,47 +23,47 @@ spec:
 
 
 def _validate(
-    place: harness.Place, file: pathlib.Path, kubeconfig: pathlib.Path | None = None
+    namespace: Namespace, file: pathlib.Path, kubeconfig: pathlib.Path | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    where = ("-n", place.namespace, "--kubeconfig", str(kubeconfig or place.cluster.kubeconfig))
+    where = ("-n", namespace.name, "--kubeconfig", str(kubeconfig or namespace.cluster.kubeconfig))
     command = (sys.executable, "-m", "tfparallel", "validate", "--server", str(file), *where)
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 async def test_the_api_server_is_asked_and_stores_nothing(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(GOOD)
-    done = _validate(place, file)
+    done = _validate(namespace, file)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}: valid\n", "")
     with pytest.raises(errors.NotFound):
-        await place.api.get(resources.JOBS.path(place.namespace, "digits"))
-    await place.create_job()
-    assert _validate(place, file).returncode == 0
+        await namespace.api.get(resources.JOBS.path(namespace.name, "digits"))
+    await namespace.create_job()
+    assert _validate(namespace, file).returncode == 0
 
 
 async def test_what_it_refuses_has_file_and_line(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     """An owner is nothing that this command checks by itself."""
     file = tmp_path / "job.yaml"
     wrong = GOOD.replace("spec:\n", "  ownerReferences:\n  - {kind: Job}\nspec:\n")
     file.write_text(f"{GOOD}---\n{wrong}")
-    done = _validate(place, file)
+    done = _validate(namespace, file)
     assert done.returncode == 2
     assert done.stdout == f"{file}:1: digits: valid\n"
     assert done.stderr.startswith(f"error: {file}:15: metadata.ownerReferences[0].apiVersion")
 
 
-async def test_a_missing_right_is_reported(place: harness.Place, tmp_path: pathlib.Path) -> None:
+async def test_a_missing_right_is_reported(namespace: Namespace, tmp_path: pathlib.Path) -> None:
     file, kubeconfig = tmp_path / "job.yaml", tmp_path / "config"
     file.write_text(GOOD)
-    config = yaml.safe_load(place.cluster.kubeconfig.read_text())
-    where = f"--namespace={place.namespace}"
-    token = place.cluster.run_kubectl(where, "create", "token", "default").strip()
+    config = yaml.safe_load(namespace.cluster.kubeconfig.read_text())
+    where = f"--namespace={namespace.name}"
+    token = namespace.cluster.run_kubectl(where, "create", "token", "default").strip()
     config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
     kubeconfig.write_text(yaml.safe_dump(config))
-    done = _validate(place, file, kubeconfig)
+    done = _validate(namespace, file, kubeconfig)
     assert done.returncode == 1
-    assert f"{place.namespace}:default may not create tfparalleljobs" in done.stderr
+    assert f"{namespace.name}:default may not create tfparalleljobs" in done.stderr

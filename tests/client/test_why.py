@@ -11,57 +11,60 @@ import pytest
 
 import tfparallel
 from testing import waiting
-from testing.operator import harness, objects
+from testing.operator import namespaces, objects
+from testing.operator.namespaces import Namespace
 from tfparallel import places
 from tfparallel.cluster import access, backend
 from tfparallel.diagnosis import findings, gather, unseen
 from tfparallel_operator.api_server import credentials, resources
 
 
-def _why(place: harness.Place, *arguments: str) -> str:
-    where = ("--namespace", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig))
+def _why(namespace: Namespace, *arguments: str) -> str:
+    where = ("--namespace", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
     command = (sys.executable, "-m", "tfparallel", "why", "digits", *arguments, *where)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-def _job(**pod_spec: Any) -> harness.Body:
+def _job(**pod_spec: Any) -> namespaces.Body:
     """Return a job of one worker."""
     job = objects.job(workers=0)
     job["spec"]["tfReplicaSpecs"] = {"Worker": {"template": objects.template(**pod_spec)}}
     return job
 
 
-async def test_more_gpus_than_a_node_has(place_with_nodes: harness.Place) -> None:
-    place, job = place_with_nodes, _job()
+async def test_more_gpus_than_a_node_has(namespace_with_nodes: Namespace) -> None:
+    namespace, job = namespace_with_nodes, _job()
     job["spec"]["tfReplicaSpecs"]["Worker"]["devices"] = 64
-    async with place.operator():
-        await place.create_job(job)
-        await place.until_reason("Worker", "Unschedulable")
-    shown = " ".join(_why(place).split())
+    async with namespace.operator():
+        await namespace.create_job(job)
+        await namespace.until_reason("Worker", "Unschedulable")
+    shown = " ".join(_why(namespace).split())
     assert "digits is pending: digits-worker-0 waits: Unschedulable: 0/4 nodes are" in shown
     assert "4 Insufficient nvidia.com/gpu. What to do: Lower devices of the role" in shown
     assert "digits-worker-0 is Pending for" in shown
     assert "FailedScheduling" in shown
-    diagnosis = json.loads(_why(place, "-o", "json"))
-    assert (diagnosis["kind"], diagnosis["namespace"]) == ("Pending", place.namespace)
-    running = await place.condition("Running")
+    diagnosis = json.loads(_why(namespace, "-o", "json"))
+    assert (diagnosis["kind"], diagnosis["namespace"]) == ("Pending", namespace.name)
+    running = await namespace.condition("Running")
     assert running["message"].endswith(diagnosis["remedy"]), "the condition advises the same"
-    where = places.Cluster(namespace=place.namespace, kubeconfig=str(place.cluster.kubeconfig))
+    where = places.Cluster(namespace=namespace.name, kubeconfig=str(namespace.cluster.kubeconfig))
     async with tfparallel.AsyncTrainerClient(where) as client:
         in_python = await client.diagnose_job("digits")
     assert in_python.sentence == diagnosis["sentence"]
     assert in_python.remedy == diagnosis["remedy"]
 
 
-async def test_a_claim_that_does_not_exist(place_with_nodes: harness.Place) -> None:
-    place = place_with_nodes
+async def test_a_claim_that_does_not_exist(namespace_with_nodes: Namespace) -> None:
+    namespace = namespace_with_nodes
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "photos"}}
-    async with place.operator():
-        await place.create_job(_job(volumes=[volume]))
-        await place.until_reason("Worker", "Unschedulable")
-    assert "Create the claim photos in the namespace of the job" in " ".join(_why(place).split())
+    async with namespace.operator():
+        await namespace.create_job(_job(volumes=[volume]))
+        await namespace.until_reason("Worker", "Unschedulable")
+    assert "Create the claim photos in the namespace of the job" in " ".join(
+        _why(namespace).split()
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,20 +86,20 @@ async def test_a_claim_that_does_not_exist(place_with_nodes: harness.Place) -> N
     ids=["missing class", "no default class"],
 )
 async def test_a_claim_that_never_binds(
-    place_with_nodes: harness.Place, storage_class: dict[str, str], sentence: str, remedy: str
+    namespace_with_nodes: Namespace, storage_class: dict[str, str], sentence: str, remedy: str
 ) -> None:
-    place = place_with_nodes
+    namespace = namespace_with_nodes
     size = {"requests": {"storage": "1Gi"}}
     spec = {"accessModes": ["ReadWriteOnce"], "resources": size, **storage_class}
     manifest = {"metadata": {"name": "photos"}, "spec": spec}
-    await place.api.create(resources.CLAIMS, place.namespace, manifest)
+    await namespace.api.create(resources.CLAIMS, namespace.name, manifest)
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "photos"}}
-    async with place.operator():
-        await place.create_job(_job(volumes=[volume]))
-        await place.until_reason("Worker", "Unschedulable")
+    async with namespace.operator():
+        await namespace.create_job(_job(volumes=[volume]))
+        await namespace.until_reason("Worker", "Unschedulable")
     # The volume controller writes its Event when it looks at the claim, after the scheduler or not.
     shown = await waiting.until_async(
-        lambda: asyncio.to_thread(lambda: " ".join(_why(place).split())),
+        lambda: asyncio.to_thread(lambda: " ".join(_why(namespace).split())),
         "the words of the claim",
         when=lambda text: "photos" in text,
     )
@@ -106,12 +109,12 @@ async def test_a_claim_that_never_binds(
 
 
 async def test_a_job_that_no_operator_has_seen(
-    place: harness.Place, monkeypatch: pytest.MonkeyPatch
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await place.create_job()
+    await namespace.create_job()
     monkeypatch.setattr(unseen, "UNSEEN_AFTER", datetime.timedelta())
-    credential = credentials.find(str(place.cluster.kubeconfig))
-    context = access.Context(name="", namespace=place.namespace, access=credential)
+    credential = credentials.find(str(namespace.cluster.kubeconfig))
+    context = access.Context(name="", namespace=namespace.name, access=credential)
     async with backend.ClusterBackend(context) as cluster:
         diagnosis = await gather.diagnose_job(cluster, "digits")
     assert diagnosis.kind is findings.Kind.UNSEEN

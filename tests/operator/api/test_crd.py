@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from testing.cluster import console, handle
-from testing.operator import edits, harness, objects, spec_changes
+from testing.operator import edits, objects, spec_changes
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import load, names, schema
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.engine.write import merge
@@ -16,13 +17,13 @@ from tfparallel_trainer.contract import job_file
 
 
 async def test_an_unknown_field_is_refused_where_strict_validation_is_asked_for(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
     job = objects.job(runPolcy={"backoffLimit": 1})
     with pytest.raises(errors.Invalid, match=r'unknown field "spec\.runPolcy"'):
-        await place.create_job(job)
+        await namespace.create_job(job)
     with pytest.raises(console.ClusterError, match=r'unknown field "spec\.runPolcy"'):
-        place.kubectl("apply", "-f", "-", body=job)
+        namespace.kubectl("apply", "-f", "-", body=job)
 
 
 @pytest.mark.parametrize(
@@ -69,19 +70,19 @@ async def test_an_unknown_field_is_refused_where_strict_validation_is_asked_for(
     ],
 )
 async def test_what_may_not_change_is_refused(
-    change: spec_changes.Change, sentence: str, place: harness.Place
+    change: spec_changes.Change, sentence: str, namespace: Namespace
 ) -> None:
-    job = await place.create_job()
+    job = await namespace.create_job()
     change(job)
-    path = resources.JOBS.path(place.namespace, "digits")
+    path = resources.JOBS.path(namespace.name, "digits")
     with pytest.raises(errors.Invalid) as caught:
-        await place.api.patch(path, {"spec": job["spec"]})
+        await namespace.api.patch(path, {"spec": job["spec"]})
     assert sentence in str(caught.value)
 
 
 @pytest.mark.parametrize("suspended", [False, True])
 async def test_an_edit_of_each_field_is_admitted_as_the_table_of_edits_says(
-    place: harness.Place, suspended: bool
+    namespace: Namespace, suspended: bool
 ) -> None:
     """docs/explanation/life.md: what is refused there is refused here, and nothing else is."""
     stored_jobs: dict[str, dict[str, Any]] = {}
@@ -91,31 +92,31 @@ async def test_an_edit_of_each_field_is_admitted_as_the_table_of_edits_says(
                 job = edits.document(example.job)
                 job["metadata"] = {"name": example.job}
                 job["spec"].setdefault("runPolicy", {})["suspend"] = suspended
-                stored_jobs[example.job] = await place.create_job(job)
+                stored_jobs[example.job] = await namespace.create_job(job)
             before = stored_jobs[example.job]
             after = edits.edited(before, path, example.value)
             change = merge.difference(before["spec"], after["spec"])
-            address = resources.JOBS.path(place.namespace, example.job)
+            address = resources.JOBS.path(namespace.name, example.job)
             refusal = ""
             try:
-                await place.api.patch(address, {"spec": change})
+                await namespace.api.patch(address, {"spec": change})
             except errors.Invalid as error:
                 refusal = str(error)
             else:
                 uid = stored_jobs.pop(example.job)["metadata"]["uid"]
-                await place.api.delete(resources.JOBS, place.namespace, example.job, uid)
+                await namespace.api.delete(resources.JOBS, namespace.name, example.job, uid)
             assert bool(refusal) == bool(edits.refusal(before, after)), (path, refusal)
 
 
-async def test_what_may_change_is_taken(place: harness.Place) -> None:
+async def test_what_may_change_is_taken(namespace: Namespace) -> None:
     job = objects.job()
-    place.kubectl("apply", "-f", "-", body=job)
+    namespace.kubectl("apply", "-f", "-", body=job)
     changed = copy.deepcopy(job)
     policy = {"minAvailable": 2, "minResources": {"cpu": 4, "nvidia.com/gpu": "8"}}
     changed["spec"]["runPolicy"] = {"suspend": True, "schedulingPolicy": policy, "backoffLimit": 7}
     changed["spec"]["scheduling"] = {"gang": "Coscheduling"}
-    place.kubectl("apply", "-f", "-", body=changed)
-    stored_job = await place.job()
+    namespace.kubectl("apply", "-f", "-", body=changed)
+    stored_job = await namespace.job()
     assert stored_job["spec"]["runPolicy"]["backoffLimit"] == 7
     assert stored_job["spec"]["runPolicy"]["schedulingPolicy"] == policy
     assert stored_job["metadata"]["generation"] == 2
@@ -125,11 +126,11 @@ async def test_what_may_change_is_taken(place: harness.Place) -> None:
     "mesh", [{"data": 2, "tensor": 2}, {"stage": -1, "cuts": ["a", "b", "c"]}, {"auto": True}]
 )
 async def test_a_mesh_that_fits_is_taken_and_completed(
-    mesh: dict[str, Any], place: harness.Place
+    mesh: dict[str, Any], namespace: Namespace
 ) -> None:
     job = objects.job()
     spec_changes.split(**mesh)(job)
-    stored_job = await place.create_job(job)
+    stored_job = await namespace.create_job(job)
     assert stored_job["spec"]["mesh"] == {
         "data": 1,
         "stage": 1,
@@ -143,7 +144,7 @@ async def test_a_mesh_that_fits_is_taken_and_completed(
     assert load.parse_job(stored_job).spec.mesh == job_file.Mesh(**mesh)
 
 
-async def test_every_field_of_a_trainer_is_accepted(place: harness.Place) -> None:
+async def test_every_field_of_a_trainer_is_accepted(namespace: Namespace) -> None:
     key = {"name": "store", "key": "token"}
     trainer = {
         "epochs": 1,
@@ -164,16 +165,16 @@ async def test_every_field_of_a_trainer_is_accepted(place: harness.Place) -> Non
         "trainer": trainer,
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"},
     }
-    stored_job = await place.create_job(job)
+    stored_job = await namespace.create_job(job)
     assert stored_job["spec"]["trainer"]["volumes"][0]["readOnly"] is False
     assert load.parse_job(stored_job).spec.trainer is not None
-    await place.api.patch(
-        resources.JOBS.path(place.namespace, "digits"), {"spec": {"runPolicy": {"suspend": True}}}
+    await namespace.api.patch(
+        resources.JOBS.path(namespace.name, "digits"), {"spec": {"runPolicy": {"suspend": True}}}
     )
 
 
-async def test_defaults_are_filled_in(place: harness.Place) -> None:
-    job = await place.create_job(objects.job(runPolicy={}))
+async def test_defaults_are_filled_in(namespace: Namespace) -> None:
+    job = await namespace.create_job(objects.job(runPolicy={}))
     assert job["spec"]["runPolicy"] == {
         "backoffLimit": 3,
         "cleanPodPolicy": "Running",
@@ -184,8 +185,8 @@ async def test_defaults_are_filled_in(place: harness.Place) -> None:
     assert job["spec"]["tfReplicaSpecs"]["Chief"]["replicas"] == 1
 
 
-async def test_a_job_of_the_largest_size_passes(place: harness.Place) -> None:
-    job = await place.create_job(objects.job(workers=5000))
+async def test_a_job_of_the_largest_size_passes(namespace: Namespace) -> None:
+    job = await namespace.create_job(objects.job(workers=5000))
     assert job["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 5000
     load.parse_job(job)
 

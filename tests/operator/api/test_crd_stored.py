@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from testing.operator import harness, objects
+from testing.operator import objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names, rules, schema
 from tfparallel_operator.api_server import errors, resources
 
@@ -33,19 +34,19 @@ def _definition(group: str, *, has_rules: bool) -> dict[str, Any]:
 
 
 @pytest.fixture
-def group(place: harness.Place) -> Iterator[str]:
+def group(namespace: Namespace) -> Iterator[str]:
     """A group of the test's own: the definition of others stays as it is."""
     group = f"g{uuid.uuid4().hex[:8]}.example.com"
     definition = _definition(group, has_rules=False)
-    place.kubectl("apply", "-f", "-", body=definition)
+    namespace.kubectl("apply", "-f", "-", body=definition)
     name = definition["metadata"]["name"]
-    place.cluster.wait_established(name)
+    namespace.cluster.wait_established(name)
     yield group
-    place.kubectl("delete", "crd", name)
+    namespace.kubectl("delete", "crd", name)
 
 
 async def test_a_stored_job_that_breaks_a_root_rule_gets_a_status(
-    place: harness.Place, group: str
+    namespace: Namespace, group: str
 ) -> None:
     kind = resources.Resource(f"{group}/{names.VERSION}", names.PLURAL)
 
@@ -53,30 +54,30 @@ async def test_a_stored_job_that_breaks_a_root_rule_gets_a_status(
         return {**objects.job(name), "apiVersion": f"{group}/{names.VERSION}"}
 
     for name in STORED:
-        await place.api.create(kind, place.namespace, job(name))
-    place.kubectl("apply", "-f", "-", body=_definition(group, has_rules=True))
+        await namespace.api.create(kind, namespace.name, job(name))
+    namespace.kubectl("apply", "-f", "-", body=_definition(group, has_rules=True))
 
     async def refused() -> bool:
         name = f"2nd-{uuid.uuid4().hex[:8]}"
         try:
-            await place.api.create(kind, place.namespace, job(name))
+            await namespace.api.create(kind, namespace.name, job(name))
         except errors.Invalid as error:
             return "must begin with a lower-case letter" in str(error)
         return False
 
     await waiting.until_async(refused, "the rules of today are in force")
     for name in STORED:
-        path = kind.path(place.namespace, name)
+        path = kind.path(namespace.name, name)
         labels = {"metadata": {"labels": {"team": "vision"}, "finalizers": ["example.com/x"]}}
-        await place.api.patch(path, labels)
+        await namespace.api.patch(path, labels)
         status = {"status": {"state": "Failed", "attempt": 1}}
-        await place.api.patch(kind.path(place.namespace, name, "status"), status)
-        stored = await place.api.patch(path, {"metadata": {"finalizers": None}})
+        await namespace.api.patch(kind.path(namespace.name, name, "status"), status)
+        stored = await namespace.api.patch(path, {"metadata": {"finalizers": None}})
         assert stored["status"] == status["status"]
-    too_long = kind.path(place.namespace, LONG)
+    too_long = kind.path(namespace.name, LONG)
     roles = {"Worker": {"replicas": 200, "minReplicas": 1, "maxReplicas": 300}}
     with pytest.raises(errors.Invalid, match=r"metadata\.name is too long"):
-        await place.api.patch(too_long, {"spec": {"tfReplicaSpecs": roles}})
+        await namespace.api.patch(too_long, {"spec": {"tfReplicaSpecs": roles}})
 
 
 def test_every_rule_at_the_root_spares_what_is_stored() -> None:

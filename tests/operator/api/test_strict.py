@@ -9,7 +9,8 @@ import pytest
 import yaml
 from click import testing as click_testing
 
-from testing.operator import builders, harness
+from testing.operator import builders
+from testing.operator.namespaces import Namespace
 from tfparallel.cli import app
 from tfparallel_operator.api import load, structure
 
@@ -52,10 +53,10 @@ def manifest(path: str, value: Any) -> dict[str, Any]:
     document = copy.deepcopy(builders.manifest(trainer=True, worker=1))
     document["metadata"] = {"name": "job"}
     *outer, last = path.split(".")
-    place = document
+    namespace = document
     for part in outer:
-        place = place.setdefault(part, {})
-    place[last] = value
+        namespace = namespace.setdefault(part, {})
+    namespace[last] = value
     return document
 
 
@@ -86,15 +87,15 @@ def test_a_number_that_is_too_large_for_the_api_server_is_refused(number: float)
     assert not list(structure.mismatches({"type": "integer"}, 2**63 - 1, ("field",)))
 
 
-async def test_the_api_server_judges_alike(place: harness.Place, tmp_path: pathlib.Path) -> None:
+async def test_the_api_server_judges_alike(namespace: Namespace, tmp_path: pathlib.Path) -> None:
     for path, value, _ in WRONG.values():
         with pytest.raises(Exception, match=r"(?i)invalid|unknown|must be|strict"):
-            _create(place, tmp_path, manifest(path, value))
+            _create(namespace, tmp_path, manifest(path, value))
     for path, value in RIGHT.values():
-        _create(place, tmp_path, manifest(path, value))
+        _create(namespace, tmp_path, manifest(path, value))
 
 
-def _create(place: harness.Place, folder: pathlib.Path, document: dict[str, Any]) -> None:
+def _create(namespace: Namespace, folder: pathlib.Path, document: dict[str, Any]) -> None:
     file = folder / "job.json"
     file.write_text(json.dumps(document))
-    place.kubectl("create", "--dry-run=server", "--validate=strict", "-f", str(file))
+    namespace.kubectl("create", "--dry-run=server", "--validate=strict", "-f", str(file))

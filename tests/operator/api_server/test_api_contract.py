@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from testing.operator import harness, objects
+from testing.operator import objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import errors, resources
 
@@ -21,77 +22,77 @@ def _pod(name: str = "plain", **spec: Any) -> dict[str, Any]:
     }
 
 
-async def test_a_pod_is_created_strictly(place: harness.Place) -> None:
+async def test_a_pod_is_created_strictly(namespace: Namespace) -> None:
     with pytest.raises(errors.Invalid, match=r'unknown field "spec\.restartpolicy"'):
-        await place.api.create(resources.PODS, place.namespace, _pod(restartpolicy="Never"))
-    created = await place.api.create(resources.PODS, place.namespace, _pod())
+        await namespace.api.create(resources.PODS, namespace.name, _pod(restartpolicy="Never"))
+    created = await namespace.api.create(resources.PODS, namespace.name, _pod())
     assert created["metadata"]["managedFields"][0]["manager"] == names.FIELD_MANAGER
 
 
-async def test_an_answer_of_metadata_alone_is_of_the_same_object(place: harness.Place) -> None:
-    answer = await place.api.create(resources.PODS, place.namespace, _pod(), metadata_only=True)
-    stored = await place.api.get(resources.PODS.path(place.namespace, "plain"))
+async def test_an_answer_of_metadata_alone_is_of_the_same_object(namespace: Namespace) -> None:
+    answer = await namespace.api.create(resources.PODS, namespace.name, _pod(), metadata_only=True)
+    stored = await namespace.api.get(resources.PODS.path(namespace.name, "plain"))
     assert answer["metadata"] == stored["metadata"]
     assert not answer.keys() & {"spec", "status"}
 
 
 async def test_a_pod_that_is_wrong_is_refused_with_the_servers_sentence(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
     with pytest.raises(errors.Invalid, match=r"spec\.containers: Required value"):
-        await place.api.create(resources.PODS, place.namespace, _pod(containers=[]))
+        await namespace.api.create(resources.PODS, namespace.name, _pod(containers=[]))
 
 
-async def test_a_taken_name_is_no_conflict(place: harness.Place) -> None:
-    await place.api.create(resources.PODS, place.namespace, _pod())
+async def test_a_taken_name_is_no_conflict(namespace: Namespace) -> None:
+    await namespace.api.create(resources.PODS, namespace.name, _pod())
     with pytest.raises(errors.AlreadyExists, match='pods "plain" already exists'):
-        await place.api.create(resources.PODS, place.namespace, _pod())
+        await namespace.api.create(resources.PODS, namespace.name, _pod())
 
 
-async def test_a_pod_is_deleted_only_if_it_is_the_one_that_was_seen(place: harness.Place) -> None:
-    created = await place.api.create(resources.PODS, place.namespace, _pod())
+async def test_a_pod_is_deleted_only_if_it_is_the_one_that_was_seen(namespace: Namespace) -> None:
+    created = await namespace.api.create(resources.PODS, namespace.name, _pod())
     with pytest.raises(errors.Conflict):
-        await place.api.delete(resources.PODS, place.namespace, "plain", "another-uid")
-    assert "plain" in await place.pods()
+        await namespace.api.delete(resources.PODS, namespace.name, "plain", "another-uid")
+    assert "plain" in await namespace.pods()
     uid = created["metadata"]["uid"]
-    await place.api.delete(resources.PODS, place.namespace, "plain", uid)
-    assert await place.pods() == {}
+    await namespace.api.delete(resources.PODS, namespace.name, "plain", uid)
+    assert await namespace.pods() == {}
     with pytest.raises(errors.NotFound):
-        await place.api.delete(resources.PODS, place.namespace, "plain", uid)
+        await namespace.api.delete(resources.PODS, namespace.name, "plain", uid)
 
 
-async def test_a_job_is_deleted_only_in_the_version_that_was_seen(place: harness.Place) -> None:
-    job = await place.create_job()
+async def test_a_job_is_deleted_only_in_the_version_that_was_seen(namespace: Namespace) -> None:
+    job = await namespace.create_job()
     metadata = job["metadata"]
     with pytest.raises(errors.Conflict):
-        await place.api.delete(
-            resources.JOBS, place.namespace, "digits", metadata["uid"], version="1"
+        await namespace.api.delete(
+            resources.JOBS, namespace.name, "digits", metadata["uid"], version="1"
         )
-    await place.api.delete(
-        resources.JOBS, place.namespace, "digits", metadata["uid"], metadata["resourceVersion"]
+    await namespace.api.delete(
+        resources.JOBS, namespace.name, "digits", metadata["uid"], metadata["resourceVersion"]
     )
     with pytest.raises(errors.NotFound):
-        await place.job()
+        await namespace.job()
 
 
 async def test_a_status_is_written_only_over_the_version_that_was_seen(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
-    job = await place.create_job()
-    path = resources.JOBS.path(place.namespace, "digits", "status")
+    job = await namespace.create_job()
+    path = resources.JOBS.path(namespace.name, "digits", "status")
     seen = {"resourceVersion": job["metadata"]["resourceVersion"]}
-    answer = await place.api.patch(path, {"metadata": seen, "status": {"attempt": 1}})
+    answer = await namespace.api.patch(path, {"metadata": seen, "status": {"attempt": 1}})
     assert answer["status"] == {"attempt": 1}
     with pytest.raises(errors.Conflict):
-        await place.api.patch(path, {"metadata": seen, "status": {"attempt": 2}})
+        await namespace.api.patch(path, {"metadata": seen, "status": {"attempt": 2}})
     seen = {"resourceVersion": answer["metadata"]["resourceVersion"]}
-    answer = await place.api.patch(path, {"metadata": seen, "status": {"attempt": None}})
+    answer = await namespace.api.patch(path, {"metadata": seen, "status": {"attempt": None}})
     assert answer["status"] == {}
 
 
-async def test_progress_is_owned_apart_from_the_rest_of_the_status(place: harness.Place) -> None:
-    await place.create_job()
-    path = resources.JOBS.path(place.namespace, "digits", "status")
+async def test_progress_is_owned_apart_from_the_rest_of_the_status(namespace: Namespace) -> None:
+    await namespace.create_job()
+    path = resources.JOBS.path(namespace.name, "digits", "status")
     manifest = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -99,29 +100,29 @@ async def test_progress_is_owned_apart_from_the_rest_of_the_status(place: harnes
         "status": {"progress": {"step": 5, "metrics": {"loss": "0.5", "old": "1"}}},
     }
     manager = names.PROGRESS_FIELD_MANAGER
-    await place.api.patch(path, {"status": {"attempt": 3}})
-    await place.api.apply(path, manifest, manager)
+    await namespace.api.patch(path, {"status": {"attempt": 3}})
+    await namespace.api.apply(path, manifest, manager)
     manifest["status"] = {"progress": {"step": 6, "metrics": {"loss": "0.4"}}}
-    answer = await place.api.apply(path, manifest, manager)
+    answer = await namespace.api.apply(path, manifest, manager)
     expected = {"attempt": 3, "progress": {"step": 6, "metrics": {"loss": "0.4"}}}
     assert answer["status"] == expected
 
 
-async def test_a_watch_goes_on_from_the_list_and_selects_by_label(place: harness.Place) -> None:
+async def test_a_watch_goes_on_from_the_list_and_selects_by_label(namespace: Namespace) -> None:
     selector = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
-    await place.api.create(resources.PODS, place.namespace, _pod("before"))
-    listing = await place.api.list(resources.PODS, place.namespace, selector)
+    await namespace.api.create(resources.PODS, namespace.name, _pod("before"))
+    listing = await namespace.api.list(resources.PODS, namespace.name, selector)
     assert [item["metadata"]["name"] for item in listing.items] == ["before"]
     stranger = _pod("stranger")
     del stranger["metadata"]["labels"]
-    await place.api.create(resources.PODS, place.namespace, stranger)
-    await place.api.create(resources.PODS, place.namespace, _pod("after"))
-    uid = (await place.pods())["after"]["metadata"]["uid"]
-    await place.api.delete(resources.PODS, place.namespace, "after", uid)
+    await namespace.api.create(resources.PODS, namespace.name, stranger)
+    await namespace.api.create(resources.PODS, namespace.name, _pod("after"))
+    uid = (await namespace.pods())["after"]["metadata"]["uid"]
+    await namespace.api.delete(resources.PODS, namespace.name, "after", uid)
     seen = []
     async with asyncio.timeout(waiting.LIMIT_SECONDS):
-        async for event in place.api.watch(
-            resources.PODS, place.namespace, listing.version, selector
+        async for event in namespace.api.watch(
+            resources.PODS, namespace.name, listing.version, selector
         ):
             seen.append((event.type, event.object["metadata"]["name"]))
             if event.type == "DELETED":
@@ -130,22 +131,22 @@ async def test_a_watch_goes_on_from_the_list_and_selects_by_label(place: harness
     assert [kind for kind, _ in seen if kind != "MODIFIED"] == ["ADDED", "DELETED"]
 
 
-async def test_a_quota_is_a_refusal_for_now(place: harness.Place) -> None:
-    place.kubectl("create", "quota", "none", "--hard=pods=0")
+async def test_a_quota_is_a_refusal_for_now(namespace: Namespace) -> None:
+    namespace.kubectl("create", "quota", "none", "--hard=pods=0")
     # The controller that would write this does not run here.
-    path = resources.Resource("v1", "resourcequotas").path(place.namespace, "none", "status")
-    await place.api.patch(path, {"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}})
+    path = resources.Resource("v1", "resourcequotas").path(namespace.name, "none", "status")
+    await namespace.api.patch(path, {"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}})
     refusals: list[str] = []
 
     async def refused() -> bool:
         try:
-            created = await place.api.create(resources.PODS, place.namespace, _pod())
+            created = await namespace.api.create(resources.PODS, namespace.name, _pod())
         except errors.Refused as error:
             refusals.append(str(error))
             return True
         metadata = created["metadata"]
-        await place.api.delete(
-            resources.PODS, place.namespace, metadata["name"], metadata["uid"], force=True
+        await namespace.api.delete(
+            resources.PODS, namespace.name, metadata["name"], metadata["uid"], force=True
         )
         return False
 

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from testing import paths, waiting
-from testing.operator import harness, objects
+from testing.operator import objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core import remedies, waits
@@ -51,23 +52,23 @@ METRICS_DEFINITION: dict[str, Any] = {
 
 
 @contextlib.asynccontextmanager
-async def _metrics(place: harness.Place) -> AsyncIterator[None]:
+async def _metrics(namespace: Namespace) -> AsyncIterator[None]:
     """Serve what a metrics server would, from objects."""
-    place.kubectl("apply", "-f", "-", body=METRICS_DEFINITION)
+    namespace.kubectl("apply", "-f", "-", body=METRICS_DEFINITION)
     name = METRICS_DEFINITION["metadata"]["name"]
     try:
-        place.cluster.wait_established(name)
+        namespace.cluster.wait_established(name)
         yield
     finally:
-        place.kubectl("delete", "crd", name)
+        namespace.kubectl("delete", "crd", name)
 
 
-async def _use(place: harness.Place, pod: str, memory: str) -> None:
+async def _use(namespace: Namespace, pod: str, memory: str) -> None:
     """Say how much memory a pod uses."""
-    labels = (await place.pods())[pod]["metadata"]["labels"]
-    await place.api.create(
+    labels = (await namespace.pods())[pod]["metadata"]["labels"]
+    await namespace.api.create(
         METRICS,
-        place.namespace,
+        namespace.name,
         {
             "apiVersion": METRICS.api_version,
             "kind": "PodMetrics",
@@ -79,8 +80,8 @@ async def _use(place: harness.Place, pod: str, memory: str) -> None:
     )
 
 
-async def test_an_autoscaler_adds_workers(place_with_nodes: harness.Place) -> None:
-    place = place_with_nodes
+async def test_an_autoscaler_adds_workers(namespace_with_nodes: Namespace) -> None:
+    namespace = namespace_with_nodes
     job = objects.job(runPolicy={"scaleCooldownSeconds": 0})
     job["spec"]["tfReplicaSpecs"]["Worker"].update(minReplicas=1, maxReplicas=8)
     # KWOK deletes pods by name, now and then one that has just taken the name of another. So
@@ -91,19 +92,23 @@ async def test_an_autoscaler_adds_workers(place_with_nodes: harness.Place) -> No
     goal = {"type": "AverageValue", "averageValue": "100Mi"}
     metric = {"type": "Resource", "resource": {"name": "memory", "target": goal}}
     spec = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 4, "metrics": [metric]}
-    async with _metrics(place), place.operator():
-        await place.create_job(job)
-        await place.until_pods("digits-chief-0", *(f"digits-worker-{index}" for index in range(2)))
-        await place.run_all()
-        await place.until_state("Running")
+    async with _metrics(namespace), namespace.operator():
+        await namespace.create_job(job)
+        await namespace.until_pods(
+            "digits-chief-0", *(f"digits-worker-{index}" for index in range(2))
+        )
+        await namespace.run_all()
+        await namespace.until_state("Running")
         for worker in range(2):
-            await _use(place, f"digits-worker-{worker}", "200Mi")
+            await _use(namespace, f"digits-worker-{worker}", "200Mi")
         autoscaler = {"metadata": {"name": "digits"}, "spec": spec}
-        await place.api.create(AUTOSCALERS, place.namespace, autoscaler)
-        path = AUTOSCALERS.path(place.namespace, "digits")
+        await namespace.api.create(AUTOSCALERS, namespace.name, autoscaler)
+        path = AUTOSCALERS.path(namespace.name, "digits")
 
         async def scaled() -> tuple[object, object]:
-            return (await place.status()).get("workers"), (await place.api.get(path)).get("status")
+            return (await namespace.status()).get("workers"), (await namespace.api.get(path)).get(
+                "status"
+            )
 
         await waiting.until_async(
             scaled,
@@ -112,27 +117,27 @@ async def test_an_autoscaler_adds_workers(place_with_nodes: harness.Place) -> No
             when=lambda seen: seen[0] == 4,
         )
         workers = [f"digits-worker-{index}" for index in range(4)]
-        await place.until_pods("digits-chief-0", *workers, attempt=2)
-        await place.run_all()
-        await place.until_state("Running")
-    place.kubectl("delete", "hpa", "digits")
+        await namespace.until_pods("digits-chief-0", *workers, attempt=2)
+        await namespace.run_all()
+        await namespace.until_state("Running")
+    namespace.kubectl("delete", "hpa", "digits")
 
 
 async def test_the_words_of_an_autoscaler_without_metrics_have_a_remedy(
-    place_with_nodes: harness.Place,
+    namespace_with_nodes: Namespace,
 ) -> None:
-    place = place_with_nodes
+    namespace = namespace_with_nodes
     job = objects.job()
     job["spec"]["tfReplicaSpecs"]["Worker"].update(minReplicas=1, maxReplicas=8)
     autoscaler = yaml.safe_load((paths.EXAMPLES / "elastic/autoscaler.yaml").read_text())
     autoscaler["metadata"]["name"] = autoscaler["spec"]["scaleTargetRef"]["name"] = "digits"
-    async with place.operator():
-        await place.create_job(job)
-        await place.until_state("Running")
-        place.kubectl("create", "-f", "-", body=autoscaler)
+    async with namespace.operator():
+        await namespace.create_job(job)
+        await namespace.until_state("Running")
+        namespace.kubectl("create", "-f", "-", body=autoscaler)
 
         async def warnings() -> list[str]:
-            events = (await place.api.list(resources.EVENTS, place.namespace)).items
+            events = (await namespace.api.list(resources.EVENTS, namespace.name)).items
             parsed = map(waits.parse_event, events)
             return [
                 event.message
@@ -143,4 +148,4 @@ async def test_the_words_of_an_autoscaler_without_metrics_have_a_remedy(
 
         words = await waiting.until_async(warnings, "a warning of the autoscaler", LIMIT_SECONDS)
     assert {remedies.find(word).partition(",")[0] for word in words} == {"Install metrics-server"}
-    place.kubectl("delete", "hpa", "digits")
+    namespace.kubectl("delete", "hpa", "digits")

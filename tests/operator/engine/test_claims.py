@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from testing.operator import harness, objects, small_world
+from testing.operator import objects, small_world
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, resources
 
@@ -81,17 +82,17 @@ async def test_what_becomes_of_a_claim_with_its_job(policy: str, left: int) -> N
 
 
 async def test_a_claim_that_stays_pending_is_why_pods_wait(
-    place_with_nodes: harness.Place,
+    namespace_with_nodes: Namespace,
 ) -> None:
-    place = place_with_nodes
+    namespace = namespace_with_nodes
     template = objects.claim_template()
     template["spec"]["storageClassName"] = ""
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": NAME}}
     job_document = objects.job(workers=0, volumeClaimTemplates=[template])
     job_document["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(volumes=[volume])
 
-    async with place.operator():
-        await place.create_job(job_document)
-        await place.until_reason("Chief", "PersistentVolumeClaims")
-    claim = await place.api.get(resources.CLAIMS.path(place.namespace, NAME))
+    async with namespace.operator():
+        await namespace.create_job(job_document)
+        await namespace.until_reason("Chief", "PersistentVolumeClaims")
+    claim = await namespace.api.get(resources.CLAIMS.path(namespace.name, NAME))
     assert claim["metadata"]["labels"][names.LABEL_JOB] == "digits"

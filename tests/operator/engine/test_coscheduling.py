@@ -11,7 +11,8 @@ import pytest
 
 from testing import waiting
 from testing.cluster import coscheduling, handle
-from testing.operator import harness, objects, places
+from testing.operator import namespaces, objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 
@@ -31,17 +32,17 @@ SETTLED_SECONDS = 5.0
 @pytest.fixture(scope="module")
 def cluster(coscheduling_cluster: handle.Cluster) -> handle.Cluster:
     """Two nodes of four GPUs, and the scheduler."""
-    return places.install(coscheduling_cluster)
+    return namespaces.install(coscheduling_cluster)
 
 
 @pytest.fixture
-async def place(cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
+async def namespace(cluster: handle.Cluster) -> AsyncIterator[Namespace]:
     """A namespace of the test's own, empty of pods before and after."""
-    async with places.on(cluster) as place:
-        yield place
+    async with namespaces.open_in(cluster) as namespace:
+        yield namespace
 
 
-def a_gang(name: str = "digits", workers: int = 3, **spec: object) -> harness.Body:
+def a_gang(name: str = "digits", workers: int = 3, **spec: object) -> namespaces.Body:
     """Return a job whose workers need two GPUs each: the nodes have place for four."""
     job = objects.job(name, workers=0, scheduling={"gang": "Coscheduling"}, **spec)
     worker = {"replicas": workers, "devices": 2, "template": objects.template()}
@@ -49,31 +50,31 @@ def a_gang(name: str = "digits", workers: int = 3, **spec: object) -> harness.Bo
     return job
 
 
-async def bound(place: harness.Place) -> set[str]:
+async def bound(namespace: Namespace) -> set[str]:
     """Return the pods that have a node."""
-    return {name for name, pod in (await place.pods()).items() if pod["spec"].get("nodeName")}
+    return {name for name, pod in (await namespace.pods()).items() if pod["spec"].get("nodeName")}
 
 
-async def test_with_place_for_all_every_pod_is_bound(place: harness.Place) -> None:
-    async with place.operator():
-        await place.create_job(a_gang())
-        await place.until_state("Running")
-    assert await bound(place) == {f"digits-worker-{index}" for index in range(3)}
-    pod = (await place.pods())["digits-worker-0"]
+async def test_with_place_for_all_every_pod_is_bound(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job(a_gang())
+        await namespace.until_state("Running")
+    assert await bound(namespace) == {f"digits-worker-{index}" for index in range(3)}
+    pod = (await namespace.pods())["digits-worker-0"]
     assert pod["spec"]["schedulerName"] == coscheduling.NAME
-    group = await place.api.get(GROUPS.path(place.namespace, "digits"))
+    group = await namespace.api.get(GROUPS.path(namespace.name, "digits"))
     assert group["spec"] == {"minMember": 3}
 
 
 async def test_with_too_few_gpus_none_is_bound_and_the_status_says_why(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
-    async with place.operator():
-        await place.create_job(a_gang(workers=5))
-        await place.until_pods(*(f"digits-worker-{index}" for index in range(5)))
+    async with namespace.operator():
+        await namespace.create_job(a_gang(workers=5))
+        await namespace.until_pods(*(f"digits-worker-{index}" for index in range(5)))
 
         async def words() -> str:
-            roles = (await place.status()).get("replicas", {})
+            roles = (await namespace.status()).get("replicas", {})
             return str(roles.get("Worker", {}).get("reason", ""))
 
         await waiting.until_async(
@@ -82,46 +83,46 @@ async def test_with_too_few_gpus_none_is_bound_and_the_status_says_why(
             when=_OF_THE_SCHEDULER.search,
         )
         await asyncio.sleep(SETTLED_SECONDS)
-        assert await bound(place) == set()
-        assert "digits" in (await place.condition("Running"))["message"]
+        assert await bound(namespace) == set()
+        assert "digits" in (await namespace.condition("Running"))["message"]
 
 
 async def test_what_an_ordinary_scheduler_would_bind_of_it_waits_for_all(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
     """A second gang waits while the first has the GPUs, and starts when they are free."""
-    async with place.operator():
-        await place.create_job(a_gang("first", 3))
-        await place.until_state("Running", "first")
-        await place.create_job(a_gang("second", 2))
+    async with namespace.operator():
+        await namespace.create_job(a_gang("first", 3))
+        await namespace.until_state("Running", "first")
+        await namespace.create_job(a_gang("second", 2))
         await asyncio.sleep(SETTLED_SECONDS)
-        assert {name for name in await bound(place) if name.startswith("second")} == set()
-        place.change({"runPolicy": {"suspend": True}}, "first")
-        await place.until_state("Running", "second")
+        assert {name for name in await bound(namespace) if name.startswith("second")} == set()
+        namespace.change({"runPolicy": {"suspend": True}}, "first")
+        await namespace.until_state("Running", "second")
         with pytest.raises(Exception, match="not found"):
-            await place.api.get(GROUPS.path(place.namespace, "first"))
+            await namespace.api.get(GROUPS.path(namespace.name, "first"))
 
 
-async def test_a_new_attempt_is_a_gang_again(place: harness.Place) -> None:
-    async with place.operator():
-        await place.create_job(a_gang(workers=4))
-        await place.until_state("Running")
-        await place.end("digits-worker-1", 1)
+async def test_a_new_attempt_is_a_gang_again(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job(a_gang(workers=4))
+        await namespace.until_state("Running")
+        await namespace.end("digits-worker-1", 1)
         workers = [f"digits-worker-{index}" for index in range(4)]
-        await place.until_pods(*workers, attempt=2)
-        await place.until_state("Running")
-        pods = await place.pods()
+        await namespace.until_pods(*workers, attempt=2)
+        await namespace.until_state("Running")
+        pods = await namespace.pods()
         assert {pod["metadata"]["labels"][names.LABEL_POD_GROUP] for pod in pods.values()} == {
             "digits"
         }
 
 
-async def test_fewer_than_all_may_start_when_the_job_says_so(place: harness.Place) -> None:
+async def test_fewer_than_all_may_start_when_the_job_says_so(namespace: Namespace) -> None:
     policy = {"schedulingPolicy": {"minAvailable": 3, "scheduleTimeoutSeconds": 20}}
-    async with place.operator():
-        await place.create_job(a_gang(workers=5, runPolicy=policy))
+    async with namespace.operator():
+        await namespace.create_job(a_gang(workers=5, runPolicy=policy))
 
         async def four() -> bool:
-            return len(await bound(place)) == 4
+            return len(await bound(namespace)) == 4
 
         await waiting.until_async(four, "as many pods as there is place for are bound", 60)

@@ -17,14 +17,14 @@ from hypothesis import strategies
 
 from testing.operator import (
     generated_jobs,
-    harness,
     hostile,
+    namespaces,
     objects,
     operator_process,
-    places,
     progress_site,
     small_world,
 )
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core.pods import config
 from tfparallel_operator.local import ports
@@ -64,7 +64,7 @@ async def other_job_is_served(world: small_world.World) -> None:
 
 @hypothesis.given(job=generated_jobs.jobs(), source=strategies.randoms(use_true_random=False))
 async def test_a_job_of_and_against_the_schema_meets_no_bug(
-    job: harness.Body, source: random.Random
+    job: namespaces.Body, source: random.Random
 ) -> None:
     """The API server's own checks are left out: a stored job may be of another schema."""
     hostile.Generator(source).complete(job, "hostile")
@@ -96,10 +96,10 @@ async def test_a_pod_with_a_status_that_no_kubelet_writes_meets_no_bug(
 class Attack:
     """A tenant who stores hostile objects next to a job of their own, and reports as its pod."""
 
-    place: harness.Place
+    namespace: Namespace
     site: progress_site.Site
     generator: hostile.Generator
-    jobs: Iterator[harness.Body]
+    jobs: Iterator[namespaces.Body]
     """Of Hypothesis, of and against the schema: they come before those of the generator."""
 
     uid: str
@@ -121,29 +121,29 @@ class Attack:
     async def _job(self, name: str) -> None:
         job = next(self.jobs, None)
         job = self.generator.job(name) if job is None else self.generator.complete(job, name)
-        await self.place.api.create(resources.JOBS, self.place.namespace, job)
+        await self.namespace.api.create(resources.JOBS, self.namespace.name, job)
 
     async def _change(self, _: str) -> None:
-        path = resources.JOBS.path(self.place.namespace, "digits")
-        await self.place.api.patch(path, self.generator.change())
+        path = resources.JOBS.path(self.namespace.name, "digits")
+        await self.namespace.api.patch(path, self.generator.change())
 
     async def _pod(self, name: str) -> None:
         pod = self.generator.pod(name, "digits", self.uid)
-        await self.place.api.create(resources.PODS, self.place.namespace, pod)
+        await self.namespace.api.create(resources.PODS, self.namespace.name, pod)
         await self._write_status(name)
 
     async def _status(self, _: str) -> None:
         await self._write_status("digits-worker-0")
 
     async def _write_status(self, pod: str) -> None:
-        path = resources.PODS.path(self.place.namespace, pod, "status")
-        await self.place.api.patch(path, {"status": self.generator.pod_status()})
+        path = resources.PODS.path(self.namespace.name, pod, "status")
+        await self.namespace.api.patch(path, {"status": self.generator.pod_status()})
 
     async def _child(self, name: str) -> None:
         kinds = {"ConfigMap": resources.CONFIG_MAPS, "Service": resources.SERVICES}
         kind = ("ConfigMap", "Service")[len(name) % 2]
         child = self.generator.child(kind, name, "digits", self.uid)
-        await self.place.api.create(kinds[kind], self.place.namespace, child)
+        await self.namespace.api.create(kinds[kind], self.namespace.name, child)
 
     async def _report(self, _: str) -> None:
         report = self.generator.report()
@@ -155,41 +155,41 @@ class Attack:
 
 @contextlib.asynccontextmanager
 async def attacked(
-    place: harness.Place, log: pathlib.Path, count: int
-) -> AsyncIterator[tuple[Attack, harness.Place, operator_process.OperatorProcess]]:
+    namespace: Namespace, log: pathlib.Path, count: int
+) -> AsyncIterator[tuple[Attack, Namespace, operator_process.OperatorProcess]]:
     """Run an operator that a tenant attacks, and a namespace of somebody else."""
-    others = harness.Place(place.api, place.cluster, places.fresh_name())
+    others = Namespace(namespace.api, namespace.cluster, namespaces.fresh_name())
     await others.create_namespace()
     [port] = ports.allocate(1)
     arguments = {
-        "KUBECONFIG": str(place.cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": f"{place.namespace},{others.namespace}",
+        "KUBECONFIG": str(namespace.cluster.kubeconfig),
+        "TFPARALLEL_WATCH_NAMESPACES": f"{namespace.name},{others.name}",
         "TFPARALLEL_PROGRESS_HOST": progress_site.HOST,
         "TFPARALLEL_PROGRESS_PORT": str(port),
-        "POD_NAMESPACE": others.namespace,
+        "POD_NAMESPACE": others.name,
     }
     async with operator_process.running(arguments, log) as operator:
         await operator.until_ready()
-        await place.create_job()
-        await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
-        path = resources.CONFIG_MAPS.path(place.namespace, "digits-tfparallel")
-        authorities = (await place.api.get(path))["data"][config.CA_FILE_KEY]
+        await namespace.create_job()
+        await namespace.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        path = resources.CONFIG_MAPS.path(namespace.name, "digits-tfparallel")
+        authorities = (await namespace.api.get(path))["data"][config.CA_FILE_KEY]
         connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authorities))
         async with aiohttp.ClientSession(connector=connector) as http:
-            site = progress_site.Site(place, port, http)
+            site = progress_site.Site(namespace, port, http)
             token = await site.token("digits-chief-0", await site.audience())
-            uid = (await place.job())["metadata"]["uid"]
+            uid = (await namespace.job())["metadata"]["uid"]
             generator = hostile.Generator(random.Random(count))  # noqa: S311 (chance, not a secret)
             jobs = iter(generated_jobs.collect(count // JOBS_SHARE, seed=count))
             numbers, answers = itertools.count(), collections.Counter[str]()
-            attack = Attack(place, site, generator, jobs, uid, token, numbers, answers)
+            attack = Attack(namespace, site, generator, jobs, uid, token, numbers, answers)
             yield attack, others, operator
     await others.delete_jobs()
 
 
-async def run(place: harness.Place, log: pathlib.Path, count: int) -> Attack:
+async def run(namespace: Namespace, log: pathlib.Path, count: int) -> Attack:
     """Send hostile objects; after each cycle the operator is alive and serves somebody else."""
-    async with attacked(place, log, count) as (attack, others, operator):
+    async with attacked(namespace, log, count) as (attack, others, operator):
         for begin in range(0, count, CYCLE):
             numbers = iter(range(begin, min(begin + CYCLE, count)))
 
@@ -207,29 +207,29 @@ async def run(place: harness.Place, log: pathlib.Path, count: int) -> Attack:
             assert (await operator.probe("/readyz"))[0] == 200
             assert BUGS in (await operator.probe("/metrics"))[1], operator.log[-8000:]
             await others.clear()
-            await wipe(place)
+            await wipe(namespace)
         assert "Traceback" not in operator.log, operator.log[-8000:]
     return attack
 
 
-async def wipe(place: harness.Place) -> None:
+async def wipe(namespace: Namespace) -> None:
     """Delete what the tenant has stored, but not the job that it belongs to."""
     ours = {"digits", "digits-chief-0", "digits-worker-0", "digits-worker-1", "digits-tfparallel"}
     for kind in (resources.JOBS, resources.PODS, resources.CONFIG_MAPS, resources.SERVICES):
-        for item in (await place.api.list(kind, place.namespace)).items:
+        for item in (await namespace.api.list(kind, namespace.name)).items:
             metadata = item["metadata"]
             if metadata["name"] in ours:
                 continue
-            path = kind.path(place.namespace, metadata["name"])
+            path = kind.path(namespace.name, metadata["name"])
             if metadata.get("finalizers"):
-                await place.api.patch(path, {"metadata": {"finalizers": None}})
+                await namespace.api.patch(path, {"metadata": {"finalizers": None}})
             with contextlib.suppress(errors.NotFound):
-                await place.api.delete(kind, place.namespace, metadata["name"], metadata["uid"])
+                await namespace.api.delete(kind, namespace.name, metadata["name"], metadata["uid"])
 
 
 @LARGE_REPORTS
-async def test_hostile_objects_stop_nobody(place: harness.Place, tmp_path: pathlib.Path) -> None:
-    attack = await run(place, tmp_path / "operator.log", OBJECTS)
+async def test_hostile_objects_stop_nobody(namespace: Namespace, tmp_path: pathlib.Path) -> None:
+    attack = await run(namespace, tmp_path / "operator.log", OBJECTS)
     assert attack.answers["stored"] > OBJECTS / 3, attack.answers
 
 
@@ -237,7 +237,7 @@ async def test_hostile_objects_stop_nobody(place: harness.Place, tmp_path: pathl
 @pytest.mark.timeout(3600)
 @LARGE_REPORTS
 async def test_very_many_hostile_objects_stop_nobody(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
-    attack = await run(place, tmp_path / "operator.log", MANY)
+    attack = await run(namespace, tmp_path / "operator.log", MANY)
     assert attack.answers["stored"] > MANY / 3, attack.answers

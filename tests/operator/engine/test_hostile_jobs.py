@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from testing.operator import harness, objects, operator_process, places
+from testing.operator import namespaces, objects, operator_process
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import gate, names
 from tfparallel_operator.api_server import resources
 
@@ -48,47 +49,47 @@ def _with_long_quantity() -> dict[str, Any]:
     return job
 
 
-async def _send(place: harness.Place, method: str, text: bytes, name: str = "") -> None:
+async def _send(namespace: Namespace, method: str, text: bytes, name: str = "") -> None:
     """Store a job that this project's own client would not send."""
     kind = "application/merge-patch+json" if name else "application/json"
-    url = place.api.access.server + resources.JOBS.path(place.namespace, name)
+    url = namespace.api.access.server + resources.JOBS.path(namespace.name, name)
     async with (
-        place.api.access.session() as session,
+        namespace.api.access.session() as session,
         session.request(method, url, data=text, headers={"Content-Type": kind}) as answer,
     ):
         assert answer.status < 300, await answer.text()
 
 
-def _variables(*watched: harness.Place) -> dict[str, str]:
+def _variables(*watched: Namespace) -> dict[str, str]:
     return {
         "KUBECONFIG": str(watched[0].cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": ",".join(place.namespace for place in watched),
-        "POD_NAMESPACE": watched[0].namespace,
+        "TFPARALLEL_WATCH_NAMESPACES": ",".join(namespace.name for namespace in watched),
+        "POD_NAMESPACE": watched[0].name,
     }
 
 
-async def _says(place: harness.Place, name: str, words: str) -> None:
+async def _says(namespace: Namespace, name: str, words: str) -> None:
     def is_refused(status: dict[str, Any]) -> bool:
         said = [c["message"] for c in status.get("conditions", ()) if c["reason"] == INVALID]
         return any(words in message for message in said)
 
-    await place.until_status(f"job {name} says {words!r}", is_refused, name)
+    await namespace.until_status(f"job {name} says {words!r}", is_refused, name)
 
 
 async def test_jobs_beyond_the_limits_end_no_operator_and_hold_up_no_other_job(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
-    async with places.on(place.cluster) as other:
-        variables = _variables(place, other)
+    async with namespaces.open_in(namespace.cluster) as other:
+        variables = _variables(namespace, other)
         async with operator_process.running(variables, tmp_path / "first") as operator:
             await operator.until_ready()
             for name, (value, _) in HOSTILE.items():
-                await _send(place, "POST", _text(name, value))
-            await place.create_job(_with_long_quantity())
+                await _send(namespace, "POST", _text(name, value))
+            await namespace.create_job(_with_long_quantity())
             await other.create_job(objects.job(workers=1))
             await other.until_pods(*PODS)
             for name, (_, words) in HOSTILE.items():
-                await _says(place, name, words)
+                await _says(namespace, name, words)
             assert (await operator.probe("/readyz"))[0] == 200
             assert operator.process.returncode is None, operator.log
             assert "Traceback" not in operator.log
@@ -99,13 +100,13 @@ async def test_jobs_beyond_the_limits_end_no_operator_and_hold_up_no_other_job(
             assert "Traceback" not in operator.log
 
 
-async def _events(place: harness.Place, reason: str) -> list[dict[str, Any]]:
-    events = (await place.api.list(resources.EVENTS, place.namespace)).items
+async def _events(namespace: Namespace, reason: str) -> list[dict[str, Any]]:
+    events = (await namespace.api.list(resources.EVENTS, namespace.name)).items
     return [event for event in events if event["reason"] == reason]
 
 
 async def test_statuses_beyond_the_limits_keep_to_their_job_and_their_pod(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
     """Whoever may write statuses may store some hundred kilobytes."""
     text = "x" * 30_000
@@ -115,47 +116,47 @@ async def test_statuses_beyond_the_limits_keep_to_their_job_and_their_pod(
         | {"lastTransitionTime": time}
         for number in range(10)
     ]
-    path = resources.JOBS.path(place.namespace, "digits", "status")
-    async with place.operator():
+    path = resources.JOBS.path(namespace.name, "digits", "status")
+    async with namespace.operator():
         for name in ("digits", "other"):
-            await place.create_job(objects.job(name, workers=0))
-        await place.until_pods("digits-chief-0", "other-chief-0")
+            await namespace.create_job(objects.job(name, workers=0))
+        await namespace.until_pods("digits-chief-0", "other-chief-0")
         many = [{"type": f"x{n}", "status": "True", "message": text[:5_000]} for n in range(40)]
-        await place.write_status("other-chief-0", {"phase": "Pending", "conditions": many})
-        await place.until_reason("Chief", "the pod's status: it has 16", "other")
-        before = (await place.status())["conditions"]
-        await place.api.patch(path, {"status": {"conditions": [*before, *large]}})
+        await namespace.write_status("other-chief-0", {"phase": "Pending", "conditions": many})
+        await namespace.until_reason("Chief", "the pod's status: it has 16", "other")
+        before = (await namespace.status())["conditions"]
+        await namespace.api.patch(path, {"status": {"conditions": [*before, *large]}})
         [event] = await waiting.until_async(
-            lambda: _events(place, names.Reason.STATUS_UNREADABLE), "the job says so", when=bool
+            lambda: _events(namespace, names.Reason.STATUS_UNREADABLE), "the job says so", when=bool
         )
         assert "leaves the job alone, because it cannot read its status: it has 3" in event["note"]
-        await place.write_status("other-chief-0", {"conditions": None})
-        await place.run_all()
-        await place.end("other-chief-0", 0)
-        await place.until_state("Succeeded", "other")
-        assert set(await place.pods()) >= {"digits-chief-0"}
-        await place.api.patch(path, {"status": {"conditions": before}})
-        await place.until_state("Running")
+        await namespace.write_status("other-chief-0", {"conditions": None})
+        await namespace.run_all()
+        await namespace.end("other-chief-0", 0)
+        await namespace.until_state("Succeeded", "other")
+        assert set(await namespace.pods()) >= {"digits-chief-0"}
+        await namespace.api.patch(path, {"status": {"conditions": before}})
+        await namespace.until_state("Running")
 
 
 @pytest.mark.parametrize("name", ["deep-1100", "large"])
 async def test_a_job_that_runs_goes_on_after_an_edit_beyond_the_limits(
-    place: harness.Place, name: str, tmp_path: pathlib.Path
+    namespace: Namespace, name: str, tmp_path: pathlib.Path
 ) -> None:
     value, words = HOSTILE[name]
-    async with operator_process.running(_variables(place), tmp_path / "log") as operator:
+    async with operator_process.running(_variables(namespace), tmp_path / "log") as operator:
         await operator.until_ready()
-        await place.create_job(objects.job(workers=1))
-        await place.until_pods(*PODS)
-        await place.run_all()
-        await place.until_state("Running")
+        await namespace.create_job(objects.job(workers=1))
+        await namespace.until_pods(*PODS)
+        await namespace.run_all()
+        await namespace.until_state("Running")
         role = f'{{"template":{{"strange":{value}}}}}'
         change = f'{{"spec":{{"tfReplicaSpecs":{{"Worker":{role}}}}}}}'
-        await _send(place, "PATCH", change.encode(), "digits")
-        await _says(place, "digits", words)
-        message = (await place.condition("SpecInvalid"))["message"]
+        await _send(namespace, "PATCH", change.encode(), "digits")
+        await _says(namespace, "digits", words)
+        message = (await namespace.condition("SpecInvalid"))["message"]
         assert "the job goes on with generation 1 of its spec" in message
-        await place.end("digits-worker-0", 0)
-        await place.end("digits-chief-0", 0)
-        await place.until_state("Succeeded")
+        await namespace.end("digits-worker-0", 0)
+        await namespace.end("digits-chief-0", 0)
+        await namespace.until_state("Succeeded")
         assert "Traceback" not in operator.log

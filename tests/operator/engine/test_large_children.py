@@ -2,7 +2,8 @@
 
 import pathlib
 
-from testing.operator import harness, operator_process
+from testing.operator import operator_process
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 
@@ -14,7 +15,7 @@ MOST_KILOBYTES = 250_000
 
 
 async def test_large_pods_of_a_tenant_take_no_memory_of_the_operator(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     """No node takes them: they cost their owner nothing."""
     variables = [{"name": "A", "value": "x" * 10}] * VARIABLES
@@ -23,11 +24,11 @@ async def test_large_pods_of_a_tenant_take_no_memory_of_the_operator(
     labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
     for number in range(PODS):
         pod = {"metadata": {"name": f"large-{number}", "labels": labels}, "spec": spec}
-        await place.api.create(resources.PODS, place.namespace, pod, metadata_only=True)
+        await namespace.api.create(resources.PODS, namespace.name, pod, metadata_only=True)
     settings = {
-        "KUBECONFIG": str(place.cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": place.namespace,
-        "POD_NAMESPACE": place.namespace,
+        "KUBECONFIG": str(namespace.cluster.kubeconfig),
+        "TFPARALLEL_WATCH_NAMESPACES": namespace.name,
+        "POD_NAMESPACE": namespace.name,
     }
     async with operator_process.running(settings, tmp_path / "log") as operator:
         await operator.until_ready()

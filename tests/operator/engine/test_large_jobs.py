@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from testing.operator import harness
+from testing.operator import namespaces
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import resources
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -29,18 +30,18 @@ def _example() -> dict[str, Any]:
     return job
 
 
-def _all_seen(status: harness.Body) -> bool:
+def _all_seen(status: namespaces.Body) -> bool:
     seen = {role: counts.get("seen") for role, counts in status.get("replicas", {}).items()}
     return seen == {"Chief": "0", "Worker": "0-999", "PS": "0-9"}
 
 
-async def _start(place: harness.Place, names: Iterable[str]) -> None:
+async def _start(namespace: Namespace, names: Iterable[str]) -> None:
     """Start many pods as their kubelets do."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def one(name: str) -> None:
         async with slots:
-            await place.kubelet(name, "Running", running={})
+            await namespace.kubelet(name, "Running", running={})
 
     await asyncio.gather(*map(one, names))
 
@@ -58,39 +59,39 @@ def _shows_the_task_alone(pod: dict[str, Any]) -> bool:
     )
 
 
-async def test_a_thousand_workers_are_stored_in_bounded_pieces(place: harness.Place) -> None:
+async def test_a_thousand_workers_are_stored_in_bounded_pieces(namespace: Namespace) -> None:
     job = _example()
     # What the end of so many pods takes is not asked here.
     job["spec"]["runPolicy"] = {"cleanPodPolicy": "None"}
     name = job["metadata"]["name"]
-    async with place.operator():
-        await place.create_job(job)
-        await place.until_status("every pod has been created", _all_seen, name, LIMIT_SECONDS)
-        pods = await place.pods()
+    async with namespace.operator():
+        await namespace.create_job(job)
+        await namespace.until_status("every pod has been created", _all_seen, name, LIMIT_SECONDS)
+        pods = await namespace.pods()
         assert len(pods) == 1011
         assert all(map(_shows_the_task_alone, pods.values()))
         # The server's own record of who wrote what grows with the pod, not with the job.
         sizes = [_bytes({**pod, "metadata": {}}) for pod in pods.values()]
         assert max(sizes) < 5_000
-        path = resources.CONFIG_MAPS.path(place.namespace, f"{name}-tfparallel")
-        cluster = (await place.api.get(path))["data"]["cluster.json"]
+        path = resources.CONFIG_MAPS.path(namespace.name, f"{name}-tfparallel")
+        cluster = (await namespace.api.get(path))["data"]["cluster.json"]
         assert {role: len(of) for role, of in json.loads(cluster).items()} == {
             "chief": 1,
             "worker": 1000,
             "ps": 10,
         }
         assert len(cluster) < 64_000
-        await _start(place, pods)
-        await place.until_status(
+        await _start(namespace, pods)
+        await namespace.until_status(
             "every pod runs",
             lambda now: (now["state"], now["ready"]) == ("Running", "1011/1011"),
             name,
             LIMIT_SECONDS,
         )
         for index in (0, 1, 500):
-            await place.end(f"{name}-worker-{index}", 0)
-        await place.end(f"{name}-chief-0", 0)
-        status = await place.until_status(
+            await namespace.end(f"{name}-worker-{index}", 0)
+        await namespace.end(f"{name}-chief-0", 0)
+        status = await namespace.until_status(
             "the end is recorded", lambda now: now.get("state") == "Succeeded", name, LIMIT_SECONDS
         )
         assert status["replicas"]["Worker"]["completed"] == "0-1,500"

@@ -5,28 +5,29 @@ import json
 from typing import Any
 
 from testing import waiting
-from testing.operator import harness, objects
+from testing.operator import objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import errors, resources
 
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
 
 
-async def test_a_job_goes_from_pending_to_running_to_succeeded(place: harness.Place) -> None:
-    async with place.operator():
-        await place.create_job()
-        pods = await place.until_pods(*ALL)
-        _check_pod(pods["digits-worker-1"], place.namespace)
-        assert (await place.until_state("Pending"))["ready"] == "0/3"
-        await place.run_all()
-        assert (await place.until_state("Running"))["ready"] == "3/3"
-        shown = place.kubectl("get", "tfpj", "digits").splitlines()[1].split()
+async def test_a_job_goes_from_pending_to_running_to_succeeded(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job()
+        pods = await namespace.until_pods(*ALL)
+        _check_pod(pods["digits-worker-1"], namespace.name)
+        assert (await namespace.until_state("Pending"))["ready"] == "0/3"
+        await namespace.run_all()
+        assert (await namespace.until_state("Running"))["ready"] == "3/3"
+        shown = namespace.kubectl("get", "tfpj", "digits").splitlines()[1].split()
         assert shown[:4] == ["digits", "Running", "MultiWorkerMirrored", "3/3"]
-        await place.end("digits-chief-0", 0)
-        status = await place.until_state("Succeeded")
+        await namespace.end("digits-chief-0", 0)
+        status = await namespace.until_state("Succeeded")
         assert status["completionTime"]
-        await place.until_pods("digits-chief-0")
-        events = await place.api.list(resources.EVENTS, place.namespace)
+        await namespace.until_pods("digits-chief-0")
+        events = await namespace.api.list(resources.EVENTS, namespace.name)
         reasons = {event["reason"] for event in events.items}
         assert reasons == {"JobStarted", "ReplicasRunning", "ChiefSucceeded"}
         assert {event["regarding"]["name"] for event in events.items} == {"digits"}
@@ -55,22 +56,22 @@ def _check_pod(pod: dict[str, Any], namespace: str) -> None:
     assert pod["metadata"]["namespace"] == namespace
 
 
-async def test_a_job_that_is_applied_again_goes_on_as_it_is(place: harness.Place) -> None:
+async def test_a_job_that_is_applied_again_goes_on_as_it_is(namespace: Namespace) -> None:
     """As tools do that compare a cluster with a repository, in each of their ways."""
     file, job = ("-f", "-"), objects.job()
-    place.kubectl("apply", *file, body=job)
-    async with place.operator():
-        pods = await place.until_pods(*ALL)
-        await place.run_all()
-        await place.until_state("Running")
+    namespace.kubectl("apply", *file, body=job)
+    async with namespace.operator():
+        pods = await namespace.until_pods(*ALL)
+        await namespace.run_all()
+        await namespace.until_state("Running")
         for way in ((), ("--server-side", "--force-conflicts")):
-            place.kubectl("apply", *way, *file, body=job)
-            assert place.kubectl("diff", *way, *file, body=job) == ""
-        place.kubectl("replace", *file, body=job)
-        stored = await place.job()
-        await place.end("digits-chief-0", 0)
-        await place.until_state("Succeeded")
-        [left] = (await place.until_pods("digits-chief-0")).values()
+            namespace.kubectl("apply", *way, *file, body=job)
+            assert namespace.kubectl("diff", *way, *file, body=job) == ""
+        namespace.kubectl("replace", *file, body=job)
+        stored = await namespace.job()
+        await namespace.end("digits-chief-0", 0)
+        await namespace.until_state("Succeeded")
+        [left] = (await namespace.until_pods("digits-chief-0")).values()
     assert (stored["metadata"]["generation"], stored["status"]["attempt"]) == (1, 1)
     assert left["metadata"]["uid"] == pods["digits-chief-0"]["metadata"]["uid"]
 
@@ -91,155 +92,155 @@ DOWN = {
 """A part of the API whose server is not there."""
 
 
-async def test_an_operator_starts_while_a_part_of_the_api_is_down(place: harness.Place) -> None:
+async def test_an_operator_starts_while_a_part_of_the_api_is_down(namespace: Namespace) -> None:
     path = "/apis/metrics.k8s.io/v1beta1"
 
     async def is_down() -> bool:
         try:
-            await place.api.get(path)
+            await namespace.api.get(path)
         except errors.ApiError as error:
             return isinstance(error, errors.Unavailable)
         return False
 
-    place.kubectl("apply", "-f", "-", body=DOWN)
+    namespace.kubectl("apply", "-f", "-", body=DOWN)
     try:
         await waiting.until_async(is_down, "the API server asks in vain")
-        async with place.operator():
-            await place.create_job()
-            await place.until_pods(*ALL)
+        async with namespace.operator():
+            await namespace.create_job()
+            await namespace.until_pods(*ALL)
     finally:
-        place.kubectl("delete", "apiservice", "v1beta1.metrics.k8s.io")
+        namespace.kubectl("delete", "apiservice", "v1beta1.metrics.k8s.io")
 
 
-async def test_a_failed_worker_restarts_the_gang_until_the_limit(place: harness.Place) -> None:
-    async with place.operator():
-        await place.create_job(objects.job(runPolicy={"backoffLimit": 1}))
-        await place.until_pods(*ALL)
-        await place.run_all()
-        await place.until_state("Running")
-        await place.end("digits-worker-0", 1)
-        await place.until_pods(*ALL, attempt=2)
-        status = await place.status()
+async def test_a_failed_worker_restarts_the_gang_until_the_limit(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job(objects.job(runPolicy={"backoffLimit": 1}))
+        await namespace.until_pods(*ALL)
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        await namespace.end("digits-worker-0", 1)
+        await namespace.until_pods(*ALL, attempt=2)
+        status = await namespace.status()
         assert (status["attempt"], status["restarts"]["failure"]) == (2, 1)
-        await place.run_all()
-        await place.until_state("Running")
-        await place.end("digits-worker-0", 1)
-        await place.until_state("Failed")
-        failed = await place.condition("Failed")
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        await namespace.end("digits-worker-0", 1)
+        await namespace.until_state("Failed")
+        failed = await namespace.condition("Failed")
         assert failed["reason"] == names.Reason.BACKOFF_LIMIT_EXCEEDED
         assert "digits-worker-0 exited with code 1" in failed["message"]
 
 
-async def test_a_pod_that_somebody_deletes_is_a_disruption(place: harness.Place) -> None:
-    async with place.operator():
-        await place.create_job()
-        await place.until_pods(*ALL)
-        await place.run_all()
-        await place.until_state("Running")
-        place.kubectl("delete", "pod", "digits-worker-1", "--grace-period=0", "--force")
-        await place.until_pods(*ALL, attempt=2)
-        assert (await place.status())["restarts"] == {"failure": 0, "disruption": 1}
+async def test_a_pod_that_somebody_deletes_is_a_disruption(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job()
+        await namespace.until_pods(*ALL)
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        namespace.kubectl("delete", "pod", "digits-worker-1", "--grace-period=0", "--force")
+        await namespace.until_pods(*ALL, attempt=2)
+        assert (await namespace.status())["restarts"] == {"failure": 0, "disruption": 1}
 
 
-async def test_a_pod_that_waits_for_its_image_says_so_in_the_status(place: harness.Place) -> None:
-    async with place.operator():
-        await place.create_job(objects.job(workers=0))
-        await place.until_pods("digits-chief-0")
+async def test_a_pod_that_waits_for_its_image_says_so_in_the_status(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job(objects.job(workers=0))
+        await namespace.until_pods("digits-chief-0")
         missing = {"reason": "ImagePullBackOff", "message": "no such image"}
-        await place.kubelet("digits-chief-0", "Pending", waiting=missing)
-        status = await place.until_reason("Chief", "ImagePullBackOff: no such image")
+        await namespace.kubelet("digits-chief-0", "Pending", waiting=missing)
+        status = await namespace.until_reason("Chief", "ImagePullBackOff: no such image")
         assert status["state"] == "Pending"
 
 
-async def test_a_template_that_the_server_refuses_is_a_condition(place: harness.Place) -> None:
-    async with place.operator():
+async def test_a_template_that_the_server_refuses_is_a_condition(namespace: Namespace) -> None:
+    async with namespace.operator():
         job = objects.job(workers=0)
         job["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(unknownField=1)
-        await place.create_job(job)
-        await place.until_state("Failed")
-        failed = await place.condition("Failed")
+        await namespace.create_job(job)
+        await namespace.until_state("Failed")
+        failed = await namespace.condition("Failed")
         assert failed["reason"] == names.Reason.INVALID_TEMPLATE
         assert "unknownField" in failed["message"]
         assert "role chief" in failed["message"]
-        assert await place.pods() == {}
+        assert await namespace.pods() == {}
 
 
 async def test_a_service_of_that_name_which_is_not_ours_is_a_condition(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
-    place.kubectl("create", "service", "clusterip", "digits", "--tcp=80")
-    async with place.operator():
-        await place.create_job()
-        refused = await place.until_refused(names.Reason.NAME_CONFLICT)
+    namespace.kubectl("create", "service", "clusterip", "digits", "--tcp=80")
+    async with namespace.operator():
+        await namespace.create_job()
+        refused = await namespace.until_refused(names.Reason.NAME_CONFLICT)
         assert "`kubectl delete service/digits`" in refused["message"]
-        assert await place.pods() == {}
-        place.kubectl("delete", "service", "digits")
-        await place.until_pods(*ALL)
-        await place.until_let_through()
+        assert await namespace.pods() == {}
+        namespace.kubectl("delete", "service", "digits")
+        await namespace.until_pods(*ALL)
+        await namespace.until_let_through()
 
 
-async def test_two_namespaces_are_watched_and_no_third(place: harness.Place, cluster: Any) -> None:
-    others = [harness.Place(place.api, cluster, f"{place.namespace}-{n}") for n in (1, 2)]
+async def test_two_namespaces_are_watched_and_no_third(namespace: Namespace, cluster: Any) -> None:
+    others = [Namespace(namespace.api, cluster, f"{namespace.name}-{n}") for n in (1, 2)]
     for other in others:
         await other.create_namespace()
-    watched = (place.namespace, others[0].namespace)
-    async with place.operator(watch_namespaces=watched):
-        for where in (place, *others):
+    watched = (namespace.name, others[0].name)
+    async with namespace.operator(watch_namespaces=watched):
+        for where in (namespace, *others):
             await where.create_job(objects.job(workers=0))
-        await place.until_pods("digits-chief-0")
+        await namespace.until_pods("digits-chief-0")
         await others[0].until_pods("digits-chief-0")
         assert await others[1].pods() == {}
     for other in others:
         await other.delete_jobs()
 
 
-async def test_jobs_that_were_there_before_the_operator_are_run(place: harness.Place) -> None:
-    await place.create_job()
-    async with place.operator(watch_namespaces=()):
-        await place.until_pods(*ALL)
-        await place.run_all()
-        await place.until_state("Running")
-    await place.end("digits-chief-0", 0)
-    async with place.operator():
-        status = await place.until_state("Succeeded")
+async def test_jobs_that_were_there_before_the_operator_are_run(namespace: Namespace) -> None:
+    await namespace.create_job()
+    async with namespace.operator(watch_namespaces=()):
+        await namespace.until_pods(*ALL)
+        await namespace.run_all()
+        await namespace.until_state("Running")
+    await namespace.end("digits-chief-0", 0)
+    async with namespace.operator():
+        status = await namespace.until_state("Succeeded")
     assert status["attempt"] == 1
 
 
 async def test_a_recreated_job_never_adopts_the_pods_of_its_predecessor(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
-    async with place.operator():
-        first = await place.create_job(objects.job(workers=0))
-        [pod] = (await place.until_pods("digits-chief-0")).values()
+    async with namespace.operator():
+        first = await namespace.create_job(objects.job(workers=0))
+        [pod] = (await namespace.until_pods("digits-chief-0")).values()
         assert pod["metadata"]["ownerReferences"][0]["uid"] == first["metadata"]["uid"]
-        place.kubectl("delete", "tfpj", "digits")
-        second = await place.create_job(objects.job(workers=0))
-        await place.until_state("Pending")
+        namespace.kubectl("delete", "tfpj", "digits")
+        second = await namespace.create_job(objects.job(workers=0))
+        await namespace.until_state("Pending")
         # There is no garbage collector here: the test is it, later.
         await asyncio.sleep(1)
-        assert (await place.status())["state"] == "Pending"
-        place.kubectl("delete", "service", "digits")
+        assert (await namespace.status())["state"] == "Pending"
+        namespace.kubectl("delete", "service", "digits")
         for kind in ("configmap", "networkpolicy"):
-            place.kubectl("delete", kind, "digits-tfparallel")
-        place.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
+            namespace.kubectl("delete", kind, "digits-tfparallel")
+        namespace.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
 
         async def replaced() -> bool:
-            pods = (await place.pods()).values()
+            pods = (await namespace.pods()).values()
             uids = [p["metadata"]["ownerReferences"][0]["uid"] for p in pods]
             return uids == [second["metadata"]["uid"]]
 
         await waiting.until_async(replaced, "the new job has its own pod")
 
 
-async def test_deleting_a_job_leaves_nothing(place_with_nodes: harness.Place) -> None:
-    place = place_with_nodes
-    async with place.operator():
-        await place.create_job()
-        await place.until_pods(*ALL)
+async def test_deleting_a_job_leaves_nothing(namespace_with_nodes: Namespace) -> None:
+    namespace = namespace_with_nodes
+    async with namespace.operator():
+        await namespace.create_job()
+        await namespace.until_pods(*ALL)
         # KWOK's nodes start the pods.
-        await place.until_state("Running")
+        await namespace.until_state("Running")
     # The operator is not needed for what follows.
-    place.kubectl("delete", "tfpj", "digits")
+    namespace.kubectl("delete", "tfpj", "digits")
 
     children = [
         resources.PODS,
@@ -249,9 +250,9 @@ async def test_deleting_a_job_leaves_nothing(place_with_nodes: harness.Place) ->
     ]
 
     async def left() -> list[str]:
-        listings = [await place.api.list(kind, place.namespace) for kind in children]
+        listings = [await namespace.api.list(kind, namespace.name) for kind in children]
         return [each["metadata"]["name"] for listing in listings for each in listing.items]
 
     what = "everything that belonged to the job is gone"
     await waiting.until_async(left, what, when=["kube-root-ca.crt"].__eq__)
-    assert place.kubectl("get", "tfpj", "-o", "name") == ""
+    assert namespace.kubectl("get", "tfpj", "-o", "name") == ""

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from testing.operator import harness, objects
+from testing.operator import objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.engine.observe import hidden
@@ -14,39 +15,39 @@ POD = "digits-worker-0"
 ALL = ("digits-chief-0", POD)
 
 
-async def _event(place: harness.Place) -> str:
+async def _event(namespace: Namespace) -> str:
     """The note of the Event that names the pod and its label."""
-    events = (await place.api.list(resources.EVENTS, place.namespace)).items
+    events = (await namespace.api.list(resources.EVENTS, namespace.name)).items
     notes = (str(event["note"]) for event in events if names.LABEL_MANAGED_BY in event["note"])
     return next(notes, "")
 
 
-def _label(place: harness.Place, value: str) -> None:
-    place.kubectl("label", "pod", POD, f"{names.LABEL_MANAGED_BY}={value}", "--overwrite")
+def _label(namespace: Namespace, value: str) -> None:
+    namespace.kubectl("label", "pod", POD, f"{names.LABEL_MANAGED_BY}={value}", "--overwrite")
 
 
 @pytest.mark.parametrize("ends", ["labelled", "unlabelled", "deleted"])
 async def test_a_pod_that_loses_its_label_still_counts_and_is_named(
-    place: harness.Place, monkeypatch: pytest.MonkeyPatch, ends: str
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     monkeypatch.setattr(hidden, "SECONDS", 0.2)
-    async with place.operator():
-        await place.create_job(objects.job(workers=1))
-        pods = await place.until_pods(*ALL)
-        await place.run_all()
-        await place.until_state("Running")
-        _label(place, "somebody")
-        assert f"pod/{POD}" in await waiting.until_async(lambda: _event(place), "it is named")
-        status = await place.status()
+    async with namespace.operator():
+        await namespace.create_job(objects.job(workers=1))
+        pods = await namespace.until_pods(*ALL)
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        _label(namespace, "somebody")
+        assert f"pod/{POD}" in await waiting.until_async(lambda: _event(namespace), "it is named")
+        status = await namespace.status()
         assert (status["state"], status["attempt"]) == ("Running", 1)
         if ends == "labelled":
-            _label(place, names.MANAGED_BY)
+            _label(namespace, names.MANAGED_BY)
         if ends == "deleted":
             uid = pods[POD]["metadata"]["uid"]
-            await place.api.delete(resources.PODS, place.namespace, POD, uid, force=True)
+            await namespace.api.delete(resources.PODS, namespace.name, POD, uid, force=True)
         else:
-            await place.end(POD, 1)
-        status = await place.until_status("the loss is seen", lambda now: now["attempt"] == 2)
+            await namespace.end(POD, 1)
+        status = await namespace.until_status("the loss is seen", lambda now: now["attempt"] == 2)
         counted = "disruption" if ends == "deleted" else "failure"
         assert status["restarts"][counted] == 1
 
@@ -81,9 +82,9 @@ POLICY: dict[str, Any] = {
 
 
 async def test_a_policy_that_changes_the_label_is_named_until_it_does_not(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
-    name = f"relabel-{place.namespace}"
+    name = f"relabel-{namespace.name}"
     binding = {
         "apiVersion": POLICY["apiVersion"],
         "kind": "MutatingAdmissionPolicyBinding",
@@ -92,28 +93,28 @@ async def test_a_policy_that_changes_the_label_is_named_until_it_does_not(
             "policyName": name,
             "matchResources": {
                 "namespaceSelector": {
-                    "matchLabels": {"kubernetes.io/metadata.name": place.namespace}
+                    "matchLabels": {"kubernetes.io/metadata.name": namespace.name}
                 }
             },
         },
     }
-    place.kubectl("create", "-f", "-", body={**POLICY, "metadata": {"name": name}})
-    place.kubectl("create", "-f", "-", body=binding)
+    namespace.kubectl("create", "-f", "-", body={**POLICY, "metadata": {"name": name}})
+    namespace.kubectl("create", "-f", "-", body=binding)
 
     async def changes_labels() -> bool:
         """A policy takes effect some time after its creation."""
         metadata = {"name": "probe", "labels": {names.LABEL_MANAGED_BY: "x"}}
         pod = {"metadata": metadata, **objects.template()}
-        answer = await place.api.check(resources.PODS, place.namespace, pod)
+        answer = await namespace.api.check(resources.PODS, namespace.name, pod)
         return bool(answer["metadata"]["labels"][names.LABEL_MANAGED_BY] == "policy")
 
     try:
         await waiting.until_async(changes_labels, "the policy acts")
-        async with place.operator():
-            await place.create_job(objects.job(workers=1))
-            refused = await place.until_refused("NameConflict")
+        async with namespace.operator():
+            await namespace.create_job(objects.job(workers=1))
+            refused = await namespace.until_refused("NameConflict")
             assert names.LABEL_MANAGED_BY in refused["message"]
             assert "pod/digits-chief-0" in refused["message"]
     finally:
-        place.kubectl("delete", "mutatingadmissionpolicybinding", name)
-        place.kubectl("delete", "mutatingadmissionpolicy", name)
+        namespace.kubectl("delete", "mutatingadmissionpolicybinding", name)
+        namespace.kubectl("delete", "mutatingadmissionpolicy", name)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from testing.operator import harness, objects
+from testing.operator import namespaces, objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.core import installation
 from tfparallel_operator.core.life import admission
@@ -22,7 +23,7 @@ _NAMING = ("LocalObjectReference", "SecretReference", "SecretKeySelector", "Secr
 _SECRET_NAMES = ("secretName",)
 
 
-def _job(**pod_spec: Any) -> harness.Body:
+def _job(**pod_spec: Any) -> namespaces.Body:
     role = {"replicas": 1, "template": objects.template(**pod_spec)}
     return {
         "apiVersion": names.API_VERSION,
@@ -32,67 +33,69 @@ def _job(**pod_spec: Any) -> harness.Body:
     }
 
 
-async def _until_restricted(place: harness.Place, words: str) -> None:
-    def is_refused(condition: harness.Body) -> bool:
+async def _until_restricted(namespace: Namespace, words: str) -> None:
+    def is_refused(condition: namespaces.Body) -> bool:
         return condition.get("reason") == names.Reason.JOB_RESTRICTED
 
     condition = await waiting.until_async(
-        lambda: place.condition(REFUSED), "the job is restricted", when=is_refused
+        lambda: namespace.condition(REFUSED), "the job is restricted", when=is_refused
     )
     assert words in condition["message"]
 
 
 async def test_a_job_waits_for_the_label_of_its_secret(
-    place: harness.Place, monkeypatch: pytest.MonkeyPatch
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the Secret is missing or lacks the label, the job learns the same."""
     monkeypatch.setattr(permissions, "LABELS_SECONDS", 0.5)
     monkeypatch.setattr(admission, "LOOK_FOR_PERMISSION", datetime.timedelta(seconds=1))
     volume = {"name": "keys", "secret": {"secretName": "hub"}}
     path = "spec.tfReplicaSpecs.Worker.template.spec.volumes[0].secret.secretName"
-    async with place.operator(restrictions=SECRETS_ONLY):
-        await place.create_job(_job(volumes=[volume]))
-        await _until_restricted(place, f"{path} names the Secret 'hub'")
-        place.kubectl("create", "secret", "generic", "hub", "--from-literal=token=x")
-        assert await place.pods() == {}
-        place.kubectl("label", "secret", "hub", "tfparallel.dev/use=jobs")
-        await place.until_pods("digits-worker-0")
+    async with namespace.operator(restrictions=SECRETS_ONLY):
+        await namespace.create_job(_job(volumes=[volume]))
+        await _until_restricted(namespace, f"{path} names the Secret 'hub'")
+        namespace.kubectl("create", "secret", "generic", "hub", "--from-literal=token=x")
+        assert await namespace.pods() == {}
+        namespace.kubectl("label", "secret", "hub", "tfparallel.dev/use=jobs")
+        await namespace.until_pods("digits-worker-0")
         await waiting.until_async(
-            lambda: place.condition(REFUSED),
+            lambda: namespace.condition(REFUSED),
             "the job is restricted no longer",
             when=lambda condition: condition.get("status") != "True",
         )
 
 
-async def test_a_running_job_goes_on_and_gets_no_new_attempt(place: harness.Place) -> None:
-    async with place.operator():
-        await place.create_job(_job(hostPID=True))
-        await place.until_pods("digits-worker-0")
-        await place.run_all()
-        await place.until_state("Running")
+async def test_a_running_job_goes_on_and_gets_no_new_attempt(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job(_job(hostPID=True))
+        await namespace.until_pods("digits-worker-0")
+        await namespace.run_all()
+        await namespace.until_state("Running")
     forbidden = installation.Restrictions(host_access=installation.HostAccess.FORBIDDEN)
-    async with place.operator(restrictions=forbidden):
+    async with namespace.operator(restrictions=forbidden):
         # The new operator has looked at the job when it has taken its end.
-        assert (await place.status())["state"] == "Running"
-        await place.end("digits-worker-0", 1)
-        await _until_restricted(place, "spec.hostPID is hostPID, and jobs may not reach into")
-        assert await place.pods() == {}
-        assert (await place.status())["attempt"] == 2
+        assert (await namespace.status())["state"] == "Running"
+        await namespace.end("digits-worker-0", 1)
+        await _until_restricted(namespace, "spec.hostPID is hostPID, and jobs may not reach into")
+        assert await namespace.pods() == {}
+        assert (await namespace.status())["attempt"] == 2
 
 
-async def test_service_accounts_and_nodes_are_restricted(place: harness.Place) -> None:
+async def test_service_accounts_and_nodes_are_restricted(namespace: Namespace) -> None:
     limits = installation.Restrictions(("trainer",), installation.HostAccess.FORBIDDEN)
-    async with place.operator(restrictions=limits):
-        await place.create_job(_job())
-        await _until_restricted(place, "serviceAccountName is 'default', and jobs may have trainer")
-        assert await place.pods() == {}
+    async with namespace.operator(restrictions=limits):
+        await namespace.create_job(_job())
+        await _until_restricted(
+            namespace, "serviceAccountName is 'default', and jobs may have trainer"
+        )
+        assert await namespace.pods() == {}
 
 
 async def test_no_way_of_the_api_server_to_name_a_secret_is_overlooked(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
     """Each field of a pod, by the API server's own schema, that leads to the name of a Secret."""
-    document = json.loads(place.cluster.run_kubectl("get", "--raw", "/openapi/v3/api/v1"))
+    document = json.loads(namespace.cluster.run_kubectl("get", "--raw", "/openapi/v3/api/v1"))
     schemas = document["components"]["schemas"]
     paths = [*_secret_paths(schemas, "io.k8s.api.core.v1.PodSpec", ())]
     assert len(paths) > 15

@@ -5,69 +5,72 @@ import json
 import pytest
 
 from testing.cluster import console
-from testing.operator import harness, objects
+from testing.operator import namespaces, objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import job_status
 from tfparallel_operator.api_server import resources
 
 
-def _elastic(workers: int = 2) -> harness.Body:
+def _elastic(workers: int = 2) -> namespaces.Body:
     job = objects.job(workers=workers, runPolicy={"scaleCooldownSeconds": 0})
     job["spec"]["tfReplicaSpecs"]["Worker"].update(minReplicas=1, maxReplicas=4)
     return job
 
 
-async def test_kubectl_scales_the_workers(place: harness.Place) -> None:
-    async with place.operator():
-        await place.create_job(_elastic())
-        await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
-        await place.run_all()
-        await place.until_state("Running")
-        place.kubectl("scale", "tfpj", "digits", "--replicas=3")
+async def test_kubectl_scales_the_workers(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job(_elastic())
+        await namespace.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        namespace.kubectl("scale", "tfpj", "digits", "--replicas=3")
         pods = [f"digits-worker-{index}" for index in range(3)]
-        await place.until_pods("digits-chief-0", *pods, attempt=2)
-        shown = json.loads(place.kubectl("get", "tfpj", "digits", "--subresource=scale", "-ojson"))
+        await namespace.until_pods("digits-chief-0", *pods, attempt=2)
+        shown = json.loads(
+            namespace.kubectl("get", "tfpj", "digits", "--subresource=scale", "-ojson")
+        )
         assert shown["spec"]["replicas"] == shown["status"]["replicas"] == 3
         assert shown["status"]["selector"] == (
             "tfparallel.dev/job-name=digits,tfparallel.dev/replica-role=worker"
         )
-        assert (await place.status())["restarts"] == {"failure": 0, "disruption": 0}
+        assert (await namespace.status())["restarts"] == {"failure": 0, "disruption": 0}
 
 
 async def test_kubectl_shows_all_restarts_and_with_wide_of_which_kinds(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
-    await place.create_job()
+    await namespace.create_job()
     counts = job_status.Restarts(failure=1, disruption=2)
     progress = job_status.ProgressStatus(step=120, total_steps=500, percent=24)
     status = job_status.JobStatus(
         restarts=counts, last_cause="Disruption", attempt=4, progress=progress
     )
-    path = resources.JOBS.path(place.namespace, "digits", "status")
+    path = resources.JOBS.path(namespace.name, "digits", "status")
     written = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    await place.api.patch(path, {"status": written})
-    heads, row = place.kubectl("get", "tfpj").splitlines()
+    await namespace.api.patch(path, {"status": written})
+    heads, row = namespace.kubectl("get", "tfpj").splitlines()
     assert heads.split()[-2:] == ["RESTARTS", "AGE"]
     assert row.split()[-2] == "3"
     assert row[heads.index("PROGRESS(%)") :].split()[0] == "24"
-    heads, row = place.kubectl("get", "tfpj", "-o", "wide").splitlines()
+    heads, row = namespace.kubectl("get", "tfpj", "-o", "wide").splitlines()
     wide = ["ATTEMPT", "FAILURES", "DISRUPTIONS", "LAST", "CAUSE", "EXAMPLES/S", "INPUT", "WAIT"]
     assert heads.split()[-len(wide) :] == wide
     assert row.split()[-4:] == ["4", "1", "2", "Disruption"]
 
 
-async def test_a_number_outside_of_the_bounds_is_refused(place: harness.Place) -> None:
-    await place.create_job(_elastic())
+async def test_a_number_outside_of_the_bounds_is_refused(namespace: Namespace) -> None:
+    await namespace.create_job(_elastic())
     with pytest.raises(console.ClusterError, match="not between its minReplicas and maxReplicas"):
-        place.kubectl("scale", "tfpj", "digits", "--replicas=5")
+        namespace.kubectl("scale", "tfpj", "digits", "--replicas=5")
 
 
-async def test_a_job_without_bounds_is_not_scaled(place: harness.Place) -> None:
-    await place.create_job(objects.job())
+async def test_a_job_without_bounds_is_not_scaled(namespace: Namespace) -> None:
+    await namespace.create_job(objects.job())
     with pytest.raises(console.ClusterError, match="has maxReplicas or minReplicas"):
-        place.kubectl("scale", "tfpj", "digits", "--replicas=3")
+        namespace.kubectl("scale", "tfpj", "digits", "--replicas=3")
 
 
-async def test_the_manager_cannot_change(place: harness.Place) -> None:
-    await place.create_job(objects.job(runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"}))
+async def test_the_manager_cannot_change(namespace: Namespace) -> None:
+    await namespace.create_job(objects.job(runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"}))
     with pytest.raises(console.ClusterError, match="managedBy cannot change"):
-        place.change({"managedBy": "tfparallel.dev/operator"})
+        namespace.change({"managedBy": "tfparallel.dev/operator"})

@@ -10,7 +10,8 @@ import orjson
 from aiohttp import web
 
 from testing import waiting
-from testing.operator import harness, objects
+from testing.operator import objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.engine.reports import tls
@@ -36,7 +37,7 @@ async def _inject(request: web.Request) -> web.Response:
 
 
 @contextlib.asynccontextmanager
-async def _mesh(place: harness.Place) -> AsyncIterator[None]:
+async def _mesh(namespace: Namespace) -> AsyncIterator[None]:
     """Have the API server ask a webhook of ours about each pod of the test's namespace."""
     bundle = tls.renew(None, "127.0.0.1", datetime.datetime.now(datetime.UTC))
     application = web.Application()
@@ -58,65 +59,67 @@ async def _mesh(place: harness.Place) -> AsyncIterator[None]:
                 "resources": ["pods"],
             }
         ],
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place.namespace}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}},
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
     }
-    manifest = {"metadata": {"name": place.namespace}, "webhooks": [webhook]}
-    await place.api.create(WEBHOOKS, None, manifest)
+    manifest = {"metadata": {"name": namespace.name}, "webhooks": [webhook]}
+    await namespace.api.create(WEBHOOKS, None, manifest)
     try:
         yield
     finally:
-        place.kubectl("delete", WEBHOOKS.plural, place.namespace)
+        namespace.kubectl("delete", WEBHOOKS.plural, namespace.name)
         await runner.cleanup()
 
 
-async def _write(place: harness.Place, pod: str, phase: str, proxy: Any, **training: Any) -> None:
+async def _write(namespace: Namespace, pod: str, phase: str, proxy: Any, **training: Any) -> None:
     """Write the status of a pod of two containers as the kubelet does."""
     rest = {"ready": False, "restartCount": 0, "image": "x", "imageID": "x"}
     statuses = [
         {"name": name, "state": state, **rest}
         for name, state in ((PROXY["name"], proxy), (names.CONTAINER, training))
     ]
-    path = resources.PODS.path(place.namespace, pod, "status")
-    await place.api.patch(path, {"status": {"phase": phase, "containerStatuses": statuses}})
+    path = resources.PODS.path(namespace.name, pod, "status")
+    await namespace.api.patch(path, {"status": {"phase": phase, "containerStatuses": statuses}})
 
 
-async def _injected(place: harness.Place) -> bool:
+async def _injected(namespace: Namespace) -> bool:
     """Whether the API server asks the webhook already; it takes a moment to hear of it."""
     probe = {"metadata": {"name": "probe"}, "spec": objects.template()["spec"]}
-    pod = await place.api.create(resources.PODS, place.namespace, probe)
+    pod = await namespace.api.create(resources.PODS, namespace.name, probe)
     uid = pod["metadata"]["uid"]
-    await place.api.delete(resources.PODS, place.namespace, "probe", uid, force=True)
+    await namespace.api.delete(resources.PODS, namespace.name, "probe", uid, force=True)
     return len(pod["spec"]["containers"]) == 2
 
 
 async def test_an_injected_container_that_never_ends_blocks_neither_start_nor_end(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
     runs: dict[str, Any] = {"running": {}}
-    async with _mesh(place), place.operator():
-        await waiting.until_async(lambda: _injected(place), "the webhook is asked")
-        await place.create_job(objects.job(workers=1))
-        pods = await place.until_pods(*ALL)
+    async with _mesh(namespace), namespace.operator():
+        await waiting.until_async(lambda: _injected(namespace), "the webhook is asked")
+        await namespace.create_job(objects.job(workers=1))
+        pods = await namespace.until_pods(*ALL)
         for pod in pods.values():
             names_of_containers = [container["name"] for container in pod["spec"]["containers"]]
             assert names_of_containers == ["proxy", "tensorflow"]
         # One sidecar is not ready, as with a proxy that waits for its control plane.
-        await _write(place, ALL[0], "Pending", {"waiting": {"reason": "PodInitializing"}}, **runs)
-        await _write(place, ALL[1], "Running", runs, **runs)
-        await place.until_state("Running")
+        await _write(
+            namespace, ALL[0], "Pending", {"waiting": {"reason": "PodInitializing"}}, **runs
+        )
+        await _write(namespace, ALL[1], "Running", runs, **runs)
+        await namespace.until_state("Running")
         # An exit in the first attempt, and the next attempt takes the place of pods that live on.
         failed = {"exitCode": 1, "reason": "Error"}
-        await _write(place, ALL[1], "Running", runs, terminated=failed)
-        await place.until_pods(*ALL, attempt=2)
+        await _write(namespace, ALL[1], "Running", runs, terminated=failed)
+        await namespace.until_pods(*ALL, attempt=2)
         for name in ALL:
-            await _write(place, name, "Running", runs, **runs)
-        await place.until_state("Running")
+            await _write(namespace, name, "Running", runs, **runs)
+        await namespace.until_state("Running")
         done = {"exitCode": 0, "reason": "Completed"}
-        await _write(place, ALL[0], "Running", runs, terminated=done)
-        status = await place.until_state("Succeeded")
+        await _write(namespace, ALL[0], "Running", runs, terminated=done)
+        status = await namespace.until_state("Succeeded")
         assert status["restarts"] == {"failure": 1, "disruption": 0}
         assert status["replicas"]["Chief"]["succeeded"] == 1
         # Their proxies would hold the nodes for ever.
-        await place.until_pods(attempt=2)
+        await namespace.until_pods(attempt=2)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from testing.operator import harness, objects, small_world
+from testing.operator import objects, small_world
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import gate, names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core import installation
@@ -399,7 +400,7 @@ async def test_more_workers_than_a_pod_can_know_end_no_job(world: small_world.Wo
 
 
 async def test_kubectl_scale_to_a_number_that_fits_no_mesh_orphans_nothing(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
     resource_limits = {"limits": {names.GPU_RESOURCE: "2"}}
     template = objects.template()
@@ -409,27 +410,27 @@ async def test_kubectl_scale_to_a_number_that_fits_no_mesh_orphans_nothing(
     job["spec"]["tfReplicaSpecs"] = {"Worker": worker}
     job["spec"]["runPolicy"] = {"scaleCooldownSeconds": 0}
     both = ("digits-worker-0", "digits-worker-1")
-    async with place.operator():
-        await place.create_job(job)
-        await place.until_pods(*both)
-        await place.run_all()
-        await place.until_state("Running")
-        place.kubectl("scale", "tfpj", "digits", "--replicas=3")
+    async with namespace.operator():
+        await namespace.create_job(job)
+        await namespace.until_pods(*both)
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        namespace.kubectl("scale", "tfpj", "digits", "--replicas=3")
 
         async def invalid() -> bool:
-            return of_status(await place.status(), "SpecInvalid").get("status") == "True"
+            return of_status(await namespace.status(), "SpecInvalid").get("status") == "True"
 
         await waiting.until_async(invalid, "the scaled spec is invalid")
-        assert (await place.status())["state"] == "Running"
-    async with place.operator():
-        await place.end("digits-worker-1", 137)
-        await place.until_pods(*both, attempt=2)
-        await place.run_all()
-        await place.until_state("Running")
-        place.kubectl("scale", "tfpj", "digits", "--replicas=2")
+        assert (await namespace.status())["state"] == "Running"
+    async with namespace.operator():
+        await namespace.end("digits-worker-1", 137)
+        await namespace.until_pods(*both, attempt=2)
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        namespace.kubectl("scale", "tfpj", "digits", "--replicas=2")
 
         async def corrected() -> bool:
-            return of_status(await place.status(), "SpecInvalid").get("status") == "False"
+            return of_status(await namespace.status(), "SpecInvalid").get("status") == "False"
 
         await waiting.until_async(corrected, "the spec is valid again")
-        await place.until_pods(*both, attempt=2)
+        await namespace.until_pods(*both, attempt=2)

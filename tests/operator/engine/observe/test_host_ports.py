@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from testing.operator import harness, objects, places
+from testing.operator import namespaces, objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import errors
 from tfparallel_operator.core.pods import host_network
 from tfparallel_operator.engine.observe import host_ports, jobs, records
@@ -95,27 +96,27 @@ def _listens_on(pods: dict[str, dict[str, Any]], job: str) -> list[int]:
     return ports
 
 
-async def test_jobs_whose_pods_are_refused_hold_no_ports(place: harness.Place) -> None:
+async def test_jobs_whose_pods_are_refused_hold_no_ports(namespace: Namespace) -> None:
     """Pod Security forbids the network of nodes in one namespace; another one needs all ports."""
-    other = harness.Place(place.api, place.cluster, places.fresh_name())
+    other = Namespace(namespace.api, namespace.cluster, namespaces.fresh_name())
     await other.create_namespace()
-    place.kubectl(
-        "label", "namespace", place.namespace, "pod-security.kubernetes.io/enforce=restricted"
+    namespace.kubectl(
+        "label", "namespace", namespace.name, "pod-security.kubernetes.io/enforce=restricted"
     )
     most = host_network.END_PORT - host_network.FIRST_PORT
-    namespaces = (place.namespace, other.namespace)
+    watched = (namespace.name, other.name)
     try:
-        async with place.operator(watch_namespaces=namespaces, host_ports_per_namespace=most):
+        async with namespace.operator(watch_namespaces=watched, host_ports_per_namespace=most):
             for number in range(4):
                 job = objects.job(f"greedy-{number}", workers=1, **HOST)
                 job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 5_000
-                await place.create_job(job)
-                await place.until_status(
+                await namespace.create_job(job)
+                await namespace.until_status(
                     "its pods are refused and it has no ports",
                     lambda now: now.get("conditions") and "hostPorts" not in now,
                     f"greedy-{number}",
                 )
-                refused = await place.condition("CreationRefused", f"greedy-{number}")
+                refused = await namespace.condition("CreationRefused", f"greedy-{number}")
                 assert refused["reason"] == "AdmissionDenied"
             await other.create_job(objects.job("victim", workers=1, **HOST))
             await other.until_pods("victim-chief-0", "victim-worker-0")
@@ -124,27 +125,27 @@ async def test_jobs_whose_pods_are_refused_hold_no_ports(place: harness.Place) -
         await other.delete_jobs()
 
 
-async def test_jobs_on_their_nodes_network_get_different_ports(place: harness.Place) -> None:
+async def test_jobs_on_their_nodes_network_get_different_ports(namespace: Namespace) -> None:
     async def pods_of(*names: str) -> None:
         async def there() -> bool:
-            pods = await place.pods()
+            pods = await namespace.pods()
             return all(f"{name}-worker-1" in pods for name in names)
 
         await waiting.until_async(there, f"the pods of {', '.join(names)}")
 
     with pytest.raises(errors.Invalid, match="with hostNetwork, set network to Open"):
-        await place.create_job(objects.job("refused", hostNetwork=True))
-    async with place.operator():
+        await namespace.create_job(objects.job("refused", hostNetwork=True))
+    async with namespace.operator():
         for name in ("one", "two"):
-            await place.create_job(objects.job(name, workers=2, **HOST))
+            await namespace.create_job(objects.job(name, workers=2, **HOST))
         await pods_of("one", "two")
-    async with place.operator():
-        await place.create_job(objects.job("three", workers=2, **HOST))
+    async with namespace.operator():
+        await namespace.create_job(objects.job("three", workers=2, **HOST))
         await pods_of("three")
-    pods = await place.pods()
+    pods = await namespace.pods()
     ports_by_job = {name: _listens_on(pods, name) for name in ("one", "two", "three")}
     for name, ports in ports_by_job.items():
-        block = (await place.status(name))["hostPorts"]
+        block = (await namespace.status(name))["hostPorts"]
         assert ports == list(range(block["first"], block["first"] + block["count"]))
     assert sorted(port for ports in ports_by_job.values() for port in ports) == list(
         range(host_network.FIRST_PORT, host_network.FIRST_PORT + 9)

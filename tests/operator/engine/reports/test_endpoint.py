@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 
 from testing import waiting
-from testing.operator import harness, objects, progress_site
+from testing.operator import namespaces, objects, progress_site
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import config
@@ -51,36 +52,36 @@ PLACEMENT = {
 
 
 @contextlib.asynccontextmanager
-async def _site(place: harness.Place) -> AsyncIterator[progress_site.Site]:
+async def _site(namespace: Namespace) -> AsyncIterator[progress_site.Site]:
     [port] = ports.allocate(1)
-    async with place.operator(progress_host=progress_site.HOST, progress_port=port):
-        await place.create_job()
-        await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
-        path = resources.CONFIG_MAPS.path(place.namespace, "digits-tfparallel")
-        authorities = (await place.api.get(path))["data"][config.CA_FILE_KEY]
+    async with namespace.operator(progress_host=progress_site.HOST, progress_port=port):
+        await namespace.create_job()
+        await namespace.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        path = resources.CONFIG_MAPS.path(namespace.name, "digits-tfparallel")
+        authorities = (await namespace.api.get(path))["data"][config.CA_FILE_KEY]
         context = ssl.create_default_context(cadata=authorities)
         connector = aiohttp.TCPConnector(ssl=context)
         async with aiohttp.ClientSession(connector=connector) as http:
-            yield progress_site.Site(place, port, http)
+            yield progress_site.Site(namespace, port, http)
 
 
-async def test_a_report_with_the_pods_token_is_seen_by_kubectl(place: harness.Place) -> None:
-    async with _site(place) as site:
+async def test_a_report_with_the_pods_token_is_seen_by_kubectl(namespace: Namespace) -> None:
+    async with _site(namespace) as site:
         token = await site.token("digits-chief-0", await site.audience())
         report = progress_site.REPORT | {"placement": PLACEMENT}
         assert await site.send(token, report) == (202, "")
 
         async def shown() -> bool:
-            line = place.kubectl("get", "tfpj", "digits").splitlines()[1]
+            line = namespace.kubectl("get", "tfpj", "digits").splitlines()[1]
             return line.split()[4:8] == ["40", "40", "0.25", "12s"]
 
         await waiting.until_async(shown, "step, percent, loss and ETA are shown")
-        progress_of_job = (await place.status())["progress"]
+        progress_of_job = (await namespace.status())["progress"]
         arrived = datetime.datetime.fromisoformat(progress_of_job.pop("lastUpdateTime"))
         assert abs((datetime.datetime.now(datetime.UTC) - arrived).total_seconds()) < 60
         assert progress_of_job == {**progress_site.REPORT, "epoch": 0}
-        assert (await place.status())["placement"] == PLACEMENT
-        job = await place.job()
+        assert (await namespace.status())["placement"] == PLACEMENT
+        job = await namespace.job()
         owners = {
             entry["manager"]: entry["fieldsV1"]
             for entry in job["metadata"]["managedFields"]
@@ -92,26 +93,26 @@ async def test_a_report_with_the_pods_token_is_seen_by_kubectl(place: harness.Pl
 
 
 async def test_reports_that_come_too_fast_are_not_lost_and_the_last_is_written_at_once(
-    place: harness.Place, monkeypatch: pytest.MonkeyPatch
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rare = functools.partial(publisher.Publisher, interval=600.0)
     monkeypatch.setattr(publisher, "Publisher", rare)
-    async with _site(place) as site:
+    async with _site(namespace) as site:
         token = await site.token("digits-chief-0", await site.audience())
         for step in (10, 20, 100):
             report = {"step": step, "totalSteps": 100}
             assert await site.send_in_turn(token, report) == (202, "")
-        await place.until_status(
+        await namespace.until_status(
             "the last report is written", lambda now: now.get("progress", {}).get("step") == 100
         )
 
 
-async def test_everyone_else_is_refused_with_a_reason(place: harness.Place) -> None:
-    async with _site(place) as site:
-        await place.create_job(objects.job("other", workers=0))
+async def test_everyone_else_is_refused_with_a_reason(namespace: Namespace) -> None:
+    async with _site(namespace) as site:
+        await namespace.create_job(objects.job("other", workers=0))
 
         async def there() -> bool:
-            return "other-chief-0" in await place.pods()
+            return "other-chief-0" in await namespace.pods()
 
         await waiting.until_async(there, "the other job's pod exists")
         audience, foreign = await site.audience(), await site.audience("other")
@@ -137,13 +138,13 @@ async def test_everyone_else_is_refused_with_a_reason(place: harness.Place) -> N
         for token, report, job, status, reason in cases:
             code, sentence = await site.send_in_turn(token, report, job)
             assert (code, reason in sentence) == (status, True), sentence
-        assert "progress" not in await place.status()
+        assert "progress" not in await namespace.status()
         assert await site.send_in_turn(right) == (202, "")
-        await place.until_status("a right one is written after all", _has_progress)
+        await namespace.until_status("a right one is written after all", _has_progress)
 
 
 async def test_the_api_server_takes_every_report_that_the_contract_takes(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
     stage = {
         "stage": limits.MAX_PARTS,
@@ -177,16 +178,16 @@ async def test_the_api_server_takes_every_report_that_the_contract_takes(
         "percent": 100,
         "metrics": dict.fromkeys(names_of_metrics, "Ω" * limits.MAX_NUMBER_LETTERS),
     }
-    async with _site(place) as site:
+    async with _site(namespace) as site:
         token = await site.token("digits-chief-0", await site.audience())
         for sent in (report, {"step": 0, "placement": placement, "verification": verified}):
             assert await site.send_in_turn(token, sent) == (202, "")
 
             async def is_written(step: object = sent["step"]) -> bool:
-                return bool((await place.status()).get("progress", {}).get("step") == step)
+                return bool((await namespace.status()).get("progress", {}).get("step") == step)
 
             await waiting.until_async(is_written, "it is written")
-        status = await place.status()
+        status = await namespace.status()
         assert (status["placement"], status["verification"]) == (placement, verified)
         separate = {
             "replica": "r" * limits.MAX_NAME_LETTERS,
@@ -196,7 +197,7 @@ async def test_the_api_server_takes_every_report_that_the_contract_takes(
         }
         sent = {"step": 0, "separateTraining": separate}
         assert await site.send_in_turn(token, sent) == (202, "")
-        status = await place.until_status(
+        status = await namespace.until_status(
             "a condition follows from what replicas see",
             lambda now: "SeparateTraining" in [one["type"] for one in now["conditions"]],
         )
@@ -205,20 +206,20 @@ async def test_the_api_server_takes_every_report_that_the_contract_takes(
         assert status["separateTraining"] == separate
 
 
-def _has_progress(status: harness.Body) -> bool:
+def _has_progress(status: namespaces.Body) -> bool:
     return "progress" in status
 
 
-async def test_a_pod_of_an_earlier_attempt_is_no_longer_heard(place: harness.Place) -> None:
-    async with _site(place) as site:
+async def test_a_pod_of_an_earlier_attempt_is_no_longer_heard(namespace: Namespace) -> None:
+    async with _site(namespace) as site:
         # A finalizer keeps the pod, as a node that does not answer would.
-        place.kubectl(
+        namespace.kubectl(
             *("patch", "pod", "digits-chief-0", "--type=merge", "-p"),
             '{"metadata":{"finalizers":["tests.example/hold"]}}',
         )
         token = await site.token("digits-chief-0", await site.audience())
-        place.kubectl("delete", "pod", "digits-worker-0", "--grace-period=0", "--force")
-        await place.until_status("the second attempt", lambda now: now.get("attempt") == 2)
+        namespace.kubectl("delete", "pod", "digits-worker-0", "--grace-period=0", "--force")
+        await namespace.until_status("the second attempt", lambda now: now.get("attempt") == 2)
         answers: list[tuple[int, str]] = []
 
         async def refused() -> bool:
@@ -231,22 +232,24 @@ async def test_a_pod_of_an_earlier_attempt_is_no_longer_heard(place: harness.Pla
         # The API server may hold the token of a pod that is being deleted for invalid already.
         assert status in (401, 403)
         assert sentence.startswith(("pod digits-chief-0 is of attempt 1; 2 runs", "the token"))
-        place.kubectl(
+        namespace.kubectl(
             *("patch", "pod", "digits-chief-0", "--type=merge", "-p"),
             '{"metadata":{"finalizers":null}}',
         )
 
 
-async def test_the_certificates_are_kept_and_issued_once(place: harness.Place) -> None:
+async def test_the_certificates_are_kept_and_issued_once(namespace: Namespace) -> None:
     certificates = await asyncio.gather(
-        *(tls.ensure(place.api, place.namespace, "keys", "operator.svc") for _ in range(3))
+        *(tls.ensure(namespace.api, namespace.name, "keys", "operator.svc") for _ in range(3))
     )
     assert certificates[0] == certificates[1] == certificates[2]
-    assert await tls.ensure(place.api, place.namespace, "keys", "operator.svc") == certificates[0]
-    moved = await tls.ensure(place.api, place.namespace, "keys", "elsewhere.svc")
+    assert (
+        await tls.ensure(namespace.api, namespace.name, "keys", "operator.svc") == certificates[0]
+    )
+    moved = await tls.ensure(namespace.api, namespace.name, "keys", "elsewhere.svc")
     assert moved.authorities == certificates[0].authorities
     assert moved.certificate != certificates[0].certificate
-    assert await tls.ensure(place.api, place.namespace, "keys", "elsewhere.svc") == moved
+    assert await tls.ensure(namespace.api, namespace.name, "keys", "elsewhere.svc") == moved
 
 
 NOW = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
@@ -271,17 +274,17 @@ def test_a_new_authority_is_trusted_beside_the_old_one_until_that_ends() -> None
 
 
 async def test_a_new_authority_reaches_jobs_that_run_without_a_restart(
-    place: harness.Place, monkeypatch: pytest.MonkeyPatch
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "CERTIFICATE_CHECK", datetime.timedelta(seconds=0.2))
-    path = resources.CONFIG_MAPS.path(place.namespace, config.name("digits"))
+    path = resources.CONFIG_MAPS.path(namespace.name, config.name("digits"))
 
     async def authorities() -> str:
-        return str((await place.api.get(path))["data"][config.CA_FILE_KEY])
+        return str((await namespace.api.get(path))["data"][config.CA_FILE_KEY])
 
-    async with _site(place) as site:
+    async with _site(namespace) as site:
         before = await authorities()
-        place.kubectl("delete", "secret", "tfparallel-operator-tls")
+        namespace.kubectl("delete", "secret", "tfparallel-operator-tls")
         after = await waiting.until_async(
             authorities, "the ConfigMap has the new authority", when=lambda now: now != before
         )

@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 
 from testing import waiting
-from testing.operator import harness, objects, progress_site
+from testing.operator import namespaces, objects, progress_site
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core.pods import config, progress_report
 from tfparallel_operator.engine.reports import tokens
@@ -28,7 +29,7 @@ def _garbage(number: int) -> str:
 
 
 async def test_each_wrong_token_is_reviewed_once_and_nobody_learns_which_jobs_there_are(
-    place: harness.Place, monkeypatch: pytest.MonkeyPatch
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reviewed: list[str] = []
     review = tokens.Tokens._review
@@ -40,14 +41,14 @@ async def test_each_wrong_token_is_reviewed_once_and_nobody_learns_which_jobs_th
     monkeypatch.setattr(tokens.Tokens, "_review", count)
     monkeypatch.setattr(tokens, "INVALID_SECONDS", 3600.0)
     [port] = ports.allocate(1)
-    async with place.operator(progress_host=progress_site.HOST, progress_port=port):
-        await place.create_job()
-        await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
-        path = resources.CONFIG_MAPS.path(place.namespace, "digits-tfparallel")
-        authorities = (await place.api.get(path))["data"][config.CA_FILE_KEY]
+    async with namespace.operator(progress_host=progress_site.HOST, progress_port=port):
+        await namespace.create_job()
+        await namespace.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        path = resources.CONFIG_MAPS.path(namespace.name, "digits-tfparallel")
+        authorities = (await namespace.api.get(path))["data"][config.CA_FILE_KEY]
         connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authorities))
         async with aiohttp.ClientSession(connector=connector) as http:
-            site = progress_site.Site(place, port, http)
+            site = progress_site.Site(namespace, port, http)
             # More of them than may wait at once, so some are told to come again.
             for _ in range(2):
                 answers = await asyncio.gather(
@@ -66,7 +67,7 @@ async def test_each_wrong_token_is_reviewed_once_and_nobody_learns_which_jobs_th
 
 
 async def test_the_lease_is_renewed_while_every_slot_of_the_jobs_is_taken(
-    place: harness.Place, monkeypatch: pytest.MonkeyPatch
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release, hung = asyncio.Event(), 0
     request = client.Client._request
@@ -86,22 +87,22 @@ async def test_the_lease_is_renewed_while_every_slot_of_the_jobs_is_taken(
         return hung == client.MAX_IN_FLIGHT
 
     monkeypatch.setattr(client.Client, "_request", hang)
-    async with place.operator(lease="operator", lease_seconds=3, instance="one"):
+    async with namespace.operator(lease="operator", lease_seconds=3, instance="one"):
         for number in range(4):
-            await place.create_job(objects.job(f"wide-{number}", workers=20))
+            await namespace.create_job(objects.job(f"wide-{number}", workers=20))
         await waiting.until_in_loop(all_taken, "every slot is taken by a creation of a pod")
-        version = (await place.api.list(resources.LEASES, place.namespace)).version
+        version = (await namespace.api.list(resources.LEASES, namespace.name)).version
         seen = 0
         async with asyncio.timeout(waiting.LIMIT_SECONDS):
-            async for event in place.api.watch(resources.LEASES, place.namespace, version):
+            async for event in namespace.api.watch(resources.LEASES, namespace.name, version):
                 assert event.object["spec"]["holderIdentity"] == "one"
                 seen += 1
                 if seen == RENEWALS:
                     break
         assert all_taken()
         release.set()
-        await place.until_status("its pods exist", _has_all_pods, "wide-3")
+        await namespace.until_status("its pods exist", _has_all_pods, "wide-3")
 
 
-def _has_all_pods(status: harness.Body) -> bool:
+def _has_all_pods(status: namespaces.Body) -> bool:
     return bool(status.get("replicas", {}).get("Worker", {}).get("seen") == "0-19")

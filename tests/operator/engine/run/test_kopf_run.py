@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from testing import waiting
-from testing.operator import harness, operator_process, places, scripted_server
+from testing.operator import namespaces, operator_process, scripted_server
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.local import ports
@@ -18,26 +19,26 @@ COMMAND = ("-m", "kopf", "run", "-m", "tfparallel_operator.engine.handlers")
 LEASE = "operator"
 
 
-def _variables(place: harness.Place) -> dict[str, str]:
+def _variables(namespace: Namespace) -> dict[str, str]:
     return {
-        "KUBECONFIG": str(place.cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": place.namespace,
-        "POD_NAMESPACE": place.namespace,
+        "KUBECONFIG": str(namespace.cluster.kubeconfig),
+        "TFPARALLEL_WATCH_NAMESPACES": namespace.name,
+        "POD_NAMESPACE": namespace.name,
     }
 
 
 async def test_a_job_gets_its_pods_and_a_signal_ends_all(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     [port] = ports.allocate(1)
-    command = (*COMMAND, "-n", place.namespace, "--liveness", f"http://127.0.0.1:{port}/")
+    command = (*COMMAND, "-n", namespace.name, "--liveness", f"http://127.0.0.1:{port}/")
     log = tmp_path / "log"
-    async with operator_process.running(_variables(place), log, command) as operator:
+    async with operator_process.running(_variables(namespace), log, command) as operator:
         await operator.until_ready()
-        await place.create_job()
-        await place.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
-        await place.run_all()
-        await place.until_state("Running")
+        await namespace.create_job()
+        await namespace.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+        await namespace.run_all()
+        await namespace.until_state("Running")
         assert await operator_process.probe(port, "/") == (200, '{"problem": ""}')
         operator.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(waiting.LIMIT_SECONDS):
@@ -45,38 +46,41 @@ async def test_a_job_gets_its_pods_and_a_signal_ends_all(
 
 
 async def test_several_namespaces_are_followed_and_no_others(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
-    async with places.on(place.cluster) as second, places.on(place.cluster) as third:
-        followed = (place.namespace, second.namespace)
-        variables = {**_variables(place), "TFPARALLEL_WATCH_NAMESPACES": ",".join(followed)}
+    async with (
+        namespaces.open_in(namespace.cluster) as second,
+        namespaces.open_in(namespace.cluster) as third,
+    ):
+        followed = (namespace.name, second.name)
+        variables = {**_variables(namespace), "TFPARALLEL_WATCH_NAMESPACES": ",".join(followed)}
         command = (*COMMAND, "-n", followed[0], "-n", followed[1])
         await third.create_job()
         async with operator_process.running(variables, tmp_path / "log", command) as operator:
             await operator.until_ready()
-            for each in (place, second):
+            for each in (namespace, second):
                 await each.create_job()
                 await each.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
         assert await third.status() == {}
 
 
 async def test_a_part_that_fails_ends_kopf_with_it(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
-    variables = {**_variables(place), "TFPARALLEL_LEASE": LEASE, "POD_NAME": "operator-0"}
-    path = resources.LEASES.path(place.namespace, LEASE)
-    command = (*COMMAND, "-n", place.namespace)
+    variables = {**_variables(namespace), "TFPARALLEL_LEASE": LEASE, "POD_NAME": "operator-0"}
+    path = resources.LEASES.path(namespace.name, LEASE)
+    command = (*COMMAND, "-n", namespace.name)
     async with operator_process.running(variables, tmp_path / "log", command) as operator:
         await operator.until_ready()
 
         async def leads() -> bool:
-            listing = await place.api.list(resources.LEASES, place.namespace)
+            listing = await namespace.api.list(resources.LEASES, namespace.name)
             holders = [each["spec"].get("holderIdentity") for each in listing.items]
             return holders == ["operator-0"]
 
         await waiting.until_async(leads, "the operator leads")
         stolen = {"holderIdentity": "operator-1", "renewTime": "2026-11-21T10:00:00.000000Z"}
-        await place.api.patch(path, {"spec": stolen})
+        await namespace.api.patch(path, {"spec": stolen})
         async with asyncio.timeout(waiting.LIMIT_SECONDS):
             assert await operator.process.wait() == 1
         assert "Lease operator is held by operator-1 now, not by us" in operator.log

@@ -10,7 +10,8 @@ import pytest
 from click import testing
 
 from testing import waiting
-from testing.operator import harness, operator_process, scripted_server
+from testing.operator import operator_process, scripted_server
+from testing.operator.namespaces import Namespace
 from tfparallel_operator import main
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
@@ -23,49 +24,49 @@ END_SECONDS = 30
 """The grace that the Deployment gives; it takes one or two on a quiet machine."""
 
 
-def _arguments(place: harness.Place) -> dict[str, str]:
+def _arguments(namespace: Namespace) -> dict[str, str]:
     return {
-        "KUBECONFIG": str(place.cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": place.namespace,
-        "POD_NAMESPACE": place.namespace,
+        "KUBECONFIG": str(namespace.cluster.kubeconfig),
+        "TFPARALLEL_WATCH_NAMESPACES": namespace.name,
+        "POD_NAMESPACE": namespace.name,
     }
 
 
 async def test_a_killed_operator_is_replaced_and_the_job_ends_as_if_nothing_had_happened(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     log = tmp_path / "operator.log"
-    async with operator_process.running(_arguments(place), log) as first:
+    async with operator_process.running(_arguments(namespace), log) as first:
         await first.until_ready()
-        await place.create_job()
-        await place.until_pods(*ALL)
-        await place.run_all()
-        await place.until_state("Running")
+        await namespace.create_job()
+        await namespace.until_pods(*ALL)
+        await namespace.run_all()
+        await namespace.until_state("Running")
         first.process.kill()
         await first.process.wait()
-    uids = {pod["metadata"]["uid"] for pod in (await place.pods()).values()}
-    await place.end("digits-worker-1", 1)
-    async with operator_process.running(_arguments(place), log) as second:
+    uids = {pod["metadata"]["uid"] for pod in (await namespace.pods()).values()}
+    await namespace.end("digits-worker-1", 1)
+    async with operator_process.running(_arguments(namespace), log) as second:
         await second.until_ready()
-        pods = await place.until_pods(*ALL, attempt=2)
+        pods = await namespace.until_pods(*ALL, attempt=2)
         assert uids.isdisjoint(pod["metadata"]["uid"] for pod in pods.values())
-        await place.run_all()
-        await place.until_state("Running")
-        await place.end("digits-chief-0", 0)
-        status = await place.until_state("Succeeded")
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        await namespace.end("digits-chief-0", 0)
+        status = await namespace.until_state("Succeeded")
     assert status["attempt"] == 2
     assert status["restarts"] == {"failure": 1, "disruption": 0}
 
 
 async def test_asked_to_end_it_ends_within_seconds_and_with_success(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     log = tmp_path / "operator.log"
-    async with operator_process.running(_arguments(place), log) as operator:
+    async with operator_process.running(_arguments(namespace), log) as operator:
         await operator.until_ready()
         assert await operator.probe("/healthz") == (200, "ok")
-        await place.create_job()
-        await place.until_pods(*ALL)
+        await namespace.create_job()
+        await namespace.until_pods(*ALL)
         await waiting.until_in_loop(
             lambda: operator.log, "a line about the job", when=lambda log: '"digits"' in log
         )
@@ -76,7 +77,7 @@ async def test_asked_to_end_it_ends_within_seconds_and_with_success(
     assert lines[-1]["message"] == "asked to end"
     about = [line for line in lines if line.get("job") == "digits"]
     assert about
-    assert about[0]["namespace"] == place.namespace
+    assert about[0]["namespace"] == namespace.name
     assert about[0]["attempt"] == 1
     assert all(re.fullmatch("[0-9a-f]{8}", line["reconcile"]) for line in about)
     assert {line["level"] for line in lines} == {"info"}

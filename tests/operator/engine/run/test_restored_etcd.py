@@ -9,7 +9,8 @@ import pytest
 
 from testing import waiting
 from testing.cluster import handle, lifecycle, settings
-from testing.operator import harness, objects, outage, places
+from testing.operator import namespaces, objects, outage
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 
@@ -26,69 +27,69 @@ def own_cluster(cluster_programs: None, tmp_path: pathlib.Path) -> Iterator[hand
 
 
 @pytest.fixture
-async def own_place(own_cluster: handle.Cluster) -> AsyncIterator[harness.Place]:
-    async with places.on(own_cluster) as place:
-        yield place
+async def own_place(own_cluster: handle.Cluster) -> AsyncIterator[Namespace]:
+    async with namespaces.open_in(own_cluster) as namespace:
+        yield namespace
 
 
-async def _pods(place: harness.Place, job: str = "digits") -> dict[str, dict[str, Any]]:
-    pods = await place.pods()
+async def _pods(namespace: Namespace, job: str = "digits") -> dict[str, dict[str, Any]]:
+    pods = await namespace.pods()
     return {name: pod for name, pod in pods.items() if name.startswith(f"{job}-")}
 
 
-async def _uids(place: harness.Place) -> set[str]:
-    return {pod["metadata"]["uid"] for pod in (await _pods(place)).values()}
+async def _uids(namespace: Namespace) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in (await _pods(namespace)).values()}
 
 
-async def _until_runs(place: harness.Place, attempt: int) -> None:
+async def _until_runs(namespace: Namespace, attempt: int) -> None:
     async def has_all() -> bool:
-        pods = (await _pods(place)).values()
+        pods = (await _pods(namespace)).values()
         attempts = [pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in pods]
         return attempts == [str(attempt)] * 3
 
     await waiting.until_async(has_all, f"the pods of attempt {attempt}")
-    await place.run_all()
-    await place.until_status(
+    await namespace.run_all()
+    await namespace.until_status(
         f"attempt {attempt} runs",
         lambda now: (now.get("attempt"), now.get("state")) == (attempt, "Running"),
     )
 
 
-async def _until_served(place: harness.Place, job: str) -> None:
-    await place.create_job(objects.job(job, workers=0))
-    await place.until_status(f"job {job} has a status", bool, job)
-    assert list(await _pods(place, job)) == [f"{job}-chief-0"]
+async def _until_served(namespace: Namespace, job: str) -> None:
+    await namespace.create_job(objects.job(job, workers=0))
+    await namespace.until_status(f"job {job} has a status", bool, job)
+    assert list(await _pods(namespace, job)) == [f"{job}-chief-0"]
 
 
 async def test_the_operator_goes_on_from_what_a_restored_etcd_holds(
-    own_place: harness.Place, tmp_path: pathlib.Path
+    own_place: Namespace, tmp_path: pathlib.Path
 ) -> None:
-    place, copy = own_place, tmp_path / "copy"
-    async with place.operator():
-        await place.create_job()
-        await _until_runs(place, attempt=1)
-        await asyncio.to_thread(outage.back_up, place.cluster, copy)
-        saved = await _uids(place)
-        await place.end("digits-worker-0", 1)
-        await _until_runs(place, attempt=2)
-        await _until_served(place, "lost")
-        path = resources.CONFIG_MAPS.path(place.namespace, "many")
-        await place.api.create(
-            resources.CONFIG_MAPS, place.namespace, {"metadata": {"name": "many"}}
+    namespace, copy = own_place, tmp_path / "copy"
+    async with namespace.operator():
+        await namespace.create_job()
+        await _until_runs(namespace, attempt=1)
+        await asyncio.to_thread(outage.back_up, namespace.cluster, copy)
+        saved = await _uids(namespace)
+        await namespace.end("digits-worker-0", 1)
+        await _until_runs(namespace, attempt=2)
+        await _until_served(namespace, "lost")
+        path = resources.CONFIG_MAPS.path(namespace.name, "many")
+        await namespace.api.create(
+            resources.CONFIG_MAPS, namespace.name, {"metadata": {"name": "many"}}
         )
         for number in range(WRITES):
-            await place.api.patch(path, {"data": {"number": str(number)}})
-        await asyncio.to_thread(outage.restore, place.cluster, copy)
-        await _until_served(place, "new")
-        assert await _uids(place) == saved, "nothing was done to pods that the copy holds"
-        assert (await place.status())["attempt"] == 1
-        await place.end("digits-worker-1", 1)
-        await _until_runs(place, attempt=2)
-        assert (await place.status())["restarts"] == {"failure": 1, "disruption": 0}
-        assert "lost" not in {job["metadata"]["name"] for job in await _jobs(place)}
-        await place.end("digits-chief-0", 0)
-        await place.until_state("Succeeded")
+            await namespace.api.patch(path, {"data": {"number": str(number)}})
+        await asyncio.to_thread(outage.restore, namespace.cluster, copy)
+        await _until_served(namespace, "new")
+        assert await _uids(namespace) == saved, "nothing was done to pods that the copy holds"
+        assert (await namespace.status())["attempt"] == 1
+        await namespace.end("digits-worker-1", 1)
+        await _until_runs(namespace, attempt=2)
+        assert (await namespace.status())["restarts"] == {"failure": 1, "disruption": 0}
+        assert "lost" not in {job["metadata"]["name"] for job in await _jobs(namespace)}
+        await namespace.end("digits-chief-0", 0)
+        await namespace.until_state("Succeeded")
 
 
-async def _jobs(place: harness.Place) -> tuple[dict[str, Any], ...]:
-    return (await place.api.list(resources.JOBS, place.namespace)).items
+async def _jobs(namespace: Namespace) -> tuple[dict[str, Any], ...]:
+    return (await namespace.api.list(resources.JOBS, namespace.name)).items

@@ -7,14 +7,8 @@ import pytest
 from prometheus_client import parser
 
 from testing import clock, pages, waiting
-from testing.operator import (
-    harness,
-    memory_api,
-    objects,
-    operator_process,
-    scripted_server,
-    small_world,
-)
+from testing.operator import memory_api, objects, operator_process, scripted_server, small_world
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.engine.observe import children, jobs
@@ -236,25 +230,25 @@ def test_the_page_lists_every_outcome() -> None:
 
 
 async def test_the_process_shows_what_happened_on_a_real_server(
-    place: harness.Place, tmp_path: pathlib.Path
+    namespace: Namespace, tmp_path: pathlib.Path
 ) -> None:
     values = {
-        "KUBECONFIG": str(place.cluster.kubeconfig),
-        "TFPARALLEL_WATCH_NAMESPACES": place.namespace,
-        "POD_NAMESPACE": place.namespace,
+        "KUBECONFIG": str(namespace.cluster.kubeconfig),
+        "TFPARALLEL_WATCH_NAMESPACES": namespace.name,
+        "POD_NAMESPACE": namespace.name,
     }
     async with operator_process.running(values, tmp_path / "operator.log") as operator:
         await operator.until_ready()
-        await place.create_job()
-        await place.until_pods(*ALL)
-        await place.run_all()
-        await place.until_state("Running")
-        await place.end("digits-worker-1", 1)
-        await place.until_pods(*ALL, attempt=2)
-        await place.run_all()
-        await place.until_state("Running")
-        await place.end("digits-chief-0", 0)
-        await place.until_state("Succeeded")
+        await namespace.create_job()
+        await namespace.until_pods(*ALL)
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        await namespace.end("digits-worker-1", 1)
+        await namespace.until_pods(*ALL, attempt=2)
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        await namespace.end("digits-chief-0", 0)
+        await namespace.until_state("Succeeded")
 
         async def counted() -> bool:
             return (await _scrape(operator)).get(("tfparallel_jobs", "state=Succeeded")) == 1.0
@@ -272,7 +266,7 @@ async def test_the_process_shows_what_happened_on_a_real_server(
     assert samples["tfparallel_api_requests_total", created] == 6
     assert samples["tfparallel_watch_age_seconds", "resource=pods"] < 70
     assert samples["process_resident_memory_bytes", ""] > 1e7
-    assert not [key for key in samples if "digits" in key[1] or place.namespace in key[1]]
+    assert not [key for key in samples if "digits" in key[1] or namespace.name in key[1]]
 
 
 async def _scrape(operator: operator_process.OperatorProcess) -> dict[tuple[str, str], float]:

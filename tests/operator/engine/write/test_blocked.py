@@ -6,14 +6,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from testing import waiting
-from testing.operator import harness, objects
+from testing.operator import objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import resources
 
 WEBHOOKS = resources.Resource("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations")
 
 
 @contextlib.asynccontextmanager
-async def dead_webhook(place: harness.Place, *more: str) -> AsyncIterator[None]:
+async def dead_webhook(namespace: Namespace, *more: str) -> AsyncIterator[None]:
     """Have the API server ask about pods of the namespace where nobody listens.
 
     Args:
@@ -30,30 +31,30 @@ async def dead_webhook(place: harness.Place, *more: str) -> AsyncIterator[None]:
         "name": "pods.example.com",
         "clientConfig": {"url": "https://127.0.0.1:9/mutate"},
         "rules": [rule],
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place.namespace}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}},
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
         "failurePolicy": "Fail",
     }
-    manifest = {"metadata": {"name": place.namespace}, "webhooks": [webhook]}
-    created = await place.api.create(WEBHOOKS, None, manifest)
+    manifest = {"metadata": {"name": namespace.name}, "webhooks": [webhook]}
+    created = await namespace.api.create(WEBHOOKS, None, manifest)
     try:
-        await _until_failing(place)
+        await _until_failing(namespace)
         yield
     finally:
         path = WEBHOOKS.path(name=created["metadata"]["name"])
         with contextlib.suppress(Exception):
-            await place.api.get(path)
-            place.kubectl("delete", "mutatingwebhookconfiguration", place.namespace)
+            await namespace.api.get(path)
+            namespace.kubectl("delete", "mutatingwebhookconfiguration", namespace.name)
 
 
-async def _until_failing(place: harness.Place) -> None:
+async def _until_failing(namespace: Namespace) -> None:
     """Wait until the webhook is in force."""
     probe = {"metadata": {"name": "probe"}, **objects.template()}
 
     async def fails() -> bool:
         try:
-            await place.api.check(resources.PODS, place.namespace, probe)
+            await namespace.api.check(resources.PODS, namespace.name, probe)
         except Exception as error:
             return "failed calling webhook" in str(error)
         return False
@@ -62,72 +63,72 @@ async def _until_failing(place: harness.Place) -> None:
 
 
 async def test_a_webhook_that_does_not_answer_is_said_and_tried_again(
-    place: harness.Place,
+    namespace: Namespace,
 ) -> None:
-    async with dead_webhook(place), place.operator():
-        await place.create_job(objects.job(workers=0))
-        refused = await place.until_refused("ServerUnavailable")
+    async with dead_webhook(namespace), namespace.operator():
+        await namespace.create_job(objects.job(workers=0))
+        refused = await namespace.until_refused("ServerUnavailable")
         assert 'failed calling webhook "pods.example.com"' in refused["message"]
         assert "pod/digits-chief-0" in refused["message"]
-        status = await place.status()
+        status = await namespace.status()
         assert (status["attempt"], status["state"]) == (1, "Pending")
         assert status["startTime"]
-        place.kubectl("delete", "mutatingwebhookconfiguration", place.namespace)
-        await place.until_pods("digits-chief-0")
-        await place.until_let_through()
+        namespace.kubectl("delete", "mutatingwebhookconfiguration", namespace.name)
+        await namespace.until_pods("digits-chief-0")
+        await namespace.until_let_through()
 
 
-async def test_deadlines_count_while_a_webhook_does_not_answer(place: harness.Place) -> None:
-    async with dead_webhook(place), place.operator():
+async def test_deadlines_count_while_a_webhook_does_not_answer(namespace: Namespace) -> None:
+    async with dead_webhook(namespace), namespace.operator():
         for name, policy in (
             ("pends", "pendingDeadlineSeconds"),
             ("runs", "activeDeadlineSeconds"),
         ):
             job = objects.job(name, workers=0, runPolicy={policy: 12})
-            await place.create_job(job)
-        await place.until_state("Failed", "pends")
-        failed = await place.condition("Failed", "pends")
+            await namespace.create_job(job)
+        await namespace.until_state("Failed", "pends")
+        failed = await namespace.condition("Failed", "pends")
         assert failed["reason"] == "PendingDeadlineExceeded"
         assert "failed calling webhook" in failed["message"]
-        await place.until_state("Failed", "runs")
-        failed = await place.condition("Failed", "runs")
+        await namespace.until_state("Failed", "runs")
+        failed = await namespace.condition("Failed", "runs")
         assert failed["reason"] == "DeadlineExceeded"
-        assert await place.pods() == {}
+        assert await namespace.pods() == {}
 
 
-async def test_a_restart_says_that_a_webhook_does_not_answer(place: harness.Place) -> None:
-    async with place.operator():
-        await place.create_job(objects.job(workers=0))
-        await place.until_pods("digits-chief-0")
-        await place.run_all()
-        await place.until_state("Running")
-        async with dead_webhook(place):
-            place.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
-            refused = await place.until_refused("ServerUnavailable")
+async def test_a_restart_says_that_a_webhook_does_not_answer(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job(objects.job(workers=0))
+        await namespace.until_pods("digits-chief-0")
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        async with dead_webhook(namespace):
+            namespace.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
+            refused = await namespace.until_refused("ServerUnavailable")
             assert "failed calling webhook" in refused["message"]
-            assert (await place.status())["state"] == "Restarting"
-        await place.until_pods("digits-chief-0", attempt=2)
-        await place.until_let_through()
+            assert (await namespace.status())["state"] == "Restarting"
+        await namespace.until_pods("digits-chief-0", attempt=2)
+        await namespace.until_let_through()
 
 
-async def test_a_deletion_that_a_webhook_does_not_answer_is_said(place: harness.Place) -> None:
-    async with place.operator():
-        await place.create_job(objects.job(workers=0))
-        await place.until_pods("digits-chief-0")
-        await place.run_all()
-        await place.until_state("Running")
-        async with dead_webhook(place, "DELETE"):
-            await place.end("digits-chief-0", 75)
+async def test_a_deletion_that_a_webhook_does_not_answer_is_said(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job(objects.job(workers=0))
+        await namespace.until_pods("digits-chief-0")
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        async with dead_webhook(namespace, "DELETE"):
+            await namespace.end("digits-chief-0", 75)
 
             async def is_said() -> bool:
-                events = place.kubectl("get", "events.events.k8s.io", "-o", "json")
+                events = namespace.kubectl("get", "events.events.k8s.io", "-o", "json")
                 return any(
                     event["reason"] == "ReplicasPending" and "failed calling" in event["note"]
                     for event in json.loads(events)["items"]
                 )
 
             await waiting.until_async(is_said, "an Event says why nothing is deleted")
-        await place.until_pods("digits-chief-0", attempt=2)
+        await namespace.until_pods("digits-chief-0", attempt=2)
 
 
 def _asks(memory: str) -> dict[str, Any]:
@@ -139,68 +140,68 @@ def _asks(memory: str) -> dict[str, Any]:
     return job
 
 
-async def _limit(place: harness.Place, memory: str) -> None:
+async def _limit(namespace: Namespace, memory: str) -> None:
     """Have pods without a limit get this one."""
     manifest = {
         "apiVersion": "v1",
         "kind": "LimitRange",
-        "metadata": {"name": "defaults", "namespace": place.namespace},
+        "metadata": {"name": "defaults", "namespace": namespace.name},
         "spec": {"limits": [{"type": "Container", "default": {"memory": memory}}]},
     }
-    place.kubectl("apply", "-f", "-", body=manifest)
+    namespace.kubectl("apply", "-f", "-", body=manifest)
     probe = {"metadata": {"name": "probe"}, **objects.template()}
 
     async def holds() -> bool:
-        pod = await place.api.check(resources.PODS, place.namespace, probe)
+        pod = await namespace.api.check(resources.PODS, namespace.name, probe)
         [container] = pod["spec"]["containers"]
         return bool(container["resources"].get("limits", {}).get("memory") == memory)
 
     await waiting.until_async(holds, f"the default limit is {memory}")
 
 
-async def test_a_default_of_a_limit_range_is_waited_for(place: harness.Place) -> None:
-    await _limit(place, "512Mi")
-    async with place.operator():
-        await place.create_job(_asks("768Mi"))
-        refused = await place.until_refused("DefaultsConflict")
+async def test_a_default_of_a_limit_range_is_waited_for(namespace: Namespace) -> None:
+    await _limit(namespace, "512Mi")
+    async with namespace.operator():
+        await namespace.create_job(_asks("768Mi"))
+        refused = await namespace.until_refused("DefaultsConflict")
         assert "LimitRange" in refused["message"]
         assert "memory limit of 512Mi" in refused["message"]
-        assert (await place.status())["state"] == "Pending"
-        await _limit(place, "1Gi")
-        await place.until_pods("digits-chief-0")
-        await place.until_let_through()
+        assert (await namespace.status())["state"] == "Pending"
+        await _limit(namespace, "1Gi")
+        await namespace.until_pods("digits-chief-0")
+        await namespace.until_let_through()
 
 
-async def test_a_limit_range_does_not_end_a_job_that_trains(place: harness.Place) -> None:
-    async with place.operator():
-        await place.create_job(_asks("768Mi"))
-        await place.until_pods("digits-chief-0")
-        await place.run_all()
-        await place.until_state("Running")
-        await _limit(place, "512Mi")
-        place.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
-        await place.until_refused("DefaultsConflict")
-        assert (await place.status())["state"] == "Restarting"
-        await _limit(place, "1Gi")
-        await place.until_pods("digits-chief-0", attempt=2)
-        await place.until_let_through()
+async def test_a_limit_range_does_not_end_a_job_that_trains(namespace: Namespace) -> None:
+    async with namespace.operator():
+        await namespace.create_job(_asks("768Mi"))
+        await namespace.until_pods("digits-chief-0")
+        await namespace.run_all()
+        await namespace.until_state("Running")
+        await _limit(namespace, "512Mi")
+        namespace.kubectl("delete", "pod", "digits-chief-0", "--grace-period=0", "--force")
+        await namespace.until_refused("DefaultsConflict")
+        assert (await namespace.status())["state"] == "Restarting"
+        await _limit(namespace, "1Gi")
+        await namespace.until_pods("digits-chief-0", attempt=2)
+        await namespace.until_let_through()
 
 
-async def test_requests_above_its_own_limits_end_a_job(place: harness.Place) -> None:
+async def test_requests_above_its_own_limits_end_a_job(namespace: Namespace) -> None:
     job = _asks("768Mi")
     [container] = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"]
     container["resources"]["limits"] = {"memory": "512Mi"}
-    async with place.operator():
-        await place.create_job(job)
-        await place.until_state("Failed")
-        assert (await place.condition("Failed"))["reason"] in ("InvalidSpec", "InvalidTemplate")
+    async with namespace.operator():
+        await namespace.create_job(job)
+        await namespace.until_state("Failed")
+        assert (await namespace.condition("Failed"))["reason"] in ("InvalidSpec", "InvalidTemplate")
 
 
-async def test_an_edit_of_the_spec_is_tried_at_once(place: harness.Place) -> None:
-    await _limit(place, "512Mi")
-    async with place.operator():
-        await place.create_job(_asks("768Mi"))
-        await place.until_refused("DefaultsConflict")
+async def test_an_edit_of_the_spec_is_tried_at_once(namespace: Namespace) -> None:
+    await _limit(namespace, "512Mi")
+    async with namespace.operator():
+        await namespace.create_job(_asks("768Mi"))
+        await namespace.until_refused("DefaultsConflict")
         roles = _asks("256Mi")["spec"]["tfReplicaSpecs"]
-        place.change({"tfReplicaSpecs": roles})
-        await place.until_pods("digits-chief-0")
+        namespace.change({"tfReplicaSpecs": roles})
+        await namespace.until_pods("digits-chief-0")

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from testing import waiting
-from testing.operator import crashing, harness
+from testing.operator import crashing, namespaces
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import client, credentials
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.run import engine
@@ -29,8 +30,8 @@ ALWAYS = {1, 2, 5, 8, 11}
 class Supervisor:
     """Runs the operator, and restarts it when it was killed, as a Deployment does."""
 
-    def __init__(self, place: harness.Place, begin: str, end: str, crash: int) -> None:
-        self._place = place
+    def __init__(self, namespace: Namespace, begin: str, end: str, crash: int) -> None:
+        self._place = namespace
         self._begin = begin
         self._end = end
         self._crash: int | None = crash
@@ -59,7 +60,7 @@ class Supervisor:
                 except* crashing.Killed:
                     self.kills += 1
                     self._crash = None
-            await asyncio.sleep(harness.CLOSE_SECONDS)
+            await asyncio.sleep(namespaces.CLOSE_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -70,33 +71,33 @@ class Supervisor:
     ],
 )
 async def test_a_kill_after_a_write_leads_to_the_same_end(
-    begin: str, end: str, crash: int, place: harness.Place
+    begin: str, end: str, crash: int, namespace: Namespace
 ) -> None:
-    supervisor = Supervisor(place, begin, end, crash)
-    async with place.creations() as created, supervisor.running():
-        await place.create_job()
-        await _start_one_by_one(place, 1)
-        await place.end("digits-worker-0", 1)
-        await _start_one_by_one(place, 2)
-        await place.end("digits-chief-0", 0)
-        status = await place.until_state("Succeeded")
-        await place.until_pods("digits-chief-0", attempt=2)
+    supervisor = Supervisor(namespace, begin, end, crash)
+    async with namespace.creations() as created, supervisor.running():
+        await namespace.create_job()
+        await _start_one_by_one(namespace, 1)
+        await namespace.end("digits-worker-0", 1)
+        await _start_one_by_one(namespace, 2)
+        await namespace.end("digits-chief-0", 0)
+        status = await namespace.until_state("Succeeded")
+        await namespace.until_pods("digits-chief-0", attempt=2)
         await waiting.until_in_loop(lambda: supervisor.kills == 1, "the operator was killed")
     assert status["attempt"] == 2
     assert status["restarts"] == {"failure": 1, "disruption": 0}
     assert sorted(created) == [(pod, attempt, "0") for pod in ALL for attempt in ("1", "2")]
 
 
-async def _start_one_by_one(place: harness.Place, attempt: int) -> None:
+async def _start_one_by_one(namespace: Namespace, attempt: int) -> None:
     """Start the pods of an attempt; the operator writes of each."""
-    await place.until_pods(*ALL, attempt=attempt)
-    await _until_ready(place, 0)
+    await namespace.until_pods(*ALL, attempt=attempt)
+    await _until_ready(namespace, 0)
     for number, pod in enumerate(ALL, 1):
-        await place.kubelet(pod, "Running", running={})
-        await _until_ready(place, number)
-    await place.until_state("Running")
+        await namespace.kubelet(pod, "Running", running={})
+        await _until_ready(namespace, number)
+    await namespace.until_state("Running")
 
 
-async def _until_ready(place: harness.Place, count: int) -> None:
+async def _until_ready(namespace: Namespace, count: int) -> None:
     ready = f"{count}/{len(ALL)}"
-    await place.until_status(f"{ready} are ready", lambda now: now.get("ready") == ready)
+    await namespace.until_status(f"{ready} are ready", lambda now: now.get("ready") == ready)

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from testing.operator import harness, memory_api, objects, scenarios, small_world
+from testing.operator import memory_api, objects, scenarios, small_world
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names, reasons
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision, installation, waits
@@ -406,29 +407,29 @@ async def test_what_replicas_wait_for_and_how_one_ended_is_shortened() -> None:
         assert "\x1b" not in condition["message"]
 
 
-async def test_the_api_server_takes_an_event_of_any_words(place: harness.Place) -> None:
-    job = await place.create_job()
+async def test_the_api_server_takes_an_event_of_any_words(namespace: Namespace) -> None:
+    job = await namespace.create_job()
     event = decision.warning(names.Reason.REPLICA_FAILED, "層\x1b[2J\n" * 2000)
     manifest = recorder._manifest(job, event, "", "test", datetime.datetime.now(datetime.UTC))
-    written = await place.api.create(resources.CORE_EVENTS, place.namespace, manifest)
+    written = await namespace.api.create(resources.CORE_EVENTS, namespace.name, manifest)
     assert written["message"].startswith(r"層\x1b[2J 層")
 
 
-async def test_kubectl_describes_events_in_their_order(place: harness.Place) -> None:
-    job = await place.create_job()
+async def test_kubectl_describes_events_in_their_order(namespace: Namespace) -> None:
+    job = await namespace.create_job()
     reasons = [*names.Reason][:8]
     began = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=3)
     for number, reason in enumerate(reasons):
         moment = began + datetime.timedelta(seconds=number)
         manifest = recorder._manifest(job, decision.normal(reason, "words"), "", "test", moment)
-        await place.api.create(resources.CORE_EVENTS, place.namespace, manifest)
-    lines = place.kubectl("describe", names.PLURAL, job["metadata"]["name"]).splitlines()
+        await namespace.api.create(resources.CORE_EVENTS, namespace.name, manifest)
+    lines = namespace.kubectl("describe", names.PLURAL, job["metadata"]["name"]).splitlines()
     shown = [line.split() for line in lines[lines.index("Events:") + 3 :]]
     assert [words[1] for words in shown] == reasons
     assert {words[3] for words in shown} == {names.CONTROLLER}
-    listed = json.loads(place.kubectl("get", "events", "-o", "json"))["items"]
+    listed = json.loads(namespace.kubectl("get", "events", "-o", "json"))["items"]
     assert {event["count"] for event in listed} == {1}
-    events = waits.parse_events((await place.api.list(resources.EVENTS, place.namespace)).items)
+    events = waits.parse_events((await namespace.api.list(resources.EVENTS, namespace.name)).items)
     assert [event.time for event in events] == [
         began + datetime.timedelta(seconds=number) for number in range(len(reasons))
     ]

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from testing.operator import harness, objects
+from testing.operator import objects
+from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import client, errors, resources
 
 QUOTAS = resources.Resource("v1", "resourcequotas")
@@ -16,73 +17,73 @@ BINDINGS = resources.Resource(
 )
 
 
-async def _refused(place: harness.Place, reason: str) -> dict[str, Any]:
+async def _refused(namespace: Namespace, reason: str) -> dict[str, Any]:
     """Wait until the job says why its pods are refused."""
-    condition = await place.until_refused(reason)
-    assert (await place.status())["state"] == "Pending"
+    condition = await namespace.until_refused(reason)
+    assert (await namespace.status())["state"] == "Pending"
     return condition
 
 
-async def test_a_quota_that_is_raised_lets_the_job_run(place: harness.Place) -> None:
+async def test_a_quota_that_is_raised_lets_the_job_run(namespace: Namespace) -> None:
     quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
-    await place.api.create(QUOTAS, place.namespace, quota)
-    await _set_quota(place, 1)
-    async with place.operator():
-        await place.create_job(objects.job(workers=1))
-        refused = await _refused(place, "QuotaExceeded")
+    await namespace.api.create(QUOTAS, namespace.name, quota)
+    await _set_quota(namespace, 1)
+    async with namespace.operator():
+        await namespace.create_job(objects.job(workers=1))
+        refused = await _refused(namespace, "QuotaExceeded")
         assert "exceeded quota: few" in refused["message"]
-        assert len(await place.pods()) == 1
-        await _set_quota(place, 10)
-        await place.until_pods("digits-chief-0", "digits-worker-0")
-        await place.until_let_through()
+        assert len(await namespace.pods()) == 1
+        await _set_quota(namespace, 10)
+        await namespace.until_pods("digits-chief-0", "digits-worker-0")
+        await namespace.until_let_through()
 
 
-async def _set_quota(place: harness.Place, pods: int) -> None:
+async def _set_quota(namespace: Namespace, pods: int) -> None:
     """Set what the controller of quotas would."""
-    path = QUOTAS.path(place.namespace, "few", "status")
-    hard = {"hard": {"pods": str(pods)}, "used": {"pods": str(len(await place.pods()))}}
-    await place.api.patch(QUOTAS.path(place.namespace, "few"), {"spec": {"hard": hard["hard"]}})
-    await place.api.patch(path, {"status": hard})
+    path = QUOTAS.path(namespace.name, "few", "status")
+    hard = {"hard": {"pods": str(pods)}, "used": {"pods": str(len(await namespace.pods()))}}
+    await namespace.api.patch(QUOTAS.path(namespace.name, "few"), {"spec": {"hard": hard["hard"]}})
+    await namespace.api.patch(path, {"status": hard})
 
 
-async def test_a_missing_priority_class_is_waited_for(place: harness.Place) -> None:
-    name = f"{place.namespace}-urgent"
+async def test_a_missing_priority_class_is_waited_for(namespace: Namespace) -> None:
+    name = f"{namespace.name}-urgent"
     job = objects.job(workers=0)
     job["spec"]["tfReplicaSpecs"]["Chief"]["template"] = objects.template(priorityClassName=name)
-    async with place.operator():
-        await place.create_job(job)
-        await _refused(place, "PriorityClassNotFound")
-        await place.api.create(PRIORITIES, None, {"metadata": {"name": name}, "value": 5})
-        [pod] = (await place.until_pods("digits-chief-0")).values()
+    async with namespace.operator():
+        await namespace.create_job(job)
+        await _refused(namespace, "PriorityClassNotFound")
+        await namespace.api.create(PRIORITIES, None, {"metadata": {"name": name}, "value": 5})
+        [pod] = (await namespace.until_pods("digits-chief-0")).values()
         assert pod["spec"]["priority"] == 5
-        await place.until_let_through()
+        await namespace.until_let_through()
 
 
 @pytest.mark.parametrize("reason", ["Forbidden", "Invalid", "RequestEntityTooLarge"])
-async def test_what_a_policy_denies_is_tried_again(place: harness.Place, reason: str) -> None:
+async def test_what_a_policy_denies_is_tried_again(namespace: Namespace, reason: str) -> None:
     """A policy chooses the status of its denials."""
-    await _deny_pods(place, reason)
-    async with place.operator():
-        await place.create_job(objects.job(workers=0))
-        refused = await _refused(place, "AdmissionDenied")
+    await _deny_pods(namespace, reason)
+    async with namespace.operator():
+        await namespace.create_job(objects.job(workers=0))
+        refused = await _refused(namespace, "AdmissionDenied")
         assert "no pods today" in refused["message"]
-        place.kubectl("delete", "validatingadmissionpolicybinding", place.namespace)
-        await place.until_pods("digits-chief-0")
-        await place.until_let_through()
+        namespace.kubectl("delete", "validatingadmissionpolicybinding", namespace.name)
+        await namespace.until_pods("digits-chief-0")
+        await namespace.until_let_through()
 
 
-async def _deny_pods(place: harness.Place, reason: str) -> None:
+async def _deny_pods(namespace: Namespace, reason: str) -> None:
     """Deny the pods of the test's namespace, and wait until that is in force."""
-    await _create_policy(place.api, place.namespace, reason)
+    await _create_policy(namespace.api, namespace.name, reason)
     probe = {"metadata": {"name": "probe"}, **objects.template()}
 
     async def denied() -> bool:
         try:
-            created = await place.api.create(resources.PODS, place.namespace, probe)
+            created = await namespace.api.create(resources.PODS, namespace.name, probe)
         except errors.Refused:
             return True
         uid = created["metadata"]["uid"]
-        await place.api.delete(resources.PODS, place.namespace, "probe", uid, force=True)
+        await namespace.api.delete(resources.PODS, namespace.name, "probe", uid, force=True)
         return False
 
     await waiting.until_async(denied, "the policy is in force")

@@ -1,18 +1,20 @@
-"""What tests do on a real API server: they are the kubelet, the user and whoever waits."""
+"""Namespaces of a real API server, in which tests play the kubelet and the user."""
 
 import asyncio
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from testing import waiting
 from testing.cluster import handle
 from testing.operator import objects
-from tfparallel_operator.api import names
-from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.api import names, schema
+from tfparallel_operator.api_server import client, credentials, errors, resources
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.run import engine, settings
 
@@ -24,32 +26,34 @@ SERVICE_ACCOUNTS = resources.Resource("v1", "serviceaccounts")
 
 Body = dict[str, Any]
 
+_NUMBERS = itertools.count()
+
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Namespace:
     """A namespace on a test cluster."""
 
     api: client.Client
     cluster: handle.Cluster
-    namespace: str
+    name: str
 
     async def create_namespace(self) -> None:
-        metadata = {"metadata": {"name": self.namespace}}
+        metadata = {"metadata": {"name": self.name}}
         await self.api.create(NAMESPACES, None, metadata)
         with contextlib.suppress(errors.AlreadyExists):
             account = {"metadata": {"name": "default"}}
-            await self.api.create(SERVICE_ACCOUNTS, self.namespace, account)
+            await self.api.create(SERVICE_ACCOUNTS, self.name, account)
 
     def kubectl(self, *arguments: str, body: Body | None = None) -> str:
         text = None if body is None else json.dumps(body)
-        return self.cluster.run_kubectl("-n", self.namespace, *arguments, input=text)
+        return self.cluster.run_kubectl("-n", self.name, *arguments, input=text)
 
     def settings(self, **more: Any) -> settings.Settings:
         """Return the settings of an operator for this namespace alone."""
         values = {
             "trainer_image": "trainer:test",
-            "watch_namespaces": (self.namespace,),
-            "namespace": self.namespace,
+            "watch_namespaces": (self.name,),
+            "namespace": self.name,
             "health_port": 0,
             "kubeconfig": str(self.cluster.kubeconfig),
         }
@@ -68,16 +72,16 @@ class Place:
             await asyncio.sleep(CLOSE_SECONDS)
 
     async def create_job(self, job: Body | None = None) -> Body:
-        return await self.api.create(resources.JOBS, self.namespace, job or objects.job())
+        return await self.api.create(resources.JOBS, self.name, job or objects.job())
 
     def change(self, spec: Body, name: str = "digits") -> None:
         """Change fields of a job's spec as a person does, with kubectl."""
         self.kubectl("patch", "tfpj", name, "--type=merge", "-p", json.dumps({"spec": spec}))
 
     async def delete_jobs(self) -> None:
-        for job in (await self.api.list(resources.JOBS, self.namespace)).items:
+        for job in (await self.api.list(resources.JOBS, self.name)).items:
             metadata = job["metadata"]
-            await self.api.delete(resources.JOBS, self.namespace, metadata["name"], metadata["uid"])
+            await self.api.delete(resources.JOBS, self.name, metadata["name"], metadata["uid"])
 
     async def clear(self) -> None:
         """Delete all jobs and pods: the garbage collector may learn of jobs a minute late."""
@@ -85,7 +89,7 @@ class Place:
         self.kubectl("delete", "pods", "--all")
 
     async def job(self, name: str = "digits") -> Body:
-        return await self.api.get(resources.JOBS.path(self.namespace, name))
+        return await self.api.get(resources.JOBS.path(self.name, name))
 
     async def status(self, name: str = "digits") -> Body:
         status: Body = (await self.job(name)).get("status", {})
@@ -96,7 +100,7 @@ class Place:
         return next((condition for condition in conditions if condition["type"] == kind), {})
 
     async def pods(self) -> dict[str, Body]:
-        items = await self.api.list(resources.PODS, self.namespace)
+        items = await self.api.list(resources.PODS, self.name)
         return {pod["metadata"]["name"]: pod for pod in items.items}
 
     async def kubelet(self, pod: str, phase: str, **container: Any) -> None:
@@ -105,7 +109,7 @@ class Place:
         if container:
             state = {"ready": False, "restartCount": 0, "image": "x", "imageID": "x"}
             status["containerStatuses"][0].update(state)
-        path = resources.PODS.path(self.namespace, pod, "status")
+        path = resources.PODS.path(self.name, pod, "status")
         await self.api.patch(path, {"status": status})
 
     async def write_status(self, pod: str, status: Body) -> None:
@@ -116,7 +120,7 @@ class Place:
             for key in ("containerStatuses", "initContainerStatuses")
             if key in status
         }
-        path = resources.PODS.path(self.namespace, pod, "status")
+        path = resources.PODS.path(self.name, pod, "status")
         await self.api.patch(path, {"status": {**status, **statuses}})
 
     async def run_all(self) -> None:
@@ -200,13 +204,13 @@ class Place:
 
         All are there when this is left.
         """
-        version = (await self.api.list(resources.PODS, self.namespace)).version
+        version = (await self.api.list(resources.PODS, self.name)).version
         seen: list[tuple[str, str, str]] = []
         task = asyncio.create_task(self._gather(version, seen))
         try:
             yield seen
             last: Body = {"metadata": {"name": "last"}, **objects.template()}
-            await self.api.create(resources.PODS, self.namespace, last)
+            await self.api.create(resources.PODS, self.name, last)
             async with asyncio.timeout(waiting.LIMIT_SECONDS):
                 await task
         finally:
@@ -216,7 +220,7 @@ class Place:
     async def _gather(self, version: str, seen: list[tuple[str, str, str]]) -> None:
         """Follow the pods until the last one."""
         while True:
-            async for event in self.api.watch(resources.PODS, self.namespace, version):
+            async for event in self.api.watch(resources.PODS, self.name, version):
                 metadata = event.object["metadata"]
                 version = metadata["resourceVersion"]
                 if event.type != "ADDED":
@@ -226,6 +230,29 @@ class Place:
                 labels = metadata["labels"]
                 attempts = (labels[names.LABEL_ATTEMPT], labels[names.LABEL_REPLICA_ATTEMPT])
                 seen.append((metadata["name"], *attempts))
+
+
+@contextlib.asynccontextmanager
+async def open_in(cluster: handle.Cluster) -> AsyncIterator[Namespace]:
+    """A namespace of the test's own with a client of its own, empty of jobs and pods afterwards."""
+    async with client.Client(credentials.find(str(cluster.kubeconfig))) as api:
+        namespace = Namespace(api, cluster, fresh_name())
+        await namespace.create_namespace()
+        yield namespace
+        await namespace.clear()
+
+
+def install(cluster: handle.Cluster, definition: Body | None = None) -> handle.Cluster:
+    """Install a custom resource, by default ours, by `kubectl apply`; wait until it is served."""
+    manifest = json.dumps(definition or schema.custom_resource_definition())
+    cluster.run_kubectl("apply", "-f", "-", input=manifest)
+    cluster.wait_established(f"{names.PLURAL}.{names.GROUP}")
+    return cluster
+
+
+def fresh_name() -> str:
+    """Return a name for a namespace that no other test uses."""
+    return f"test-{os.getpid()}-{next(_NUMBERS)}"
 
 
 def seconds_since(text: str) -> int:
