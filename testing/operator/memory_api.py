@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 
 import orjson
 
+from tfparallel_operator.api import types
 from tfparallel_operator.api_server import answers, client, errors, lists, resources, streams
+from tfparallel_operator.engine.observe import owned
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ RESOURCES = (
     resources.SECRETS,
     resources.NODES,
     resources.LEASES,
-    resources.POD_GROUPS[0],
+    owned.POD_GROUPS[types.GangScheduler.COSCHEDULING],
     resources.WORKLOADS,
     resources.RESOURCE_FLAVORS,
     resources.WORKLOAD_PRIORITY_CLASSES,

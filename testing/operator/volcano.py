@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from tfparallel_operator.api_server import resources
+from tfparallel_operator.api import types
+from tfparallel_operator.engine.observe import owned
 
-POD_GROUPS = resources.POD_GROUPS[1]
+POD_GROUPS = owned.POD_GROUPS[types.GangScheduler.VOLCANO]
 
 
 def definition() -> dict[str, Any]:

@@ -253,7 +253,7 @@ def test_the_page_on_gangs_lists_every_scheduler_and_what_it_knows() -> None:
                 spec={"scheduling": {"gang": scheduler.value}},
                 run_policy={"schedulingPolicy": {field: values.get(field, 1)}},
             )
-            refused = gang.problem(layout.build(job), installation.Gangs())
+            refused = gang.find_problem(layout.build(job), installation.Gangs())
             assert (refused is None) == (f"`{scheduler}`" in f"`{schedulers}`")
 
 

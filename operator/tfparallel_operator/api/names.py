@@ -44,15 +44,6 @@ LABEL_MESH_GROUP = f"{GROUP}/mesh-group"
 LABEL_MESH_PIPELINE = f"{GROUP}/mesh-pipeline"
 """With ModelSplit: pods that hold the model together, once for each part of the batch."""
 
-LABEL_POD_GROUP = "scheduling.x-k8s.io/pod-group"
-"""Coscheduling's label: the PodGroup of a pod."""
-
-ANNOTATION_POD_GROUP = "scheduling.k8s.io/group-name"
-"""Volcano's annotation: the same."""
-
-VOLCANO = "volcano"
-"""Volcano's scheduler, as pods name it."""
-
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 """Kueue's label of a job: the LocalQueue that it waits in."""
 

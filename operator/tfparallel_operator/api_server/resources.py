@@ -60,13 +60,6 @@ CORE_EVENTS = Resource("v1", "events")
 LEASES = Resource("coordination.k8s.io/v1", "leases")
 TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews")
 
-POD_GROUPS = (
-    Resource("scheduling.x-k8s.io/v1alpha1", "podgroups"),
-    Resource("scheduling.volcano.sh/v1beta1", "podgroups"),
-    Resource("scheduling.k8s.io/v1beta1", "podgroups", ("scheduling.k8s.io/v1alpha2",)),
-)
-"""Groups of pods that start together, of each gang scheduler; none of them need be installed."""
-
 _KUEUE = "kueue.x-k8s.io/v1beta2"
 WORKLOADS = Resource(_KUEUE, "workloads", ("kueue.x-k8s.io/v1beta1",))
 """Kueue's: what asks for quota; need not be installed."""
@@ -75,14 +68,3 @@ RESOURCE_FLAVORS = Resource(_KUEUE, "resourceflavors")
 WORKLOAD_PRIORITY_CLASSES = Resource(_KUEUE, "workloadpriorityclasses")
 """Kueue serves all its kinds in the same versions."""
 PRIORITY_CLASSES = Resource("scheduling.k8s.io/v1", "priorityclasses")
-
-BY_TYPE = {
-    ("v1", "Pod"): PODS,
-    ("v1", "Service"): SERVICES,
-    ("v1", "ConfigMap"): CONFIG_MAPS,
-    ("v1", "PersistentVolumeClaim"): CLAIMS,
-    (NETWORK_POLICIES.api_version, "NetworkPolicy"): NETWORK_POLICIES,
-    (WORKLOADS.api_version, "Workload"): WORKLOADS,
-    **{(resource.api_version, "PodGroup"): resource for resource in POD_GROUPS},
-}
-"""Children of a job by apiVersion and kind of their manifests."""

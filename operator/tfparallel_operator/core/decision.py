@@ -75,8 +75,8 @@ class Deletion:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Steps:
-    """What to write of the object that decides when a job's pods start: its group or Workload."""
+class GroupWrites:
+    """Writes of the object that decides when a job's pods start: its PodGroup or Workload."""
 
     creations: tuple[Manifest, ...] = ()
     changes: tuple[Change, ...] = ()

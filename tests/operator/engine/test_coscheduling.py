@@ -13,12 +13,12 @@ from testing import waiting
 from testing.cluster import coscheduling, handle
 from testing.operator import namespaces, objects
 from testing.operator.namespaces import Namespace
-from tfparallel_operator.api import names
-from tfparallel_operator.api_server import resources
+from tfparallel_operator.api import types
+from tfparallel_operator.engine.observe import owned
 
 pytestmark = [pytest.mark.timeout(1200)]
 
-GROUPS = resources.POD_GROUPS[0]
+GROUPS = owned.POD_GROUPS[types.GangScheduler.COSCHEDULING]
 
 _OF_THE_SCHEDULER = re.compile(
     r"[Pp]od ?[Gg]roup|sibling pods|optimistic rejection|Insufficient nvidia\.com/gpu"
@@ -112,9 +112,9 @@ async def test_a_new_attempt_is_a_gang_again(namespace: Namespace) -> None:
         await namespace.until_pods(*workers, attempt=2)
         await namespace.until_state("Running")
         pods = await namespace.pods()
-        assert {pod["metadata"]["labels"][names.LABEL_POD_GROUP] for pod in pods.values()} == {
-            "digits"
-        }
+        assert {
+            pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] for pod in pods.values()
+        } == {"digits"}
 
 
 async def test_fewer_than_all_may_start_when_the_job_says_so(namespace: Namespace) -> None:

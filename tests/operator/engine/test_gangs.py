@@ -8,10 +8,10 @@ import pytest
 from testing.cluster import handle
 from testing.operator import namespaces, objects, volcano
 from testing.operator.namespaces import Namespace
-from tfparallel_operator.api import names
-from tfparallel_operator.api_server import resources
+from tfparallel_operator.api import names, types
+from tfparallel_operator.engine.observe import owned
 
-_, _, KUBERNETES = resources.POD_GROUPS
+KUBERNETES = owned.POD_GROUPS[types.GangScheduler.KUBERNETES]
 
 SETTLED_SECONDS = 5.0
 """What a scheduler that would bind a pod takes at most."""
@@ -40,8 +40,8 @@ async def test_without_its_scheduler_a_job_says_so_and_goes_on_when_that_is_inst
                 "minResources": {"cpu": 3},
             }
             pod = (await namespace.pods())["digits-worker-1"]
-            assert pod["metadata"]["annotations"][names.ANNOTATION_POD_GROUP] == "digits"
-            assert pod["spec"]["schedulerName"] == names.VOLCANO
+            assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "digits"
+            assert pod["spec"]["schedulerName"] == "volcano"
             namespace.change({"runPolicy": {"suspend": True}})
             await namespace.until_gone(path)
         finally:

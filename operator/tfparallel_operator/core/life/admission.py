@@ -18,7 +18,7 @@ from tfparallel_operator.core.life import (
     restarts,
     spec_validity,
 )
-from tfparallel_operator.core.queue import gang, kueue, workload
+from tfparallel_operator.core.queue import kueue, workload
 from tfparallel_operator.core.status import conditions
 
 _ADMITTED = names.Condition.ADMITTED
@@ -56,10 +56,12 @@ def _was_accepted(status: job_status.JobStatus, role: str) -> bool:
     return has_trained or has_resumed or any(carried)
 
 
-def fail_if_gang_is_impossible(context: DecisionContext) -> decision.Decision | None:
-    """End a job whose gang cannot be what it asks for, unless it has begun already."""
-    problem = gang.problem(context.layout, context.settings.gangs)
-    if problem is None or conditions.begun(context.status):
+def fail_if_unstartable(context: DecisionContext) -> decision.Decision | None:
+    """Fail a job that this installation can never start."""
+    problem = spec_validity.find_problem(
+        context.layout, context.settings, is_gang_scheduled=conditions.begun(context.status)
+    )
+    if problem is None:
         return None
     return ending.fail(context, context.status, names.Reason.INVALID_SPEC, problem)
 
@@ -95,14 +97,6 @@ def wait_for_creation(context: DecisionContext) -> decision.Decision | None:
     wake_at = deadlines.active(context.job, status)
     status, events = obstacles.refuse(context, status, refusal)
     return decision.Decision(status, events, wake_at=wake_at)
-
-
-def fail_if_too_large(context: DecisionContext) -> decision.Decision | None:
-    """End a job of which no pod could start: its TF_CONFIG is too long."""
-    problem = spec_validity.find_excess(context.layout, context.settings)
-    if problem is None:
-        return None
-    return ending.fail(context, context.status, names.Reason.INVALID_SPEC, problem)
 
 
 def wait_for_quota(context: DecisionContext) -> decision.Decision | None:

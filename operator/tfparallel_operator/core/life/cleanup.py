@@ -46,7 +46,7 @@ def clean_up(context: DecisionContext) -> decision.Decision | None:
     deletions = ending.delete_pods(tuple(pod for pod in pods if pod.uid in removed))
     return decision.Decision(
         status,
-        deletions=(*deletions, *gang.removals(context.children.groups)),
+        deletions=(*deletions, *gang.delete_groups(context.children.groups)),
         changes=kueue.finish(context, status),
         delete_job=delete_job,
         wake_at=None if delete_job else deadlines.earliest(grace_ends, *later),

@@ -60,7 +60,7 @@ def end(
 
 def delete_all_children(context: DecisionContext) -> tuple[decision.Deletion, ...]:
     """Delete all pods and groups of a job that must not train."""
-    return (*delete_pods(context.children.pods), *gang.removals(context.children.groups))
+    return (*delete_pods(context.children.pods), *gang.delete_groups(context.children.groups))
 
 
 def delete_pods(pods: tuple[observation.Pod, ...]) -> tuple[decision.Deletion, ...]:

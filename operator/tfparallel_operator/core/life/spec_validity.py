@@ -23,11 +23,21 @@ def find_problem_of_edit(job: types.TFParallelJob, settings: installation.Settin
         return None
     requested = layout.build(job)
     edited = job.metadata.generation > job.status.observed_generation
-    problem = gang.problem(requested, settings.gangs) if edited else None
-    return problem or find_excess(requested, settings)
+    return find_problem(requested, settings, is_gang_scheduled=not edited)
 
 
-def find_excess(layout: Layout, settings: installation.Settings) -> str | None:
+def find_problem(
+    layout: Layout, settings: installation.Settings, *, is_gang_scheduled: bool
+) -> str | None:
+    """Say why this installation cannot start a job; None: it can.
+
+    A gang that is scheduled already stays so if the installation loses its scheduler.
+    """
+    problem = None if is_gang_scheduled else gang.find_problem(layout, settings.gangs)
+    return problem or _find_excess(layout, settings)
+
+
+def _find_excess(layout: Layout, settings: installation.Settings) -> str | None:
     """Say why no pod of a job could start: its TF_CONFIG is too long; None: it fits."""
     reads_file = layout.job.spec.trainer is not None
     if reads_file and cluster_spec.is_shared(layout, settings.share_above):

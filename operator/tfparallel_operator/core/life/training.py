@@ -151,7 +151,7 @@ def _go_on(context: DecisionContext, course: recovery.Course) -> decision.Decisi
     if stuck is not None:
         status, warnings = obstacles.refuse(context, status, stuck)
         news = (*news, *warnings)
-    group = gang.steps(context, view, status.attempt)
+    group = gang.plan_group_writes(context, view, status.attempt)
     return decision.Decision(
         status,
         events=(*course.events, *restricted, *news),
@@ -188,7 +188,7 @@ def _creations(
     context: DecisionContext,
     status: job_status.JobStatus,
     view: View,
-    group: decision.Steps,
+    group: decision.GroupWrites,
 ) -> tuple[decision.Manifest, ...]:
     """Build what is missing; a gang begins only when every pod of the one before is gone."""
     children, job = context.children, context.job

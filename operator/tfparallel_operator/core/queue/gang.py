@@ -1,47 +1,32 @@
-"""Gangs: the pods of a job start together or not at all, where a scheduler knows how. Pure.
+"""Gangs: the pods of a job start together or not at all, if a scheduler supports it. Pure.
 
-A PodGroup says how many pods belong together; each pod names its group. The group of Coscheduling
-and of Volcano is the job's, lives as long as the job trains, and follows the number of its members:
-those that have completed, or that training goes on without, are not waited for.
-
-A group of Kubernetes is fixed, so each attempt has its own. If an edit asks for another one before
-the attempt has a pod, the group is made again. A replica that runs again alone is not part of it:
-the others have their places already, or else all of them run again.
+A PodGroup says how many pods start together; each pod names its group. `PLUGINS` has the gang
+schedulers, each a module of this folder.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+from collections.abc import Iterable, Mapping
 
 from tfparallel_operator.api import names, types
 from tfparallel_operator.core import decision, installation, observation
 from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import ownership
+from tfparallel_operator.core.queue import coscheduling, gang_plugin, kubernetes_gangs, volcano
 from tfparallel_operator.core.view import View
 
-_TYPES: Mapping[types.GangScheduler, decision.ObjectType] = {
-    types.GangScheduler.COSCHEDULING: ("scheduling.x-k8s.io/v1alpha1", "PodGroup"),
-    types.GangScheduler.VOLCANO: ("scheduling.volcano.sh/v1beta1", "PodGroup"),
-    types.GangScheduler.KUBERNETES: ("scheduling.k8s.io/v1beta1", "PodGroup"),
+PLUGINS: Mapping[types.GangScheduler, gang_plugin.GangPlugin] = {
+    types.GangScheduler.COSCHEDULING: coscheduling.Coscheduling(),
+    types.GangScheduler.VOLCANO: volcano.Volcano(),
+    types.GangScheduler.KUBERNETES: kubernetes_gangs.KubernetesGangs(),
 }
-
-_CHANGEABLE = (types.GangScheduler.COSCHEDULING, types.GangScheduler.VOLCANO)
-
-_MEANT_FOR = {
-    "queue": (types.GangScheduler.VOLCANO,),
-    "minResources": _CHANGEABLE,
-    "scheduleTimeoutSeconds": (types.GangScheduler.COSCHEDULING,),
-}
-"""The fields of a scheduling policy that not every scheduler knows."""
-
-_NO_QUEUE_GIVEN = "default"
-"""Volcano's own queue, where TFJob puts jobs that name none."""
+"""Every gang scheduler, by its name in `scheduling.gang`."""
 
 
-def scheduler(
+def find_scheduler(
     job: types.TFParallelJob, gangs: installation.Gangs | None
 ) -> types.GangScheduler | None:
-    """Return who starts a job's pods together; None: nobody has to, or nobody could."""
+    """Return the gang scheduler of a job; None: it needs none, or none is installed."""
     if gangs is None:
         return None
     scheduling = job.spec.scheduling
@@ -50,38 +35,43 @@ def scheduler(
     return None if job.spec.run_policy.scheduling_policy is None else gangs.scheduler
 
 
-def is_name(name: str, job_name: str) -> bool:
-    """Whether a PodGroup has the name of a job's group, or of that of one of its attempts."""
+def is_group_name(name: str, job_name: str) -> bool:
+    """Whether a PodGroup has a name that the operator gives for a job, or for an attempt of it."""
     beginning, _, attempt = name.rpartition("-")
     return name == job_name or (beginning == job_name and attempt.isdecimal())
 
 
-def problem(layout: Layout, gangs: installation.Gangs | None) -> str | None:
-    """Say why a job's gang cannot be what it asks for, and what to do; None when it can."""
+def find_problem(layout: Layout, gangs: installation.Gangs | None) -> str | None:
+    """Return why the scheduler of a job cannot schedule it as a gang, and what to do; None: it can.
+
+    This is the only place of the rules about gangs that need to know the installation.
+    """
     job = layout.job
-    chosen = scheduler(job, gangs)
+    scheduler = find_scheduler(job, gangs)
     scales_in_place = layout.is_elastic and not layout.is_gang
-    if chosen is types.GangScheduler.KUBERNETES and scales_in_place:
+    if scheduler is not None and scales_in_place and not PLUGINS[scheduler].can_resize:
+        others = (name for name, plugin in PLUGINS.items() if plugin.can_resize)
         return (
-            "scheduling.gang is Kubernetes, whose groups are fixed, and the workers of these"
+            f"scheduling.gang is {scheduler}, whose groups are fixed, and the workers of these"
             " servers come and go: remove minReplicas and maxReplicas, or set scheduling.gang to"
-            f" {_any_of(_CHANGEABLE)}"
+            f" {_join_names(others)}"
         )
     policy = job.spec.run_policy.scheduling_policy
     if policy is None or gangs is None:
         return None
-    if chosen is None:
+    if scheduler is None:
         return (
             "runPolicy.schedulingPolicy is given and there is no gang scheduler: set"
-            f" scheduling.gang to {_any_of(types.GangScheduler)}, or start the operator with"
+            f" scheduling.gang to {_join_names(PLUGINS)}, or start the operator with"
             " --gang-scheduler"
         )
     for field, value in policy.model_dump(by_alias=True, exclude_none=True).items():
-        fitting = _MEANT_FOR.get(field, (chosen,))
-        if chosen not in fitting:
+        if field not in PLUGINS[scheduler].policy_fields:
+            others = (name for name, plugin in PLUGINS.items() if field in plugin.policy_fields)
             return (
                 f"runPolicy.schedulingPolicy.{field} is {value!r}, which the gang scheduler"
-                f" {chosen} does not know: remove it, or set scheduling.gang to {_any_of(fitting)}"
+                f" {scheduler} does not know: remove it, or set scheduling.gang to"
+                f" {_join_names(others)}"
             )
     count = len(layout.all_replicas)
     if (policy.min_available or 0) > count and not layout.is_elastic:
@@ -95,109 +85,48 @@ def problem(layout: Layout, gangs: installation.Gangs | None) -> str | None:
 def join(
     pod: decision.Manifest, job: types.TFParallelJob, gangs: installation.Gangs | None
 ) -> None:
-    """Make a pod's manifest part of the job's gang, in place; what its template says wins."""
-    chosen = scheduler(job, gangs)
-    if chosen is None or gangs is None:
+    """Make a pod's manifest a member of the job's gang, in place. Its template has priority."""
+    scheduler = find_scheduler(job, gangs)
+    if scheduler is None or gangs is None:
         return
-    spec, metadata = pod["spec"], pod["metadata"]
-    group = _name(job, chosen, metadata["labels"][names.LABEL_ATTEMPT])
-    match chosen:
-        case types.GangScheduler.COSCHEDULING:
-            metadata["labels"][names.LABEL_POD_GROUP] = group
-            spec.setdefault("schedulerName", gangs.coscheduling_name)
-        case types.GangScheduler.VOLCANO:
-            metadata["annotations"][names.ANNOTATION_POD_GROUP] = group
-            spec.setdefault("schedulerName", names.VOLCANO)
-        case types.GangScheduler.KUBERNETES:
-            if metadata["labels"][names.LABEL_REPLICA_ATTEMPT] == "0":
-                spec["schedulingGroup"] = {"podGroupName": group}
+    plugin = PLUGINS[scheduler]
+    attempt = pod["metadata"]["labels"][names.LABEL_ATTEMPT]
+    plugin.join(pod, plugin.group_name(job.metadata.name, attempt), gangs)
     policy = job.spec.run_policy.scheduling_policy
     if policy is not None and policy.priority_class is not None:
-        spec.setdefault("priorityClassName", policy.priority_class)
+        pod["spec"].setdefault("priorityClassName", policy.priority_class)
 
 
-def steps(context: DecisionContext, view: View, attempt: int) -> decision.Steps:
-    """Say what to write of a job's group, so that it has the one that it needs, and no other."""
+def plan_group_writes(context: DecisionContext, view: View, attempt: int) -> decision.GroupWrites:
+    """Plan the writes after which a job has the PodGroup that it needs, and no other."""
     job, groups = context.job, context.children.groups
-    chosen = scheduler(job, context.settings.gangs)
-    if chosen is None:
-        # If the job trains, the installation no longer has a scheduler: pods that wait still name
+    scheduler = find_scheduler(job, context.settings.gangs)
+    if scheduler is None:
+        # The scheduler may have left the installation while the job trains. Pending pods still name
         # their group.
-        return decision.Steps()
-    api_version, kind = _TYPES[chosen]
-    name = _name(job, chosen, str(attempt))
-    spec = _spec(view, chosen)
+        return decision.GroupWrites()
+    plugin = PLUGINS[scheduler]
+    name, spec = plugin.group_name(job.metadata.name, str(attempt)), plugin.build_spec(view)
+    api_version, kind = gang_plugin.group_type(plugin)
     group = next((g for g in groups if (g.api_version, g.name) == (api_version, name)), None)
-    others = removals(tuple(other for other in groups if other is not group))
+    others = delete_groups(other for other in groups if other is not group)
     if group is None:
-        metadata = ownership.metadata(job, name)
-        manifest = {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
-        return decision.Steps((manifest,), deletions=others)
-    if chosen is types.GangScheduler.KUBERNETES:
-        has_pods = any(pod.attempt == attempt for pod in (*view.current.values(), *view.stale))
-        if has_pods or _is_right(group, spec):
-            return decision.Steps(deletions=others)
-        return decision.Steps(deletions=removals(groups), pods_wait=True)
-    fields = {key: spec.get(key) for key in _FIELDS[chosen] if group.spec.get(key) != spec.get(key)}
-    change = decision.Change(_TYPES[chosen], name, group.uid, {"spec": fields})
-    return decision.Steps(changes=(change,) if fields else (), deletions=others)
-
-
-def removals(groups: tuple[observation.Group, ...]) -> tuple[decision.Deletion, ...]:
-    """Delete groups: those of a job that does not train hold places for nobody."""
-    return tuple(
-        decision.Deletion(group.name, group.uid, (group.api_version, "PodGroup"))
-        for group in groups
-    )
-
-
-_FIELDS: Mapping[types.GangScheduler, tuple[str, ...]] = {
-    types.GangScheduler.COSCHEDULING: ("minMember", "minResources", "scheduleTimeoutSeconds"),
-    types.GangScheduler.VOLCANO: ("minMember", "minResources", "priorityClassName", "queue"),
-    types.GangScheduler.KUBERNETES: ("schedulingPolicy", "priorityClassName"),
-}
-"""What a group's spec takes from the job, and follows. Kubernetes changes no group of 1.36, and of
-a group of 1.37 the minCount alone."""
-
-
-def _spec(view: View, chosen: types.GangScheduler) -> dict[str, Any]:
-    every = view.layout.all_replicas
-    policy = view.layout.job.spec.run_policy.scheduling_policy or types.SchedulingPolicy()
-    if chosen is types.GangScheduler.KUBERNETES:
-        # The scheduler places no group whose priority differs from that of its pods.
-        first = next(iter(view.layout.specs.values())).pod_spec
-        fields: dict[str, Any] = {
-            "schedulingPolicy": {"gang": {"minCount": _least(policy, len(every))}},
-            "priorityClassName": first.get("priorityClassName", policy.priority_class) or None,
+        manifest = {
+            "apiVersion": api_version,
+            "kind": kind,
+            "metadata": ownership.metadata(job, name),
+            "spec": {key: value for key, value in spec.items() if value is not None},
         }
-    else:
-        needed = set(every) - view.completed - view.ignored
-        fields = {
-            "minMember": _least(policy, len(needed)),
-            "minResources": policy.min_resources,
-            "scheduleTimeoutSeconds": policy.schedule_timeout_seconds,
-            "queue": policy.queue or _NO_QUEUE_GIVEN,
-            "priorityClassName": policy.priority_class,
-        }
-    return {key: fields[key] for key in _FIELDS[chosen] if fields.get(key) is not None}
+        return decision.GroupWrites((manifest,), deletions=others)
+    has_pods = any(pod.attempt == attempt for pod in (*view.current.values(), *view.stale))
+    writes = plugin.plan_update(group, spec, has_pods=has_pods)
+    return dataclasses.replace(writes, deletions=(*writes.deletions, *others))
 
 
-def _is_right(group: observation.Group, spec: Mapping[str, Any]) -> bool:
-    """Whether a group of Kubernetes asks for this; its API server fills in a priority class."""
-    policies = [one.get("schedulingPolicy") or {} for one in (group.spec, spec)]
-    before, after = ((policy.get("gang") or {}).get("minCount") for policy in policies)
-    name = spec.get("priorityClassName")
-    return before == after and name in (None, group.spec.get("priorityClassName"))
+def delete_groups(groups: Iterable[observation.Group]) -> tuple[decision.Deletion, ...]:
+    """Delete PodGroups: a job that does not train must not reserve resources."""
+    return tuple(map(gang_plugin.delete_group, groups))
 
 
-def _least(policy: types.SchedulingPolicy, members: int) -> int:
-    return max(1, min(policy.min_available or members, members))
-
-
-def _name(job: types.TFParallelJob, chosen: types.GangScheduler, attempt: str) -> str:
-    name = job.metadata.name
-    return f"{name}-{attempt}" if chosen is types.GangScheduler.KUBERNETES else name
-
-
-def _any_of(schedulers: Any) -> str:
-    return " or ".join(one.value for one in schedulers)
+def _join_names(schedulers: Iterable[types.GangScheduler]) -> str:
+    return " or ".join(schedulers)

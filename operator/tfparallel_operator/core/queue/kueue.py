@@ -62,18 +62,18 @@ def with_admission(context: DecisionContext, status: job_status.JobStatus) -> jo
     return context.stamp.set(status, names.Condition.ADMITTED, True, reason, message)
 
 
-def requeue(context: DecisionContext) -> decision.Steps:
+def requeue(context: DecisionContext) -> decision.GroupWrites:
     """Have a job that waits queue for what it asks for, once none of its pods uses quota."""
     existing = find(context)
     if context.children.pods or (existing is not None and existing.deleting):
-        return decision.Steps()
+        return decision.GroupWrites()
     if existing is None:
-        return decision.Steps((workload.manifest(context.layout, context.settings),))
+        return decision.GroupWrites((workload.manifest(context.layout, context.settings),))
     if not workload.fits(context.layout, existing):
-        return decision.Steps(deletions=workload.deletions((existing,)))
+        return decision.GroupWrites(deletions=workload.deletions((existing,)))
     if workload.holds(existing, "Evicted") and workload.holds(existing, "QuotaReserved"):
-        return decision.Steps(changes=(workload.give_back(existing, context.now),))
-    return decision.Steps()
+        return decision.GroupWrites(changes=(workload.give_back(existing, context.now),))
+    return decision.GroupWrites()
 
 
 def leftovers(context: DecisionContext) -> tuple[decision.Deletion, ...]:

@@ -15,7 +15,7 @@ from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import observation
 from tfparallel_operator.core.pods import config
 from tfparallel_operator.core.queue import gang, workload
-from tfparallel_operator.engine.observe import index, informer, records
+from tfparallel_operator.engine.observe import index, informer, owned, records
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Children:
         )
         self._groups = tuple(
             follow(resource, slim=_group(resource), optional=True)
-            for resource in resources.POD_GROUPS
+            for resource in owned.POD_GROUPS.values()
         )
         self._workloads = follow(
             resources.WORKLOADS, slim=_named(_is_workload, records.workload), optional=True
@@ -132,7 +132,7 @@ def _pod(clock: wall_clock.Clock, item: Mapping[str, Any]) -> observation.Pod | 
 
 
 def _group(resource: resources.Resource) -> index.Slim[observation.Group]:
-    return _named(gang.is_name, functools.partial(records.group, resource.api_version))
+    return _named(gang.is_group_name, functools.partial(records.group, resource.api_version))
 
 
 def _named(is_name: IsName, slim: index.Slim[T]) -> index.Slim[T]:

@@ -8,7 +8,7 @@ from typing import Any
 from tfparallel_operator.api import gate, job_status, names
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decision
-from tfparallel_operator.engine.observe import jobs, records
+from tfparallel_operator.engine.observe import jobs, owned, records
 from tfparallel_operator.engine.write import context, creations, merge, recorder, writes
 
 _LOG = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class Applier:
             )
             return writes.DONE
         name, uid = deletion.name, deletion.uid
-        resource = self._children.served(resources.BY_TYPE[deletion.type])
+        resource = self._children.served(owned.BY_TYPE[deletion.type])
         self._may_write()
         try:
             await self._api.delete(resource, namespace, name, uid, force=force)
@@ -162,7 +162,7 @@ class Applier:
 
     async def _change(self, body: jobs.Body, changes: Sequence[decision.Change]) -> None:
         for change in changes:
-            resource = resources.BY_TYPE[change.type]
+            resource = owned.BY_TYPE[change.type]
             namespace = body["metadata"]["namespace"]
             served = self._children.served(resource)
             path = served.path(namespace, change.name, change.subresource)

@@ -7,7 +7,7 @@ from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision
 from tfparallel_operator.core.life import obstacles
-from tfparallel_operator.engine.observe import records
+from tfparallel_operator.engine.observe import owned, records
 from tfparallel_operator.engine.write import context, priorities, refusals, writes
 
 MAX_PROBES = 64
@@ -71,14 +71,14 @@ class Creator:
 
     async def _probe(self, manifest: decision.Manifest) -> writes.Outcome:
         """Look whether an object has a name that the job needs; create nothing."""
-        resource = resources.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
+        resource = owned.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
         try:
             return await self._find_holder(self._children.served(resource), manifest)
         except errors.NotFound:
             return writes.DONE
 
     async def _create_one(self, manifest: decision.Manifest) -> writes.Outcome:
-        resource = resources.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
+        resource = owned.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
         namespace = manifest["metadata"]["namespace"]
         served = self._children.served(resource)
         manifest = {**manifest, "apiVersion": served.api_version}
@@ -95,7 +95,7 @@ class Creator:
                 return writes.Outcome(refusals.refused(str(error)), error.retry_after)
             return writes.Outcome(refusals.invalid(manifest, error), error.retry_after)
         except errors.NotFound as error:
-            if resource not in (*resources.POD_GROUPS, resources.WORKLOADS):
+            if resource not in owned.OPTIONAL:
                 raise
             return writes.Outcome(refusals.not_installed(manifest), error.retry_after)
         except errors.Refused as error:

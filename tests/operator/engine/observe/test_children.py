@@ -9,10 +9,10 @@ import pytest
 
 from testing import waiting
 from testing.operator import memory_api, objects, small_engine
-from tfparallel_operator.api import gate
+from tfparallel_operator.api import gate, types
 from tfparallel_operator.api_server import client, lists, resources, streams
 from tfparallel_operator.core import observation
-from tfparallel_operator.engine.observe import children, records
+from tfparallel_operator.engine.observe import children, owned, records
 
 JOB = records.Owner("default", "digits", objects.UID)
 
@@ -21,8 +21,8 @@ NAMED = (
     (resources.SERVICES, "digits"),
     (resources.CONFIG_MAPS, "digits-tfparallel"),
     (resources.NETWORK_POLICIES, "digits-tfparallel"),
-    (resources.POD_GROUPS[0], "digits"),
-    (resources.POD_GROUPS[0], "digits-2"),
+    (owned.POD_GROUPS[types.GangScheduler.COSCHEDULING], "digits"),
+    (owned.POD_GROUPS[types.GangScheduler.COSCHEDULING], "digits-2"),
     (resources.WORKLOADS, "tfparalleljob-digits"),
 )
 IDS = [f"{resource.plural}-{name}" for resource, name in NAMED]
@@ -79,7 +79,7 @@ async def test_whatever_else_has_the_jobs_uid_is_not_its_child(
 @pytest.mark.parametrize(
     ("resource", "name", "part"),
     [
-        (resources.POD_GROUPS[0], "digits", "spec"),
+        (owned.POD_GROUPS[types.GangScheduler.COSCHEDULING], "digits", "spec"),
         (resources.WORKLOADS, "tfparalleljob-digits", "status"),
     ],
 )

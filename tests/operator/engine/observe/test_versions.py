@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from testing.operator import memory_api, small_engine
+from tfparallel_operator.api import types
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import observation
-from tfparallel_operator.engine.observe import children, flavors, informer, records
+from tfparallel_operator.engine.observe import children, flavors, informer, owned, records
 from tfparallel_operator.engine.write import priorities
 
 OLDER = "kueue.x-k8s.io/v1beta1"
 NEWEST = "kueue.x-k8s.io/v1beta2"
-KUBERNETES = resources.POD_GROUPS[2]
+KUBERNETES = owned.POD_GROUPS[types.GangScheduler.KUBERNETES]
 
 METADATA = {"name": "tfparalleljob-digits", "uid": "u", "resourceVersion": "7", "namespace": "n"}
 STATUS: dict[str, Any] = {

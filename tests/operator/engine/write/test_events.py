@@ -13,6 +13,7 @@ from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision, installation, waits
 from tfparallel_operator.core.pods import host_network
 from tfparallel_operator.core.status import conditions
+from tfparallel_operator.engine.observe import owned
 from tfparallel_operator.engine.write import recorder
 
 SERVERS = {
@@ -79,7 +80,7 @@ class WithoutGangsApi(memory_api.MemoryApi):
         manifest: Mapping[str, Any],
         **more: Any,
     ) -> client.Object:
-        if resource in (*resources.POD_GROUPS, resources.WORKLOADS):
+        if resource in owned.OPTIONAL:
             raise errors.NotFound("the server could not find the requested resource", status=404)
         return await super().create(resource, namespace, manifest, **more)
 
