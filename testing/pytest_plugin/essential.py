@@ -13,5 +13,5 @@ FILES = (
     "tests/trainer/engines/split/test_split_run.py",
     "tests/trainer/engines/strategy/test_distributed.py",
     "tests/trainer/keras_fit/test_fit_resumed.py",
-    "tests/trainer/runtime/lifecycle/test_kills.py",
+    "tests/trainer/lifecycle/test_kills.py",
 )

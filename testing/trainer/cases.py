@@ -22,8 +22,8 @@ from testing.trainer import reference, requests
 from testing.trainer import runs as trainings
 from testing.trainer.models import truth as models
 from tfparallel_operator.local import ports
-from tfparallel_trainer import user
-from tfparallel_trainer.comms import devices, rendezvous, shape, tasks
+from tfparallel_trainer import tasks, user
+from tfparallel_trainer.comms import devices, rendezvous, shape
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.data import batching, source
 from tfparallel_trainer.engines.mesh import steps

@@ -16,7 +16,8 @@ import numpy as np
 
 from testing.trainer import cases, reference, split_ranks
 from testing.trainer import runs as trainings
-from tfparallel_trainer.comms import shape, tasks
+from tfparallel_trainer import tasks
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.data import batching, order
 from tfparallel_trainer.engines.split.execution import pipeline_steps, ranks
 

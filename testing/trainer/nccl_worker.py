@@ -2,7 +2,8 @@
 
 import os
 
-from tfparallel_trainer.comms import devices, nccl, rendezvous, tasks
+from tfparallel_trainer import tasks
+from tfparallel_trainer.comms import devices, nccl, rendezvous
 from tfparallel_trainer.contract import environment
 
 DEVICES = 2

@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer.comms import collectives, devices, rendezvous, shape, tasks
+from tfparallel_trainer import tasks
+from tfparallel_trainer.comms import collectives, devices, rendezvous, shape
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.engines.split.layers import assignment, layout, sharded
 from tfparallel_trainer.engines.split.model import interpreter, recording

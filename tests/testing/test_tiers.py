@@ -142,10 +142,10 @@ def test_a_change_selects_what_its_processes_run() -> None:
     assert selects({"docs/long-tier-2.md"}, "docs/test_local_page.py", starts=True)
 
 
-KILLS = "trainer/runtime/lifecycle/test_kills.py"
+KILLS = "trainer/lifecycle/test_kills.py"
 LOOP, MESH, STALL = (
     f"trainer/tfparallel_trainer/{name}.py"
-    for name in ("loop/training", "comms/shape", "runtime/lifecycle/stall")
+    for name in ("loop/training", "comms/shape", "lifecycle/stall")
 )
 
 

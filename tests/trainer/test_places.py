@@ -12,8 +12,8 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.comms import collectives, devices, shape
 from tfparallel_trainer.data import arrays
 from tfparallel_trainer.keras_fit import callbacks
+from tfparallel_trainer.loop import exit_report
 from tfparallel_trainer.objective import checks, independence, loss, replica, synchrony
-from tfparallel_trainer.runtime.lifecycle import failures
 
 MODEL = """import keras
 import numpy
@@ -50,7 +50,7 @@ def module(tmp_path: pathlib.Path) -> user.Module:
 
 
 def translated(module: user.Module, error: Exception) -> str:
-    return str(failures.translate(error, True, module))
+    return str(exit_report.translate(error, True, module))
 
 
 @pytest.mark.parametrize(

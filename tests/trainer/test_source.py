@@ -15,10 +15,9 @@ from importlib import metadata
 import pytest
 
 from testing import sources
-from tfparallel_trainer import errors, source
+from tfparallel_trainer import errors, settings, source
 from tfparallel_trainer.contract import environment, exits, source_code
-from tfparallel_trainer.runtime import settings
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.reporting import console
 
 
 def link(name: str, target: str) -> tarfile.TarInfo:

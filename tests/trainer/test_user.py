@@ -11,8 +11,8 @@ import pytest
 from testing import disks
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.evaluator import run as evaluator
+from tfparallel_trainer.loop import exit_report
 from tfparallel_trainer.objective import checks
-from tfparallel_trainer.runtime.lifecycle import failures
 
 BOUND = 1
 STATE = {"alpha": 1}
@@ -98,14 +98,16 @@ def test_functions_with_other_names_than_the_interface_has_are_named(
     assert module.hints == {"compile_model": compiling, "evaluation_data": evaluating}
     with pytest.raises(errors.UserCodeError) as caught:
         checks.check(module.build_model())
-    said = failures.translate(caught.value, True, module)
+    said = exit_report.translate(caught.value, True, module)
     assert str(said) == (
         f"{module.path}: The model tiny is not compiled: call model.compile(optimizer, loss) in "
         f"compile_model. {compiling}"
     )
     with pytest.raises(errors.UserCodeError) as caught:
         evaluator.check(_Evaluates(), module)  # type: ignore[arg-type]
-    assert str(failures.translate(caught.value, True, module)).endswith(f"evaluator. {evaluating}")
+    assert str(exit_report.translate(caught.value, True, module)).endswith(
+        f"evaluator. {evaluating}"
+    )
 
 
 class _Evaluates:

@@ -5,12 +5,11 @@ import os
 import time
 from collections.abc import Mapping
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, settings
 from tfparallel_trainer.contract import environment, exits, outputs
-from tfparallel_trainer.evaluator import results
-from tfparallel_trainer.runtime import preflight, settings
-from tfparallel_trainer.runtime.lifecycle import termination
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.lifecycle import termination
+from tfparallel_trainer.loop import preflight
+from tfparallel_trainer.reporting import console, results
 
 
 def main() -> None:
@@ -44,9 +43,9 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
 
 
 def _has_finished(settings: settings.Settings, out: console.Console) -> bool:
-    if preflight.end_of(settings) is None or results.owed(settings):
+    if results.end_of(settings) is None or results.owed(settings):
         return False
-    if settings.evaluates or preflight.has_model(settings):
+    if settings.evaluates or results.has_model(settings):
         return True
     out.say(
         f"warning: this job has finished, and {outputs.MODEL} in {settings.results} cannot be "
@@ -59,7 +58,7 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
     from tfparallel_trainer import user
     from tfparallel_trainer.comms import devices
-    from tfparallel_trainer.engines import engine
+    from tfparallel_trainer.engines import engine, setup
     from tfparallel_trainer.engines.mesh import run as mesh
     from tfparallel_trainer.engines.servers import control
     from tfparallel_trainer.engines.servers import run as servers
@@ -67,8 +66,8 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
     from tfparallel_trainer.engines.strategy import run as strategy
     from tfparallel_trainer.evaluator import run as evaluator
     from tfparallel_trainer.keras_fit import callbacks
-    from tfparallel_trainer.runtime import run, setup
-    from tfparallel_trainer.runtime.lifecycle import failures, stall
+    from tfparallel_trainer.lifecycle import stall
+    from tfparallel_trainer.loop import exit_report, run
 
     give_up = functools.partial(termination.give_up, out)
     late = errors.PreemptedError(termination.LATE)
@@ -105,7 +104,7 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
                 observe = functools.partial(callbacks.of_module, settings, module)
                 run.train_to_end(course(process), observe)
     except Exception as error:
-        raise failures.translate(error, settings.cluster.alone, module) from error
+        raise exit_report.translate(error, settings.cluster.alone, module) from error
     finally:
         stop.end()
 

@@ -20,8 +20,8 @@ from typing import NoReturn
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits, source_code
-from tfparallel_trainer.runtime.lifecycle import termination
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.lifecycle import termination
+from tfparallel_trainer.reporting import console
 
 _PIP = pathlib.Path("/opt/pip/bin/pip")
 """In an environment of its own: that of the trainer's image has no pip."""

@@ -21,10 +21,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context  # the public API does not tell what opens devices
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, random_state
 from tfparallel_trainer.contract import documentation, user_module
-from tfparallel_trainer.runtime import random_state
-from tfparallel_trainer.runtime.lifecycle import faults
+from tfparallel_trainer.lifecycle import error_classes
 from tfparallel_trainer.storage import fetch
 
 _COMPILES = "compile_model"
@@ -204,10 +203,10 @@ def guard(path: pathlib.Path, what: str) -> Iterator[None]:
     except (errors.TrainerError, MemoryError, tf.errors.ResourceExhaustedError):
         raise
     except (Exception, SystemExit) as error:
-        sentence = f"{what} {type(error).__name__}: {faults.read_message(error)}"
-        if faults.of_device(error):
-            raise errors.DeviceError(f"{path}: {sentence}. {faults.DEVICE_HELP}") from error
-        if faults.of_storage(error):
+        sentence = f"{what} {type(error).__name__}: {error_classes.read_message(error)}"
+        if error_classes.of_device(error):
+            raise errors.DeviceError(f"{path}: {sentence}. {error_classes.DEVICE_HELP}") from error
+        if error_classes.of_storage(error):
             raise errors.StorageError(
                 f"{path}: {sentence}. The job runs again, because storage and networks recover; "
                 "if it comes every time, see the address and whether the cluster may reach it."

@@ -13,7 +13,8 @@ from tfparallel_operator.local import ports
 
 _LISTENS = """
 import os
-from tfparallel_trainer.comms import cluster, tasks
+from tfparallel_trainer.comms import cluster
+from tfparallel_trainer import tasks
 own = tasks.parse(os.environ["TF_CONFIG"]).task
 with cluster.listen(own) as listener:
     print(listener.getsockname()[0], os.environ["TFPARALLEL_JOB_KEY"])

@@ -8,7 +8,7 @@ import pytest
 from testing.trainer import launch, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import environment, exits
-from tfparallel_trainer.runtime.lifecycle import termination
+from tfparallel_trainer.lifecycle import termination
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -69,7 +69,7 @@ def test_a_save_that_has_begun_may_take_longer_than_a_step(tmp_path: pathlib.Pat
 
 
 JUMP = """
-from tfparallel_trainer.runtime.lifecycle import termination
+from tfparallel_trainer.lifecycle import termination
 
 class Clock:
     now = 0.0

@@ -211,7 +211,7 @@ def test_the_second_of_two_clusters_is_refused_until_the_first_is_asked_to_end(
 ENDS_AT_ONCE = """
 import pathlib, sys, time
 from tfparallel_trainer.checkpoint import owner
-from tfparallel_trainer.runtime.lifecycle import termination
+from tfparallel_trainer.lifecycle import termination
 from tfparallel_trainer.storage import folder
 place = folder.Folder(pathlib.Path(sys.argv[1]))
 with owner.living(place, owner.take(place, "uid-1", 1)):

@@ -12,8 +12,8 @@ import pytest
 
 from testing import waiting
 from tfparallel_operator.local import ports
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import cluster, greeting, rendezvous, tasks
+from tfparallel_trainer import errors, tasks
+from tfparallel_trainer.comms import cluster, greeting, rendezvous
 from tfparallel_trainer.contract import environment
 
 JOB = {environment.JOB_UID: "a-uid", environment.ATTEMPT: "2"}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import cluster, shape, tasks
+from tfparallel_trainer import errors, tasks
+from tfparallel_trainer.comms import cluster, shape
 from tfparallel_trainer.contract import plan
 
 degrees = st.integers(1, 4)

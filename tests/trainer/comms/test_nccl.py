@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from testing.trainer import logical_devices, ranks
 from testing.trainer import runs as trainings
-from tfparallel_trainer.comms import agreement, collectives, nccl, shape, tasks
+from tfparallel_trainer import tasks
+from tfparallel_trainer.comms import agreement, collectives, nccl, shape
 from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.engines.strategy import run
 

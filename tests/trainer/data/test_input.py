@@ -17,6 +17,7 @@ from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits, outputs
 from tfparallel_trainer.data import batching, feed
+from tfparallel_trainer.reporting import input_wait
 
 Batches = Generator[batching.Batch, None, None]
 
@@ -133,7 +134,7 @@ def test_what_is_not_wanted_any_more_is_closed() -> None:
     assert closed.is_set()
 
 
-def timed(virtual: clock.Clock, wait: feed.Wait, waits: list[float], step: float) -> None:
+def timed(virtual: clock.Clock, wait: input_wait.Wait, waits: list[float], step: float) -> None:
     def batches() -> Batches:
         for seconds in waits:
             virtual.advance(seconds)
@@ -145,7 +146,7 @@ def timed(virtual: clock.Clock, wait: feed.Wait, waits: list[float], step: float
 
 def test_the_share_of_waiting_leaves_the_first_step_out() -> None:
     virtual = clock.Clock()
-    wait = feed.Wait(virtual)
+    wait = input_wait.Wait(virtual)
     timed(virtual, wait, [50.0, 1.0, 1.0], step=3.0)
     share = wait.recent()
     assert (share.waited, share.total, share.steps) == (2.0, 8.0, 2)
@@ -155,7 +156,7 @@ def test_the_share_of_waiting_leaves_the_first_step_out() -> None:
 
 def test_a_warning_comes_once_an_epoch_and_names_the_share() -> None:
     virtual = clock.Clock()
-    wait = feed.Wait(virtual)
+    wait = input_wait.Wait(virtual)
     timed(virtual, wait, [0.0, 1.0, 1.0], step=3.0)
     said = wait.warning()
     assert said is not None
@@ -167,7 +168,7 @@ def test_a_warning_comes_once_an_epoch_and_names_the_share() -> None:
 
 def test_short_epochs_are_looked_at_together() -> None:
     virtual = clock.Clock()
-    wait = feed.Wait(virtual)
+    wait = input_wait.Wait(virtual)
     shares = []
     for _ in range(4):
         timed(virtual, wait, [0.4], step=0.4)
@@ -178,7 +179,7 @@ def test_short_epochs_are_looked_at_together() -> None:
 @pytest.mark.parametrize("waits", [[0.0, 0.3, 0.3], [0.0, 1.0, *[0.0] * 20]])
 def test_short_or_rare_waiting_is_no_warning(waits: list[float]) -> None:
     virtual = clock.Clock()
-    wait = feed.Wait(virtual)
+    wait = input_wait.Wait(virtual)
     timed(virtual, wait, waits, step=1.0)
     assert wait.warning() is None
 

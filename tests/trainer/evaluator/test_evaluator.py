@@ -11,11 +11,11 @@ import pytest
 
 from testing.trainer import launch, reference, server_jobs
 from testing.trainer import runs as trainings
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, settings
 from tfparallel_trainer.contract import environment, exits, outputs
-from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.keras_fit import surroundings
-from tfparallel_trainer.runtime import preflight, settings
+from tfparallel_trainer.loop import preflight
+from tfparallel_trainer.reporting import results
 
 CHECKPOINT: dict[str, object] = {"claim": "c", "everySteps": 5, "keep": 3}
 MLP: dict[str, Any] = {

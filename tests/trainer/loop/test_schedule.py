@@ -13,9 +13,9 @@ from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, feed, stream
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.loop import observer, training
-from tfparallel_trainer.runtime.lifecycle import stall, termination
-from tfparallel_trainer.runtime.reporting import console, progress, reports
+from tfparallel_trainer.reporting import console, progress, reports
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import pydantic
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.runtime.lifecycle import farewells
+from tfparallel_trainer.lifecycle import farewells
 from tfparallel_trainer.storage import directory
 
 FILE = outputs.OWNER

@@ -12,7 +12,7 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import entries, files, keys, owner, retention, shard
 from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.runtime.lifecycle import faults
+from tfparallel_trainer.lifecycle import error_classes
 from tfparallel_trainer.storage import directory
 
 _SHARED_BITS = 60
@@ -241,7 +241,7 @@ class Store:
         try:
             return owner.take(self._folder, job, attempt, namespace, self._say)
         except OSError as error:
-            if faults.of_storage(error):
+            if error_classes.of_storage(error):
                 raise errors.StorageError(
                     f"{self._folder} does not answer ({error}), and no step is made: see the "
                     "storage and the network."

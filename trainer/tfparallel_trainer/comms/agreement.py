@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import collectives, tasks
-from tfparallel_trainer.runtime.lifecycle import stall
+from tfparallel_trainer import errors, tasks
+from tfparallel_trainer.comms import collectives
+from tfparallel_trainer.lifecycle import stall
 
 _DIGITS = 15
 """Of a digest in hexadecimal: 60 of the 63 bits that a tensor of int64 carries."""

@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import tasks
+from tfparallel_trainer import errors, tasks
 
 _SAY_EVERY_SECONDS = 10.0
 _FIRST_SAY_SECONDS = 3.0

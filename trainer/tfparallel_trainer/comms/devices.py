@@ -6,8 +6,7 @@ import pathlib
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import tasks
+from tfparallel_trainer import errors, tasks
 
 
 def prepare(cpu_devices: int, alone: bool, first_operation: str = "") -> int:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfparallel_trainer.comms import agreement, collectives, tasks
+from tfparallel_trainer import tasks
+from tfparallel_trainer.comms import agreement, collectives
 
 _BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
 _DRIVER = "libcuda.so.1"

@@ -19,8 +19,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import cluster, greeting, sentinel, tasks
+from tfparallel_trainer import errors, tasks
+from tfparallel_trainer.comms import cluster, greeting, sentinel
 from tfparallel_trainer.contract import environment
 
 _PROBE_SECONDS = 2.0

@@ -1,1 +1,1 @@
-"""What makes steps. No engine imports another; `engine` says what the loop asks of each."""
+"""Engines compute steps. `engine` is their interface, and no engine imports another."""

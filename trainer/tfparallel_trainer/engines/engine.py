@@ -12,8 +12,8 @@ from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import cluster
 from tfparallel_trainer.contract import progress, verification
 from tfparallel_trainer.data import batching, fingerprints
+from tfparallel_trainer.engines import setup
 from tfparallel_trainer.objective import evaluate, independence, replica, state
-from tfparallel_trainer.runtime import setup
 
 
 class Flag(enum.IntEnum):

@@ -8,16 +8,15 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import errors, settings, user
 from tfparallel_trainer.checkpoint import entries, files, keys, shard, store
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import batching, source
+from tfparallel_trainer.engines import setup
 from tfparallel_trainer.engines.mesh import steps
-from tfparallel_trainer.evaluator import results
 from tfparallel_trainer.objective import replica
-from tfparallel_trainer.runtime import preflight, settings, setup
-from tfparallel_trainer.runtime.reporting import console, records
+from tfparallel_trainer.reporting import console, records, results
 from tfparallel_trainer.storage import directory
 
 _LOOK_EVERY_SECONDS = 1.0
@@ -74,7 +73,7 @@ class Evaluator:
 
     def look(self) -> bool:
         """Evaluate the newest checkpoint if it is new; gives whether there may be more."""
-        end = preflight.end_of(self._settings)  # before looking: the newest is then the last
+        end = results.end_of(self._settings)  # before looking: the newest is then the last
         self._watch.moved("a look for checkpoints")
         for folder in reversed(self._new()):
             at = self._load(folder)

@@ -15,18 +15,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfparallel_trainer import errors, user
-from tfparallel_trainer.comms import tasks
+from tfparallel_trainer import errors, settings, tasks, user
 from tfparallel_trainer.contract import environment, job_file
+from tfparallel_trainer.engines import setup
 from tfparallel_trainer.engines.mesh import run as mesh
 from tfparallel_trainer.engines.servers import control
 from tfparallel_trainer.engines.servers import run as servers
 from tfparallel_trainer.keras_fit import callbacks as callbacks_of
 from tfparallel_trainer.keras_fit import inputs, models, reach, surroundings
-from tfparallel_trainer.loop import observer
-from tfparallel_trainer.runtime import preflight, run, settings, setup
-from tfparallel_trainer.runtime.lifecycle import failures, stall, termination
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.lifecycle import stall, termination
+from tfparallel_trainer.loop import exit_report, observer, preflight, run
+from tfparallel_trainer.reporting import console
 from tfparallel_trainer.scripts import explanation, first_step
 
 _WAIT_SECONDS = 600
@@ -207,7 +206,7 @@ class _Call:
         except errors.TrainerError:
             raise
         except Exception as error:
-            raise failures.translate(error, settings.cluster.alone, module) from error
+            raise exit_report.translate(error, settings.cluster.alone, module) from error
 
     def _module(self, data: inputs.Inputs, watch: stall.Watch) -> user.Module:
         functions = {"build_model": self._models.build, "training_data": lambda: data.training}

@@ -15,11 +15,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import errors, settings, user
 from tfparallel_trainer.data import order
+from tfparallel_trainer.engines import setup
 from tfparallel_trainer.keras_fit import memories, reach, support, trainability
 from tfparallel_trainer.loop import observer
-from tfparallel_trainer.runtime import settings, setup
 
 BAR = 1
 _OLD_NAMES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}

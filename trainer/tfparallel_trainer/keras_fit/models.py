@@ -7,9 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, random_state
 from tfparallel_trainer.objective import checks
-from tfparallel_trainer.runtime import random_state
 
 
 class Models:

@@ -10,12 +10,11 @@ from types import TracebackType
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import devices, rendezvous, tasks
+from tfparallel_trainer import errors, settings, tasks
+from tfparallel_trainer.comms import devices, rendezvous
 from tfparallel_trainer.contract import environment, exits
-from tfparallel_trainer.runtime import settings
-from tfparallel_trainer.runtime.lifecycle import termination
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.lifecycle import termination
+from tfparallel_trainer.reporting import console
 from tfparallel_trainer.scripts import explanation
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

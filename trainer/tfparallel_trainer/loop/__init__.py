@@ -1,1 +1,1 @@
-"""The outer loop: epochs, steps, checkpoints and evaluation, whatever makes the steps."""
+"""The course of a run: refusals before it, its epochs and steps on any engine, its exit report."""

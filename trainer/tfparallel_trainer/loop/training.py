@@ -16,9 +16,9 @@ from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, feed, order
 from tfparallel_trainer.engines import engine
+from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.loop import observer
-from tfparallel_trainer.runtime.lifecycle import stall, termination
-from tfparallel_trainer.runtime.reporting import reports
+from tfparallel_trainer.reporting import reports
 
 
 class Schedule:

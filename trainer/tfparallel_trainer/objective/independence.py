@@ -20,11 +20,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import errors, random_state, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.objective import checks, drawn, loss, metrics, phases, replica, trial
-from tfparallel_trainer.runtime import random_state
 
 EXAMPLES = 8
 """How many are tried."""

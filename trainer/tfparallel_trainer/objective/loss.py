@@ -23,8 +23,8 @@ import keras
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
+from tfparallel_trainer.lifecycle import error_classes
 from tfparallel_trainer.objective import label_shapes
-from tfparallel_trainer.runtime.lifecycle import faults
 
 _MEANS = ("sum_over_batch_size", "mean")
 WEIGHTED_MEAN = "mean_with_sample_weight"
@@ -247,7 +247,7 @@ def _values(term: Term, y: Any, y_pred: tf.Tensor) -> tf.Tensor:
             raise
         raise errors.UserCodeError(
             f"{term.title} does not take labels (y) of the shape {tuple(target.shape)} for outputs "
-            f"of the shape {tuple(y_pred.shape)}: {faults.read_message(error)}",
+            f"of the shape {tuple(y_pred.shape)}: {error_classes.read_message(error)}",
             function="compile_model",
         ) from error
 

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, random_state
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.objective import checks, replica
-from tfparallel_trainer.runtime import random_state
 
 MOST_BYTES = 16 << 20
 """Of variables outside the model that callbacks write: a checkpoint's index has them."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfparallel_trainer import random_state
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.objective import gradients, loss, metrics, phases, replica, updates
-from tfparallel_trainer.runtime import random_state
 
 Kinds = list[gradients.Kind]
 

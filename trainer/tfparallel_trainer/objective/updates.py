@@ -16,12 +16,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, random_state
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.objective import checks, drawn, metrics, trial
 from tfparallel_trainer.objective import replica as replicas
-from tfparallel_trainer.runtime import random_state
 
 _COUNT, _FIRST = 6, 2
 """Examples of a trial, and those of its first part: means and sums differ where parts do."""

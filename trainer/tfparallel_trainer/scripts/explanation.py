@@ -16,10 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import tasks
+from tfparallel_trainer import errors, tasks
 from tfparallel_trainer.contract import documentation, environment, separate_training
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.reporting import console
 
 _TOGETHER, _SERVERS = "MultiWorkerMirroredStrategy", "ParameterServerStrategy"
 _CALLS = {  # what fails under each

@@ -13,12 +13,10 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import tasks
+from tfparallel_trainer import errors, settings, tasks
 from tfparallel_trainer.contract import environment, exits, limits, progress, separate_training
-from tfparallel_trainer.runtime import settings
-from tfparallel_trainer.runtime.reporting import console
-from tfparallel_trainer.runtime.reporting import progress as reporting
+from tfparallel_trainer.reporting import console
+from tfparallel_trainer.reporting import progress as reporting
 from tfparallel_trainer.scripts import explanation
 
 _EXCHANGING = ("horovod", "byteps", "mpi4py", "bluefog", "ray", "grpc", "zmq")

@@ -11,7 +11,8 @@ from testing.operator import builders
 from tfparallel_operator.api import names, types
 from tfparallel_operator.core import layout, replicas
 from tfparallel_operator.core.pods import cluster_spec, topology
-from tfparallel_trainer.comms import shape, tasks
+from tfparallel_trainer import tasks
+from tfparallel_trainer.comms import shape
 
 GROUP, PIPELINE = names.LABEL_MESH_GROUP, names.LABEL_MESH_PIPELINE
 

@@ -5,7 +5,7 @@ import pytest
 from testing import repeats
 from testing.trainer import cases, cases_servers, cases_split, ranks
 from testing.trainer import runs as trainings
-from tfparallel_trainer.comms import tasks
+from tfparallel_trainer import tasks
 
 ORDINARY = [
     case

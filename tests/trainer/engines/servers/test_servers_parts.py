@@ -18,13 +18,13 @@ import tensorflow as tf
 from testing import clock, waiting
 from testing.trainer import launch, ranks, server_jobs
 from tfparallel_operator.local import ports
-from tfparallel_trainer import errors, user
-from tfparallel_trainer.comms import cluster, shape, tasks
+from tfparallel_trainer import errors, settings, tasks, user
+from tfparallel_trainer.comms import cluster, shape
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
 from tfparallel_trainer.engines.servers import asynchronous, control, ledger, presence, steps
+from tfparallel_trainer.loop import preflight
 from tfparallel_trainer.objective import replica, train
-from tfparallel_trainer.runtime import preflight, settings
 
 
 def check(folder: pathlib.Path, cluster: dict[str, object], role: str = "chief") -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from testing.trainer import split_graphs
-from tfparallel_trainer.comms import shape, tasks
+from tfparallel_trainer import tasks
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import job_file, limits, progress
 from tfparallel_trainer.engines.split import placement_report
 from tfparallel_trainer.engines.split.model import graph

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import order
-from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines import engine, setup
 from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.objective import independence
-from tfparallel_trainer.runtime import setup
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.reporting import console
 
 
 class Course(engine.Course):

@@ -8,14 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import errors, random_state, user
 from tfparallel_trainer.checkpoint import keys
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.objective import replica, tracing
 from tfparallel_trainer.objective.referee import inspection, judgement, plain
-from tfparallel_trainer.runtime import random_state
 
 
 class Referee:

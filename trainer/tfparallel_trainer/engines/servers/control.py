@@ -15,11 +15,10 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import cluster, devices, tasks
-from tfparallel_trainer.runtime import settings
-from tfparallel_trainer.runtime.lifecycle import termination
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer import errors, settings, tasks
+from tfparallel_trainer.comms import cluster, devices
+from tfparallel_trainer.lifecycle import termination
+from tfparallel_trainer.reporting import console
 
 _ASK_EVERY_SECONDS = 1.0
 _LINGER_SECONDS = 2.0

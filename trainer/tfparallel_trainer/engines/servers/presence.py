@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import cluster, tasks
+from tfparallel_trainer import errors, tasks
+from tfparallel_trainer.comms import cluster
 from tfparallel_trainer.engines.servers import control
 
 SILENCE_SECONDS = 30.0

@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 from keras.src.backend.tensorflow import nn  # layers convolve by what it holds
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import cluster, rendezvous, shape, tasks
+from tfparallel_trainer import errors, tasks
+from tfparallel_trainer.comms import cluster, rendezvous, shape
 from tfparallel_trainer.contract import job_file
-from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines import engine, setup
 from tfparallel_trainer.engines.servers import (
     asynchronous,
     checked_steps,
@@ -21,7 +21,6 @@ from tfparallel_trainer.engines.servers import (
     steps,
 )
 from tfparallel_trainer.objective import trial
-from tfparallel_trainer.runtime import setup
 
 _ENDING_SECONDS = 1.0
 """How long a process that ends may still listen after its connections are gone."""

@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
-from tfparallel_trainer.comms import shape, tasks
+from tfparallel_trainer import tasks
+from tfparallel_trainer.comms import shape
 from tfparallel_trainer.contract import job_file, limits, plain_text, plan, progress
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting

@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, settings
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import agreement, shape
 from tfparallel_trainer.contract import job_file, outputs, plan, progress
 from tfparallel_trainer.data import batching
-from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines import comparison, engine, setup
 from tfparallel_trainer.engines.split import callback_model, placement_report, plan_resolution
 from tfparallel_trainer.engines.split.execution import captures, pipeline_steps, ranks
 from tfparallel_trainer.engines.split.model import skeleton
@@ -22,8 +22,7 @@ from tfparallel_trainer.engines.split.planning import search_space
 from tfparallel_trainer.engines.split.referee import examination, single_process, step_trial
 from tfparallel_trainer.engines.split.state import persistence
 from tfparallel_trainer.objective import checks, independence, likeness, replica
-from tfparallel_trainer.runtime import comparison, settings, setup
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.reporting import console
 from tfparallel_trainer.storage import folder
 
 

@@ -8,15 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import errors, settings, tasks, user
 from tfparallel_trainer.checkpoint import files
-from tfparallel_trainer.comms import cluster, devices, rendezvous, shape, tasks, tpu_name
+from tfparallel_trainer.comms import cluster, devices, rendezvous, shape, tpu_name
 from tfparallel_trainer.contract import job_file, user_module
 from tfparallel_trainer.data import batching
-from tfparallel_trainer.engines import engine
+from tfparallel_trainer.engines import comparison, engine, setup
 from tfparallel_trainer.engines.strategy import steps
 from tfparallel_trainer.objective import checks, independence, likeness, tracing
-from tfparallel_trainer.runtime import comparison, settings, setup
 
 _TPU_START_SECONDS = 600
 """How long a TPU may take to be initialised."""

@@ -11,7 +11,8 @@ import pytest
 
 from testing import repeats
 from testing.trainer import split_models
-from tfparallel_trainer.comms import cluster, tasks
+from tfparallel_trainer import tasks
+from tfparallel_trainer.comms import cluster
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.engines.split.model import recording
 from tfparallel_trainer.engines.split.planning import calibrate, costs, hardware, links

@@ -10,9 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfparallel_trainer import errors
+from tfparallel_trainer import errors, random_state
 from tfparallel_trainer.engines.split.model import graph, interpreter, operations
-from tfparallel_trainer.runtime import random_state
 
 _EXAMPLES = 2
 _STATEFUL = ("Random", "Multinomial", "TruncatedNormal")

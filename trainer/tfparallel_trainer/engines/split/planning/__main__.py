@@ -11,8 +11,8 @@ import sys
 import pydantic
 
 from tfparallel_trainer.contract import exits, plan
-from tfparallel_trainer.runtime.lifecycle import termination
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.lifecycle import termination
+from tfparallel_trainer.reporting import console
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import cluster, collectives, devices, rendezvous, shape, tasks
+from tfparallel_trainer import errors, tasks
+from tfparallel_trainer.comms import cluster, collectives, devices, rendezvous, shape
 from tfparallel_trainer.contract import environment
 from tfparallel_trainer.engines.split.planning import hardware
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tfparallel_trainer import user
+from tfparallel_trainer import random_state, user
 from tfparallel_trainer.checkpoint import keys, slots
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.objective import replica
 from tfparallel_trainer.objective.referee import judgement, plain
-from tfparallel_trainer.runtime import random_state
 
 
 class UnfitError(Exception):

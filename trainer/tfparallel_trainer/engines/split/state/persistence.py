@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import h5py
 
-from tfparallel_trainer import user
+from tfparallel_trainer import settings, user
 from tfparallel_trainer.checkpoint import (
     archive,
     entries,
@@ -20,7 +20,6 @@ from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.engines.split.execution import rank_model
 from tfparallel_trainer.engines.split.state import blueprint, model_export
-from tfparallel_trainer.runtime import settings
 from tfparallel_trainer.storage import directory
 
 

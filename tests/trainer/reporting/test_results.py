@@ -1,4 +1,4 @@
-"""What is known of results before TensorFlow is imported."""
+"""What a process reads of results that are there."""
 
 import io
 import pathlib
@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from tfparallel_trainer.runtime import preflight
+from tfparallel_trainer.reporting import results
 
 
 def model() -> bytes:
@@ -48,4 +48,4 @@ def test_a_model_that_does_not_open_counts_as_none(
 ) -> None:
     path = tmp_path / "model.keras"
     path.write_bytes(content)
-    assert preflight._opens(path) == opens
+    assert results._opens(path) == opens

@@ -12,7 +12,7 @@ from testing.trainer import launch
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import exits, job_file
-from tfparallel_trainer.runtime.lifecycle import stall
+from tfparallel_trainer.lifecycle import stall
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -118,7 +118,7 @@ def test_a_watch_that_is_over_ends_nothing(
 
 LOCKED = """
 import ctypes, sys
-from tfparallel_trainer.runtime.lifecycle import stall
+from tfparallel_trainer.lifecycle import stall
 stall.LOCKED_SECONDS = 0.5
 with stall.watching(stall.Limits(1.0, 1.0), sys.exit, sys.stderr):
     ctypes.PyDLL(None).sleep(3600)  # keeps Python's lock
@@ -168,7 +168,7 @@ def test_a_replica_whose_data_never_comes_ends_all(
 ENDLESS = """
 import time
 import keras, numpy, tensorflow as tf
-from tfparallel_trainer.runtime.lifecycle import stall
+from tfparallel_trainer.lifecycle import stall
 
 class Clock:
     "Stands still until the step before the last one has ended."

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 import pydantic
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import tasks
+from tfparallel_trainer import errors, tasks
 from tfparallel_trainer.contract import environment, job_file, outputs
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.storage import bucket, directory, prefix

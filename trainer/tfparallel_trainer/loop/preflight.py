@@ -1,16 +1,12 @@
-"""What can be known before TensorFlow is imported: refusals, and that there is nothing to do."""
+"""Refuses what is impossible before TensorFlow is imported."""
 
 import os
-import pathlib
-import zipfile
 
-import pydantic
-
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import tasks, tpu_name
-from tfparallel_trainer.contract import environment, job_file, outputs
-from tfparallel_trainer.runtime import settings
-from tfparallel_trainer.storage import address, bucket, connection
+from tfparallel_trainer import errors, settings, tasks
+from tfparallel_trainer.comms import tpu_name
+from tfparallel_trainer.contract import environment, job_file
+from tfparallel_trainer.reporting import results
+from tfparallel_trainer.storage import address, connection
 
 _STRATEGIES = (
     "Mirrored",
@@ -78,7 +74,7 @@ def _check_bucket(settings: settings.Settings) -> None:
 
 def _check_module(settings: settings.Settings) -> None:
     """Refuse a module that would not be trained, because another one was, to the end."""
-    ended = end_of(settings)
+    ended = results.end_of(settings)
     if ended is None or ended.module_digest in (None, settings.module_digest):
         return
     if settings.job_uid and ended.job_uid == settings.job_uid:
@@ -144,27 +140,3 @@ def _check_servers(settings: settings.Settings) -> None:
             f"${environment.CPU_DEVICES} is {settings.cpu_devices}, and strategy 'ParameterServer' "
             "uses one device of each worker: set devices to 1 and use more workers."
         )
-
-
-def has_model(settings: settings.Settings) -> bool:
-    """Whether the results have the trained model, which a disk may have lost at a power cut."""
-    if isinstance(settings.results, bucket.Bucket):  # an object is there as a whole, or not at all
-        return settings.results.has(outputs.MODEL)
-    return _opens(settings.output_dir / outputs.MODEL)
-
-
-def _opens(path: pathlib.Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return bool(archive.namelist())
-    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError):
-        return False
-
-
-def end_of(settings: settings.Settings) -> outputs.Summary | None:
-    """How this very job ended in this output directory; None when it has not."""
-    try:
-        summary = outputs.Summary.model_validate_json(settings.results.read(outputs.SUMMARY))
-    except (OSError, pydantic.ValidationError):
-        return None
-    return summary if summary.done and summary.job_digest == settings.digest else None

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfparallel_trainer.contract import limits, outputs, progress, verification
-from tfparallel_trainer.data import feed
-from tfparallel_trainer.runtime.reporting import console, records
-from tfparallel_trainer.runtime.reporting import progress as pushing
+from tfparallel_trainer.reporting import console, input_wait, records
+from tfparallel_trainer.reporting import progress as pushing
 
 _STATM = pathlib.Path("/proc/self/statm")
 
@@ -55,7 +54,7 @@ class Reporter:
     """Whether there are lines for people besides warnings."""
     start: Callable[[], Mapping[str, Any]] = dict
     """Gives facts about the start of this process, for the record of its first step."""
-    wait: feed.Wait = dataclasses.field(default_factory=feed.Wait)
+    wait: input_wait.Wait = dataclasses.field(default_factory=input_wait.Wait)
     """How long this process waits for its input."""
     placement: Callable[[], progress.Placement | None] = lambda: None
     """Where the parts of the model are, as reports tell it; none where it is whole."""
@@ -208,7 +207,7 @@ class Reporter:
             self.written.flush()
 
     def _progress(
-        self, step: int, total: int | None, epoch: int, waited: feed.Span | None = None
+        self, step: int, total: int | None, epoch: int, waited: input_wait.Span | None = None
     ) -> progress.Report:
         """Build a report within the limits, which would refuse it otherwise."""
         if total is not None and total > limits.MAX_COUNT:

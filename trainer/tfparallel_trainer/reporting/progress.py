@@ -10,8 +10,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 
+from tfparallel_trainer import settings
 from tfparallel_trainer.contract import limits, progress
-from tfparallel_trainer.runtime import settings
 
 END_SECONDS = 2.0
 """What a run that was asked to end, or has failed, gives its last report."""

@@ -12,8 +12,8 @@ import pytest
 from testing import clock
 from tfparallel_trainer.contract import job_file, limits, outputs, verification
 from tfparallel_trainer.contract import progress as protocol
-from tfparallel_trainer.data import batching, feed
-from tfparallel_trainer.runtime.reporting import console, progress, records, reports
+from tfparallel_trainer.data import batching
+from tfparallel_trainer.reporting import console, input_wait, progress, records, reports
 from tfparallel_trainer.storage import folder as folders
 
 
@@ -108,7 +108,7 @@ def test_a_step_that_has_been_shown_is_not_shown_again_at_the_end_of_its_epoch(
 def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clock) -> None:
     kept = Kept()
     reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
-    reporter.wait = feed.Wait(virtual_clock.monotonic)
+    reporter.wait = input_wait.Wait(virtual_clock.monotonic)
 
     def batches() -> Generator[batching.Batch, None, None]:
         for _ in range(3):

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import environment, exits
-from tfparallel_trainer.runtime.lifecycle import farewells
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.lifecycle import farewells
+from tfparallel_trainer.reporting import console
 
 LATE = "Asked to end, at a moment when no step is made."
 

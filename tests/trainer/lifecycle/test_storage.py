@@ -21,8 +21,9 @@ from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import entries, export
 from tfparallel_trainer.contract import environment, exits
-from tfparallel_trainer.runtime.lifecycle import failures, termination
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.lifecycle import termination
+from tfparallel_trainer.loop import exit_report
+from tfparallel_trainer.reporting import console
 from tfparallel_trainer.storage import folder as folders
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -151,12 +152,12 @@ def test_a_model_that_cannot_be_written_leaves_the_one_before(
     ],
 )
 def test_failures_of_files_and_devices_have_their_codes(error: Exception, code: exits.Exit) -> None:
-    assert failures.translate(error, True, None).exit is code
+    assert exit_report.translate(error, True, None).exit is code
 
 
 def test_a_disk_of_one_of_several_processes_is_no_lost_peer() -> None:
     error = tf.errors.UnknownError(None, None, "/data/a.tfrecord; Input/output error")
-    assert failures.translate(error, False, None).exit is exits.Exit.STORAGE_FAILED
+    assert exit_report.translate(error, False, None).exit is exits.Exit.STORAGE_FAILED
 
 
 def test_what_python_raises_within_a_step_is_the_users(tmp_path: pathlib.Path) -> None:
@@ -164,7 +165,7 @@ def test_what_python_raises_within_a_step_is_the_users(tmp_path: pathlib.Path) -
     with pytest.raises(tf.errors.OpError) as raised:
         step()
     module = user.Module(tmp_path / "model.py", {})
-    assert failures.translate(raised.value, True, module).exit is exits.Exit.USER_ERROR
+    assert exit_report.translate(raised.value, True, module).exit is exits.Exit.USER_ERROR
 
 
 def fetch(status: int) -> None:

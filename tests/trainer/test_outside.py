@@ -19,12 +19,12 @@ from testing import waiting
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
 from tfparallel_operator.local import ports
-from tfparallel_trainer import __main__, errors, user
+from tfparallel_trainer import __main__, errors, settings, user
 from tfparallel_trainer.contract import environment, exits, job_file
 from tfparallel_trainer.contract import progress as protocol
-from tfparallel_trainer.runtime import preflight, settings
-from tfparallel_trainer.runtime.lifecycle import termination
-from tfparallel_trainer.runtime.reporting import progress
+from tfparallel_trainer.lifecycle import termination
+from tfparallel_trainer.loop import preflight
+from tfparallel_trainer.reporting import progress
 
 pytestmark = pytest.mark.usefixtures("runs")
 

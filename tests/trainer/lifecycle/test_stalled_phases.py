@@ -15,7 +15,7 @@ LIMIT_SECONDS = 20
 STUCK = """
 import os, sys, time, types
 import keras, numpy, tensorflow as tf
-from tfparallel_trainer.runtime.lifecycle import stall
+from tfparallel_trainer.lifecycle import stall
 
 now = time.monotonic()
 stall.time = types.SimpleNamespace(monotonic=lambda: now)
@@ -176,7 +176,7 @@ PATIENT = """
 import time
 import keras, numpy
 from tfparallel_trainer.loop import training
-from tfparallel_trainer.runtime.lifecycle import stall
+from tfparallel_trainer.lifecycle import stall
 from tfparallel_trainer.comms import agreement
 from tfparallel_trainer.objective import state
 

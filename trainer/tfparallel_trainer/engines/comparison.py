@@ -5,8 +5,8 @@ Variables are shared from the first replica; a vocabulary or a constant is each 
 
 from collections.abc import Sequence
 
-from tfparallel_trainer import errors
-from tfparallel_trainer.comms import agreement, collectives, tasks
+from tfparallel_trainer import errors, tasks
+from tfparallel_trainer.comms import agreement, collectives
 from tfparallel_trainer.objective import likeness
 
 ALIKE = (

@@ -12,7 +12,7 @@ from testing import clock, disks, waiting
 from testing.trainer import launch, reference, saves, weights
 from testing.trainer import runs as trainings
 from tfparallel_trainer.contract import exits
-from tfparallel_trainer.runtime.lifecycle import termination
+from tfparallel_trainer.lifecycle import termination
 
 
 def ask(group: launch.Group, numbers: list[int], until: list[int]) -> list[launch.Ended]:

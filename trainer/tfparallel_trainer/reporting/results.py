@@ -1,16 +1,19 @@
-"""What the evaluator has found, as the chief and the evaluator's next run read it.
+"""Reads what earlier runs and the evaluator of a job have left where its results are kept.
 
-The two share nothing but where results are kept, so a small file there is all that passes between
-them. Of a job that was deleted and made again the file is another job's, which its uid shows.
+The chief and the evaluator share nothing but this directory, so a small file there is all that
+passes between them. If a job was deleted and made again, the uid tells its file from the old one.
 """
 
+import pathlib
 import time
+import zipfile
 from collections.abc import Callable, Mapping
 
 import pydantic
 
+from tfparallel_trainer import settings
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.runtime import preflight, settings
+from tfparallel_trainer.storage import bucket
 
 _LOOK_EVERY_SECONDS = 0.5
 _SILENCE_SECONDS = 60.0
@@ -37,7 +40,7 @@ def metrics(settings: settings.Settings) -> dict[str, float]:
 
 def owed(settings: settings.Settings) -> bool:
     """Whether this process is an evaluator that has not evaluated the last step of training."""
-    ended, latest = preflight.end_of(settings), read(settings)
+    ended, latest = end_of(settings), read(settings)
     return settings.evaluates and (ended is None or latest is None or latest.step != ended.steps)
 
 
@@ -95,3 +98,27 @@ class Status:
         content = self._latest.model_dump_json(by_alias=True)
         self._results.write(outputs.EVALUATION, content.encode())
         self._written_at = time.monotonic()
+
+
+def has_model(settings: settings.Settings) -> bool:
+    """Whether the results have the trained model, which a disk may have lost at a power cut."""
+    if isinstance(settings.results, bucket.Bucket):  # an object is there as a whole, or not at all
+        return settings.results.has(outputs.MODEL)
+    return _opens(settings.output_dir / outputs.MODEL)
+
+
+def _opens(path: pathlib.Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return bool(archive.namelist())
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError):
+        return False
+
+
+def end_of(settings: settings.Settings) -> outputs.Summary | None:
+    """How this very job ended in this output directory; None when it has not."""
+    try:
+        summary = outputs.Summary.model_validate_json(settings.results.read(outputs.SUMMARY))
+    except (OSError, pydantic.ValidationError):
+        return None
+    return summary if summary.done and summary.job_digest == settings.digest else None

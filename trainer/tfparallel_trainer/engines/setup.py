@@ -8,11 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, user
+from tfparallel_trainer import errors, settings, user
 from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, shard, store
 from tfparallel_trainer.comms import agreement, collectives, devices, nccl, rendezvous, shape
 from tfparallel_trainer.contract import outputs
 from tfparallel_trainer.data import batching, feed, nest, source
+from tfparallel_trainer.engines import comparison
+from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.objective import (
     checks,
     likeness,
@@ -23,9 +25,7 @@ from tfparallel_trainer.objective import (
     tracing,
     updates,
 )
-from tfparallel_trainer.runtime import comparison, settings
-from tfparallel_trainer.runtime.lifecycle import stall, termination
-from tfparallel_trainer.runtime.reporting import console
+from tfparallel_trainer.reporting import console
 
 _generations = itertools.count()
 """Of the meshes of this process; a script may train several times."""

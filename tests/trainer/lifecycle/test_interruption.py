@@ -76,7 +76,7 @@ def test_killed_and_terminated_runs_resume_exactly(tmp_path: pathlib.Path) -> No
     assert [one.code for one in ended] == [0, 0], ended
     for one in ended:
         assert "already finished" in one.output
-        assert "tfparallel_trainer.runtime.preflight" in one.errors
+        assert "tfparallel_trainer.loop.preflight" in one.errors
         assert "tensorflow" not in one.errors
 
 

@@ -15,12 +15,10 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import export, files
 from tfparallel_trainer.contract import outputs
-from tfparallel_trainer.engines import engine
-from tfparallel_trainer.evaluator import results
+from tfparallel_trainer.engines import engine, setup
+from tfparallel_trainer.lifecycle import termination
 from tfparallel_trainer.loop import observer, training
-from tfparallel_trainer.runtime import setup
-from tfparallel_trainer.runtime.lifecycle import termination
-from tfparallel_trainer.runtime.reporting import console, progress, records, reports
+from tfparallel_trainer.reporting import console, progress, records, reports, results
 from tfparallel_trainer.storage import durable, folder
 
 Observe = Callable[[setup.Ready, Callable[[Sequence[Any]], Any] | None], observer.Observer]

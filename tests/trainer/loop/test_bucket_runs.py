@@ -12,10 +12,10 @@ import pytest
 from testing import buckets
 from testing.trainer import launch, reference, weights
 from testing.trainer import runs as trainings
+from tfparallel_trainer import settings
 from tfparallel_trainer.checkpoint import entries, owner
 from tfparallel_trainer.contract import environment, exits, outputs
-from tfparallel_trainer.evaluator import results
-from tfparallel_trainer.runtime import preflight, settings
+from tfparallel_trainer.reporting import results
 
 
 def newest(s3: buckets.Bucket) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def test_a_finished_job_is_recognized_by_its_summary(
 ) -> None:
     (environment,) = runs.environments(steps=1, checkpoint=s3.checkpoint(), variables=s3.variables)
     job = settings.read(environment)
-    assert preflight.end_of(job) is None
+    assert results.end_of(job) is None
     summary = outputs.Summary(
         done=True,
         job_digest=job.digest,
@@ -250,4 +250,4 @@ def test_a_finished_job_is_recognized_by_its_summary(
         metrics={},
     )
     job.results.write(outputs.SUMMARY, summary.model_dump_json(by_alias=True).encode())
-    assert preflight.end_of(job) is not None
+    assert results.end_of(job) is not None

@@ -7,7 +7,7 @@ import re
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.runtime.lifecycle import faults
+from tfparallel_trainer.lifecycle import error_classes
 
 _PEER_LOST = (
     tf.errors.UnavailableError,
@@ -70,13 +70,13 @@ def translate(error: Exception, alone: bool, module: user.Module | None) -> erro
         return errors.StorageError(
             f"A file cannot be read or written ({text}): see the disk's space."
         )
-    if faults.of_device(error):
+    if error_classes.of_device(error):
         return _of_device(text)
     raise error
 
 
 def _of_device(text: str) -> errors.TrainerError:
-    return errors.DeviceError(f"A device failed ({text}). {faults.DEVICE_HELP}")
+    return errors.DeviceError(f"A device failed ({text}). {error_classes.DEVICE_HELP}")
 
 
 def _of_operation(
@@ -94,9 +94,9 @@ def _of_operation(
         )
     if not alone and (isinstance(error, _PEER_LOST) or any(word in text for word in _PEER_WORDS)):
         return errors.PeerLostError(f"A peer was lost ({text}).")
-    if faults.of_device(error):
+    if error_classes.of_device(error):
         return _of_device(text)
-    if faults.of_storage(error):
+    if error_classes.of_storage(error):
         return errors.StorageError(f"Storage did not answer ({text}): see the data's address.")
     if module is not None and (isinstance(error, _USERS) or _PYTHON in str(error)):
         return errors.UserCodeError(
@@ -126,4 +126,4 @@ def _message(error: Exception) -> str:
     """The message itself, without the graph's history that TensorFlow writes around it."""
     lines = [line.strip() for line in str(error).splitlines()]
     text = " ".join(line for line in lines if line and not line.startswith(_NOISE))
-    return faults.shorten(text)[:_LONGEST_MESSAGE]
+    return error_classes.shorten(text)[:_LONGEST_MESSAGE]

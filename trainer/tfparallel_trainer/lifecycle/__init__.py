@@ -1,0 +1,1 @@
+"""How a run may end: SIGTERM, stalls and faults of machines."""

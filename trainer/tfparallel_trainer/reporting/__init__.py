@@ -1,0 +1,1 @@
+"""What a run reports: lines for people, JSON lines for machines, TensorBoard."""

@@ -1,1 +1,0 @@
-"""How a run may end: SIGTERM, stalls, faults of machines, and what an exception means."""

@@ -1,1 +1,0 @@
-"""What a run tells: lines for people, JSON lines for machines, TensorBoard."""
