@@ -18,7 +18,7 @@ from testing.operator.namespaces import Namespace
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import load as api_load
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.core import decide, installation, observation
+from tfparallel_operator.core import decide, installation, layout, observation
 
 MANY_TARGET, LARGE_TARGET, CPU_TARGET = 0.9, 0.36, 0.7
 FLOOR_TARGET, SPLIT_TARGET = 1.15, 1.2
@@ -146,7 +146,8 @@ def _prepared(
     known = api_load.parse_job({**job, "metadata": {**job["metadata"], **identity}})
     settings_of_jobs = installation.Settings(trainer_image="trainer:test")
     now = wall_clock.utc_now().replace(microsecond=0)
-    decided = decide.decide(known, observation.Children(), now, settings_of_jobs)
+    plan, environment = layout.build(known), observation.Environment()
+    decided = decide.decide(plan, observation.Children(), environment, now, settings_of_jobs)
     status = decided.status.model_dump(mode="json", by_alias=True, exclude_none=True)
     return job, status, [one for one in decided.creations if one["kind"] == "Pod"]
 

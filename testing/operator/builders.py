@@ -7,6 +7,7 @@ from typing import Any
 
 from tfparallel_operator.api import job_status, load, names, types
 from tfparallel_operator.core import decide, decision, installation, layout, observation, replicas
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import pod_builder
 from tfparallel_operator.core.status import conditions, replica_records
 from tfparallel_operator.engine.observe import records
@@ -143,21 +144,25 @@ class World:
         return observation.Children(
             pods=tuple(self.pods.values()),
             has_service=self.has_service,
-            has_config=self.config is not None,
             config=self.config,
             has_policy=self.has_policy,
-            host_port=self.host_port,
             groups=tuple(self.groups.values()),
             workloads=() if self.workload is None else (self.workload,),
-            flavors=self.flavors,
         )
 
+    def environment(self, refusal: observation.Refusal | None = None) -> observation.Environment:
+        return observation.Environment(flavors=self.flavors, refusal=refusal)
+
+    def layout(self) -> Layout:
+        return layout.build(self.job, first_port=self.host_port)
+
     def decide(self, refusal: observation.Refusal | None = None) -> decision.Decision:
-        job: types.TFParallelJob | observation.InvalidJob = self.job
+        job: Layout | observation.InvalidJob = self.layout()
         if self.problem is not None:
-            accepted = self.job if self.status.attempt or self.pods else None
+            accepted = self.layout() if self.status.attempt or self.pods else None
             job = observation.InvalidJob(self.problem, self.status, accepted)
-        return decide.decide(job, self.children(), self.now, self.settings, refusal)
+        environment = self.environment(refusal)
+        return decide.decide(job, self.children(), environment, self.now, self.settings)
 
     def step(
         self, *, writes: int | None = None, refusal: observation.Refusal | None = None

@@ -21,10 +21,9 @@ class DecisionContext:
     status: job_status.JobStatus
     """As last written, with what follows from the spec."""
     children: observation.Children
+    environment: observation.Environment
     now: datetime.datetime
     settings: installation.Settings
-    refusal: observation.Refusal | None = None
-    """A create that the API server has refused since the last decision."""
 
     @property
     def job(self) -> types.TFParallelJob:

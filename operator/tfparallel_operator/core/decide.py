@@ -7,9 +7,10 @@ import dataclasses
 import datetime
 from collections.abc import Callable
 
-from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import decision, installation, layout, observation
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import decision, installation, observation
 from tfparallel_operator.core.context import DecisionContext
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import (
     admission,
     cleanup,
@@ -42,41 +43,52 @@ PHASES: tuple[Phase, ...] = (
 
 
 def decide(
-    job: types.TFParallelJob | observation.InvalidJob,
+    job: Layout | observation.InvalidJob,
     children: observation.Children,
+    environment: observation.Environment,
     now: datetime.datetime,
     settings: installation.Settings,
-    refusal: observation.Refusal | None = None,
 ) -> decision.Decision:
-    """Say what to write for a job at a time of whole seconds; see `DecisionContext`."""
+    """Say what to write for a job at a time of whole seconds; see `DecisionContext`.
+
+    Args:
+        job: the job as its spec lays it out, with the ports that are set aside for it.
+        children: what it owns.
+        environment: what the cluster lets it have.
+        now: the time.
+        settings: of the installation.
+    """
+    if isinstance(job, observation.InvalidJob):
+        status, generation = job.status, job.problem.generation
+    else:
+        status, generation = job.job.status, job.job.metadata.generation
     if children.config is not None and not installations.may_act(children.config, settings, now):
-        return installations.stand_back(job.status, children.config, settings, now)
-    decided = _decide(job, children, now, settings, refusal)
-    source = job.problem if isinstance(job, observation.InvalidJob) else job.metadata
-    stamp = conditions.Stamp(now, source.generation)
+        return installations.stand_back(status, children.config, settings, now)
+    decided = _decide(job, children, environment, now, settings)
+    stamp = conditions.Stamp(now, generation)
     return installations.respond(decided, children.config, settings, stamp)
 
 
 def _decide(
-    job: types.TFParallelJob | observation.InvalidJob,
+    requested: Layout | observation.InvalidJob,
     children: observation.Children,
+    environment: observation.Environment,
     now: datetime.datetime,
     settings: installation.Settings,
-    refusal: observation.Refusal | None,
 ) -> decision.Decision:
     problem = None
-    if isinstance(job, observation.InvalidJob):
-        if job.accepted is None:
-            return spec_validity.decide_without_spec(job, children, now)
-        problem, job = job.problem, job.accepted
+    if isinstance(requested, observation.InvalidJob):
+        if requested.accepted is None:
+            return spec_validity.decide_without_spec(requested, children, now)
+        problem, requested = requested.problem, requested.accepted
+    job = requested.job
     manager = job.spec.managed_by or job.spec.run_policy.managed_by
     if manager not in (None, names.CONTROLLER):
         return decision.Decision(job.status)
     generation = job.metadata.generation
     status, events = spec_validity.set_spec_condition(job.status, problem, now, generation)
-    requested = layout.build(job, first_port=children.host_port)
     in_force = scaling.in_force(requested, children.pods)
-    before = DecisionContext(requested, in_force, status, children, now, settings, refusal)
+    before = DecisionContext(requested, in_force, status, children, environment, now, settings)
     status, warnings = _warn_of_separate_training(before, _describe(before))
     described = dataclasses.replace(before, status=status)
     decided = next(filter(None, (phase(described) for phase in PHASES)))

@@ -1,6 +1,6 @@
 """The layout of a job: the replicas in force, where each listens, and who leads them. Pure.
 
-One is made for each decision, so that nothing in a decision expands or counts the replicas again.
+The operator builds it once in each look at a job, and the client to name replicas.
 """
 
 import dataclasses
@@ -117,6 +117,13 @@ class Layout:
         ports = self.host_ports
         return self.job.spec.host_network and (ports is None or ports.count < self.needed_ports)
 
+    def with_host_ports(self, first_port: int | None) -> "Layout":
+        """Return the layout with ports from a first one on, if it lacks some; None: none are."""
+        if first_port is None or not self.lacks_ports:
+            return self
+        ports = job_status.HostPorts(first=first_port, count=self.needed_ports)
+        return dataclasses.replace(self, host_ports=ports)
+
     def host_port(self, replica: replicas.Replica) -> int | None:
         """Return the port of a replica on its node; None: it is not on its node's network."""
         first = self._first_host_ports.get(replica.role)
@@ -200,11 +207,7 @@ def build(job: types.TFParallelJob, *, first_port: int | None = None) -> Layout:
     """Lay a job out as its spec asks for; if it lacks ports, those from the first on are free."""
     specs = _specs(job)
     counts = {role: specs[role].replicas for role in types.Role if role in specs}
-    layout = Layout(job, specs, counts, job.status.host_ports)
-    if first_port is None or not layout.lacks_ports:
-        return layout
-    ports = job_status.HostPorts(first=first_port, count=layout.needed_ports)
-    return dataclasses.replace(layout, host_ports=ports)
+    return Layout(job, specs, counts, job.status.host_ports).with_host_ports(first_port)
 
 
 def compact(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What is seen of a job's children: slim values that the informer and the local cluster fill in."""
+"""What is seen of a job's children and of its cluster, as slim values."""
 
 import dataclasses
 import datetime
@@ -6,8 +6,9 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from tfparallel_operator.api import job_status, names, types
+from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import replicas
+from tfparallel_operator.core.layout import Layout
 
 
 def parse_time(text: str | None) -> datetime.datetime | None:
@@ -166,27 +167,16 @@ class Config:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Children:
-    """Everything that a job owns, as last observed."""
+    """The objects that a job owns, as last observed."""
 
     pods: tuple[Pod, ...] = ()
     has_service: bool = False
-    has_config: bool = False
     config: Config | None = None
-    """The ConfigMap, where its content may be written again."""
+    """The ConfigMap."""
     has_policy: bool = False
     """Whether there is a NetworkPolicy."""
-    host_port: int | None = None
-    """The first of the nodes' ports that are free for a job that has none yet and needs some."""
-    host_ports_left: int | None = None
-    """How many ports of nodes the job may have besides those of its namespace's other jobs."""
     groups: tuple[Group, ...] = ()
     workloads: tuple[Workload, ...] = ()
-    flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)
-    """The ResourceFlavors that an admitted Workload names."""
-    restriction: str = ""
-    """Why the installation lets the job have no new pods; empty: it does."""
-    may_create: bool = True
-    """False: the API server has refused a create, and it is not time to try again."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -204,8 +194,8 @@ class InvalidJob:
     problem: Problem
     status: job_status.JobStatus
     """As last written."""
-    accepted: types.TFParallelJob | None = None
-    """The job with the last spec that could be used; None: none is on record."""
+    accepted: Layout | None = None
+    """The layout of the last spec that could be used; None: none is on record."""
     is_of_newer_version: bool = False
     """Whether all that is wrong is fields that a newer version of the operator may know."""
 
@@ -223,3 +213,19 @@ class Refusal:
     """Those objects, as kubectl names them: `pod/digits-chief-0`. Empty: the sentence has them."""
     role: str = ""
     """The lower-case role of a pod."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Environment:
+    """What the cluster and the installation let a job have at the moment."""
+
+    host_ports_left: int | None = None
+    """How many ports of nodes the job may have besides those of its namespace's other jobs."""
+    flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)
+    """The ResourceFlavors that an admitted Workload names."""
+    restriction: str = ""
+    """Why the installation lets the job have no new pods; empty: it does."""
+    may_create: bool = True
+    """False: the API server has refused a create, and it is not time to try again."""
+    refusal: Refusal | None = None
+    """A create that the API server has refused since the last decision."""

@@ -74,6 +74,7 @@ class LocalCluster:
         self._changed = asyncio.Event()
         self._pods: dict[str, _Pod] = {}
         self._created: set[tuple[str, str]] = set()
+        self._config: observation.Config | None = None
         self._by_name = {
             replica.pod_name(job.metadata.name): replica for replica in lay_out(job).all_replicas
         }
@@ -90,9 +91,8 @@ class LocalCluster:
         return observation.Children(
             pods=tuple(_observed(name, pod) for name, pod in self._pods.items()),
             has_service=any(kind == "Service" for kind, _ in self._created),
-            has_config=any(kind == "ConfigMap" for kind, _ in self._created),
+            config=self._config,
             has_policy=any(kind == "NetworkPolicy" for kind, _ in self._created),
-            host_port=host_network.FIRST_PORT,
         )
 
     async def apply(self, decided: decision.Decision) -> bool:
@@ -182,6 +182,8 @@ class LocalCluster:
                 await self._create_pod(name, manifest)
             case "ConfigMap":
                 self._config_maps[name] = manifest["data"]
+                content = manifest["metadata"]["annotations"][names.ANNOTATION_CONTENT]
+                self._config = observation.Config(name, str(uuid.uuid4()), content)
         self._created.add((manifest["kind"], name))
 
     async def _create_pod(self, name: str, manifest: decision.Manifest) -> None:

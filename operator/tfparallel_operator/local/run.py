@@ -17,7 +17,7 @@ import yaml
 
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names, problems, types
-from tfparallel_operator.core import decide, installation, replicas
+from tfparallel_operator.core import decide, installation, observation, replicas
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import cleanup
 from tfparallel_operator.core.pods import config, pod_builder
@@ -150,7 +150,9 @@ async def _drive(
 ) -> None:
     while interruption.received is None:
         now = clock().replace(microsecond=0)
-        decided = decide.decide(local.job, local.observe(), now, settings)
+        decided = decide.decide(
+            cluster.lay_out(local.job), local.observe(), observation.Environment(), now, settings
+        )
         if await local.apply(decided):
             continue
         pods = local.observe().pods

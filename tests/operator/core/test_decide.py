@@ -194,7 +194,13 @@ def test_a_template_is_final_though_pods_of_another_role_were_accepted() -> None
 def rejected(message: str, generation: int, status: job_status.JobStatus) -> decision.Decision:
     """Decide on a job of which no spec can be used."""
     invalid = observation.InvalidJob(observation.Problem(message, generation), status)
-    return decide.decide(invalid, observation.Children(), builders.START, builders.SETTINGS)
+    return decide.decide(
+        invalid,
+        observation.Children(),
+        observation.Environment(),
+        builders.START,
+        builders.SETTINGS,
+    )
 
 
 def test_an_object_that_is_no_job_is_rejected_with_its_problems() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from testing.operator import builders
-from tfparallel_operator.core import decide
+from tfparallel_operator.core import decide, observation
 
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -59,6 +59,6 @@ def test_a_decision_is_linear_in_replicas(shape: str, stage: str) -> None:
 
 def test_while_creation_is_refused_a_decision_builds_no_manifest() -> None:
     world = builders.World(builders.a_job(trainer=True, worker=2))
-    children = dataclasses.replace(world.children(), may_create=False)
-    refused = decide.decide(world.job, children, world.now, world.settings)
+    children, environment = world.children(), observation.Environment(may_create=False)
+    refused = decide.decide(world.layout(), children, environment, world.now, world.settings)
     assert refused == dataclasses.replace(world.decide(), creations=(), starts=False)

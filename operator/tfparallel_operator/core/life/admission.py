@@ -36,7 +36,7 @@ LOOK_FOR_PERMISSION = datetime.timedelta(seconds=30)
 
 def fail_if_refused(context: DecisionContext) -> decision.Decision | None:
     """End a job of which the API server can never take a part."""
-    refusal = context.refusal
+    refusal = context.environment.refusal
     if refusal is None or not refusal.final or _was_accepted(context.status, refusal.role):
         return None
     return ending.fail(context, context.status, refusal.reason, refusal.message)
@@ -68,7 +68,7 @@ def fail_if_unstartable(context: DecisionContext) -> decision.Decision | None:
 
 def wait_for_permission(context: DecisionContext) -> decision.Decision | None:
     """Have a job wait that may not use what it names; one that has begun goes on."""
-    if not context.children.restriction or conditions.begun(context.status):
+    if not context.environment.restriction or conditions.begun(context.status):
         return None
     if context.children.pods:  # They were created before there was a status.
         return None
@@ -82,7 +82,7 @@ def refuse_new_pods(
     context: DecisionContext, status: job_status.JobStatus
 ) -> tuple[job_status.JobStatus, tuple[decision.Event, ...]]:
     """Say why the installation lets the job have no new pods."""
-    reason, message = names.Reason.JOB_RESTRICTED, context.children.restriction
+    reason, message = names.Reason.JOB_RESTRICTED, context.environment.restriction
     before = conditions.find_true(status, _REFUSED)
     status = context.stamp.set(status, _REFUSED, True, reason, message)
     is_news = before is None or (before.reason, before.message) != (reason, message)
@@ -91,7 +91,7 @@ def refuse_new_pods(
 
 def wait_for_creation(context: DecisionContext) -> decision.Decision | None:
     """Say why pods cannot be created now; they are tried again, and nothing else changes."""
-    refusal, status = context.refusal, context.status
+    refusal, status = context.environment.refusal, context.status
     if refusal is None:
         return None
     wake_at = deadlines.active(context.job, status)

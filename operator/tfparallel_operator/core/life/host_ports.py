@@ -15,9 +15,9 @@ _LOOK_FOR_PORTS = datetime.timedelta(seconds=10)
 
 def wait(context: DecisionContext) -> decision.Decision | None:
     """Have a job wait until other jobs on their nodes' network have ended."""
-    if not context.layout.lacks_ports or not context.children.may_create:
+    if not context.layout.lacks_ports or not context.environment.may_create:
         return None
-    needed, left = context.layout.needed_ports, context.children.host_ports_left
+    needed, left = context.layout.needed_ports, context.environment.host_ports_left
     message = (
         f"hostNetwork: no {needed} ports in a row are free: other jobs on their nodes' network have"
         " to end first"
@@ -41,12 +41,12 @@ def wait(context: DecisionContext) -> decision.Decision | None:
 
 def give_back(context: DecisionContext, status: job_status.JobStatus) -> job_status.JobStatus:
     """Return a status without ports, if the job has no pods and creates none for now."""
-    children = context.children
-    if children.pods or status.host_ports is None:
+    environment = context.environment
+    if context.children.pods or status.host_ports is None:
         return status
-    is_refused = context.refusal is not None or not children.may_create or children.restriction
+    is_refused = environment.refusal is not None or not environment.may_create
     rests = conditions.holds(status, names.Condition.SUSPENDED)
     waits = conditions.denied(status, names.Condition.ADMITTED)
-    if not (is_refused or rests or waits):
+    if not (is_refused or environment.restriction or rests or waits):
         return status
     return status.model_copy(update={"host_ports": None})

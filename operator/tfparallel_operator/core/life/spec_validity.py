@@ -2,8 +2,8 @@
 
 import datetime
 
-from tfparallel_operator.api import job_status, names, types
-from tfparallel_operator.core import decision, installation, layout, observation
+from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core import decision, installation, observation
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import ending
 from tfparallel_operator.core.pods import cluster_spec
@@ -17,11 +17,11 @@ _TOO_LONG = (
 )
 
 
-def find_problem_of_edit(job: types.TFParallelJob, settings: installation.Settings) -> str | None:
+def find_problem_of_edit(requested: Layout, settings: installation.Settings) -> str | None:
     """Say why the newest spec of a job that has begun cannot be in force; None: it can."""
+    job = requested.job
     if not job.status.attempt:
         return None
-    requested = layout.build(job)
     edited = job.metadata.generation > job.status.observed_generation
     return find_problem(requested, settings, is_gang_scheduled=not edited)
 

@@ -143,7 +143,7 @@ def _go_on(context: DecisionContext, course: recovery.Course) -> decision.Decisi
         created = names.Reason.REPLICAS_CREATED
         status = context.stamp.clear(status, [_REFUSED], created, "every pod was created")
     restricted: tuple[decision.Event, ...] = ()
-    if view.missing and context.children.restriction:
+    if view.missing and context.environment.restriction:
         status, restricted = admission.refuse_new_pods(context, status)
         wake_at = deadlines.earliest(wake_at, context.now + admission.LOOK_FOR_PERMISSION)
     news = (decision.normal(reason, message),) if runs and not was_running else ()
@@ -192,12 +192,12 @@ def _creations(
 ) -> tuple[decision.Manifest, ...]:
     """Build what is missing; a gang begins only when every pod of the one before is gone."""
     children, job = context.children, context.job
-    if not children.may_create or children.restriction:
+    if not context.environment.may_create or context.environment.restriction:
         return ()
     manifests = []
     if not children.has_service:
         manifests.append(network.service(context.layout))
-    if not children.has_config:
+    if children.config is None:
         manifests.append(config.manifest(context.requested, context.settings))
     if job.spec.network is types.Network.ISOLATED and not children.has_policy:
         manifests.append(network.policy(job))

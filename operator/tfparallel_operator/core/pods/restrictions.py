@@ -9,8 +9,8 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tfparallel_operator.api import types
-from tfparallel_operator.core import installation, layout, replicas
+from tfparallel_operator.core import installation, replicas
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import pod_builder
 
 VALUE = "jobs.restrictions"
@@ -81,10 +81,10 @@ _Field = tuple[str, Any]
 """A path and what is there."""
 
 
-def find_uses(job: types.TFParallelJob, settings: installation.Settings) -> tuple[Use, ...]:
+def find_uses(layout: Layout, settings: installation.Settings) -> tuple[Use, ...]:
     """Return what the pods of a job would use, each use once, by the first field that names it."""
     listed: dict[tuple[Kind, str], Use] = {}
-    for use in _visit_job(job, settings):
+    for use in _visit_job(layout, settings):
         listed.setdefault((use.kind, use.value), use)
     return tuple(listed.values())
 
@@ -174,8 +174,9 @@ def visit_annotations(annotations: Mapping[str, Any], above: str) -> Iterator[Us
             yield Use(Kind.HOST, "an unconfined AppArmor profile", f"{above}[{name}]")
 
 
-def _visit_job(job: types.TFParallelJob, settings: installation.Settings) -> Iterator[Use]:
+def _visit_job(layout: Layout, settings: installation.Settings) -> Iterator[Use]:
     """Yield uses by the fields of the job, and then those of its pods that no field explained."""
+    job = layout.job
     if job.spec.host_network:
         yield Use(Kind.HOST, "hostNetwork", "spec.hostNetwork")
     roles = job.spec.tf_replica_specs
@@ -189,7 +190,7 @@ def _visit_job(job: types.TFParallelJob, settings: installation.Settings) -> Ite
         yield from _visit_trainer(fields, "spec.trainer")
     yield from _visit_defaults(settings.pod_defaults)
     of_job = dataclasses.replace(settings, trainer_pull_secrets=())
-    builder = pod_builder.PodBuilder(layout.build(job), of_job, job.status)
+    builder = pod_builder.PodBuilder(layout, of_job, job.status)
     for role in roles:
         pod_spec = builder.build(replicas.Replica(role, 0))["spec"]
         path = f"spec.tfReplicaSpecs.{role}.template.spec"

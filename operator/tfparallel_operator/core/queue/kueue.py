@@ -115,7 +115,7 @@ def place(context: DecisionContext, pods: Iterable[decision.Manifest]) -> None:
     existing = find(context)
     if existing is not None and is_queued(context):
         for pod in pods:
-            workload.place(pod, existing, context.children.flavors)
+            workload.place(pod, existing, context.environment.flavors)
 
 
 def _count_idle(view: View) -> dict[str, int]:

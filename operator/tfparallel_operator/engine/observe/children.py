@@ -60,13 +60,11 @@ class Children:
         self._by_resource = {each.resource: each for each in informers}
 
     def of(self, job: records.Owner) -> observation.Children:
-        """Return everything that a job owns, as last seen."""
-        configs = self._configs.of(job)
+        """Return the objects that a job owns, as last seen."""
         return observation.Children(
             pods=self.pods.of(job),
             has_service=bool(self._services.of(job)),
-            has_config=bool(configs),
-            config=next(iter(configs), None),
+            config=next(iter(self._configs.of(job)), None),
             has_policy=bool(self._policies.of(job)),
             groups=tuple(group for each in self._groups for group in each.of(job)),
             workloads=self._workloads.of(job),

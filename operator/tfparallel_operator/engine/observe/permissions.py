@@ -7,9 +7,9 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
-from tfparallel_operator.api import types
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import installation, observation
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import restrictions
 from tfparallel_operator.engine.workqueue import queue
 
@@ -45,7 +45,7 @@ class Permissions:
         """Drop what is known of a job that is gone."""
         self._uses.pop(key, None)
 
-    async def find(self, job: types.TFParallelJob | observation.InvalidJob) -> str:
+    async def find(self, job: Layout | observation.InvalidJob) -> str:
         """Say why a job may have no new pods; empty: it may.
 
         Raises:
@@ -55,11 +55,11 @@ class Permissions:
         if limits == installation.Restrictions():
             return ""
         if not isinstance(job, observation.InvalidJob):
-            accepted, uses = job, self._uses_of(job)
+            layout, uses = job, self._uses_of(job)
         elif job.accepted is not None:
             # Its spec is of a ConfigMap, which people may have changed since it was looked at.
-            accepted = job.accepted
-            uses = restrictions.find_uses(accepted, self._settings)
+            layout = job.accepted
+            uses = restrictions.find_uses(layout, self._settings)
         else:
             return ""
         if limits.secret_labels and (problem := restrictions.find_many_secrets(uses)):
@@ -67,17 +67,20 @@ class Permissions:
         secrets: dict[str, _Labels] = {}
         for use in uses:
             if limits.secret_labels and use.kind is restrictions.Kind.SECRET:
-                secrets[use.value] = await self._read(accepted.metadata.namespace, use.value)
+                secrets[use.value] = await self._read(layout.job.metadata.namespace, use.value)
             # The first problem ends the requests.
             if problem := restrictions.find_problem(use, limits, secrets):
                 return problem
         return ""
 
-    def _uses_of(self, job: types.TFParallelJob) -> tuple[restrictions.Use, ...]:
-        key = queue.Key(job.metadata.namespace, job.metadata.name)
-        version = job.metadata.uid, job.metadata.generation
+    def _uses_of(self, layout: Layout) -> tuple[restrictions.Use, ...]:
+        metadata = layout.job.metadata
+        key, version = (
+            queue.Key(metadata.namespace, metadata.name),
+            (metadata.uid, metadata.generation),
+        )
         if self._uses.get(key, (None,))[0] != version:
-            self._uses[key] = version, restrictions.find_uses(job, self._settings)
+            self._uses[key] = version, restrictions.find_uses(layout, self._settings)
         return self._uses[key][1]
 
     async def _read(self, namespace: str, name: str) -> _Labels:

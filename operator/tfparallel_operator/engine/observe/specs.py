@@ -11,7 +11,7 @@ import orjson
 
 from tfparallel_operator.api import gate, job_status, load, types
 from tfparallel_operator.api_server import client, errors, resources
-from tfparallel_operator.core import observation
+from tfparallel_operator.core import layout, observation
 from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine.observe import jobs, records
 from tfparallel_operator.engine.workqueue import queue
@@ -53,7 +53,12 @@ class Specs:
         return job
 
     async def invalid(
-        self, body: jobs.Body, error: load.SpecError, *, has_pods: bool
+        self,
+        body: jobs.Body,
+        error: load.SpecError,
+        *,
+        has_pods: bool,
+        first_port: int | None,
     ) -> observation.InvalidJob:
         """Return a job whose newest spec cannot be used, with the last one that could.
 
@@ -61,6 +66,7 @@ class Specs:
             body: the job with its newest spec.
             error: why that cannot be used.
             has_pods: whether the job has begun, whatever its status says.
+            first_port: the first of the nodes' ports that are free for it; None: none are.
 
         Raises:
             load.StatusError: the job's status cannot be read.
@@ -71,7 +77,8 @@ class Specs:
         newer = not status.attempt and load.is_of_newer_version(body)
         may_run = newer or bool(status.attempt) or has_pods
         accepted = await self._last_accepted(body, status) if may_run else None
-        return observation.InvalidJob(problem, status, accepted, newer)
+        plan = None if accepted is None else layout.build(accepted, first_port=first_port)
+        return observation.InvalidJob(problem, status, plan, newer)
 
     async def _last_accepted(
         self, body: jobs.Body, status: job_status.JobStatus

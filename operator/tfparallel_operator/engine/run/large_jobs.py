@@ -4,8 +4,8 @@ import asyncio
 import gc
 from collections.abc import Callable
 
-from tfparallel_operator.api import types
 from tfparallel_operator.core import decision, observation
+from tfparallel_operator.core.layout import Layout
 
 LARGE_JOB = 200
 """Replicas or pods above which a job is decided in a thread: five thousand take half a second."""
@@ -34,13 +34,11 @@ class Decider:
             return await asyncio.to_thread(_without_collection, observe())
 
 
-def find_size(
-    job: types.TFParallelJob | observation.InvalidJob, children: observation.Children
-) -> int:
+def find_size(job: Layout | observation.InvalidJob, children: observation.Children) -> int:
     """Count the replicas that a job asks for, or the pods that it has, if these are more."""
-    accepted = job.accepted if isinstance(job, observation.InvalidJob) else job
-    specs = {} if accepted is None else accepted.spec.tf_replica_specs
-    return max(sum(role.replicas for role in specs.values()), len(children.pods))
+    layout = job.accepted if isinstance(job, observation.InvalidJob) else job
+    requested = 0 if layout is None else sum(layout.counts.values())
+    return max(requested, len(children.pods))
 
 
 def _without_collection(compute: Callable[[], decision.Decision]) -> decision.Decision:

@@ -7,11 +7,11 @@ import logging
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from tfparallel_operator.api import load, names, types
+from tfparallel_operator.api import load, names
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decide, decision, layout, observation
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.life import cleanup, spec_validity
 from tfparallel_operator.core.status import conditions
 from tfparallel_operator.engine.observe import (
@@ -49,6 +49,22 @@ class _Pause:
 
     until: datetime.datetime
     generation: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Observed:
+    """What a look reads before it decides; a second decision of the look has the same."""
+
+    workloads: tuple[observation.Workload, ...]
+    flavors: Mapping[str, observation.Flavor]
+    """Of these Workloads."""
+    reasons: Mapping[str, str]
+    """Why pods wait whose status does not say, by uid."""
+
+    def complete(self, children: observation.Children) -> observation.Children:
+        """Return children with these Workloads and reasons."""
+        pods = waits.explain(children.pods, self.reasons)
+        return dataclasses.replace(children, pods=pods, workloads=self.workloads)
 
 
 class Reconciler:
@@ -141,11 +157,10 @@ class Reconciler:
     async def _carry_out(self, body: jobs.Body) -> writes.Outcome:
         key = jobs.key_of(body)
         children = self._children.of(records.as_owner(body))
-        words = await self._waits.of(key, children.pods)
-        # What is seen of the Workload stays the same for this look: its flavors are known for it.
-        workloads = children.workloads
-        admission = {"workloads": workloads, "flavors": await self._flavors.of(workloads)}
-        decided = await self._decide(body, None, admission, words)
+        reasons = await self._waits.of(key, children.pods)
+        flavors = await self._flavors.of(children.workloads)
+        observed = _Observed(children.workloads, flavors, reasons)
+        decided = await self._decide(body, None, observed)
         outcome = await self._apply(body, decided)
         if outcome.started or (outcome == writes.DONE and decided.creations):
             self._forget(key)
@@ -153,7 +168,7 @@ class Reconciler:
         if refusal is None:
             return outcome
         newest = self._jobs.get(key) or body
-        decided = await self._decide(newest, refusal, admission, words)
+        decided = await self._decide(newest, refusal, observed)
         if conditions.finished(decided.status):
             return await self._apply(newest, decided)
         if outcome.is_blocked:  # When it is gone, the watch says so.
@@ -196,37 +211,27 @@ class Reconciler:
         self,
         body: jobs.Body,
         refusal: observation.Refusal | None,
-        admission: Mapping[str, Any],
-        words: Mapping[str, str],
+        observed: _Observed,
     ) -> decision.Decision:
-        port, left, owner = None, None, records.as_owner(body)
-        job: types.TFParallelJob | observation.InvalidJob
-        try:
-            job = self._specs.newest(body)
-            port, left = self._ports(job, owner)
-            message = spec_validity.find_problem_of_edit(job, self._engine.settings)
-            if message is not None:
-                raise load.SpecError(message)
-        except load.StatusError:
-            raise
-        except load.SpecError as error:
-            has_pods = bool(self._children.of(owner).pods)
-            job = await self._specs.invalid(body, error, has_pods=has_pods)
-        restriction = await self._restrictions.find(job)
+        owner, settings = records.as_owner(body), self._engine.settings
+        children = self._children.of(owner)
+        job, ports_left = await self._lay_out(body, owner, has_pods=bool(children.pods))
         paused_until = self._find_pause(body)
-
-        def observe() -> Callable[[], decision.Decision]:
-            children = self._children.of(owner)
-            pods = waits.explain(children.pods, words)
-            seen = {**admission, "pods": pods, "host_port": port, "restriction": restriction}
-            seen |= {"may_create": paused_until is None, "host_ports_left": left}
-            children = dataclasses.replace(children, **seen)
-            now, settings = self._clock().replace(microsecond=0), self._engine.settings
-            return functools.partial(decide.decide, job, children, now, settings, refusal)
-
-        decided = await self._decider.compute(
-            observe, large_jobs.find_size(job, self._children.of(owner))
+        environment = observation.Environment(
+            host_ports_left=ports_left,
+            flavors=observed.flavors,
+            restriction=await self._restrictions.find(job),
+            may_create=paused_until is None,
+            refusal=refusal,
         )
+
+        def bind() -> Callable[[], decision.Decision]:
+            # A large job may have waited for its turn.
+            newest = observed.complete(self._children.of(owner))
+            now = self._clock().replace(microsecond=0)
+            return functools.partial(decide.decide, job, newest, environment, now, settings)
+
+        decided = await self._decider.compute(bind, large_jobs.find_size(job, children))
         if decided.status.host_ports is None:
             self._host_ports.release(owner.uid)
         if decided.wake_at is not None:
@@ -237,28 +242,41 @@ class Reconciler:
             return dataclasses.replace(decided, creations=())
         return decided
 
-    def _ports(
-        self, job: types.TFParallelJob, owner: records.Owner
-    ) -> tuple[int | None, int | None]:
-        """Set ports of nodes aside for a job; None: it needs none, or has to wait for some.
+    async def _lay_out(
+        self, body: jobs.Body, owner: records.Owner, *, has_pods: bool
+    ) -> tuple[Layout | observation.InvalidJob, int | None]:
+        """Lay a job out with its ports of nodes, and say how many it may have if it lacks some."""
+        port, settings = None, self._engine.settings
+        try:
+            requested = layout.build(self._specs.newest(body))
+            port = self._find_port(requested, owner)
+            requested = requested.with_host_ports(port)
+            problem = spec_validity.find_problem_of_edit(requested, settings)
+            if problem is not None:
+                raise load.SpecError(problem)
+        except load.StatusError:
+            raise
+        except load.SpecError as error:
+            return await self._specs.invalid(body, error, has_pods=has_pods, first_port=port), None
+        return requested, self._host_ports.left(owner) if requested.lacks_ports else None
 
-        Return how many it may have, too, if it has to wait.
+    def _find_port(self, requested: Layout, owner: records.Owner) -> int | None:
+        """Set ports of nodes aside for a job; None: it needs none, or has to wait for some.
 
         Raises:
             load.SpecError: it has some, and those that follow are not free.
         """
-        requested = layout.build(job)
         if not requested.lacks_ports:
-            return None, None
-        needed = requested.needed_ports
+            return None
+        needed, held = requested.needed_ports, requested.host_ports
         port = self._host_ports.find(owner, needed)
-        if port is None and job.status.host_ports is not None:
+        if port is None and held is not None:
             raise load.SpecError(
                 f"spec.tfReplicaSpecs.Worker.replicas: the job needs {needed} ports in a row,"
-                f" and only the {job.status.host_ports.count} that it has are free. Give a smaller"
+                f" and only the {held.count} that it has are free. Give a smaller"
                 " number, or delete the job and apply it again"
             )
-        return port, None if port is not None else self._host_ports.left(owner)
+        return port
 
     async def _read(self, key: queue.Key, uid: str) -> None:
         """Read a job again: its newest version is needed before the watch brings it."""

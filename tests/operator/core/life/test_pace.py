@@ -5,7 +5,7 @@ from typing import Any
 
 from testing.operator import builders
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import decide, installation
+from tfparallel_operator.core import installation
 from tfparallel_operator.core.life import pace
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import progress
@@ -103,8 +103,8 @@ def test_a_script_need_not_report() -> None:
 def test_time_without_an_operator_is_no_silence() -> None:
     world = running()
     world.advance(3600)
-    listening = installation.Settings(trainer_image="i", listening_since=world.now)
-    outcome = decide.decide(world.job, world.children(), world.now, listening)
+    world.settings = installation.Settings(trainer_image="i", listening_since=world.now)
+    outcome = world.decide()
     assert outcome.status == world.status
     assert outcome.wake_at == world.now + datetime.timedelta(seconds=60)
 

@@ -7,7 +7,7 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import decide, installation, observation
+from tfparallel_operator.core import installation, observation
 from tfparallel_operator.core.life import cleanup
 from tfparallel_operator.core.status import conditions
 
@@ -203,11 +203,12 @@ def test_time_without_an_operator_never_turns_into_a_stall(away: int) -> None:
     world.advance(5)
     report(world, 3)
     world.advance(away)
-    listening = installation.Settings(trainer_image="i", listening_since=world.now)
-    outcome = decide.decide(world.job, world.children(), world.now, listening)
+    world.settings = installation.Settings(trainer_image="i", listening_since=world.now)
+    outcome = world.decide()
     assert outcome.status.attempt == 1
     assert outcome.wake_at == world.now + datetime.timedelta(seconds=60)
-    outcome = decide.decide(world.job, world.children(), outcome.wake_at, listening)
+    world.now = outcome.wake_at
+    outcome = world.decide()
     assert outcome.status.attempt == 2
 
 

@@ -68,7 +68,9 @@ def test_pods_whose_spec_is_neither_valid_nor_on_record_are_deleted() -> None:
     world = started()
     invalid = observation.InvalidJob(observation.Problem("no such strategy", 2), world.status, None)
     for _ in range(2):  # Also if the operator dies between the status and the deletions.
-        outcome = decide.decide(invalid, world.children(), world.now, world.settings)
+        outcome = decide.decide(
+            invalid, world.children(), world.environment(), world.now, world.settings
+        )
         assert outcome.status.state is names.State.FAILED
         assert {deletion.name for deletion in outcome.deletions} == ALL_PODS
         invalid = dataclasses.replace(invalid, status=outcome.status)

@@ -1,6 +1,5 @@
 """Jobs on the network of their nodes: each replica has a port that no other one has."""
 
-import dataclasses
 import json
 from typing import Any
 
@@ -89,8 +88,9 @@ def test_a_job_waits_for_ports_and_keeps_those_that_it_has_got() -> None:
 
 def test_a_namespace_that_has_all_its_ports_is_told_so() -> None:
     world = a_world(worker=2)
-    children = dataclasses.replace(world.children(), host_ports_left=1)
-    decided = decide.decide(world.job, children, world.now, world.settings)
+    environment = observation.Environment(host_ports_left=1)
+    children = world.children()
+    decided = decide.decide(world.layout(), children, environment, world.now, world.settings)
     [event] = decided.events
     assert event.reason == names.Reason.HOST_PORTS_TAKEN
     assert "needs 2 ports" in event.message and "1 are left" in event.message
@@ -104,16 +104,18 @@ def test_a_job_without_pods_that_creates_none_has_no_ports(reason: str) -> None:
     world.settle()
     assert world.status.host_ports is not None
     world.pods.clear()
-    children, refusal = world.children(), None
+    environment = observation.Environment()
     if reason == "suspended":
         world.edit(suspend=True)
     elif reason == "refused":
         refusal = observation.Refusal(names.Reason.ADMISSION_DENIED, "no", final=False)
+        environment = observation.Environment(refusal=refusal)
     elif reason == "restricted":
-        children = dataclasses.replace(children, restriction="no")
+        environment = observation.Environment(restriction="no")
     else:
-        children = dataclasses.replace(children, may_create=False)
-    decided = decide.decide(world.job, children, world.now, world.settings, refusal)
+        environment = observation.Environment(may_create=False)
+    children = world.children()
+    decided = decide.decide(world.layout(), children, environment, world.now, world.settings)
     assert decided.status.host_ports is None
 
 

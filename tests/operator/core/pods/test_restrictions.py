@@ -7,7 +7,7 @@ import pytest
 
 from testing.operator import builders
 from tfparallel_operator.api import names
-from tfparallel_operator.core import installation, observation
+from tfparallel_operator.core import installation, layout, observation
 from tfparallel_operator.core.pods import restrictions
 
 TEMPLATE = "spec.tfReplicaSpecs.Worker.template.spec"
@@ -37,7 +37,7 @@ def find_uses(
     role = {"replicas": 1, "template": {"spec": {"serviceAccountName": "trainer", **pod_spec}}}
     job = builders.a_job(trainer=True, worker=1, spec={"tfReplicaSpecs": {"Worker": role}, **spec})
     account = restrictions.Kind.SERVICE_ACCOUNT, "trainer"
-    uses = restrictions.find_uses(job, of_jobs)
+    uses = restrictions.find_uses(layout.build(job), of_jobs)
     return [use for use in uses if (use.kind, use.value) != account]
 
 
@@ -186,7 +186,7 @@ def test_an_annotation_that_ends_the_confinement_of_a_container_is_seen() -> Non
     job = builders.a_job(trainer=True, worker=1, spec={"tfReplicaSpecs": {"Worker": role}})
     [use] = [
         use
-        for use in restrictions.find_uses(job, builders.SETTINGS)
+        for use in restrictions.find_uses(layout.build(job), builders.SETTINGS)
         if use.kind is restrictions.Kind.HOST
     ]
     above = TEMPLATE.removesuffix(".spec")
@@ -245,7 +245,7 @@ def test_a_job_uses_what_the_installation_adds_to_its_pods() -> None:
     """It may run its own program in a container of the defaults, and mount their volumes."""
     of_jobs = dataclasses.replace(builders.SETTINGS, pod_defaults=DEFAULTS)
     job = builders.a_job(trainer=True, worker=1)
-    uses = {use.value: use.path for use in restrictions.find_uses(job, of_jobs)}
+    uses = {use.value: use.path for use in restrictions.find_uses(layout.build(job), of_jobs)}
     assert uses == {value: f"jobs.podDefaults.{path}" for value, path in OF_DEFAULTS.items()}
     # A job that empties the field gets the namespace's account in the place of the chosen one.
     more = {use.value for use in find_uses({**container(), "serviceAccountName": ""}, of_jobs)}
@@ -326,8 +326,8 @@ class RestrictedWorld(builders.World):
 
     restriction: str = ""
 
-    def children(self) -> observation.Children:
-        return dataclasses.replace(super().children(), restriction=self.restriction)
+    def environment(self, refusal: observation.Refusal | None = None) -> observation.Environment:
+        return observation.Environment(restriction=self.restriction, refusal=refusal)
 
 
 def test_a_restricted_job_gets_nothing_and_says_why_once() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from testing import clock
 from testing.operator import builders, memory_api
-from tfparallel_operator.api import types
 from tfparallel_operator.api_server import client
-from tfparallel_operator.core import installation, observation
+from tfparallel_operator.core import installation, layout, observation
+from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import restrictions
 from tfparallel_operator.engine.observe import permissions
 
@@ -28,13 +28,13 @@ class Secrets(memory_api.MemoryApi):
         return {"metadata": {"name": "hub", "labels": self.labels}}
 
 
-def a_job(**pod_spec: Any) -> types.TFParallelJob:
+def a_job(**pod_spec: Any) -> Layout:
     template = {"spec": {"containers": [{"name": "tensorflow", "image": "i"}], **pod_spec}}
     role = {"replicas": 1, "template": template}
-    return builders.a_job(worker=1, spec={"tfReplicaSpecs": {"Worker": role}})
+    return layout.build(builders.a_job(worker=1, spec={"tfReplicaSpecs": {"Worker": role}}))
 
 
-def naming(secret: str) -> types.TFParallelJob:
+def naming(secret: str) -> Layout:
     return a_job(volumes=[{"name": "v", "secret": {"secretName": secret}}])
 
 
@@ -100,9 +100,9 @@ async def test_a_spec_on_record_is_looked_at_as_it_is_now() -> None:
     forbidden = installation.HostAccess.FORBIDDEN
     allowed = the_permissions(Secrets(), clock.Clock(), host_access=forbidden)
     job, changed = a_job(), a_job(hostPID=True)
-    assert job.metadata == changed.metadata
+    assert job.job.metadata == changed.job.metadata
     assert await allowed.find(job) == ""
     problem = observation.Problem("no such strategy", 2)
-    invalid = observation.InvalidJob(problem, job.status, changed)
+    invalid = observation.InvalidJob(problem, job.job.status, changed)
     assert "hostPID" in await allowed.find(invalid)
-    assert await allowed.find(observation.InvalidJob(problem, job.status)) == ""
+    assert await allowed.find(observation.InvalidJob(problem, job.job.status)) == ""
