@@ -1,4 +1,4 @@
-"""Deciding: `decide(job, children, now)` says what to write. No I/O, no clock, no framework. Pure.
+"""Deciding: `decide(job, children, environment, now)` says what to write. Pure: no I/O, no clock.
 
 The Kubernetes engine and the local cluster observe, call it, and carry out what it returns.
 
