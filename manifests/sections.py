@@ -9,9 +9,9 @@ from manifests import ends, limits
 from testing import pages, paths
 from testing.operator import edit_effects
 from tfparallel.compare import command, complexity, plan, report
+from tfparallel.job_source import source
 from tfparallel_operator.api import names, reasons
 from tfparallel_operator.core import remedies
-from tfparallel_operator.local import source
 from tfparallel_trainer.contract import exits
 
 ENDS_FILE = paths.PAGES / "reference/ends.md"

@@ -12,7 +12,7 @@ import pytest
 
 from testing import waiting
 from testing.cluster import binaries, process
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 from tfparallel_trainer.storage import address, bucket
 
 KEY, SECRET, REGION = "tester", "a-secret-of-the-tests", "eu-west-3"

@@ -15,7 +15,7 @@ from benchmarks import processes
 from benchmarks.operators import contestants
 from benchmarks.scripts import flood, hostile_tenant, repeated_events
 from testing.operator import operator_process
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 
 REPEATED = 10_000
 """Events in a second on the flooded job's pods."""

@@ -22,9 +22,9 @@ from benchmarks import processes
 from testing import waiting
 from testing.cluster import binaries, handle, pki
 from testing.operator import namespaces
+from tfparallel.backends.local import ports
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.local import ports
 
 START_SECONDS = 120.0
 END_SECONDS = 30.0

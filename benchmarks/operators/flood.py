@@ -13,8 +13,8 @@ from benchmarks.operators import arena, attacked, attacks, contestants, steady
 from benchmarks.scripts import flood, hostile_tenant
 from testing.cluster import settings
 from testing.operator import earlier, namespaces
+from tfparallel.backends.local import ports
 from tfparallel_operator.engine.run import lease
-from tfparallel_operator.local import ports
 
 DELAY_TARGET, MEMORY_TARGET = 1.0, 150.0
 HOSTILE_MEMORY_TARGET = 200.0

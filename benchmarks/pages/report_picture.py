@@ -16,9 +16,9 @@ import sys
 import tempfile
 
 from testing import paths, waiting
+from tfparallel.backends.local import folders, network_usage
 from tfparallel.drawing import palette, svg
 from tfparallel.report import content, draw, gather, page, timeline
-from tfparallel_operator.local import folders, network_usage
 from tfparallel_trainer.contract import environment, outputs
 
 JOB = "examples/digits/job.yaml"

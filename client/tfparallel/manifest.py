@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from tfparallel import variables
+from tfparallel.job_source import source as sources
 from tfparallel_operator.api import load, metadata, names, schema, structure, types, yaml_documents
-from tfparallel_operator.local import source as sources
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | types.TFParallelJob
 """The path of a model.py or of a job's YAML file, a manifest, or a job."""

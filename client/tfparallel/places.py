@@ -5,10 +5,10 @@ import pathlib
 from typing import Protocol
 
 from tfparallel import backend
-from tfparallel.cluster import access
-from tfparallel.cluster import backend as cluster_backend
-from tfparallel.machine import backend as machine_backend
-from tfparallel.machine import folders
+from tfparallel.backends.cluster import access
+from tfparallel.backends.cluster import backend as cluster_backend
+from tfparallel.backends.local import backend as machine_backend
+from tfparallel.backends.local import folders
 
 
 class Place(Protocol):

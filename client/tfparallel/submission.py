@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tfparallel import script_sources, sources, validation, variables
+from tfparallel.job_source import overrides, source
 from tfparallel_operator.api import load, names, yaml_documents
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.local import overrides, source
 
 COMPANIONS = {
     "ConfigMap": resources.CONFIG_MAPS,

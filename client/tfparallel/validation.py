@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
+from tfparallel.job_source import cluster_checks, source
 from tfparallel_operator.api import load, names, problems, yaml_documents
-from tfparallel_operator.local import cluster_checks, source
 
 STDIN = "stdin"
 """What the standard input is called in messages."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from testing.cluster import binaries, console, handle, pki, settings, state
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 
 SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"

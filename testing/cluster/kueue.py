@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from testing.cluster import binaries, controlplane, handle, pki, process, state
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 
 MODULE = "kueue"
 DEPENDENCY = "sigs.k8s.io/kueue"

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from testing.cluster import binaries, controlplane, handle, pki, state
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 
 MARK = "kwok.x-k8s.io/node"
 READY_LIMIT_SECONDS = 180.0

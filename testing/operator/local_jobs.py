@@ -11,9 +11,10 @@ from typing import Any
 
 import yaml
 
+from tfparallel.backends.local import run, watcher
+from tfparallel.job_source import source
 from tfparallel_operator.api import job_status
 from tfparallel_operator.core import decision
-from tfparallel_operator.local import run, source, watcher
 
 MARK = "LOCAL_TEST_MARK"
 """A variable that every process of a test carries, and so is found by."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from testing import branches, waiting
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 
 START_SECONDS = 180.0
 COMMAND = ("-m", "tfparallel_operator.main")

@@ -19,7 +19,7 @@ from testing.pytest_plugin import graph
 
 OPERATOR = "operator/tfparallel_operator/"
 ENGINE = (f"{OPERATOR}api_server/", f"{OPERATOR}engine/", f"{OPERATOR}main.py", "manifests/")
-LOCAL = (f"{OPERATOR}local/", "client/")
+LOCAL = ("client/",)
 TRAINER = ("trainer/",)
 
 EVERYTHING = (
@@ -42,7 +42,6 @@ RUNS = {
     "tests/trainer/": TRAINER,
     "tests/benchmarks/": (*TRAINER, "benchmarks/"),
     "tests/examples/": (*TRAINER, *LOCAL, "examples/"),
-    "tests/operator/local/": (*TRAINER, *LOCAL),
     "tests/client/": (*TRAINER, *LOCAL),
     "tests/operator/api_server/": ENGINE,
     "tests/operator/engine/": ENGINE,
@@ -56,7 +55,10 @@ RUNS = {
 """What runs in the processes, pods and clusters of a folder's tests."""
 
 CARRIED_OUT = {
-    f"{OPERATOR}core/": ("tests/operator/engine/test_life.py", "tests/operator/local/test_process"),
+    f"{OPERATOR}core/": (
+        "tests/operator/engine/test_life.py",
+        "tests/client/backends/local/test_process",
+    ),
     f"{OPERATOR}api/": ("tests/operator/engine/test_life.py", "tests/operator/api/test_crd"),
 }
 """The tests with processes or a cluster that run when a pure package has changed."""

@@ -5,7 +5,7 @@ weights of one process, and a job that a command starts is killed and resumes.
 """
 
 FILES = (
-    "tests/client/test_local_backend.py",
+    "tests/client/backends/local/test_local_backend.py",
     "tests/docs/test_get_started.py",
     "tests/operator/engine/write/test_crash_in_memory.py",
     "tests/trainer/engines/mesh/test_equality.py",

@@ -21,7 +21,7 @@ import numpy as np
 from testing.trainer import reference, requests
 from testing.trainer import runs as trainings
 from testing.trainer.models import truth as models
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 from tfparallel_trainer import tasks, user
 from tfparallel_trainer.comms import devices, rendezvous, shape
 from tfparallel_trainer.contract import environment

@@ -24,7 +24,7 @@ import tensorflow as tf
 from testing.trainer import cases, reference, requests
 from testing.trainer import runs as trainings
 from testing.trainer.models import truth as models
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 from tfparallel_trainer import tasks, user
 from tfparallel_trainer.comms import cluster, devices, shape
 from tfparallel_trainer.contract import environment

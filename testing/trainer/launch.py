@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from testing import branches, paths, waiting
 from testing.trainer import processes
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 from tfparallel_trainer.contract import environment, outputs
 
 REPOSITORY = paths.ROOT

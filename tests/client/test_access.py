@@ -15,8 +15,8 @@ from testing import waiting
 from testing.operator import objects
 from testing.operator.namespaces import Namespace
 from tfparallel import errors
+from tfparallel.backends.cluster import access, answers
 from tfparallel.cli import app
-from tfparallel.cluster import access, answers
 from tfparallel_operator.api import load
 from tfparallel_operator.api_server import credentials, resources
 from tfparallel_operator.api_server import errors as api_errors

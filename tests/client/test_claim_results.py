@@ -9,9 +9,9 @@ import pytest
 from testing.operator import objects
 from testing.operator.namespaces import Namespace
 from tfparallel import errors, models
+from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.cluster import objects as cluster_objects
 from tfparallel.cli import app
-from tfparallel.cluster import access, backend
-from tfparallel.cluster import objects as cluster_objects
 from tfparallel.results import claim, places
 from tfparallel_operator.api_server import credentials, resources
 

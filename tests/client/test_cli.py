@@ -18,9 +18,9 @@ import yaml
 
 from testing import waiting
 from testing.operator import local_jobs as jobs
+from tfparallel.backends.local import folders, record
 from tfparallel.cli import app
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.local import folders, record
 
 pytestmark = pytest.mark.usefixtures("processes")
 

@@ -24,9 +24,9 @@ from tfparallel.compare import (
     text,
     verdict,
 )
+from tfparallel.job_source import source
 from tfparallel_operator.api import job_status, load, types
 from tfparallel_operator.core import layout
-from tfparallel_operator.local import source
 from tfparallel_trainer.contract import environment
 
 RECORDED = pathlib.Path(__file__).parent / "recorded"

@@ -8,7 +8,7 @@ import pytest
 
 from testing.operator import symptoms
 from tfparallel import errors, models
-from tfparallel.cluster import access, backend, objects
+from tfparallel.backends.cluster import access, backend, objects
 from tfparallel.diagnosis import findings, gather
 from tfparallel_operator.api_server import client, credentials, lists, resources
 from tfparallel_operator.api_server import errors as api_errors

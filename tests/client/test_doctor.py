@@ -17,8 +17,8 @@ from testing import pages, paths
 from testing.cluster import binaries
 from testing.operator import routes, scripted_server
 from testing.operator.namespaces import Namespace
+from tfparallel.backends.cluster import access, backend, checkup
 from tfparallel.cli import app
-from tfparallel.cluster import access, backend, checkup
 from tfparallel_operator.api import schema
 from tfparallel_operator.api_server import credentials, resources
 

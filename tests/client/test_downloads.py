@@ -14,7 +14,7 @@ import pytest
 
 from testing import buckets, result_files
 from tfparallel import errors, sources
-from tfparallel.cluster import execute
+from tfparallel.backends.cluster import execute
 from tfparallel.results import bucket, claim, download, files, folder
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_trainer.storage import address

@@ -17,8 +17,8 @@ from testing import pages, paths
 from testing.operator import routes, scripted_server
 from testing.operator.namespaces import Namespace
 from tfparallel import models
+from tfparallel.backends.cluster import access, backend, objects
 from tfparallel.cli import app, listing
-from tfparallel.cluster import access, backend, objects
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import credentials, resources
 

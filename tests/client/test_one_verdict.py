@@ -13,9 +13,9 @@ from testing.cluster import handle
 from testing.operator import generated_jobs, namespaces, objects
 from testing.operator.namespaces import Namespace
 from tfparallel import manifest
+from tfparallel.job_source import source
 from tfparallel_operator.api import load, problems
 from tfparallel_operator.api_server import client, credentials, errors, resources
-from tfparallel_operator.local import source
 
 EXAMPLES = 300
 QUANTITIES = 80

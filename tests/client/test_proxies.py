@@ -15,7 +15,7 @@ import yaml
 from testing.operator import connect_proxy
 from testing.operator.namespaces import Namespace
 from tfparallel import errors
-from tfparallel.cluster import access, answers
+from tfparallel.backends.cluster import access, answers
 from tfparallel_operator.api_server import client, credentials
 from tfparallel_operator.api_server import errors as api_errors
 

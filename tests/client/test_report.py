@@ -13,11 +13,11 @@ import pytest
 
 from testing import pages, paths, pictures, report_runs
 from tfparallel import train_log
+from tfparallel.backends.local import folders, record
 from tfparallel.cli import app
 from tfparallel.report import content, mesh, page, records, timeline
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import decision, observation
-from tfparallel_operator.local import folders, record
 
 NOW = report_runs.at(100)
 

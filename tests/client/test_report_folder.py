@@ -4,11 +4,11 @@ import json
 import pathlib
 
 from testing import report_runs
+from tfparallel.backends.local import folders, record
 from tfparallel.report import gather, history, log_tails
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import decision, observation
 from tfparallel_operator.core.status import conditions
-from tfparallel_operator.local import folders, record
 
 
 def leave_run(root: pathlib.Path, status: job_status.JobStatus) -> folders.Folders:

@@ -10,10 +10,10 @@ import yaml
 from testing import pages, paths
 from testing.operator.namespaces import Namespace
 from tfparallel import sources, submission
-from tfparallel.cluster import access, backend
+from tfparallel.backends.cluster import access, backend
+from tfparallel.job_source import source as local_source
 from tfparallel_operator.api import load, names
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.local import source as local_source
 
 Json = dict[str, Any]
 EXAMPLES = ("fit", "old-fit", "old-coordinator", "tf-config")

@@ -15,7 +15,7 @@ import yaml
 from testing import paths, screens, waiting
 from testing.operator.namespaces import Namespace
 from tfparallel import errors, sources, submission, variables
-from tfparallel.cluster import access, backend
+from tfparallel.backends.cluster import access, backend
 from tfparallel_operator.api import load
 from tfparallel_operator.api_server import resources
 

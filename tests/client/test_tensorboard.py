@@ -24,9 +24,9 @@ import pytest
 from testing import buckets, pages, paths, waiting
 from testing.operator import routes, scripted_server
 from tfparallel import errors, models
+from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.cluster import objects as cluster_objects
 from tfparallel.cli import app
-from tfparallel.cluster import access, backend
-from tfparallel.cluster import objects as cluster_objects
 from tfparallel.results import events, files, places
 from tfparallel.terminal import tensorboard
 from tfparallel_operator.api_server import credentials, resources

@@ -10,8 +10,8 @@ import pytest
 
 from testing.operator import objects, routes, scripted_server
 from testing.operator.namespaces import Namespace
+from tfparallel.backends.cluster import objects as cluster_objects
 from tfparallel.cli import app, listing
-from tfparallel.cluster import objects as cluster_objects
 from tfparallel_operator.api import gate, load
 from tfparallel_operator.api_server import resources
 

@@ -10,8 +10,8 @@ from click import testing
 from testing import paths
 from testing.operator import local_jobs as jobs
 from tfparallel import submission
+from tfparallel.backends.cluster import answers
 from tfparallel.cli import app
-from tfparallel.cluster import answers
 from tfparallel_operator.api_server import errors as api_errors
 
 HEAD = """\

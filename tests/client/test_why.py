@@ -14,7 +14,7 @@ from testing import waiting
 from testing.operator import namespaces, objects
 from testing.operator.namespaces import Namespace
 from tfparallel import places
-from tfparallel.cluster import access, backend
+from tfparallel.backends.cluster import access, backend
 from tfparallel.diagnosis import findings, gather, unseen
 from tfparallel_operator.api_server import credentials, resources
 

@@ -9,7 +9,7 @@ import pytest
 
 from testing import pages, paths
 from tfparallel import manifest
-from tfparallel_operator.local import folders
+from tfparallel.backends.local import folders
 
 _PAGE = paths.PAGES / "how-to/python-client.md"
 

@@ -13,7 +13,7 @@ import pytest
 
 from testing import pages, paths, waiting
 from testing.e2e import exported, namespaces, operator, terminal, volumes
-from tfparallel.cluster import access, backend
+from tfparallel.backends.cluster import access, backend
 from tfparallel.results import claim, events, files, places
 from tfparallel_operator.api import names
 

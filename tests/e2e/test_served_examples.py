@@ -14,7 +14,7 @@ import yaml
 from testing import buckets, paths, waiting
 from testing.cluster import handle, netns, process, settings
 from testing.e2e import namespaces, volumes
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 

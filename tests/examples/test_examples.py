@@ -2,7 +2,7 @@
 
 Those that pods run too (tests/e2e) are of the long tier here, and so is what other tests show:
 tests/trainer trains with images that are shifted, and with strategies of one's own;
-tests/operator/local ends servers whose chief is done.
+tests/client/backends/local ends servers whose chief is done.
 """
 
 import pathlib

@@ -18,7 +18,7 @@ import yaml
 from testing import waiting
 from testing.trainer import launch, reference
 from testing.trainer import runs as trainings
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 from tfparallel_trainer import __main__, errors, settings, user
 from tfparallel_trainer.contract import environment, exits, job_file
 from tfparallel_trainer.contract import progress as protocol

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import click
 
 from tfparallel import validation
+from tfparallel.backends.local import folders
 from tfparallel.cli import options
 from tfparallel.compare import command as comparison
 from tfparallel.compare import existing, measure, plan
-from tfparallel.machine import folders
+from tfparallel.job_source import source as sources
 from tfparallel.results import folder as results
 from tfparallel_operator.api import load
-from tfparallel_operator.local import source as sources
 
 
 @click.command("compare")

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import click
 from click import shell_completion
 
-from tfparallel.cluster import access, backend
+from tfparallel.backends.cluster import access, backend
 from tfparallel_operator.api_server import resources
 
 _SECONDS = 1.0

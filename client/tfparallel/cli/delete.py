@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import click
 
 from tfparallel import errors
+from tfparallel.backends.cluster import access, backend
 from tfparallel.cli import complete, options
-from tfparallel.cluster import access, backend
 from tfparallel_operator.api import load
 
 

@@ -12,8 +12,8 @@ from rich import table as rich_table
 from rich import text as rich_text
 
 from tfparallel import errors
+from tfparallel.backends.cluster import access, backend, checkup
 from tfparallel.cli import exits, options
-from tfparallel.cluster import access, backend, checkup
 from tfparallel.terminal import display
 from tfparallel_operator.api import load
 

@@ -3,8 +3,8 @@
 import click
 
 from tfparallel import backend
+from tfparallel.backends.cluster import access
 from tfparallel.cli import options
-from tfparallel.cluster import access
 from tfparallel.terminal import display, wrapping
 from tfparallel.terminal import status as terminal
 from tfparallel_operator import wall_clock

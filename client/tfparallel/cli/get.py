@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import click
 
 from tfparallel import errors, models
+from tfparallel.backends.cluster import access, backend
 from tfparallel.cli import complete, listing, options
-from tfparallel.cluster import access, backend
 from tfparallel.results import fetch, files, folder, places
 from tfparallel.terminal import wrapping
 from tfparallel_operator.api import names

@@ -3,8 +3,8 @@
 import click
 
 from tfparallel import backend, logs
+from tfparallel.backends.cluster import access
 from tfparallel.cli import complete, options
-from tfparallel.cluster import access
 from tfparallel.terminal import display
 
 

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import click
 
 from tfparallel import backend as jobs
+from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.local import variables as local_variables
 from tfparallel.cli import complete
-from tfparallel.cluster import access, backend
 from tfparallel.results import folder
 from tfparallel_operator.api import names
-from tfparallel_operator.local import variables as local_variables
 
 T = TypeVar("T")
 

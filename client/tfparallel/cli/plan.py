@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
+from tfparallel.backends.local import folders
 from tfparallel.cli import options
-from tfparallel.machine import folders
 from tfparallel.planning import command as planning
 from tfparallel.planning import questions
 from tfparallel_operator.api import load

@@ -6,13 +6,13 @@ import pathlib
 import click
 
 from tfparallel import errors
+from tfparallel.backends.cluster import access, backend
+from tfparallel.backends.local import folders
 from tfparallel.cli import options
-from tfparallel.cluster import access, backend
 from tfparallel.report import gather, page, records
 from tfparallel.results import folder, places
 from tfparallel.terminal import wrapping
 from tfparallel_operator import wall_clock
-from tfparallel_operator.local import folders
 
 _FILE = "report.html"
 

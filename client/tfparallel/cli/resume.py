@@ -2,8 +2,8 @@
 
 import click
 
+from tfparallel.backends.cluster import access, backend
 from tfparallel.cli import options
-from tfparallel.cluster import access, backend
 
 
 @click.command("resume")

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from tfparallel import errors, validation
+from tfparallel import errors, run_summary, validation
+from tfparallel.backends.local import folders, ports
+from tfparallel.backends.local import run as local_run
 from tfparallel.cli import exits, options
-from tfparallel.machine import folders, summary
+from tfparallel.job_source import source as sources
 from tfparallel.terminal import display
 from tfparallel_operator.api import names, types
-from tfparallel_operator.local import ports
-from tfparallel_operator.local import run as local_run
-from tfparallel_operator.local import source as sources
 from tfparallel_trainer.contract import documentation
 
 
@@ -66,7 +65,7 @@ def command(
         is_of_trainer = source.job.spec.trainer is not None
         with display.Display(notes, is_of_trainer=is_of_trainer) as screen:
             outcome = asyncio.run(local_run.run(source, folder, screen))
-    summary.show(outcome, screen.has_shown)
+    run_summary.show(outcome, screen.has_shown)
     if outcome.stopped_by is not None:
         raise errors.Stopped(outcome.stopped_by)
     if outcome.job.status.state is not names.State.SUCCEEDED:

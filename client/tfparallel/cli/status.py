@@ -4,9 +4,9 @@ import click
 
 from tfparallel import models
 from tfparallel.backend import Backend
+from tfparallel.backends.cluster import access
+from tfparallel.backends.cluster.backend import ClusterBackend
 from tfparallel.cli import complete, listing, options
-from tfparallel.cluster import access
-from tfparallel.cluster.backend import ClusterBackend
 from tfparallel.terminal import display
 from tfparallel.terminal import status as terminal
 

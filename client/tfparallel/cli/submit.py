@@ -10,8 +10,8 @@ import click
 import yaml
 
 from tfparallel import errors, following, models, submission
+from tfparallel.backends.cluster import access, backend
 from tfparallel.cli import exits, listing, options
-from tfparallel.cluster import access, backend
 from tfparallel.terminal import display, wrapping
 from tfparallel_operator.api import names
 

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Iterator
 import click
 
 from tfparallel import errors
+from tfparallel.backends.cluster import access, answers, backend
 from tfparallel.cli import options
-from tfparallel.cluster import access, answers, backend
 from tfparallel.results import events, files, folder, places
 from tfparallel.terminal import tensorboard, wrapping
 from tfparallel_trainer.contract import outputs

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import click
 
 from tfparallel import validation
+from tfparallel.backends.cluster import access, backend
 from tfparallel.cli import options
-from tfparallel.cluster import access, backend
 from tfparallel.terminal import wrapping
 from tfparallel_operator.api import load
 

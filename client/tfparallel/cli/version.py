@@ -7,8 +7,8 @@ import click
 import yaml
 
 from tfparallel import errors
+from tfparallel.backends.cluster import access, backend, checkup
 from tfparallel.cli import options
-from tfparallel.cluster import access, backend, checkup
 from tfparallel.terminal import wrapping
 from tfparallel_operator.api import load
 

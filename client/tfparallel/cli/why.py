@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import click
 
 from tfparallel import backend
+from tfparallel.backends.cluster import access
 from tfparallel.cli import options
-from tfparallel.cluster import access
 from tfparallel.diagnosis import findings, gather
 from tfparallel.terminal import wrapping
 

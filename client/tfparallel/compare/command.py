@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tfparallel.backends.local import folders
 from tfparallel.compare import (
     complexity,
     draw,
@@ -16,9 +17,9 @@ from tfparallel.compare import (
     report,
     text,
 )
+from tfparallel.job_source import source
 from tfparallel.terminal import display
 from tfparallel_operator.api import load, types
-from tfparallel_operator.local import folders, source
 
 PAGE = "report.md"
 MACHINE = "report.json"

@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel import errors
+from tfparallel.backends.local import network_usage
+from tfparallel.backends.local import run as local_run
 from tfparallel.compare import machine_load, measure, plan, progress, records
 from tfparallel_operator.api import load, names
 from tfparallel_operator.core.status import conditions
-from tfparallel_operator.local import network_usage
-from tfparallel_operator.local import run as local_run
 from tfparallel_trainer.contract import outputs
 
 _TRAFFIC_SECONDS = 0.2

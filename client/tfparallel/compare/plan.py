@@ -6,8 +6,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfparallel.job_source import source
 from tfparallel_operator.api import load, names, types
-from tfparallel_operator.local import source
 from tfparallel_trainer.contract import environment
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from rich import console as rich_console
 from rich import progress as rich_progress
 
+from tfparallel.backends.local import watcher
 from tfparallel.compare import machine_load, measure, records
 from tfparallel.terminal import display
 from tfparallel_operator.api import job_status
 from tfparallel_operator.core import decision
-from tfparallel_operator.local import watcher
 
 _LINE_SECONDS = 20.0
 """Between two lines about a run, where no bar is shown."""

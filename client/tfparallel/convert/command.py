@@ -19,8 +19,8 @@ from tfparallel.convert import (
     trainjob,
     trainjob_differences,
 )
+from tfparallel.job_source import source
 from tfparallel_operator.api import load, yaml_documents
-from tfparallel_operator.local import source
 from tfparallel_trainer.contract import documentation
 
 STDIN = pathlib.Path("-")

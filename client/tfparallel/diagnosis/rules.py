@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
+from tfparallel.backends.local import detached
 from tfparallel.diagnosis import endings, findings, pace, pending, unseen
-from tfparallel.machine import detached
 from tfparallel.terminal import status as terminal
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import remedies

@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Iterator, Sequence
 
 from tfparallel import models
-from tfparallel.cluster import answers
+from tfparallel.backends.cluster import answers
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import names
 from tfparallel_operator.core import remedies

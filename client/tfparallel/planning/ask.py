@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Mapping
 
 from tfparallel import errors
+from tfparallel.backends.local import folders
 from tfparallel_operator.api import load
-from tfparallel_operator.local import folders
 from tfparallel_trainer.contract import exits, plan
 
 _SHOWN = 20

@@ -4,9 +4,9 @@ import pathlib
 
 import click
 
+from tfparallel.backends.local import folders
 from tfparallel.planning import ask, draw, questions, show
 from tfparallel.terminal import display, wrapping
-from tfparallel_operator.local import folders
 from tfparallel_trainer.contract import plan
 
 PICTURE = "plan.svg"

@@ -5,9 +5,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from tfparallel import validation
+from tfparallel.job_source import source as sources
 from tfparallel.planning import written
 from tfparallel_operator.api import load, types
-from tfparallel_operator.local import source as sources
 from tfparallel_trainer.contract import job_file, plan
 
 _MANIFESTS = (".yaml", ".yml", ".json")

@@ -13,15 +13,14 @@ import pydantic
 import yaml
 
 from tfparallel import errors, models, train_log
-from tfparallel.cluster import backend
-from tfparallel.machine import detached
+from tfparallel.backends.cluster import backend
+from tfparallel.backends.local import detached, folders, record
 from tfparallel.report import log_tails, pods, records
 from tfparallel.results import files, folder, places
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import waits
 from tfparallel_operator.core.status import conditions
-from tfparallel_operator.local import folders, record
 from tfparallel_trainer.contract import outputs
 
 _FILES = (outputs.TRAIN_LOG, outputs.SUMMARY, outputs.PIPELINE)

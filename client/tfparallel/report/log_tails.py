@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from tfparallel import errors, log_lines, logs, models
-from tfparallel.cluster import backend
+from tfparallel.backends.cluster import backend
+from tfparallel.backends.local import folders, record
 from tfparallel.report import records
 from tfparallel_operator.api import names
-from tfparallel_operator.local import folders, record
 
 LINES = 20
 _BYTES = 64 * 1024

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel import errors, models
-from tfparallel.cluster import answers, backend, execute, objects
+from tfparallel.backends.cluster import answers, backend, execute, objects
 from tfparallel.results import files
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client as api

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import AsyncGenerator, Callable
 
 from tfparallel import errors, models
-from tfparallel.cluster import backend
+from tfparallel.backends.cluster import backend
 from tfparallel.results import download, files, folder, places
 from tfparallel_operator.api import load, names
 from tfparallel_operator.api_server import errors as api_errors

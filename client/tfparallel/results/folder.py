@@ -11,10 +11,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import yaml
 
 from tfparallel import errors
-from tfparallel.machine import run_folder
+from tfparallel.backends.local import folders, run_folder
 from tfparallel.results import files, script
 from tfparallel_operator.api import load
-from tfparallel_operator.local import folders
 from tfparallel_trainer.contract import outputs
 
 _CHUNK_BYTES = 1 << 20

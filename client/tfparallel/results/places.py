@@ -8,13 +8,13 @@ from typing import Any
 
 from tfparallel import backend as backends
 from tfparallel import errors, models
-from tfparallel.cluster import answers, backend
-from tfparallel.machine import backend as machine_backend
+from tfparallel.backends.cluster import answers, backend
+from tfparallel.backends.local import backend as machine_backend
+from tfparallel.backends.local import folders
 from tfparallel.results import bucket, claim, files, folder, script
 from tfparallel_operator.api import load, names, trainer_spec
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import claims
-from tfparallel_operator.local import folders
 from tfparallel_trainer.contract import job_file
 
 

@@ -15,10 +15,10 @@ from rich import table as rich_table
 from rich import text as rich_text
 
 from tfparallel import log_lines
+from tfparallel.backends.local import watcher
 from tfparallel.terminal import placement as split_placement
 from tfparallel_operator.api import job_status
 from tfparallel_operator.core import decision
-from tfparallel_operator.local import watcher
 from tfparallel_trainer.contract import plain_text
 
 _COLOURS = ("cyan", "magenta", "green", "blue", "yellow", "bright_cyan", "bright_magenta")

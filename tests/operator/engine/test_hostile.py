@@ -25,9 +25,9 @@ from testing.operator import (
     small_world,
 )
 from testing.operator.namespaces import Namespace
+from tfparallel.backends.local import ports
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core.pods import config
-from tfparallel_operator.local import ports
 
 OBJECTS = 200
 MANY = 20_000

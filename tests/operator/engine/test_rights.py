@@ -14,10 +14,10 @@ from testing import waiting
 from testing.cluster import console
 from testing.operator import objects, operator_process, volcano
 from testing.operator.namespaces import Namespace
+from tfparallel.backends.local import ports
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core import installation
 from tfparallel_operator.engine.observe import waits
-from tfparallel_operator.local import ports
 
 ACCOUNT = "tfparallel-operator"
 SECRET = "tfparallel-operator-tls"

@@ -10,10 +10,10 @@ import pytest
 
 from testing.operator import namespaces, objects, progress_site
 from testing.operator.namespaces import Namespace
+from tfparallel.backends.local import ports
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import config
-from tfparallel_operator.local import ports
 
 FINALIZER = "example.com/stays"
 """Keeps a pod whose owner is not in its namespace from the garbage collector."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 from tfparallel_trainer import errors, tasks
 from tfparallel_trainer.comms import cluster, greeting, rendezvous
 from tfparallel_trainer.contract import environment

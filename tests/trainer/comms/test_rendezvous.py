@@ -10,7 +10,7 @@ import pytest
 from testing import waiting
 from testing.trainer import launch
 from testing.trainer import runs as trainings
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 from tfparallel_trainer import errors, tasks
 from tfparallel_trainer.comms import rendezvous
 from tfparallel_trainer.contract import environment, exits

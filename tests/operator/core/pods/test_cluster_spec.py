@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from testing.operator import builders
+from tfparallel.backends.local import variables
+from tfparallel.job_source import key_maps
 from tfparallel_operator.api import job_status, load, names, pods, types
 from tfparallel_operator.core import installation, layout, observation, replicas
 from tfparallel_operator.core.pods import cluster_spec, config, pod_builder
 from tfparallel_operator.core.status import conditions
-from tfparallel_operator.local import key_maps, variables
 
 ALLOWED = {"chief", "worker", "ps", "evaluator"}
 

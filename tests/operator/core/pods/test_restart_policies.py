@@ -4,9 +4,9 @@ import copy
 from typing import Any
 
 from testing.operator import builders
+from tfparallel.job_source import cluster_checks
 from tfparallel_operator.api import load, names, types
 from tfparallel_operator.core import replicas
-from tfparallel_operator.local import cluster_checks
 
 WORKER = replicas.Replica(types.Role.WORKER, 0)
 RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]

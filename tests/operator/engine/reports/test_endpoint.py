@@ -15,13 +15,13 @@ import pytest
 from testing import waiting
 from testing.operator import namespaces, objects, progress_site
 from testing.operator.namespaces import Namespace
+from tfparallel.backends.local import ports
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine.reports import tls
 from tfparallel_operator.engine.run import engine
 from tfparallel_operator.engine.write import publisher
-from tfparallel_operator.local import ports
 from tfparallel_trainer.contract import limits, verification
 
 PLACEMENT = {

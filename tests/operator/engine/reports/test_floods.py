@@ -13,10 +13,10 @@ import pytest
 from testing import waiting
 from testing.operator import namespaces, objects, progress_site
 from testing.operator.namespaces import Namespace
+from tfparallel.backends.local import ports
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core.pods import config, progress_report
 from tfparallel_operator.engine.reports import tokens
-from tfparallel_operator.local import ports
 
 GARBAGE = 64
 RENEWALS = 3

@@ -22,12 +22,12 @@ from testing.operator import (
     wrapped_api,
 )
 from testing.operator.namespaces import Namespace
+from tfparallel.backends.local import ports
 from tfparallel_operator.api_server import client, credentials, resources, streams
 from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.run import engine, lease
 from tfparallel_operator.engine.telemetry import metrics
-from tfparallel_operator.local import ports
 
 LEASE = "operator"
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")

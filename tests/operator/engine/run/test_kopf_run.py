@@ -9,9 +9,9 @@ import pytest
 from testing import waiting
 from testing.operator import namespaces, operator_process, scripted_server
 from testing.operator.namespaces import Namespace
+from tfparallel.backends.local import ports
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.local import ports
 
 pytestmark = pytest.mark.usefixtures("processes")
 

@@ -9,9 +9,9 @@ import pytest
 from testing import waiting
 from testing.operator import operator_process, progress_site
 from testing.operator.namespaces import Namespace
+from tfparallel.backends.local import ports
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
-from tfparallel_operator.local import ports
 
 ALL = ("digits-chief-0", "digits-worker-0", "digits-worker-1")
 MOST_WRITES = 12

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from testing import clock, waiting
 from testing.trainer import launch, ranks, server_jobs
-from tfparallel_operator.local import ports
+from tfparallel.backends.local import ports
 from tfparallel_trainer import errors, settings, tasks, user
 from tfparallel_trainer.comms import cluster, shape
 from tfparallel_trainer.data import batching, nest

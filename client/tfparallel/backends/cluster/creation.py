@@ -1,0 +1,86 @@
+"""Creates a job with all that it needs."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from tfparallel import errors, models, submission
+from tfparallel.backends.cluster import access, answers, objects
+from tfparallel_operator.api import load
+from tfparallel_operator.api_server import client, resources
+from tfparallel_operator.api_server import errors as api_errors
+
+
+async def submit(
+    api: client.Client, context: access.Context, bundle: submission.Submission
+) -> models.Job:
+    """Create a job with all that it needs.
+
+    Sources come before the job, so that no pod waits for them, and get the job as their owner
+    after it. If this process dies in between, the next submission of the same files goes on with
+    what is there.
+
+    Raises:
+        Failure: the API server refuses, or a job of the name exists.
+        SpecError: it refuses an object as wrong.
+    """
+    namespace = context.namespace
+    _check_namespace(namespace, bundle.job)
+    with answers.explained(context):
+        await _refuse_second(api, namespace, bundle.name)
+        for companion in bundle.companions:
+            await _ensure(api, namespace, submission.COMPANIONS[companion["kind"]], companion)
+        for config_map in bundle.sources:
+            await _ensure_without_owner(api, namespace, config_map)
+        body = await api.create(resources.JOBS, namespace, bundle.job)
+        job = objects.parse_job(body)
+        for config_map in bundle.sources:
+            path = resources.CONFIG_MAPS.path(namespace, config_map["metadata"]["name"])
+            await api.patch(path, {"metadata": {"ownerReferences": [objects.owner_reference(job)]}})
+    return job
+
+
+def _check_namespace(namespace: str, job: Mapping[str, Any]) -> None:
+    named = job["metadata"].get("namespace", namespace)
+    if named != namespace:
+        raise load.SpecError(
+            f"metadata.namespace: received {named!r}, and the client's is {namespace!r}: change one"
+            " of them"
+        )
+
+
+async def _refuse_second(api: client.Client, namespace: str, name: str) -> None:
+    with contextlib.suppress(api_errors.NotFound):
+        await api.get(resources.JOBS.path(namespace, name))
+        raise errors.Failure(
+            f"job {name!r} exists in namespace {namespace!r}: delete it (tfparallel delete"
+            f" {name}), or choose another name with --name"
+        )
+
+
+async def _ensure(
+    api: client.Client, namespace: str, resource: resources.Resource, manifest: Mapping[str, Any]
+) -> None:
+    """Create an object unless one of its name is there."""
+    with contextlib.suppress(api_errors.AlreadyExists):
+        await api.create(resource, namespace, manifest)
+
+
+async def _ensure_without_owner(
+    api: client.Client, namespace: str, config_map: Mapping[str, Any]
+) -> None:
+    """Create a ConfigMap, or take over that of a job which may be being deleted.
+
+    The garbage collector deletes an object only in the version in which it saw its owner.
+    """
+    name = config_map["metadata"]["name"]
+    path = resources.CONFIG_MAPS.path(namespace, name)
+    while True:
+        try:
+            await api.create(resources.CONFIG_MAPS, namespace, config_map)
+        except api_errors.AlreadyExists:
+            with contextlib.suppress(api_errors.NotFound):  # deleted in between
+                await api.patch(path, {"metadata": {"ownerReferences": None}})
+                return
+        else:
+            return

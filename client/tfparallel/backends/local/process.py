@@ -1,0 +1,128 @@
+"""One running process of a pod: started under a supervisor, its lines read, ended for certain."""
+
+import asyncio
+import codecs
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from tfparallel.backends.local import supervisor
+
+MAX_LINE = 8192
+"""Longer lines are cut in pieces, so that a process cannot fill the memory."""
+
+_DRAIN_SECONDS = 2.0
+_ID_SECONDS = 30.0
+_LINE_ENDS = re.compile(r"\r\n|\n|\r")
+
+LineSink = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Launch:
+    """What to start, where, and how long it may take to end when it is asked to."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    folder: pathlib.Path
+    grace_seconds: float
+
+
+class Process:
+    """A command that runs under a supervisor, from `start` on."""
+
+    def __init__(
+        self,
+        running: asyncio.subprocess.Process,
+        control: socket.socket,
+        reading: "asyncio.Task[None]",
+    ) -> None:
+        self._running = running
+        self._control = control
+        self._reading = reading
+
+    @classmethod
+    async def start(cls, launch: Launch, sink: LineSink) -> "Process":
+        """Start the command; every line of its output goes to the sink."""
+        ours, theirs = socket.socketpair()
+        output, writing = os.pipe()
+        try:
+            running = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", supervisor.__file__),
+                *(str(theirs.fileno()), str(launch.grace_seconds), *launch.command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                cwd=launch.folder,
+                env=dict(launch.environment),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            os.close(output)
+            raise
+        finally:
+            theirs.close()
+            os.close(writing)
+        return cls(running, ours, asyncio.create_task(_read_lines(output, sink)))
+
+    def terminate(self) -> None:
+        """Ask the command to end; after its grace it is killed."""
+        self._order(supervisor.TERMINATE)
+
+    def kill(self) -> None:
+        """End the command and all that it started, at once."""
+        self._order(supervisor.KILL)
+
+    async def wait(self) -> int:
+        """Wait for the end of the command and of its output; return its exit code."""
+        code = await self._running.wait()
+        if code < 0:
+            # Somebody killed the supervisor itself: the command lost its guard, not its life.
+            self._kill_orphan()
+            code = 128 - code
+        # What the command started and put into another session may hold the output open for ever.
+        await asyncio.wait([self._reading], timeout=_DRAIN_SECONDS)
+        self._reading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reading
+        self._control.close()
+        return code
+
+    def _order(self, order: bytes) -> None:
+        with contextlib.suppress(OSError):  # the command has ended by itself
+            self._control.send(order)
+
+    def _kill_orphan(self) -> None:
+        # The id comes from the command itself, at the latest now; without a command the file ends.
+        self._control.settimeout(_ID_SECONDS)
+        with contextlib.suppress(OSError, ValueError):
+            os.killpg(int(self._control.recv(32)), signal.SIGKILL)
+
+
+async def _read_lines(output: int, sink: LineSink) -> None:
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)
+    )
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    rest = ""
+    try:
+        while chunk := await reader.read(65_536):
+            *lines, rest = _LINE_ENDS.split(rest + decoder.decode(chunk))
+            for line in lines:
+                sink(line)
+            while len(rest) > MAX_LINE:
+                sink(rest[:MAX_LINE])
+                rest = rest[MAX_LINE:]
+        if rest:
+            sink(rest)
+    finally:
+        transport.close()

@@ -1,0 +1,283 @@
+"""Runs one job on this machine: observes, decides and applies until the job has ended."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import secrets
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import yaml
+
+from tfparallel.backends.local import (
+    cluster,
+    folders,
+    launch,
+    locks,
+    ports,
+    progress_endpoint,
+    text,
+    volumes,
+    watcher,
+)
+from tfparallel.job_source import key_maps
+from tfparallel.job_source import source as job_source
+from tfparallel_operator import wall_clock
+from tfparallel_operator.api import job_status, load, names, problems, types
+from tfparallel_operator.core import decide, installation, observation, replicas
+from tfparallel_operator.core.layout import Layout
+from tfparallel_operator.core.life import cleanup
+from tfparallel_operator.core.pods import config, pod_builder
+from tfparallel_operator.core.status import conditions
+
+TRAINER_IMAGE = "tfparallel-trainer"
+"""Named in the manifests of pods without a template; nothing is pulled here."""
+
+_NONE = datetime.timedelta()
+"""On one machine no node is drained, and a loop of failures keeps nobody else waiting."""
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    job: types.TFParallelJob
+    layout: folders.Folders
+    trained: pathlib.Path | None
+    """Where the shipped trainer wrote its results; None when a command of the user's ran."""
+    stopped_by: signal.Signals | None
+    """The signal that ended the run before the job had ended."""
+
+
+async def run(
+    source: job_source.Source,
+    output: pathlib.Path,
+    observer: watcher.Watcher,
+    clock: wall_clock.Clock = wall_clock.utc_now,
+    slowed: Mapping[str, float] | None = None,
+) -> Outcome:
+    """Run a job to its end in an output folder, which may be that of an earlier run.
+
+    Args:
+        source: the job and what belongs to it.
+        output: the folder.
+        observer: receives what happens.
+        clock: gives the time.
+        slowed: by the names of replicas, such as worker-1: how many times slower they run.
+
+    Raises:
+        SpecError: the job asks for what only a cluster can give, or the folder is in use.
+    """
+    run_folders = folders.Folders(output.resolve())
+    with _locked(run_folders):
+        job = _going_on(source.job, run_folders)
+        manifest = source.job.model_dump(
+            mode="json", by_alias=True, exclude_unset=True, exclude={"status"}
+        )
+        folders.write_whole(run_folders.manifest, yaml.safe_dump(manifest, sort_keys=False))
+        requested = cluster.lay_out(job)
+        token = secrets.token_urlsafe(32)
+        addresses = _addresses(requested)
+        launcher = launch.Launcher(
+            disk=volumes.Volumes(run_folders, source.folder, token, source.secrets),
+            addresses=text.Substitution(
+                {requested.address(replica): place for replica, place in addresses.items()}
+            ),
+            replicas=len(addresses),
+            inherited=os.environ,
+            slowed={
+                replica.pod_name(job.metadata.name): factor
+                for replica in addresses
+                if (factor := (slowed or {}).get(replica.name)) is not None
+            },
+            overrides=source.environment,
+        )
+        translations = _translations(requested, launcher, source.config_maps)
+        observer.placed(_placements(translations, addresses))
+        async with asyncio.TaskGroup() as tasks:
+            local = cluster.LocalCluster(
+                job,
+                launcher=launcher,
+                config_maps=source.config_maps,
+                layout=run_folders,
+                observer=observer,
+                clock=clock,
+                tasks=tasks,
+            )
+            stopped_by = await _live(local, token, observer, clock)
+        trained = translations[requested.coordinator].output
+        return Outcome(local.job, run_folders, trained, stopped_by)
+
+
+async def _live(
+    local: cluster.LocalCluster, token: str, observer: watcher.Watcher, clock: wall_clock.Clock
+) -> signal.Signals | None:
+    """Run the job until it has ended or a signal ends it; return the signal."""
+    async with progress_endpoint.endpoint(local.job, token, local.report) as url:
+        settings = installation.Settings(
+            trainer_image=TRAINER_IMAGE,
+            progress_url=url,
+            first_pause=_NONE,
+            settling=_NONE,
+            share_above=None,
+        )
+        with _Interruption(local, observer) as interruption:
+            try:
+                await _drive(local, settings, interruption, clock)
+                if interruption.received is not None:
+                    local.suspend(interruption.received)
+                local.stop()
+                await local.emptied()
+            except BaseException:
+                local.kill()
+                raise
+            return interruption.received
+
+
+async def _drive(
+    local: cluster.LocalCluster,
+    settings: installation.Settings,
+    interruption: "_Interruption",
+    clock: wall_clock.Clock,
+) -> None:
+    while interruption.received is None:
+        now = clock().replace(microsecond=0)
+        decided = decide.decide(
+            cluster.lay_out(local.job), local.observe(), observation.Environment(), now, settings
+        )
+        if await local.apply(decided):
+            continue
+        pods = local.observe().pods
+        at_work = cleanup.grace_until(local.job, local.job.status, pods, now)
+        if conditions.finished(local.job.status) and local.settled and at_work is None:
+            return
+        await local.wait(decided.wake_at)
+
+
+class _Interruption:
+    """Ctrl-C and SIGTERM: the first asks every process to end, the second ends them at once."""
+
+    def __init__(self, local: cluster.LocalCluster, observer: watcher.Watcher) -> None:
+        self.received: signal.Signals | None = None
+        self._local = local
+        self._observer = observer
+
+    def __enter__(self) -> "_Interruption":
+        loop = asyncio.get_running_loop()
+        for number in _ENDING:
+            loop.add_signal_handler(number, self._take, number)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _ENDING:
+            loop.remove_signal_handler(number)
+
+    def _take(self, number: signal.Signals) -> None:
+        if self.received is None:
+            self.received = number
+            self._observer.stopping()
+            self._local.wake()
+        else:
+            self._local.kill()
+
+
+@contextlib.contextmanager
+def _locked(layout: folders.Folders) -> Iterator[None]:
+    """Keep a second run out of the output folder, which names this process meanwhile."""
+    with folders.output(layout.root):
+        lock = layout.lock.open("a", encoding="utf-8")
+    with lock:
+        if not locks.acquire(lock):
+            raise load.SpecError(
+                f"--output {layout.root}: another run uses this folder; wait for its end or give"
+                " another one"
+            )
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        try:
+            yield
+        finally:
+            lock.truncate(0)
+
+
+def _going_on(job: types.TFParallelJob, layout: folders.Folders) -> types.TFParallelJob:
+    """Return the job as it was left in its folder: like one that was suspended and is resumed.
+
+    Its next attempt has a new number, so that no writer of an earlier one is taken for it.
+    """
+    if not layout.status.exists():
+        return job
+    try:
+        attempt = int(json.loads(layout.status.read_text(encoding="utf-8"))["attempt"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise load.SpecError(
+            f"{layout.status}: not the status of a run; give --output another folder"
+        ) from error
+    ended_at = datetime.datetime.fromtimestamp(layout.status.stat().st_mtime, datetime.UTC)
+    left = conditions.Stamp(ended_at, generation=0).set(
+        job_status.JobStatus(attempt=attempt),
+        names.Condition.SUSPENDED,
+        True,
+        names.Reason.JOB_SUSPENDED,
+        "an earlier run in this folder has ended",
+    )
+    return job.model_copy(update={"status": left})
+
+
+def _addresses(layout: Layout) -> Mapping[replicas.Replica, str]:
+    """Give each replica an address for the whole run: one that runs again keeps its port."""
+    every = layout.all_replicas
+    allocated = ports.allocate(len(every))
+    return {replica: f"{ports.HOST}:{port}" for replica, port in zip(every, allocated, strict=True)}
+
+
+def _translations(
+    layout: Layout, launcher: launch.Launcher, config_maps: key_maps.KeyMaps
+) -> Mapping[replicas.Replica, launch.Translation]:
+    """Translate every pod before anything starts, so that what cannot run is told at once.
+
+    Raises:
+        SpecError: with a sentence for each role that asks for what only a cluster can give.
+    """
+    settings = installation.Settings(trainer_image=TRAINER_IMAGE, share_above=None)
+    config_map = config.manifest(layout, settings)
+    known = {**config_maps, config_map["metadata"]["name"]: config_map["data"]}
+    builder = pod_builder.PodBuilder(layout, settings, job_status.JobStatus(attempt=1))
+    translations, faults = {}, {}
+    for replica in layout.all_replicas:
+        manifest = builder.build(replica)
+        try:
+            translations[replica] = launcher.translate(manifest, known)
+        except load.SpecError as error:
+            template = layout.specs[replica.role].template
+            field = ("tfReplicaSpecs", replica.role.value, "template") if template else ("trainer",)
+            faults[replica.role] = problems.Problem(("spec", *field), str(error))
+    if faults:
+        raise load.SpecError(*faults.values())
+    return translations
+
+
+def _placements(
+    translations: Mapping[replicas.Replica, launch.Translation],
+    addresses: Mapping[replicas.Replica, str],
+) -> Sequence[watcher.Placement]:
+    return [
+        watcher.Placement(replica.name, addresses[replica], _shown(translation.launch.command))
+        for replica, translation in translations.items()
+    ]
+
+
+def _shown(command: Sequence[str]) -> str:
+    """Return a command for people: the path of this Python says nothing to them."""
+    words = ["python" if word == sys.executable else word for word in command]
+    return shlex.join(words)

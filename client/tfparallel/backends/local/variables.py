@@ -1,0 +1,143 @@
+"""The variables of a container: written, or taken from objects of the job's file or from here."""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tfparallel.job_source import key_maps
+from tfparallel_operator.api import load, pods, trainer_rules
+from tfparallel_operator.core.pods import expansion
+
+_REFERENCES = {
+    "configMapKeyRef": key_maps.Kind.CONFIG_MAP,
+    "configMapRef": key_maps.Kind.CONFIG_MAP,
+    "secretKeyRef": key_maps.Kind.SECRET,
+    "secretRef": key_maps.Kind.SECRET,
+}
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sources:
+    """Where values come from that a container does not write itself."""
+
+    objects: Mapping[key_maps.Kind, key_maps.KeyMaps]
+    """What the job's file brings."""
+    environment: Mapping[str, str]
+    """The variables of `tfparallel run`."""
+    overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Variables of this run, which win over the container's."""
+
+
+def resolve(container: pods.Container, sources: Sources) -> dict[str, str]:
+    """Return the container's variables by name, each filled in from those before it.
+
+    Raises:
+        SpecError: a value is missing everywhere.
+    """
+    variables: dict[str, str] = {}
+    for entry in container.env_from:
+        variables |= _all_keys(entry, sources)
+    variables |= sources.overrides
+    for variable in container.env:
+        value: str | None = expansion.expand(variable.value, variables)
+        if variable.name in sources.overrides:
+            value = sources.overrides[variable.name]
+        elif variable.value_from is not None:
+            value = _value(variable.name, variable.value_from, sources)
+        if value is not None:
+            variables[variable.name] = value
+    return {**variables, **sources.overrides}
+
+
+def parse_overrides(
+    assignments: Sequence[str], files: Sequence[pathlib.Path], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables of `--env` and `--env-file`: NAME=VALUE, or NAME of the environment.
+
+    Args:
+        assignments: those of `--env`, which win.
+        files: those of `--env-file`, with an assignment a line; later ones win.
+        environment: the variables of `tfparallel run`.
+
+    Raises:
+        SpecError: with a sentence for each problem.
+    """
+    placed = [line for file in files for line in _assignments_of(file)]
+    placed += [(f"--env {assignment.partition('=')[0]}", assignment) for assignment in assignments]
+    variables, problems = {}, []
+    for place, assignment in placed:
+        name, equals, value = assignment.partition("=")
+        if not _NAME.fullmatch(name):
+            problems.append(f"{place}: received the name {name!r}; write NAME=VALUE")
+        elif name in trainer_rules.RESERVED_VARIABLES:
+            problems.append(f"{place}: the operator sets {name}; remove it")
+        elif not equals and name not in environment:
+            problems.append(f"{place}: {name} is not set here; write {name}=VALUE, or set it")
+        else:
+            variables[name] = value if equals else environment[name]
+    if problems:
+        raise load.SpecError(*problems)
+    return variables
+
+
+def _assignments_of(file: pathlib.Path) -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each assignment of a file."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise load.SpecError(f"--env-file {file}: {reason}; give a file of NAME=VALUE") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield f"--env-file {file}:{number}", line.lstrip()
+
+
+def _all_keys(entry: Mapping[str, Any], sources: Sources) -> dict[str, str]:
+    """Return the variables of an entry of envFrom."""
+    for field, kind in _REFERENCES.items():
+        reference = entry.get(field)
+        if reference is None:
+            continue
+        name = reference.get("name")
+        key_map = sources.objects[kind].get(name)
+        if key_map is None and not reference.get("optional"):
+            raise load.SpecError(
+                f"envFrom: {kind} {name!r} is not in the job's file; add it there after a line with"
+                " ---, or set optional to true and use --env-file"
+            )
+        prefix = entry.get("prefix") or ""
+        keys = {f"{prefix}{key}": value for key, value in (key_map or {}).items()}
+        return {key: _text(f"{kind} {name!r}", key, value) for key, value in keys.items()}
+    raise load.SpecError(f"envFrom: received {entry!r}; give a secretRef or a configMapRef")
+
+
+def _value(name: str, value_from: Mapping[str, Any], sources: Sources) -> str | None:
+    """Return the value of a variable with valueFrom; None if it may be absent, and is."""
+    described = next(iter(value_from), "nothing")
+    for field, kind in _REFERENCES.items():
+        reference = value_from.get(field)
+        if reference is None:
+            continue
+        described = f"key {reference.get('key')!r} of {kind} {reference.get('name')!r}"
+        text = sources.objects[kind].get(reference.get("name"), {}).get(reference.get("key"))
+        if text is not None:
+            return _text(described, name, text)
+        if reference.get("optional"):
+            return sources.environment.get(name)
+    if name in sources.environment:
+        return sources.environment[name]
+    raise load.SpecError(
+        f"env {name}: valueFrom is {described}, which is not in the job's file; pass the value by"
+        f" --env {name}=VALUE or --env-file"
+    )
+
+
+def _text(source: str, name: str, value: str | bytes) -> str:
+    if isinstance(value, bytes):
+        raise load.SpecError(f"env {name}: {source} is not text; mount it as a file")
+    return value
