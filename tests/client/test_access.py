@@ -117,10 +117,10 @@ def test_what_the_api_server_answers_has_a_remedy(status: int, message: str, sen
 
 
 def test_a_field_that_the_cluster_does_not_know_asks_for_an_upgrade() -> None:
-    words = 'strict decoding error: unknown field "spec.trainer.source.archive"'
+    message = 'strict decoding error: unknown field "spec.trainer.source.archive"'
     sentence = r"has no field 'spec\.trainer\.source\.archive'"
     with pytest.raises(load.SpecError, match=sentence), answers.explained(CONTEXT):
-        raise api_errors.Invalid(words)
+        raise api_errors.Invalid(message)
 
 
 async def test_a_kind_that_a_real_server_does_not_know(namespace: Namespace) -> None:
@@ -203,7 +203,7 @@ async def test_expired_credentials_and_missing_rights_are_reported(
         (token, f"system:serviceaccount:{namespace.name}:default may not list tfparalleljobs"),
     ):
         config["users"] = [
-            {"name": one["name"], "user": {"token": user}} for one in config["users"]
+            {"name": entry["name"], "user": {"token": user}} for entry in config["users"]
         ]
         file = tmp_path / "config"
         file.write_text(yaml.safe_dump(config))

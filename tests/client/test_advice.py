@@ -44,7 +44,9 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 
 def product() -> Iterator[str]:
-    files = itertools.chain.from_iterable((paths.ROOT / one).rglob("*.py") for one in _FOLDERS)
+    files = itertools.chain.from_iterable(
+        (paths.ROOT / folder).rglob("*.py") for folder in _FOLDERS
+    )
     for file in files:
         if file.parent.name == "convert":  # it names fields of other kinds
             continue
@@ -61,19 +63,19 @@ def options_of(command: click.Command) -> set[str]:
 
 def test_commands_of_messages_exist() -> None:
     context = click.Context(app.tfparallel)
-    seen = 0
+    commands = 0
     for text in product():
         for match in _COMMAND.finditer(text):
-            verb, *words = match["words"].replace(_HOLE, " X ").split()
+            verb, *arguments = match["words"].replace(_HOLE, " X ").split()
             command = app.tfparallel.get_command(context, verb)
             assert command is not None, text
-            if isinstance(command, click.Group) and words:
-                command = command.get_command(context, words[0])
+            if isinstance(command, click.Group) and arguments:
+                command = command.get_command(context, arguments[0])
                 assert command is not None, text
-            named = {word.partition("=")[0] for word in words if word.startswith("-")}
+            named = {word.partition("=")[0] for word in arguments if word.startswith("-")}
             assert named <= {*options_of(command), "--help"}, text
-            seen += 1
-    assert seen > 20
+            commands += 1
+    assert commands > 20
 
 
 def exists(node: Any, path: list[str]) -> bool:
@@ -89,15 +91,15 @@ def exists(node: Any, path: list[str]) -> bool:
 
 def test_fields_of_messages_exist() -> None:
     job = schema.job_schema()["properties"]["spec"]
-    missing, seen = set(), 0
+    missing, fields = set(), 0
     for text in product():
         for match in _FIELD.finditer(text):
             if match["path"].endswith(_NO_FIELDS):
                 continue
-            seen += 1
+            fields += 1
             if not exists(job, match["path"].split(".")):
                 missing.add((match[0], text[:100]))
-    assert seen > 150
+    assert fields > 150
     assert not missing
 
 

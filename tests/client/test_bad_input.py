@@ -169,8 +169,8 @@ async def test_a_context_that_does_not_exist(call: Call, verb: str) -> None:
 async def test_a_job_that_does_not_exist(call: Call, verb: str) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path.endswith("/tfparalleljobs"):
-            known = [{"metadata": {"name": name}} for name in ("digit", "mnist")]
-            return await scripted_server.document(scripted_server.listing(1, *known))(request)
+            jobs = [{"metadata": {"name": name}} for name in ("digit", "mnist")]
+            return await scripted_server.document(scripted_server.listing(1, *jobs))(request)
         return await _status(404, "NotFound", 'tfparalleljobs "digits" not found')(request)
 
     async with scripted_server.serving() as server:
@@ -182,10 +182,10 @@ async def test_a_job_that_does_not_exist(call: Call, verb: str) -> None:
 @pytest.mark.parametrize("kind", ["tfparalleljob.tfparallel.dev", "tfparalleljobs", "tfpj"])
 @pytest.mark.parametrize("verb", OF_A_JOB)
 async def test_a_name_may_have_its_kind_before_it(call: Call, verb: str, kind: str) -> None:
-    words = [f"{kind}/digits" if word == "digits" else word for word in VERBS[verb]]
+    arguments = [f"{kind}/digits" if word == "digits" else word for word in VERBS[verb]]
     async with scripted_server.serving() as server:
         server.script = [_status(404, "NotFound", "not found")]
-        await call(server.url, *words)
+        await call(server.url, *arguments)
         paths = {request.path.rpartition("/")[2] for request in server.requests}
     assert paths <= {"digits", "tfparalleljobs"}
 
@@ -193,8 +193,8 @@ async def test_a_name_may_have_its_kind_before_it(call: Call, verb: str, kind: s
 @pytest.mark.parametrize("verb", OF_A_JOB)
 async def test_a_name_that_no_job_can_have(call: Call, verb: str) -> None:
     name = "Digits"
-    words = [name if word == "digits" else word for word in VERBS[verb]]
-    result = await call("http://127.0.0.1:1", *words)
+    arguments = [name if word == "digits" else word for word in VERBS[verb]]
+    result = await call("http://127.0.0.1:1", *arguments)
     _check(result, 2, f"{name!r} is not the name of a job", "lower-case letters")
 
 
@@ -381,8 +381,8 @@ async def test_a_field_that_an_older_definition_does_not_have(call: Call) -> Non
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.method == "POST":
             message = 'TFParallelJob in version "v1alpha1" cannot be handled as a TFParallelJob:'
-            words = f'{message} strict decoding error: unknown field "spec.trainer.source"'
-            return await _status(400, "BadRequest", words)(request)
+            refusal = f'{message} strict decoding error: unknown field "spec.trainer.source"'
+            return await _status(400, "BadRequest", refusal)(request)
         return await _status(404, "NotFound", 'tfparalleljobs "digits" not found')(request)
 
     async with scripted_server.serving() as server:

@@ -14,13 +14,13 @@ from tfparallel_trainer.storage import bucket as storage_bucket
 async def test_a_bucket(s3: buckets.Bucket, tmp_path: pathlib.Path) -> None:
     for name, content in result_files.RESULTS.items():
         s3.put(f"runs/digits/{name}", content)
-    place = bucket.BucketPlace(address.Address.parse(s3.uri).child("digits"))
-    listed = await place.list_files()
+    storage = bucket.BucketPlace(address.Address.parse(s3.uri).child("digits"))
+    listed = await storage.list_files()
     assert {file.path for file in listed} == {*result_files.RESULTS}
     [model] = files.select(listed, files.Part.MODEL)
-    assert b"".join([chunk async for chunk in place.read(model, 95)]) == result_files.MODEL[95:]
+    assert b"".join([chunk async for chunk in storage.read(model, 95)]) == result_files.MODEL[95:]
     await download.fetch(
-        place, files.select(listed, files.Part.ALL), tmp_path, lambda _: None, print
+        storage, files.select(listed, files.Part.ALL), tmp_path, lambda _: None, print
     )
     assert (tmp_path / "model.keras").read_bytes() == result_files.MODEL
 
@@ -46,9 +46,9 @@ async def test_a_job_of_a_bucket_is_found_by_its_namespace_or_where_it_began(
 
 
 async def test_a_bucket_that_does_not_exist(s3: buckets.Bucket) -> None:
-    place = bucket.BucketPlace(address.Address.parse("s3://no-such-bucket-at-all/x"))
+    storage = bucket.BucketPlace(address.Address.parse("s3://no-such-bucket-at-all/x"))
     with pytest.raises(errors.Failure, match="does not exist"):
-        await place.list_files()
+        await storage.list_files()
 
 
 async def test_what_stands_for_a_folder_in_a_bucket_is_no_file(
@@ -57,8 +57,8 @@ async def test_what_stands_for_a_folder_in_a_bucket_is_no_file(
     sizes = {"": 0, "/logs": 0, "/logs/train": 0, "/logs/train/a": 3, "/best": 4, "/best/a": 5}
     objects = [{"path": f"runs/digits{name}", "size": size} for name, size in sizes.items()]
     monkeypatch.setattr(storage_bucket.Bucket, "objects", lambda _: objects)
-    place = bucket.BucketPlace(address.Address.parse("s3://b/runs/digits"))
-    assert {file.path: file.problem for file in await place.list_files()} == {
+    storage = bucket.BucketPlace(address.Address.parse("s3://b/runs/digits"))
+    assert {file.path: file.problem for file in await storage.list_files()} == {
         "logs/train/a": "",
         "best": "other files have its name as their folder",
         "best/a": "",

@@ -61,10 +61,10 @@ def started(folder: pathlib.Path, document: Any, lines: int) -> Iterator[tuple[A
         env={**os.environ, jobs.MARK: mark},
     ) as runner:
         try:
-            seen = 0
+            count = 0
             for line in runner.stdout or ():
-                seen += line.startswith("[")
-                if seen == lines:
+                count += line.startswith("[")
+                if count == lines:
                     break
             yield runner, mark
         finally:
@@ -137,11 +137,11 @@ def test_an_interrupted_run_ends_every_process(
     with started(tmp_path, jobs.job(_PATIENT), lines=2) as (runner, mark):
         assert len(jobs.processes(mark)) >= 4
         runner.send_signal(number)
-        rest, _ = runner.communicate(timeout=_SECONDS)
+        output, _ = runner.communicate(timeout=_SECONDS)
         assert runner.returncode == status
         assert jobs.processes(mark) == []
-    assert f"Stopped by {number.name}: job\n" in rest
-    assert "stopped; go on with --output out\n" in rest
+    assert f"Stopped by {number.name}: job\n" in output
+    assert "stopped; go on with --output out\n" in output
     layout = folders.Folders(tmp_path / "out")
     who = "Ctrl-C" if number is signal.SIGINT else "SIGTERM"
     event = record.read_events(layout)[-1]

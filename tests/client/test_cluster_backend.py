@@ -101,14 +101,14 @@ async def test_waiting_sees_every_state_and_calls_back(
     client: tfparallel.AsyncTrainerClient, namespace: Namespace
 ) -> None:
     await client.train(document())
-    seen: asyncio.Queue[str] = asyncio.Queue()
+    states: asyncio.Queue[str] = asyncio.Queue()
     awaited = asyncio.create_task(
-        client.wait_for_job_status("digits", callbacks=[lambda job: seen.put_nowait(job.state)])
+        client.wait_for_job_status("digits", callbacks=[lambda job: states.put_nowait(job.state)])
     )
     for state in ("Pending", "Running", "Succeeded"):
         if state != "Pending":
             await set_state(namespace, state)
-        assert await seen.get() == state
+        assert await states.get() == state
     assert (await awaited).state == "Succeeded"
 
 
@@ -122,12 +122,12 @@ async def test_waiting_ends_with_the_time_with_failure_and_with_deletion(
     await set_state(namespace, "Failed")
     with pytest.raises(tfparallel.Failure, match="is Failed, and cannot become Succeeded: Why"):
         await awaited
-    seen = asyncio.Event()
+    calls = asyncio.Event()
     await client.train(document(), name="other")
     awaited = asyncio.create_task(
-        client.wait_for_job_status("other", callbacks=[lambda _: seen.set()])
+        client.wait_for_job_status("other", callbacks=[lambda _: calls.set()])
     )
-    await seen.wait()
+    await calls.wait()
     await client.delete_job("other")
     with pytest.raises(tfparallel.Failure, match="job 'other' was deleted"):
         await awaited

@@ -55,7 +55,7 @@ def _logged(folder: pathlib.Path, variant: str, metric: str) -> list[Any]:
     """What the runs of a variant themselves came to, seed by seed."""
     files = sorted((folder / "out").glob(f"{variant}-seed[0-9]/**/summary.json"))
     summaries = [json.loads(file.read_text()) for file in files]
-    return [pytest.approx(float(one["metrics"][metric]), rel=1e-4) for one in summaries]
+    return [pytest.approx(float(summary["metrics"][metric]), rel=1e-4) for summary in summaries]
 
 
 _Comparison = tuple[pathlib.Path, Any, "subprocess.CompletedProcess[str]"]

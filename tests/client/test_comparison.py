@@ -76,7 +76,7 @@ TWO_EPOCHS = [
 def test_a_real_log_holds_every_step_and_evaluation() -> None:
     for mode in plan.Mode:
         run = recorded(mode, 0)
-        assert [len(one.steps) for one in run.epochs] == [6] * 4
+        assert [len(epoch.steps) for epoch in run.epochs] == [6] * 4
         assert sum(step.examples for step in run.steps) == 4 * 1437
         assert run.model == records.Model(variables=8, bytes=153_128)
         ends = list(measure.points(run))
@@ -223,7 +223,7 @@ def test_the_report_as_text() -> None:
 
 
 def contender(name: str, seconds: Sequence[float], steps: Sequence[float]) -> verdict.Contender:
-    whole = [one + 10 for one in seconds]
+    whole = [second + 10 for second in seconds]
     return verdict.Contender(name, *map(verdict.Figure.of, (seconds, steps, whole)))
 
 
@@ -333,7 +333,9 @@ def test_the_bar_of_a_comparison_fits_80_columns() -> None:
 def test_the_pictures_are_small_and_equal_when_they_are_drawn_again() -> None:
     drawn = draw.pictures(the_report())
     assert set(drawn) == {draw.LOSS, draw.SPEED, draw.STALENESS}
-    assert all("<svg" in one.document and len(one.document) < 200_000 for one in drawn.values())
+    assert all(
+        "<svg" in picture.document and len(picture.document) < 200_000 for picture in drawn.values()
+    )
     assert draw.pictures(the_report()) == drawn
 
 

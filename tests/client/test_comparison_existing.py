@@ -91,6 +91,6 @@ def test_runs_without_records_are_refused(tmp_path: pathlib.Path) -> None:
     train_log(tmp_path / "no-step", [], 1.0)
     with pytest.raises(load.SpecError, match="x: the run has recorded no step"):
         existing.read("x", tmp_path / "no-step")
-    place = train_log(tmp_path / "good", [1], 1.0)
+    folder = train_log(tmp_path / "good", [1], 1.0)
     with pytest.raises(load.SpecError, match="--target f1: the runs have loss, val_loss; give one"):
-        existing.compare({"x": place}, measure.Target("f1", 1.0))
+        existing.compare({"x": folder}, measure.Target("f1", 1.0))

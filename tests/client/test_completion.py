@@ -63,21 +63,21 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(complete, "_SECONDS", 60.0)
 
 
-def items(words: list[str], incomplete: str) -> list[shell_completion.CompletionItem]:
+def items(arguments: list[str], incomplete: str) -> list[shell_completion.CompletionItem]:
     """Return what a shell would show, as click computes it for all of them."""
     kind = shell_completion.get_completion_class("bash")
     assert kind is not None
-    completion = kind(app.tfparallel, {}, "tfparallel", "_TFPARALLEL_COMPLETE")
-    return completion.get_completions(words, incomplete)
+    shell = kind(app.tfparallel, {}, "tfparallel", "_TFPARALLEL_COMPLETE")
+    return shell.get_completions(arguments, incomplete)
 
 
-def completed(words: list[str], incomplete: str) -> list[str]:
-    return [item.value for item in items(words, incomplete)]
+def completed(arguments: list[str], incomplete: str) -> list[str]:
+    return [item.value for item in items(arguments, incomplete)]
 
 
-async def complete_on(server: scripted_server.Server, *words: str, config: str) -> list[str]:
+async def complete_on(server: scripted_server.Server, *arguments: str, config: str) -> list[str]:
     """Complete the last of the words."""
-    *earlier, incomplete = words
+    *earlier, incomplete = arguments
     earlier.insert(1, f"--kubeconfig={config}")
     return await asyncio.to_thread(completed, earlier, incomplete)
 
@@ -108,8 +108,8 @@ async def test_names_are_completed(line: str, expected: list[str], tmp_path: pat
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (words, expected)
-        for (words, _), expected in zip(
+        (arguments, expected)
+        for (arguments, _), expected in zip(
             pages.rows(
                 "get-started/install-command.md", "Tab then completes verbs, options, and names:"
             ),
@@ -129,8 +129,8 @@ async def test_what_the_page_completes(
     async with scripted_server.serving() as server:
         server.script = [routes.answers(DOCUMENTS)]
         config = str(routes.kubeconfig(tmp_path, server.url))
-        words = (*line.split()[1:], "")
-        assert await complete_on(server, *words, config=config) == expected
+        arguments = (*line.split()[1:], "")
+        assert await complete_on(server, *arguments, config=config) == expected
 
 
 def test_the_page_has_a_line_for_each_shell() -> None:
@@ -145,8 +145,8 @@ async def test_the_nouns_of_get_complete_jobs_too(tmp_path: pathlib.Path) -> Non
         server.script = [routes.answers(DOCUMENTS)]
         config = f"--kubeconfig={routes.kubeconfig(tmp_path, server.url)}"
         for noun in ("job", "jobs", "model"):
-            words = ["get", noun, config]
-            assert await asyncio.to_thread(completed, words, "f") == ["flowers"]
+            arguments = ["get", noun, config]
+            assert await asyncio.to_thread(completed, arguments, "f") == ["flowers"]
 
 
 async def test_folders_of_local_runs_are_completed_where_no_job_fits(
@@ -155,10 +155,10 @@ async def test_folders_of_local_runs_are_completed_where_no_job_fits(
     async with scripted_server.serving() as server:
         server.script = [routes.answers(DOCUMENTS)]
         config = f"--kubeconfig={routes.kubeconfig(tmp_path, server.url)}"
-        for words in (["tensorboard"], ["get", "model"], ["status"]):
-            [item] = await asyncio.to_thread(items, [*words, config], "runs/d")
+        for arguments in (["tensorboard"], ["get", "model"], ["status"]):
+            [item] = await asyncio.to_thread(items, [*arguments, config], "runs/d")
             assert (item.value, item.type) == ("runs/d", "dir")
-            [item] = await asyncio.to_thread(items, [*words, config], "fl")
+            [item] = await asyncio.to_thread(items, [*arguments, config], "fl")
             assert (item.value, item.type) == ("flowers", "plain")
 
 
@@ -169,8 +169,8 @@ def test_without_a_usable_kubeconfig_nothing_is_completed(
     file = tmp_path / "config"
     if content is not None:
         file.write_text(content)
-    for words in (["delete"], ["logs", "-n"], ["logs", "--context"]):
-        earlier = [words[0], f"--kubeconfig={file}", *words[1:]]
+    for arguments in (["delete"], ["logs", "-n"], ["logs", "--context"]):
+        earlier = [arguments[0], f"--kubeconfig={file}", *arguments[1:]]
         assert completed(earlier, "d") == []
     assert capfd.readouterr() == ("", "")
 
@@ -196,7 +196,7 @@ async def test_a_cluster_that_does_not_answer_in_time_completes_nothing(
 @pytest.mark.usefixtures("processes")
 async def test_a_shell_gets_the_names_from_the_program(tmp_path: pathlib.Path) -> None:
     """As the scripts of bash, zsh and fish call it."""
-    words = {
+    shells = {
         "bash": ({"COMP_WORDS": "tfparallel status d", "COMP_CWORD": "2"}, "plain,digits\n"),
         "zsh": ({"COMP_WORDS": "tfparallel status d", "COMP_CWORD": "2"}, "plain\ndigits\n_\n"),
         "fish": ({"COMP_WORDS": "tfparallel status ", "COMP_CWORD": "d"}, "plain,digits"),
@@ -204,7 +204,7 @@ async def test_a_shell_gets_the_names_from_the_program(tmp_path: pathlib.Path) -
     async with scripted_server.serving() as server:
         server.script = [routes.answers(DOCUMENTS)]
         config = str(routes.kubeconfig(tmp_path, server.url))
-        for shell, (variables, expected) in words.items():
+        for shell, (variables, expected) in shells.items():
             environment = {"KUBECONFIG": config, "_TFPARALLEL_COMPLETE": f"{shell}_complete"}
             done = await asyncio.to_thread(
                 subprocess.run,
@@ -221,15 +221,15 @@ async def test_a_shell_gets_the_names_from_the_program(tmp_path: pathlib.Path) -
 @pytest.mark.parametrize("line", ["tfparallel bogus x", "tfparallel get foo x"])
 def test_after_a_wrong_word_nothing_is_completed(line: str) -> None:
     variables = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-    completion = {"_TFPARALLEL_COMPLETE": "bash_complete", **variables}
+    variables_of_shell = {"_TFPARALLEL_COMPLETE": "bash_complete", **variables}
     result = click.testing.CliRunner().invoke(
-        app.tfparallel, env=completion, prog_name="tfparallel"
+        app.tfparallel, env=variables_of_shell, prog_name="tfparallel"
     )
     assert (result.exit_code, result.output.strip()) == (0, "")
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         (["logs", "f"], "flowers\n:4\n"),
         (["delete", "nothing-like-it"], ":4\n"),
@@ -240,7 +240,7 @@ def test_after_a_wrong_word_nothing_is_completed(line: str) -> None:
     ],
 )
 async def test_kubectl_gets_the_names(
-    words: list[str],
+    arguments: list[str],
     expected: str,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -249,7 +249,7 @@ async def test_kubectl_gets_the_names(
     async with scripted_server.serving() as server:
         server.script = [routes.answers(DOCUMENTS)]
         monkeypatch.setenv("KUBECONFIG", str(routes.kubeconfig(tmp_path, server.url)))
-        monkeypatch.setattr(sys, "argv", ["kubectl_complete-tfparallel", *words])
+        monkeypatch.setattr(sys, "argv", ["kubectl_complete-tfparallel", *arguments])
         await asyncio.to_thread(completion.answer_kubectl)
     assert capfd.readouterr() == (expected, "")
 
@@ -276,5 +276,5 @@ def test_the_real_kubectl_completes_its_plugin(
 
 async def test_jobs_of_a_real_api_server(namespace: Namespace) -> None:
     await namespace.create_job()
-    words = ["status", f"--kubeconfig={namespace.cluster.kubeconfig}", "-n", namespace.name]
-    assert await asyncio.to_thread(completed, words, "dig") == ["digits"]
+    arguments = ["status", f"--kubeconfig={namespace.cluster.kubeconfig}", "-n", namespace.name]
+    assert await asyncio.to_thread(completed, arguments, "dig") == ["digits"]

@@ -235,10 +235,10 @@ def test_every_difference_that_may_depend_on_a_job_is_tried() -> None:
 
 
 def test_a_scheduling_policy_is_kept_with_what_it_says() -> None:
-    known = {"minAvailable": 2, "minResources": {"cpu": 4, "nvidia.com/gpu": "8"}}
-    policy = {**known, "queue": "", "priorityClass": None, "other": 1}
+    fields = {"minAvailable": 2, "minResources": {"cpu": 4, "nvidia.com/gpu": "8"}}
+    policy = {**fields, "queue": "", "priorityClass": None, "other": 1}
     converted = jobs.convert(jobs.plain(lambda d: jobs.policy(d).update(schedulingPolicy=policy)))
-    assert converted.document["spec"]["runPolicy"]["schedulingPolicy"] == known
+    assert converted.document["spec"]["runPolicy"]["schedulingPolicy"] == fields
     assert {TFJobDifference.SCHEDULING_POLICY, TFJobDifference.UNKNOWN} <= jobs.differences(
         converted
     )

@@ -197,11 +197,11 @@ def test_every_line_of_the_report_fits_80_columns(tmp_path: pathlib.Path) -> Non
     assert max(map(len, lines)) <= 80
     headings = [line.partition(":")[0] for line in lines if line.partition(":")[0].isupper()]
     assert headings == ["BREAKING", "BEHAVIOR", "COSMETIC"]
-    rest = " ".join(" ".join(lines).split("Every TFJob also differs by: ")[1].split())
-    rest, _, following = rest.partition(" Next step: ")
+    report = " ".join(" ".join(lines).split("Every TFJob also differs by: ")[1].split())
+    report, _, following = report.partition(" Next step: ")
     assert following.startswith("spec.trainer trains a model.py without an image")
-    assert rest.startswith("environment in TF_CONFIG; addresses; ")
-    assert rest.endswith(f"See {documentation.reference(documentation.Section.EVERY_TFJOB)}.")
+    assert report.startswith("environment in TF_CONFIG; addresses; ")
+    assert report.endswith(f"See {documentation.reference(documentation.Section.EVERY_TFJOB)}.")
 
 
 @pytest.mark.parametrize("kind", ["TFJob", "TrainJob"])
@@ -213,7 +213,7 @@ def test_validate_names_what_makes_a_job_of_it(tmp_path: pathlib.Path, kind: str
     assert f"tfparallel convert {file} makes one of it" in result.stderr
 
 
-_words = strategies.sampled_from([None, "Never", "Always", "OnFailure", "ExitCode"])
+_policies = strategies.sampled_from([None, "Never", "Always", "OnFailure", "ExitCode"])
 
 
 @strategies.composite
@@ -222,7 +222,7 @@ def tfjobs(draw: strategies.DrawFn) -> jobs.Document:
     document = jobs.plain()
     spec, roles = document["spec"], jobs.roles(document)
     for role in roles.values():
-        role["restartPolicy"] = draw(_words)
+        role["restartPolicy"] = draw(_policies)
         if draw(strategies.booleans()):
             role.pop("restartPolicy")
     if draw(strategies.booleans()):

@@ -74,7 +74,7 @@ def test_another_replica_that_decides_about_the_end_is_a_difference(
 def test_other_fields_are_removed() -> None:
     document = first(lambda d: d["spec"].update(tfImage="example/servers:1", runtimeId="abcd"))
     notices = jobs.convert(document).notices
-    [notice] = [one for one in notices if one.difference is TFJobDifference.OLD_FIELDS]
+    [notice] = [notice for notice in notices if notice.difference is TFJobDifference.OLD_FIELDS]
     assert (notice.field, notice.received) == ("spec", "tfImage, runtimeId")
 
 

@@ -35,7 +35,7 @@ def test_the_example_of_a_page_is_what_convert_writes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = paths.PAGES / page
-    before, *rest = pages.blocks(file, "yaml")
+    before, *outputs = pages.blocks(file, "yaml")
     [shown] = [
         block
         for block in pages.blocks(file, "console")
@@ -43,7 +43,7 @@ def test_the_example_of_a_page_is_what_convert_writes(
     ]
     (tmp_path / "mnist.yaml").write_text(before)
     result = jobs.run("mnist.yaml")
-    assert result.stdout == rest[0]
+    assert result.stdout == outputs[0]
     assert shown == f"$ tfparallel convert mnist.yaml > job.yaml\n{result.stderr}"
 
 

@@ -43,9 +43,9 @@ def expected(shape: str, role: str, index: int) -> dict[str, Any]:
     roles = CLUSTERS[shape][1]
     task = CHIEF if role == MASTER else role
     cluster: dict[str, Any] = {
-        CHIEF if one == MASTER else one: addresses(shape, one)
-        for one in roles
-        if one != EVALUATOR or role == EVALUATOR
+        CHIEF if role_name == MASTER else role_name: addresses(shape, role_name)
+        for role_name in roles
+        if role_name != EVALUATOR or role == EVALUATOR
     }
     if shape == "dynamic" and role == WORKER:
         cluster[WORKER] = {str(index): addresses(shape, WORKER)[index]}
@@ -62,7 +62,7 @@ def converted(text: str) -> list[Any]:
 
 def tf_config(pod: namespaces.Body) -> Any:
     [container] = [c for c in pod["spec"]["containers"] if c["name"] == names.CONTAINER]
-    variables = {one["name"]: one.get("value") for one in container["env"]}
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     return json.loads(variables["TF_CONFIG"])
 
 

@@ -53,8 +53,8 @@ async def test_logs_shows_the_replica_that_coordinates(script: bool, coordinator
 async def test_why_has_its_last_lines(script: bool, coordinator: str) -> None:
     facts = read_facts(script=script)
     diagnosis = await gather.diagnose(Backend(facts), facts.job)  # type: ignore[arg-type]
-    said = [fact.text for fact in diagnosis.evidence if fact.source is findings.Source.LOG]
-    assert said == [f"{coordinator}: a line of digits {coordinator} False 18"]
+    log = [fact.text for fact in diagnosis.evidence if fact.source is findings.Source.LOG]
+    assert log == [f"{coordinator}: a line of digits {coordinator} False 18"]
 
 
 @pytest.mark.parametrize(("script", "coordinator"), COORDINATORS)

@@ -128,25 +128,29 @@ def test_a_condition_says_what_why_says(symptom: str) -> None:
     facts = symptoms.SYMPTOMS[symptom]()
     diagnosis = rules.diagnose(facts)
     remedy = diagnosis.remedy.partition(" Then submit the job again")[0]
-    messages = [one.message for one in facts.status.conditions if one.message.endswith(remedy)]
+    messages = [
+        condition.message
+        for condition in facts.status.conditions
+        if condition.message.endswith(remedy)
+    ]
     causes = [_LEAD.sub("", message.removesuffix(remedy)).rstrip(" .") for message in messages]
     assert any(cause in diagnosis.sentence for cause in causes)
 
 
 def test_why_and_the_condition_name_every_cause_of_pods_that_wait() -> None:
-    seen = symptoms.world()
-    seen.update("digits-chief-0", waiting=symptoms.NO_GPUS)
-    seen.update("digits-worker-0", waiting=symptoms.NO_IMAGE, node="node-1")
-    seen.settle()
-    facts = symptoms.facts(seen)
+    world = symptoms.world()
+    world.update("digits-chief-0", waiting=symptoms.NO_GPUS)
+    world.update("digits-worker-0", waiting=symptoms.NO_IMAGE, node="node-1")
+    world.settle()
+    facts = symptoms.facts(world)
     diagnosis = rules.diagnose(facts)
     assert f"digits-worker-0 and 1 more wait: {symptoms.NO_IMAGE}" in diagnosis.sentence
     assert diagnosis.remedy == remedies.find(symptoms.NO_IMAGE)
     other = f"digits-chief-0 waits: {symptoms.NO_GPUS}. {remedies.find(symptoms.NO_GPUS)}"
     assert diagnosis.evidence[-1] == findings.Evidence(findings.Source.POD, other)
-    [running] = [one for one in facts.status.conditions if one.type == "Running"]
-    for words in (symptoms.NO_IMAGE, symptoms.NO_GPUS):
-        assert f"{words}. {remedies.find(words)}" in running.message
+    [running] = [condition for condition in facts.status.conditions if condition.type == "Running"]
+    for message in (symptoms.NO_IMAGE, symptoms.NO_GPUS):
+        assert f"{message}. {remedies.find(message)}" in running.message
 
 
 def test_the_words_of_the_failed_replica_are_evidence() -> None:
@@ -157,13 +161,13 @@ def test_the_words_of_the_failed_replica_are_evidence() -> None:
 
 @pytest.mark.parametrize("code", [code for code in exits.Exit if code])
 def test_every_exit_code_of_the_trainer_has_a_remedy(code: exits.Exit) -> None:
-    seen = symptoms.running(run_policy={"backoffLimit": 0})
+    world = symptoms.running(run_policy={"backoffLimit": 0})
     for _ in range(1 + failure.PATIENCE if code in exits.ASKED_TO_END else 1):
-        seen.exit("digits-chief-0", code, "the trainer's own sentence")
+        world.exit("digits-chief-0", code, "the trainer's own sentence")
         for _ in range(3):
-            seen.settle()
-            seen.advance(60)
-    diagnosis = rules.diagnose(symptoms.facts(seen))
+            world.settle()
+            world.advance(60)
+    diagnosis = rules.diagnose(symptoms.facts(world))
     assert diagnosis.kind is findings.Kind.FAILED
     assert diagnosis.remedy.startswith(remedies.BY_EXIT_CODE[code])
     assert "the trainer's own sentence" in diagnosis.sentence
@@ -217,13 +221,13 @@ def test_events_of_an_earlier_pod_of_the_name_do_not_count() -> None:
 
 
 def test_of_a_gang_the_pod_that_holds_up_the_others_is_named() -> None:
-    seen = symptoms.world(chief=1, worker=2)
-    words = "Unschedulable: optimistic rejection in PostFilter"
-    seen.update("digits-chief-0", waiting=words)
-    seen.update("digits-worker-0", waiting=words)
-    seen.update("digits-worker-1", waiting=symptoms.NO_GPUS)
-    seen.settle()
-    diagnosis = rules.diagnose(symptoms.facts(seen))
+    world = symptoms.world(chief=1, worker=2)
+    message = "Unschedulable: optimistic rejection in PostFilter"
+    world.update("digits-chief-0", waiting=message)
+    world.update("digits-worker-0", waiting=message)
+    world.update("digits-worker-1", waiting=symptoms.NO_GPUS)
+    world.settle()
+    diagnosis = rules.diagnose(symptoms.facts(world))
     assert "digits-worker-1 and 2 more wait: Unschedulable: 0/4" in diagnosis.sentence
 
 
@@ -280,10 +284,12 @@ def test_a_claim_without_a_volume_is_named(
     assert shown.text.startswith(event[0])
 
 
-@pytest.mark.parametrize("words", [symptoms.NO_GPUS, ""], ids=["scheduler", "nobody"])
-def test_a_claim_that_waits_for_its_pod_is_no_cause(words: str) -> None:
+@pytest.mark.parametrize("message", [symptoms.NO_GPUS, ""], ids=["scheduler", "nobody"])
+def test_a_claim_that_waits_for_its_pod_is_no_cause(message: str) -> None:
     event = symptoms.claim_event("WaitForFirstConsumer", "waiting for first consumer", "Normal")
-    diagnosis = rules.diagnose(symptoms.waits_for_claim(symptoms.SHARED_CLAIM, event, words=words))
+    diagnosis = rules.diagnose(
+        symptoms.waits_for_claim(symptoms.SHARED_CLAIM, event, words=message)
+    )
     assert "consumer" not in diagnosis.sentence
     assert "digits-worker-0 waits" in diagnosis.sentence
     assert {fact.source for fact in diagnosis.evidence} == {findings.Source.POD}
@@ -398,20 +404,20 @@ def test_the_limit_of_the_pod_that_ended_outweighs_that_of_the_job() -> None:
 
 
 def test_a_loss_that_is_not_answered_yet_is_no_wait() -> None:
-    seen = symptoms.running(worker=2)
-    seen.exit("digits-worker-0", exits.Exit.PEER_LOST)
-    seen.step()
-    diagnosis = rules.diagnose(symptoms.facts(seen))
+    world = symptoms.running(worker=2)
+    world.exit("digits-worker-0", exits.Exit.PEER_LOST)
+    world.step()
+    diagnosis = rules.diagnose(symptoms.facts(world))
     assert "digits-worker-0 exited with code 75, and the operator looks" in diagnosis.sentence
 
 
 def test_a_pod_that_its_node_does_not_end_is_evidence_of_a_restart() -> None:
-    seen = symptoms.running()
-    seen.update("digits-worker-0", node="node-3")
-    seen.exit("digits-chief-0", exits.Exit.PEER_LOST)
-    seen.exit("digits-worker-0", exits.Exit.DEVICE_FAILED)
-    seen.step()
-    diagnosis = rules.diagnose(symptoms.facts(seen))
+    world = symptoms.running()
+    world.update("digits-worker-0", node="node-3")
+    world.exit("digits-chief-0", exits.Exit.PEER_LOST)
+    world.exit("digits-worker-0", exits.Exit.DEVICE_FAILED)
+    world.step()
+    diagnosis = rules.diagnose(symptoms.facts(world))
     assert diagnosis.kind is findings.Kind.RESTARTING
     assert "digits-worker-0 is still being deleted on node-3" in {
         fact.text for fact in diagnosis.evidence
@@ -458,12 +464,12 @@ def test_training_that_was_compared_with_one_process_has_that_as_evidence() -> N
 
 
 def test_a_step_that_differs_from_one_process_fails_the_job_for_good() -> None:
-    seen = symptoms.world(run_policy={"backoffLimit": 6})
-    seen.run()
-    seen.settle()
+    world = symptoms.world(run_policy={"backoffLimit": 6})
+    world.run()
+    world.settle()
     sentence = "After step 2 the kernel of dense differs from one process. Synchronize it."
-    seen.exit("digits-worker-0", exits.Exit.VERIFICATION_FAILED, sentence)
-    seen.settle()
-    diagnosis = rules.diagnose(symptoms.facts(seen))
+    world.exit("digits-worker-0", exits.Exit.VERIFICATION_FAILED, sentence)
+    world.settle()
+    diagnosis = rules.diagnose(symptoms.facts(world))
     assert (diagnosis.kind, diagnosis.reason) == ("Failed", "VerificationFailed")
     assert "the kernel of dense differs from one process" in diagnosis.sentence

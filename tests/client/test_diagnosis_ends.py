@@ -28,13 +28,13 @@ def diagnose(name: str, status: dict[str, Any], **policy: Any) -> findings.Diagn
     assert pod is not None
     if pod.phase is not observation.Phase.FAILED:
         return None
-    seen = symptoms.running(run_policy=policy)
-    seen.update(POD, **{field: getattr(pod, field) for field in FIELDS})
-    seen.step()
+    world = symptoms.running(run_policy=policy)
+    world.update(POD, **{field: getattr(pod, field) for field in FIELDS})
+    world.step()
     for _ in range(2):  # A verdict waits for the signs of another loss.
-        seen.advance(20)
-        seen.step()
-    return rules.diagnose(symptoms.facts(seen))
+        world.advance(20)
+        world.step()
+    return rules.diagnose(symptoms.facts(world))
 
 
 @pytest.mark.parametrize(("end", "status"), CASES)
@@ -47,12 +47,12 @@ def test_why_says_what_kubernetes_said_and_what_to_do(
     assert diagnosis.kind is not findings.Kind.PENDING
     assert POD in diagnosis.sentence
     assert end.words in diagnosis.sentence
-    said = str(status.get("message", "")).strip().rstrip(".")
-    assert said in diagnosis.sentence
+    message = str(status.get("message", "")).strip().rstrip(".")
+    assert message in diagnosis.sentence
     if end.name in remedies.BY_END:
         assert diagnosis.remedy.startswith(remedies.BY_END[end.name])
     if end.of_pod:
-        evidence = "\n".join(one.text for one in diagnosis.evidence)
+        evidence = "\n".join(item.text for item in diagnosis.evidence)
         assert remedies.OUT_OF_MEMORY not in diagnosis.remedy
         assert "exited with -1" not in evidence
 

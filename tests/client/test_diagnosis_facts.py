@@ -44,39 +44,39 @@ class Place(symptoms.Backend):
 
 
 async def test_the_log_of_the_replica_that_failed_first_is_read() -> None:
-    place = Place(symptoms.failed())
-    diagnosis = await gather.diagnose_job(place, "digits")  # type: ignore[arg-type]
-    assert place.read == ["chief-0"]
+    cluster = Place(symptoms.failed())
+    diagnosis = await gather.diagnose_job(cluster, "digits")  # type: ignore[arg-type]
+    assert cluster.read == ["chief-0"]
     assert findings.Evidence(findings.Source.LOG, "chief-0: error: it broke") in diagnosis.evidence
-    assert not place.looked
+    assert not cluster.looked
 
 
 async def test_the_next_that_failed_speaks_if_the_first_has_no_log() -> None:
     chief = models.Replica("chief-0", "digits-chief-0", 1, "Failed", exit_code=65)
     worker = models.Replica("worker-0", "digits-worker-0", 1, "Failed", exit_code=76)
-    place = Place(dataclasses.replace(symptoms.failed(), replicas=[chief, worker]))
-    place.gone = ("chief-0",)
-    diagnosis = await gather.diagnose_job(place, "digits")  # type: ignore[arg-type]
-    assert place.read == ["worker-0"]
+    cluster = Place(dataclasses.replace(symptoms.failed(), replicas=[chief, worker]))
+    cluster.gone = ("chief-0",)
+    diagnosis = await gather.diagnose_job(cluster, "digits")  # type: ignore[arg-type]
+    assert cluster.read == ["worker-0"]
     assert findings.Evidence(findings.Source.LOG, "worker-0: error: it broke") in diagnosis.evidence
 
 
 async def test_the_first_lines_of_tensorflow_are_no_evidence() -> None:
-    place = Place(symptoms.failed())
-    place.lines = (
+    cluster = Place(symptoms.failed())
+    cluster.lines = (
         "one line of the module",
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
         "I0000 00:00:1795495117.2 1 port.cc:153] oneDNN custom operations are on. You may see",
     )
-    diagnosis = await gather.diagnose_job(place, "digits")  # type: ignore[arg-type]
+    diagnosis = await gather.diagnose_job(cluster, "digits")  # type: ignore[arg-type]
     lines = [item.text for item in diagnosis.evidence if item.source is findings.Source.LOG]
     assert lines == ["chief-0: one line of the module", "chief-0: error: it broke"]
 
 
 async def test_only_of_a_job_that_nobody_has_seen_the_operator_is_looked_for() -> None:
-    place = Place(symptoms.unseen(None))
-    diagnosis = await gather.diagnose_job(place, "digits")  # type: ignore[arg-type]
-    assert place.looked
+    cluster = Place(symptoms.unseen(None))
+    diagnosis = await gather.diagnose_job(cluster, "digits")  # type: ignore[arg-type]
+    assert cluster.looked
     assert "it is not installed in this cluster" in diagnosis.sentence
 
 
@@ -178,4 +178,4 @@ async def test_operators_are_looked_for_where_rights_allow(
     server = credentials.Access("https://none", tls=False, token=credentials.Token(str))
     context = access.Context(name="", namespace="team", access=server)
     operators = await backend.ClusterBackend(context).list_operators()
-    assert (None if operators is None else [one.name for one in operators]) == expected
+    assert (None if operators is None else [operator.name for operator in operators]) == expected

@@ -82,7 +82,7 @@ async def test_the_page_shows_what_version_prints(tmp_path: pathlib.Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("version", "words"),
+    ("version", "sentence"),
     [
         ("0.0.9", "older than this command, 0.1.0. Upgrade the operator (helm upgrade or"),
         ("0.2.0", "newer than this command, 0.1.0. Upgrade the command: pipx upgrade tfparallel"),
@@ -90,14 +90,14 @@ async def test_the_page_shows_what_version_prints(tmp_path: pathlib.Path) -> Non
     ],
 )
 async def test_the_older_one_of_command_and_operator_is_named(
-    version: str, words: str, tmp_path: pathlib.Path
+    version: str, sentence: str, tmp_path: pathlib.Path
 ) -> None:
     operator = (await _checks(tmp_path, version=version))["operator"]
     assert operator.result is checkup.Result.WARNING
     assert operator.text.startswith(
         f"tfparallel-system/tfparallel-operator {version}: 1/1 ready. It is "
     )
-    assert words in operator.text
+    assert sentence in operator.text
 
 
 @pytest.mark.parametrize("version", ["0.1.0", ""])
@@ -118,7 +118,7 @@ async def test_an_operator_that_is_not_ready_matters_more_than_its_version(
 
 
 @pytest.mark.parametrize(
-    ("version", "words"),
+    ("version", "sentence"),
     [
         ("0.0.9", "v1alpha1, of 0.0.9. It is older than this command, 0.1.0. Upgrade the resource"),
         ("0.2.0", "Upgrade the command: pipx upgrade tfparallel"),
@@ -127,11 +127,11 @@ async def test_an_operator_that_is_not_ready_matters_more_than_its_version(
     ],
 )
 async def test_the_older_one_of_command_and_definition_is_named(
-    version: str, words: str, tmp_path: pathlib.Path
+    version: str, sentence: str, tmp_path: pathlib.Path
 ) -> None:
     checks = await _checks(tmp_path, version=version, same_fields=False)
     assert checks["resource definition"].result is checkup.Result.WARNING
-    assert words in checks["resource definition"].text
+    assert sentence in checks["resource definition"].text
 
 
 def test_supported_versions_are_those_that_the_test_clusters_have() -> None:

@@ -40,15 +40,15 @@ class BreakingPlace:
 
 
 async def test_a_download_goes_on_where_the_connection_broke(tmp_path: pathlib.Path) -> None:
-    place, sizes = BreakingPlace(), list[int]()
-    await download.fetch(place, await place.list_files(), tmp_path, sizes.append, print)
+    storage, sizes = BreakingPlace(), list[int]()
+    await download.fetch(storage, await storage.list_files(), tmp_path, sizes.append, print)
     assert (tmp_path / "model.keras").read_bytes() == result_files.MODEL
     assert sizes == [30, 30, 30, 10]
     assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
 
 
 @pytest.mark.parametrize(
-    ("place", "sentence"),
+    ("storage", "sentence"),
     [
         (BreakingPlace(digest="0" * 64), "digest differs"),
         (BreakingPlace(bytes_of_read=0), "does not arrive: 0 of 100 bytes came"),
@@ -56,11 +56,11 @@ async def test_a_download_goes_on_where_the_connection_broke(tmp_path: pathlib.P
     ids=["digest", "broken"],
 )
 async def test_what_is_not_whole_changes_nothing(
-    place: BreakingPlace, sentence: str, tmp_path: pathlib.Path
+    storage: BreakingPlace, sentence: str, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "model.keras").write_bytes(b"earlier")
     with pytest.raises(errors.Failure, match=sentence):
-        await download.fetch(place, await place.list_files(), tmp_path, lambda _: None, print)
+        await download.fetch(storage, await storage.list_files(), tmp_path, lambda _: None, print)
     assert (tmp_path / "model.keras").read_bytes() == b"earlier"
     assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
 
@@ -102,18 +102,18 @@ _LEFT_OUT = ("circle", "dangling", "folder", "outside", "pipe", "tunnel")
 _GONE = ("removed", "replaced", ".file/below")
 
 
-async def _bring_moving(place: files.Place, folder: pathlib.Path) -> list[str]:
+async def _bring_moving(storage: files.Place, target: pathlib.Path) -> list[str]:
     """Fetch what a place lists, a file of which goes meanwhile; return what is said."""
     sentences: list[str] = []
-    chosen = files.select(await place.list_files(), files.Part.ALL)
+    chosen = files.select(await storage.list_files(), files.Part.ALL)
     gone = [files.File(f"logs/tensorboard/{name}", 10) for name in _GONE]
     fetched = await download.fetch(
-        place, [*gone, *chosen], folder, lambda _: None, sentences.append
+        storage, [*gone, *chosen], target, lambda _: None, sentences.append
     )
     assert [file.path for file in fetched] == ["logs/tensorboard/latest", "model.keras"]
     for name in ("model.keras", "logs/tensorboard/latest"):
-        assert (folder / name).read_bytes() == result_files.MODEL
-    assert len([path for path in folder.rglob("*") if path.name != sources.IGNORE_FILE]) == 4
+        assert (target / name).read_bytes() == result_files.MODEL
+    assert len([path for path in target.rglob("*") if path.name != sources.IGNORE_FILE]) == 4
     return sorted(sentences)
 
 
@@ -128,18 +128,18 @@ def _assert_said(sentences: list[str]) -> None:
 
 
 async def test_files_of_a_folder_that_come_and_go_end_no_download(tmp_path: pathlib.Path) -> None:
-    place = folder.FolderPlace(_write_moving(tmp_path))
-    _assert_said(await _bring_moving(place, tmp_path / "to"))
+    storage = folder.FolderPlace(_write_moving(tmp_path))
+    _assert_said(await _bring_moving(storage, tmp_path / "to"))
 
 
 async def test_what_a_disk_does_not_give_is_left_out(tmp_path: pathlib.Path) -> None:
-    place = folder.FolderPlace(tmp_path / "results")
-    place.path.mkdir()
-    (place.path / "summary.json").symlink_to("/proc/self/mem")  # EIO at its begin
-    (place.path / "model.keras").write_bytes(result_files.MODEL)
+    storage = folder.FolderPlace(tmp_path / "results")
+    storage.path.mkdir()
+    (storage.path / "summary.json").symlink_to("/proc/self/mem")  # EIO at its begin
+    (storage.path / "model.keras").write_bytes(result_files.MODEL)
     chosen = [files.File("summary.json", 10), files.File("model.keras", len(result_files.MODEL))]
     sentences: list[str] = []
-    await download.fetch(place, chosen, tmp_path / "to", lambda _: None, sentences.append)
+    await download.fetch(storage, chosen, tmp_path / "to", lambda _: None, sentences.append)
     expected = "summary.json is left out: it cannot be read (Input/output error)"
     assert sentences == [expected]
     assert {path.name for path in (tmp_path / "to").iterdir()} == {
@@ -154,18 +154,20 @@ async def test_no_job_takes_a_download_along(tmp_path: pathlib.Path) -> None:
     for file in (results / "model.keras", source / "model.py", source / "base.keras"):
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(result_files.MODEL)
-    place, target = folder.FolderPlace(results), source / "digits-model"
+    storage, target = folder.FolderPlace(results), source / "digits-model"
     for _ in range(2):
-        await download.fetch(place, await place.list_files(), target, lambda _: None, print)
+        await download.fetch(storage, await storage.list_files(), target, lambda _: None, print)
     assert (target / "model.keras").read_bytes() == result_files.MODEL
     assert list(sources.pack(source, None).files) == ["base.keras", "model.py"]
 
 
 async def test_a_folder_that_exists_is_left_as_it_is(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.keras").write_bytes(result_files.MODEL)
-    place = folder.FolderPlace(tmp_path)
+    storage = folder.FolderPlace(tmp_path)
     (tmp_path / "mine").mkdir()
-    await download.fetch(place, await place.list_files(), tmp_path / "mine", lambda _: None, print)
+    await download.fetch(
+        storage, await storage.list_files(), tmp_path / "mine", lambda _: None, print
+    )
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["model.keras"]
 
 
@@ -225,9 +227,9 @@ async def test_of_a_file_that_grows_comes_what_was_listed(
     (tmp_path / "train.jsonl").write_bytes(result_files.MODEL)
     listed = [files.File("train.jsonl", 40)]
     places: list[files.Place] = [folder.FolderPlace(tmp_path), local_claim(tmp_path)]
-    for number, place in enumerate(places):
+    for number, storage in enumerate(places):
         to = tmp_path / f"to-{number}"
-        assert await download.fetch(place, listed, to, lambda _: None, print) == listed
+        assert await download.fetch(storage, listed, to, lambda _: None, print) == listed
         assert (to / "train.jsonl").read_bytes() == result_files.MODEL[:40]
 
 
@@ -237,10 +239,12 @@ async def test_a_file_of_a_claim_that_may_not_be_read_or_named_is_left_out(
     (tmp_path / "denied").write_bytes(result_files.MODEL)
     (tmp_path / "model.keras").write_bytes(result_files.MODEL)
     (tmp_path / os.fsdecode(b"model.keras\xff")).write_bytes(b"of another name")
-    place = local_claim(tmp_path)
+    storage = local_claim(tmp_path)
     sentences: list[str] = []
-    listed = sorted(await place.list_files(), key=lambda file: file.path)
-    fetched = await download.fetch(place, listed, tmp_path / "to", lambda _: None, sentences.append)
+    listed = sorted(await storage.list_files(), key=lambda file: file.path)
+    fetched = await download.fetch(
+        storage, listed, tmp_path / "to", lambda _: None, sentences.append
+    )
     assert [file.path for file in fetched] == ["model.keras"]
     assert (tmp_path / "to/model.keras").read_bytes() == result_files.MODEL
     assert [sentence.partition(" is left out: ")[2] for sentence in sentences] == [
@@ -252,8 +256,8 @@ async def test_a_file_of_a_claim_that_may_not_be_read_or_named_is_left_out(
 async def test_files_of_a_claim_that_come_and_go_end_no_download(
     tmp_path: pathlib.Path, local_claim: Callable[[pathlib.Path], claim.ClaimPlace]
 ) -> None:
-    place = local_claim(_write_moving(tmp_path))
-    _assert_said(await _bring_moving(place, tmp_path / "to"))
+    storage = local_claim(_write_moving(tmp_path))
+    _assert_said(await _bring_moving(storage, tmp_path / "to"))
 
 
 async def test_an_object_that_is_removed_meanwhile_ends_no_download(
@@ -261,10 +265,10 @@ async def test_an_object_that_is_removed_meanwhile_ends_no_download(
 ) -> None:
     for name, content in result_files.RESULTS.items():
         s3.put(f"runs/digits/{name}", content)
-    place = bucket.BucketPlace(address.Address.parse(s3.uri).child("digits"))
-    chosen = files.select(await place.list_files(), files.Part.ALL)
+    storage = bucket.BucketPlace(address.Address.parse(s3.uri).child("digits"))
+    chosen = files.select(await storage.list_files(), files.Part.ALL)
     (s3.files / "runs/digits/summary.json").unlink()
     sentences: list[str] = []
-    await download.fetch(place, chosen, tmp_path, lambda _: None, sentences.append)
+    await download.fetch(storage, chosen, tmp_path, lambda _: None, sentences.append)
     assert sentences == ["summary.json is left out: it was removed meanwhile"]
     assert (tmp_path / "model.keras").read_bytes() == result_files.MODEL

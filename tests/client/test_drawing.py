@@ -24,8 +24,8 @@ IN_DOCS = sorted({*paths.ROOT.glob("docs/**/*.svg")} - SCHEMATICS - {COMPOSED})
     [palette.stages(4), palette.microbatches(4), palette.MEMORY, palette.VARIANTS],
 )
 def test_neighbors_of_a_set_differ_in_grey(colors: Sequence[str]) -> None:
-    for one, other in itertools.pairwise(colors):
-        assert palette.contrast(one, other) > 1.35
+    for color, other in itertools.pairwise(colors):
+        assert palette.contrast(color, other) > 1.35
 
 
 def test_the_update_differs_in_grey_from_what_it_touches() -> None:
@@ -36,8 +36,8 @@ def test_the_update_differs_in_grey_from_what_it_touches() -> None:
 
 def test_activities_differ_in_grey_by_lightness_or_hatching() -> None:
     assert set(timeline.ACTIVITIES) == set(goodput.Activity)
-    for one, other in itertools.combinations(timeline.ACTIVITIES.values(), 2):
-        assert one.hatch != other.hatch or palette.contrast(one.color, other.color) > 1.1
+    for activity, other in itertools.combinations(timeline.ACTIVITIES.values(), 2):
+        assert activity.hatch != other.hatch or palette.contrast(activity.color, other.color) > 1.1
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 32])
@@ -65,7 +65,7 @@ def test_a_picture_says_what_it_shows_and_keeps_its_names_apart() -> None:
     assert pictures.description(narrow.document) == "it rises & falls"
     root = pictures.parse(narrow.document)
     assert root.get("role") == "img"
-    names = [set(re.findall(r'\bid="([^"]+)"', one.element)) for one in (narrow, wide)]
+    names = [set(re.findall(r'\bid="([^"]+)"', drawing.element)) for drawing in (narrow, wide)]
     assert not names[0] & names[1]
     assert set(str(root.get("aria-labelledby")).split()) <= names[0]
     used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', narrow.element))

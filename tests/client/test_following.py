@@ -69,22 +69,22 @@ async def test_a_job_that_waits_is_explained_once(
 ) -> None:
     monkeypatch.setattr(following, "_ADVICE_SECONDS", 0)
     monkeypatch.setattr(following, "_LAST_LINES_SECONDS", 0)
-    place: Any = Place(symptoms.SYMPTOMS[symptom]())
+    cluster: Any = Place(symptoms.SYMPTOMS[symptom]())
 
     def react(text: str) -> None:
         if remedy in text:
             # A few more looks find the same cause, and say nothing.
-            asyncio.get_running_loop().create_task(finish(place.looks + 3))
+            asyncio.get_running_loop().create_task(finish(cluster.looks + 3))
 
     async def finish(looks: int) -> None:
-        while place.looks < looks:
+        while cluster.looks < looks:
             await asyncio.sleep(0)
-        place.advised.set()
+        cluster.advised.set()
 
     screen: Any = Screen(react)
     job = symptoms.SYMPTOMS[symptom]().job
     async with asyncio.timeout(waiting.LIMIT_SECONDS):
-        ended = await following.follow(place, job, screen)
+        ended = await following.follow(cluster, job, screen)
     assert ended.is_finished
     assert sum(remedy in note for note in screen.notes) == 1
 
@@ -115,10 +115,10 @@ async def test_image_pulls_and_restarts_are_shown_once(monkeypatch: pytest.Monke
         object="endpoints/digits",
     )
     events = [restart, back_off, endpoint]
-    place: Any = EventfulPlace(dataclasses.replace(facts, events=events))
+    cluster: Any = EventfulPlace(dataclasses.replace(facts, events=events))
     screen: Any = Screen()
     async with asyncio.timeout(waiting.LIMIT_SECONDS):
-        await following.follow(place, facts.job, screen)
+        await following.follow(cluster, facts.job, screen)
     assert screen.events == [("JobRestarting", cause)]
     [note] = screen.notes
     assert f"digits-worker-0: {symptoms.NO_IMAGE}" in note

@@ -21,11 +21,11 @@ from tfparallel_operator.api import load, names
 BATCH = 64
 
 
-def write(results: pathlib.Path, *, words: Any = "", number: "int | Missing" = 2) -> None:  # type: ignore[name-defined]  # noqa: F821
+def write(results: pathlib.Path, *, text: Any = "", number: "int | Missing" = 2) -> None:  # type: ignore[name-defined]  # noqa: F821
     """Annotations, such as Missing, are not evaluated."""
     import json
 
-    shown: Missing = [words for _ in range(number)]  # type: ignore[name-defined]  # noqa: F821
+    shown: Missing = [text for _ in range(number)]  # type: ignore[name-defined]  # noqa: F821
     (results / "written.json").write_text(json.dumps(shown))
 
 
@@ -44,21 +44,19 @@ def run(function: object, arguments: Any, folder: pathlib.Path) -> Any:
 
 
 def test_a_program_calls_the_function_with_its_arguments(tmp_path: pathlib.Path) -> None:
-    assert run(write, {"words": 'it\'s "quoted"\n', "number": 1}, tmp_path) == ['it\'s "quoted"\n']
+    assert run(write, {"text": 'it\'s "quoted"\n', "number": 1}, tmp_path) == ['it\'s "quoted"\n']
     assert program.build(write, {}).takes_results
     assert not program.build(write, {"results": "/mnt/mine"}).takes_results
 
 
-@pytest.mark.parametrize(
-    "words", [None, True, -1, 2.5, "ü", [1, [2]], {"a": {"b": [None]}}, [], {}]
-)
-def test_data_arrives_as_it_is(words: Any, tmp_path: pathlib.Path) -> None:
-    assert run(write, {"words": words, "number": 1}, tmp_path) == [words]
+@pytest.mark.parametrize("text", [None, True, -1, 2.5, "ü", [1, [2]], {"a": {"b": [None]}}, [], {}])
+def test_data_arrives_as_it_is(text: Any, tmp_path: pathlib.Path) -> None:
+    assert run(write, {"text": text, "number": 1}, tmp_path) == [text]
 
 
 def test_tuples_sets_and_bytes_are_data_too() -> None:
-    text = program.build(write, {"words": {"pair": (1, b"x"), 3: {4}}}).text
-    assert "words={'pair': (1, b'x'), 3: {4}}" in text
+    text = program.build(write, {"text": {"pair": (1, b"x"), 3: {4}}}).text
+    assert "text={'pair': (1, b'x'), 3: {4}}" in text
 
 
 def make_nested() -> Callable[[pathlib.Path], None]:
@@ -227,13 +225,13 @@ class Data:
     [
         ([1], "func_args: received list: give a dictionary with the arguments by their names"),
         ({"word": 1}, "got an unexpected keyword argument 'word'. Give each argument that has no"),
-        ({"words": Data(1)}, "func_args['words']: received tests.client.test_functions.Data, and"),
-        ({"words": [1, {"a": Color.RED}]}, "func_args['words'][1]['a']: received"),
-        ({"words": {Color.RED: 1}}, "a key of func_args['words']: received"),
-        ({"words": float("nan")}, "func_args['words']: received nan, and arguments are data"),
-        ({"words": CIRCLE}, "func_args['words'][0]: received what holds itself"),
-        ({"words": pathlib.Path("x")}, "func_args['words']: received pathlib.PosixPath"),
-        ({"words": write}, "func_args['words']: received function"),
+        ({"text": Data(1)}, "func_args['text']: received tests.client.test_functions.Data, and"),
+        ({"text": [1, {"a": Color.RED}]}, "func_args['text'][1]['a']: received"),
+        ({"text": {Color.RED: 1}}, "a key of func_args['text']: received"),
+        ({"text": float("nan")}, "func_args['text']: received nan, and arguments are data"),
+        ({"text": CIRCLE}, "func_args['text'][0]: received what holds itself"),
+        ({"text": pathlib.Path("x")}, "func_args['text']: received pathlib.PosixPath"),
+        ({"text": write}, "func_args['text']: received function"),
     ],
 )
 def test_what_is_no_data_is_refused(arguments: Any, sentence: str) -> None:

@@ -40,7 +40,9 @@ async def get(folder: pathlib.Path, *arguments: str) -> tuple[click.testing.Resu
         where = ("--kubeconfig", str(routes.kubeconfig(folder, server.url)))
         runner = click.testing.CliRunner()
         result = await asyncio.to_thread(runner.invoke, app.tfparallel, ("get", *arguments, *where))
-        about_jobs = (one for one in server.requests if one.path.endswith("/tfparalleljobs"))
+        about_jobs = (
+            request for request in server.requests if request.path.endswith("/tfparalleljobs")
+        )
         selectors = [request.query.get("labelSelector", "") for request in about_jobs]
     return result, selectors
 
@@ -166,14 +168,14 @@ async def test_a_watch_yields_what_is_there_and_each_change(
     again = scripted_server.listing(9, later, routes.job("new", 9))
     silent = scripted_server.stream(changed("MODIFIED", routes.job("new", 10)), then="silence")
     script = (routes.answers(DOCUMENTS), stream, scripted_server.document(again), silent)
-    seen = []
+    versions = []
     async with connected(tmp_path, *script) as (cluster, server):
         async for job in cluster.watch_jobs(labels="team=vision"):
-            seen.append(version(job))
-            if len(seen) == 6:
+            versions.append(version(job))
+            if len(versions) == 6:
                 break
         assert {request.query["labelSelector"] for request in server.requests} == {"team=vision"}
-    assert seen == ["digits-3", "flowers-4", "digits-6", "flowers-8", "new-9", "new-10"]
+    assert versions == ["digits-3", "flowers-4", "digits-6", "flowers-8", "new-9", "new-10"]
 
 
 @pytest.mark.parametrize(
@@ -195,8 +197,8 @@ async def test_the_watch_of_a_job_ends_with_its_deletion(
     first = scripted_server.document(DIGITS)
     listed = scripted_server.document(scripted_server.listing(6, routes.job("digits", 6)))
     async with connected(tmp_path, first, listed, *end) as (cluster, _):
-        seen = [version(job) async for job in cluster.watch_job("digits")]
-    assert seen == ["digits-3", "digits-6"]
+        versions = [version(job) async for job in cluster.watch_job("digits")]
+    assert versions == ["digits-3", "digits-6"]
 
 
 async def test_changes_stay_below_their_columns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def _job() -> dict[str, Any]:
 
 
 def _pod() -> dict[str, Any]:
-    waiting = {"waiting": {"reason": HOSTILE, "message": HOSTILE}}
+    state = {"waiting": {"reason": HOSTILE, "message": HOSTILE}}
     labels = {names.LABEL_ROLE: "worker", names.LABEL_INDEX: "0", names.LABEL_ATTEMPT: "1"}
     return {
         "metadata": {
@@ -55,7 +55,7 @@ def _pod() -> dict[str, Any]:
             "phase": "Pending",
             "reason": HOSTILE,
             "message": HOSTILE,
-            "containerStatuses": [{"name": names.CONTAINER, "state": waiting}],
+            "containerStatuses": [{"name": names.CONTAINER, "state": state}],
         },
     }
 
@@ -143,9 +143,9 @@ def test_on_a_terminal_colors_of_a_replica_stay_and_all_else_is_shown(
     assert "\x1b[1m10/10" in printed
     for part in (r"\x9b2J", r"\x00", r"\u202e", r"Head\x1b[2J", r"\x1b]0;title"):
         assert part in printed
-    # What is left are rich's own colors, and the moves of the cursor around its bar.
-    rest = re.sub(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[2K|\x1b\[1A|\r", "", printed)
-    assert CONTROLS.findall(rest) == []
+    # Only rich's own colors remain, and the moves of the cursor around its bar.
+    plain = re.sub(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[2K|\x1b\[1A|\r", "", printed)
+    assert CONTROLS.findall(plain) == []
 
 
 def test_a_sentence_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> None:

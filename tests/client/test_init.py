@@ -13,7 +13,7 @@ from tfparallel.cli import app, init
 
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
-    "way",
+    "source",
     [
         # tests/docs/test_get_started.py trains this one, twice.
         pytest.param(init.Way.SYNCHRONOUS, marks=pytest.mark.long),
@@ -22,10 +22,12 @@ from tfparallel.cli import app, init
         init.Way.MODEL_SPLIT,
     ],
 )
-def test_what_it_writes_trains_and_can_be_submitted(way: init.Way, tmp_path: pathlib.Path) -> None:
+def test_what_it_writes_trains_and_can_be_submitted(
+    source: init.Way, tmp_path: pathlib.Path
+) -> None:
     folder = tmp_path / "My Model"
     done = click.testing.CliRunner().invoke(
-        app.tfparallel, ["init", str(folder), "--way", way.value]
+        app.tfparallel, ["init", str(folder), "--way", source.value]
     )
     assert done.exit_code == 0, done.output
     short = ("--set", "spec.trainer.epochs=null", "--set", "spec.trainer.steps=3")

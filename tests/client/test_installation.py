@@ -171,5 +171,5 @@ with tfparallel.TrainerClient(tfparallel.Local()) as client:
 def test_a_type_checker_knows_the_types_of_the_client(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(TYPED)
     cache = f"--cache-dir={tmp_path / 'cache'}"
-    said = run(sys.executable, "-m", "mypy", "--strict", cache, "train.py", folder=tmp_path)
-    assert re.findall(r'Revealed type is "(.*)"', said) == ["int", "str"]
+    output = run(sys.executable, "-m", "mypy", "--strict", cache, "train.py", folder=tmp_path)
+    assert re.findall(r'Revealed type is "(.*)"', output) == ["int", "str"]

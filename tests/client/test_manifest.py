@@ -132,7 +132,7 @@ def test_a_file_and_a_typed_job_are_sources_too(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "words"),
+    ("source", "options", "sentence"),
     [
         ("no/model.py", {}, "no such file; give the path of your model.py"),
         ("no/job.yaml", {}, "no such file; give the path of a job's YAML file"),
@@ -146,10 +146,10 @@ def test_a_file_and_a_typed_job_are_sources_too(tmp_path: pathlib.Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_reported(source: Any, options: Any, words: str) -> None:
+def test_what_is_wrong_is_reported(source: Any, options: Any, sentence: str) -> None:
     with pytest.raises(load.SpecError) as refusal:
         manifest.read(source, **options)
-    assert words in str(refusal.value)
+    assert sentence in str(refusal.value)
 
 
 @pytest.mark.parametrize(

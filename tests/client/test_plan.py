@@ -68,7 +68,7 @@ def test_a_plan_as_data_is_all_that_is_printed(tmp_path: pathlib.Path) -> None:
     assert not [*elsewhere.iterdir()]
 
 
-@pytest.mark.parametrize("folder", [one for one in plans.DRAWN if one != "split-deep-cnn"])
+@pytest.mark.parametrize("folder", [name for name in plans.DRAWN if name != "split-deep-cnn"])
 def test_the_picture_of_an_example_is_that_of_its_plan(folder: str) -> None:
     """If it is not, `python -m benchmarks.pages.plans` redraws it."""
     picture = draw.picture(plans.planned(plans.DRAWN[folder]))

@@ -216,9 +216,9 @@ def test_a_plan_fits_a_terminal(width: int) -> None:
         show.show(answer, out)
     shown = capture.get()
     assert max(map(len, shown.splitlines())) <= width
-    words = set(shown.replace("…", " … ").split())
+    parts = set(shown.replace("…", " … ").split())
     for sentence in (show.headline(answer), *answer.reasons, answer.alternatives[0].what):
-        assert set(sentence.split()) <= words
+        assert set(sentence.split()) <= parts
     for name in ("block_0_group_normalization", "block_8_group_normalization"):
         assert shown.count(name) == 2
     sizes = r"^0 +1 GiB +1 GiB +2 GiB +1023 MiB +8 B +9 B +1\.2 ms *$"

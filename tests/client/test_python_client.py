@@ -121,26 +121,26 @@ class ScriptedBackend:
 
 async def test_waiting_ends_in_the_state_and_calls_back_at_each_change() -> None:
     versions = (job(), job(RUNNING), SUCCEEDED)
-    seen: list[str] = []
+    states: list[str] = []
     async with tfparallel.AsyncTrainerClient(ScriptedBackend(*versions)) as client:
         ended = await client.wait_for_job_status(
-            "digits", callbacks=[lambda one: seen.append(one.state)]
+            "digits", callbacks=[lambda version: states.append(version.state)]
         )
         assert ended is SUCCEEDED
-        assert seen == ["Pending", "Running", "Succeeded"]
+        assert states == ["Pending", "Running", "Succeeded"]
         running = await client.wait_for_job_status("digits", {"Running", "Failed"}, timeout=60)
         assert running.state == "Running"
 
 
 async def test_waiting_closes_the_watch() -> None:
-    place = ScriptedBackend(job(), job(RUNNING))
-    async with tfparallel.AsyncTrainerClient(place) as client:
+    scripted_backend = ScriptedBackend(job(), job(RUNNING))
+    async with tfparallel.AsyncTrainerClient(scripted_backend) as client:
         await client.wait_for_job_status("digits", "Running")
-        assert place.open_streams == 0
+        assert scripted_backend.open_streams == 0
 
 
 @pytest.mark.parametrize(
-    ("place", "status", "kind", "words"),
+    ("scripted_backend", "status", "kind", "sentence"),
     [
         (ScriptedBackend(FAILED), "Succeeded", errors.Failure, "is Failed, and cannot become"),
         (ScriptedBackend(FAILED), "Succeeded", errors.Failure, "Why: because"),
@@ -152,10 +152,10 @@ async def test_waiting_closes_the_watch() -> None:
     ],
 )
 async def test_waiting_in_vain_is_reported(
-    place: ScriptedBackend, status: Any, kind: type[Exception], words: str
+    scripted_backend: ScriptedBackend, status: Any, kind: type[Exception], sentence: str
 ) -> None:
-    async with tfparallel.AsyncTrainerClient(place) as client:
-        with pytest.raises(kind, match=words):
+    async with tfparallel.AsyncTrainerClient(scripted_backend) as client:
+        with pytest.raises(kind, match=sentence):
             await client.wait_for_job_status("digits", status, timeout=0.01)
 
 
@@ -172,23 +172,23 @@ async def test_a_loss_that_is_no_number_is_reported_once() -> None:
     versions = [
         dataclasses.replace(job(RUNNING), status=status.model_copy(deep=True)) for _ in range(3)
     ]
-    place = ScriptedBackend(*versions, deleted=True)
-    async with tfparallel.AsyncTrainerClient(place) as client:
+    scripted_backend = ScriptedBackend(*versions, deleted=True)
+    async with tfparallel.AsyncTrainerClient(scripted_backend) as client:
         [shown] = [progress async for progress in client.watch_progress("digits")]
     assert math.isnan(shown.metrics["loss"])
 
 
 @pytest.mark.parametrize(
-    ("version", "words"),
+    ("version", "sentence"),
     [
         (job(RUNNING), "is Running, and its model is written at the end: wait with wait_for_job"),
         (FAILED, r"failed, and has no model: diagnose_job\('digits'\) says why"),
         (SUCCEEDED, "ScriptedBackend does not know where jobs keep their results"),
     ],
 )
-async def test_a_job_without_a_model_says_how_to_go_on(version: models.Job, words: str) -> None:
+async def test_a_job_without_a_model_says_how_to_go_on(version: models.Job, sentence: str) -> None:
     async with tfparallel.AsyncTrainerClient(ScriptedBackend(version)) as client:
-        with pytest.raises(errors.Failure, match=words):
+        with pytest.raises(errors.Failure, match=sentence):
             await client.get_model("digits")
 
 
@@ -254,16 +254,16 @@ async def test_a_job_without_replicas_says_how_to_wait_for_them() -> None:
 
 
 async def test_the_blocking_client_works_where_a_loop_runs_as_in_a_notebook() -> None:
-    place = ScriptedBackend(job(RUNNING), SUCCEEDED)
-    with tfparallel.TrainerClient(place) as client:
+    scripted_backend = ScriptedBackend(job(RUNNING), SUCCEEDED)
+    with tfparallel.TrainerClient(scripted_backend) as client:
         assert client.get_job("digits") is SUCCEEDED
-        assert place.is_connected
-        assert place.thread is not threading.current_thread()
+        assert scripted_backend.is_connected
+        assert scripted_backend.thread is not threading.current_thread()
         assert [progress.step for progress in client.watch_progress("digits")] == [3]
         assert len(list(client.get_job_logs("digits"))) == 5000
         with pytest.raises(load.SpecError, match="refused"):
             client.train(_document())
-    assert not place.is_connected
+    assert not scripted_backend.is_connected
     with pytest.raises(RuntimeError, match="this client is closed"):
         client.get_job("digits")
 
@@ -278,46 +278,46 @@ def _document() -> dict[str, Any]:
 
 
 def test_callbacks_run_in_the_callers_thread_and_may_use_the_client() -> None:
-    seen = []
+    calls = []
 
     def callback(version: models.Job) -> None:
-        seen.append((threading.current_thread(), version.state, client.get_job("digits").state))
+        calls.append((threading.current_thread(), version.state, client.get_job("digits").state))
 
     with tfparallel.TrainerClient(ScriptedBackend(job(RUNNING), SUCCEEDED)) as client:
         client.wait_for_job_status("digits", timeout=60, callbacks=[callback])
     here = threading.current_thread()
-    assert seen == [(here, "Running", "Succeeded"), (here, "Succeeded", "Succeeded")]
+    assert calls == [(here, "Running", "Succeeded"), (here, "Succeeded", "Succeeded")]
 
 
 def test_a_stream_that_is_left_is_closed() -> None:
-    place = ScriptedBackend(job(RUNNING))
-    with tfparallel.TrainerClient(place) as client:
+    scripted_backend = ScriptedBackend(job(RUNNING))
+    with tfparallel.TrainerClient(scripted_backend) as client:
         lines = client.get_job_logs("digits")
         assert next(lines) == "[chief-0] line 0"
-        assert place.open_streams == 1
+        assert scripted_backend.open_streams == 1
         lines.close()  # type: ignore[attr-defined]
-    assert place.open_streams == 0
+    assert scripted_backend.open_streams == 0
 
 
 def test_an_error_in_a_stream_reaches_the_caller() -> None:
-    place = ScriptedBackend(FAILED)
+    scripted_backend = ScriptedBackend(FAILED)
     with (
-        tfparallel.TrainerClient(place) as client,
+        tfparallel.TrainerClient(scripted_backend) as client,
         pytest.raises(errors.Failure, match="is Failed"),
     ):
         client.wait_for_job_status("digits")
-    assert place.open_streams == 0
+    assert scripted_backend.open_streams == 0
 
 
 def test_a_client_that_is_forgotten_closes_its_connection_and_its_thread() -> None:
-    place = ScriptedBackend(SUCCEEDED)
-    client = tfparallel.TrainerClient(place)
-    thread = place.thread
+    scripted_backend = ScriptedBackend(SUCCEEDED)
+    client = tfparallel.TrainerClient(scripted_backend)
+    thread = scripted_backend.thread
     assert thread is not None
     del client
     gc.collect()
     thread.join()
-    assert not place.is_connected
+    assert not scripted_backend.is_connected
 
 
 def test_a_place_that_cannot_be_reached_leaves_no_thread(tmp_path: pathlib.Path) -> None:

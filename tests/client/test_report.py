@@ -82,8 +82,10 @@ def test_a_page_needs_nothing_but_itself(name: str) -> None:
     text = rendered(name)
     outline = Outline(text)
     assert len(set(outline.identities)) == len(outline.identities)
-    assert all(one.startswith(("#", "data:,")) for one in outline.addresses)
-    assert {one[1:] for one in outline.addresses if one != "data:,"} <= set(outline.identities)
+    assert all(target.startswith(("#", "data:,")) for target in outline.addresses)
+    assert {target[1:] for target in outline.addresses if target != "data:,"} <= set(
+        outline.identities
+    )
     assert "<script" not in text
     assert "url(http" not in text
 
@@ -110,14 +112,14 @@ def test_a_page_says_what_ran_and_where_the_time_went() -> None:
         "Staleness",
         "Pipeline",
     ]
-    said = pictures.words(text)
-    assert "Goodput 20%" in said
-    assert "mesh data 2 x stage 2 x tensor 2, 4 microbatches (1F1B)" in said
-    assert "TensorFlow 2.21.0, Keras 3.14.0, Python 3.11.2" in said
-    assert "ReplicaFailed: digits-worker-1 exited with code 137" in said
-    assert "worker-0 node-0 digits-worker-0 2 Completed" in said
-    assert "Step 16 (1 check) equals one process: gradients 3e-15 (limit 1e-10)" in said
-    assert "The planner expected: Stage 0 sets the pace" in said
+    text_of_page = pictures.words(text)
+    assert "Goodput 20%" in text_of_page
+    assert "mesh data 2 x stage 2 x tensor 2, 4 microbatches (1F1B)" in text_of_page
+    assert "TensorFlow 2.21.0, Keras 3.14.0, Python 3.11.2" in text_of_page
+    assert "ReplicaFailed: digits-worker-1 exited with code 137" in text_of_page
+    assert "worker-0 node-0 digits-worker-0 2 Completed" in text_of_page
+    assert "Step 16 (1 check) equals one process: gradients 3e-15 (limit 1e-10)" in text_of_page
+    assert "The planner expected: Stage 0 sets the pace" in text_of_page
     titles = list(map(pictures.title, pictures.find(text)))
     assert titles.count("Timeline") == titles.count("Pipeline") == titles.count("Placement") == 2
     assert {"rank 7", "data 1", "stage 1", "tensor 1", "worker-1", "node-1"} <= boxes(text)
@@ -125,15 +127,16 @@ def test_a_page_says_what_ran_and_where_the_time_went() -> None:
 
 def boxes(text: str) -> set[str]:
     """Return the texts in the picture of the placement."""
-    placement = next(one for one in pictures.find(text) if pictures.title(one) == "Placement")
+    placement = next(
+        picture for picture in pictures.find(text) if pictures.title(picture) == "Placement"
+    )
     return {text.content for text in pictures.texts(placement)}
 
 
 def test_the_end_of_a_run_is_seen_first() -> None:
-    said = pictures.words(rendered("loss"))
-    first, _, others = said.partition("What ran")
-    assert "digits Succeeded loss 0.03333 val_loss 0.04 accuracy 0.9889 Goodput 20%" in first
-    assert "Most of the other time: restart 27% and start 17%." in first
+    beginning, _, others = pictures.words(rendered("loss")).partition("What ran")
+    assert "digits Succeeded loss 0.03333 val_loss 0.04 accuracy 0.9889 Goodput 20%" in beginning
+    assert "Most of the other time: restart 27% and start 17%." in beginning
     assert "its data (the part of each batch that it trains on)" in others
     failed = dataclasses.replace(
         RUNS["loss"],
@@ -168,7 +171,7 @@ def test_a_split_model_that_still_trains_has_its_place_too() -> None:
     expected = boxes(rendered("split"))
     shown = boxes(page.render(running, NOW))
     assert "within a pod: stage, tensor · between pods: data" in shown
-    assert {one for one in expected if "layer" not in one} <= shown
+    assert {text for text in expected if "layer" not in text} <= shown
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,11 @@ def test_devices_without_a_known_mesh_are_not_drawn(
 
 
 def test_the_timeline_names_what_interrupted_training() -> None:
-    shown = [one for one in pictures.find(rendered("loss")) if pictures.title(one) == "Timeline"]
+    shown = [
+        picture
+        for picture in pictures.find(rendered("loss"))
+        if pictures.title(picture) == "Timeline"
+    ]
     for document in shown:
         assert "1 ReplicaFailed" in {text.content for text in pictures.texts(document)}
         assert "exited with code 137" in pictures.description(document)
@@ -195,11 +202,13 @@ def test_the_timeline_names_what_interrupted_training() -> None:
 def test_many_interruptions_are_marked_without_covering_each_other() -> None:
     figures = content.make(RUNS["loss"])
     first, last = figures.attempts
-    many = [dataclasses.replace(first, number=1 + one, ended=0.3 * one) for one in range(90)]
+    many = [
+        dataclasses.replace(first, number=1 + number, ended=0.3 * number) for number in range(90)
+    ]
     picture = timeline.picture(dataclasses.replace(figures, attempts=[*many, last]))
     assert picture.wide is not None
-    for one in (picture.narrow, picture.wide):
-        assert list(pictures.faults(one.document)) == []
+    for drawing in (picture.narrow, picture.wide):
+        assert list(pictures.faults(drawing.document)) == []
 
 
 def test_values_of_variables_stay_out_of_the_page() -> None:
@@ -214,7 +223,7 @@ def test_texts_of_strangers_are_no_markup() -> None:
     controls = "\x1b[2J\u202e"
     run = report_runs.with_a_loss()
     lines = [report_runs.line(8, "train", 10, epoch=0, metrics={evil: 1.0, "$x_$": 2.0})]
-    events = [dataclasses.replace(one, message=evil + controls) for one in run.events]
+    events = [dataclasses.replace(event, message=evil + controls) for event in run.events]
     odd = dataclasses.replace(run, records=report_runs.parsed(lines), events=events)
     text = page.render(dataclasses.replace(odd, place=evil), NOW)
     assert "<script" not in text
@@ -232,7 +241,7 @@ def test_curves_break_where_training_starts_again_and_stay_small() -> None:
     [loss, _] = figures.metrics
     assert loss.training is not None
     # Of the steps that were made twice the newer values count.
-    assert [step for step, _ in loss.training.points] == [10.0 * one for one in range(1, 10)]
+    assert [step for step, _ in loss.training.points] == [10.0 * step for step in range(1, 10)]
     many = [(float(number), float(number)) for number in range(1001)]
     thinned = content.thin(many, 300)
     assert len(thinned) <= 300
@@ -268,7 +277,7 @@ def test_what_is_missing_is_said_in_one_sentence(changes: dict[str, object], sen
 
 def test_a_log_that_is_being_written_is_read_up_to_its_last_line() -> None:
     text = report_runs.line(1, "train", 3) + '\n{"time": "2026'
-    assert [one.step for one in train_log.parse(text, "train.jsonl")] == [3]
+    assert [line.step for line in train_log.parse(text, "train.jsonl")] == [3]
     infinite, huge = '{"time": "2026-01-01", "event": "train", "step": 1e999}', 10**400
     for line in (
         *("x", "[]", "[" * 20_000, infinite),
@@ -307,7 +316,7 @@ def test_a_folder_becomes_a_page_next_to_its_run(tmp_path: pathlib.Path) -> None
     assert "loss by step" in file.read_text(encoding="utf-8")
     other = tmp_path / "new/page.html"
     assert invoke(str(tmp_path / "digits"), "-o", str(other)).exit_code == 0
-    written, again = (one.read_text(encoding="utf-8") for one in (file, other))
+    written, again = (path.read_text(encoding="utf-8") for path in (file, other))
     assert WRITTEN.sub("", again) == WRITTEN.sub("", written)
 
 
@@ -320,10 +329,10 @@ def test_a_run_that_was_cut_off_is_shown_as_far_as_it_came(tmp_path: pathlib.Pat
     )
     layout.pod_changes.write_text(f"{change.model_dump_json()}\n")
     assert invoke(str(layout.root)).exit_code == 0
-    said = pictures.words((layout.root / "report.html").read_text(encoding="utf-8"))
-    assert "Cut off" in said
-    assert f"To continue it: tfparallel run JOB.yaml --output {layout.root}" in said
-    assert "its end is not on record" in said
+    text = pictures.words((layout.root / "report.html").read_text(encoding="utf-8"))
+    assert "Cut off" in text
+    assert f"To continue it: tfparallel run JOB.yaml --output {layout.root}" in text
+    assert "its end is not on record" in text
 
 
 def test_a_run_of_an_older_version_is_shown_without_what_it_did_not_record(
@@ -336,14 +345,14 @@ def test_a_run_of_an_older_version_is_shown_without_what_it_did_not_record(
     layout = write_run(tmp_path / "run", names.State.SUCCEEDED, "\n".join([*lines, ""]))
     layout.manifest.unlink()
     assert invoke(str(layout.root)).exit_code == 0
-    said = pictures.words((layout.root / "report.html").read_text(encoding="utf-8"))
+    text = pictures.words((layout.root / "report.html").read_text(encoding="utf-8"))
     for sentence in (
         "The folder holds no manifest: an older version wrote it.",
         "Memory is missing: an older version of the trainer did not record it.",
         "An older version of the trainer did not record when its processes started",
         "When pods started and ended is not on record.",
     ):
-        assert sentence in said
+        assert sentence in text
 
 
 @pytest.mark.parametrize(
@@ -385,10 +394,10 @@ def test_the_page_in_the_docs_shows_what_the_command_prints(
 
 
 def test_the_page_in_the_docs_lists_every_section_and_activity() -> None:
-    page = "how-to/report.md"
-    listed = [row[0] for row in pages.rows(page, "## What the page shows")]
+    document = "how-to/report.md"
+    listed = [row[0] for row in pages.rows(document, "## What the page shows")]
     assert listed == Outline(rendered("split")).headings
-    activities = [row[0].strip("`") for row in pages.rows(page, "## Where the time went")]
+    activities = [row[0].strip("`") for row in pages.rows(document, "## Where the time went")]
     assert activities == list(timeline.ACTIVITIES)
 
 

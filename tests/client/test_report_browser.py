@@ -92,8 +92,8 @@ async def test_a_page_fits_paper(name: str, paper: str, tmp_path: pathlib.Path) 
         assert await shown.evaluate(FAULTS) == []
         for block, inside in await shown.evaluate(BLOCKS):
             assert (block < height, inside) == (True, "avoid")
-        seen = dict(await shown.evaluate(HIDDEN))
-        assert seen == {"NAV": False, "THEAD": True, "PRE": True}  # a closed manifest is printed
+        visible = dict(await shown.evaluate(HIDDEN))
+        assert visible == {"NAV": False, "THEAD": True, "PRE": True}  # a closed manifest is printed
         await shown.print_pdf(tmp_path / "report.pdf", PAPERS[paper])
     pages = re.findall(rb"/Type\s*/Page\b", (tmp_path / "report.pdf").read_bytes())
     assert 3 <= len(pages) <= 8

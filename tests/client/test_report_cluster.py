@@ -69,13 +69,13 @@ async def test_a_status_of_an_older_operator_makes_a_page_of_what_there_is(
 ) -> None:
     """Its operator wrote conditions alone: neither state nor attempt nor times."""
     await create(namespace, {"conditions": [succeeded()]})
-    said = report(namespace, tmp_path)
-    assert "digits Succeeded What ran" in said
-    assert "replicas Worker 2" in said
-    assert "globalBatchSize: 32" in said
-    assert "claim 'gone' of job 'digits' does not exist" in said
-    assert "When pods started and ended is not on record." in said
-    assert "Goodput" not in said
+    text = report(namespace, tmp_path)
+    assert "digits Succeeded What ran" in text
+    assert "replicas Worker 2" in text
+    assert "globalBatchSize: 32" in text
+    assert "claim 'gone' of job 'digits' does not exist" in text
+    assert "When pods started and ended is not on record." in text
+    assert "Goodput" not in text
 
 
 async def test_a_job_whose_pods_events_and_claim_are_gone_says_so(
@@ -92,15 +92,15 @@ async def test_a_job_whose_pods_events_and_claim_are_gone_says_so(
         "conditions": [succeeded()],
     }
     await create(namespace, status)
-    said = report(namespace, tmp_path)
-    assert "restarts 1 (Disruption 1)" in said
-    assert "The records of training cannot be read: claim 'gone' of job 'digits' does not" in said
-    assert "Last report: loss 0.25." in said
-    assert "The job's Events are gone: by default, a cluster drops them after an hour." in said
-    assert "When pods started and ended is not on record." in said
-    assert "100.0 %" in said
-    assert "not on record" in said
-    assert "Goodput" not in said
+    text = report(namespace, tmp_path)
+    assert "restarts 1 (Disruption 1)" in text
+    assert "The records of training cannot be read: claim 'gone' of job 'digits' does not" in text
+    assert "Last report: loss 0.25." in text
+    assert "The job's Events are gone: by default, a cluster drops them after an hour." in text
+    assert "When pods started and ended is not on record." in text
+    assert "100.0 %" in text
+    assert "not on record" in text
+    assert "Goodput" not in text
 
 
 async def test_the_claim_of_a_script_is_read_as_well(
@@ -116,8 +116,8 @@ async def test_the_claim_of_a_script_is_read_as_well(
     await create_with(namespace, job, {"state": "Succeeded", "conditions": [succeeded()]})
     cannot = "The records of training cannot be read: "
     assert f"{cannot}claim 'gone' of job 'digits' does not" in report(namespace, tmp_path)
-    said = report(namespace, tmp_path, "--path", "/other")
-    assert f"{cannot}job 'digits' keeps nothing in /other: its containers mount" in said
+    text = report(namespace, tmp_path, "--path", "/other")
+    assert f"{cannot}job 'digits' keeps nothing in /other: its containers mount" in text
 
 
 async def test_a_job_that_does_not_exist_ends_with_a_sentence(namespace: Namespace) -> None:

@@ -31,9 +31,9 @@ def test_all_seconds_belong_to_one_activity(drawn: list[goodput.Interval], whole
     assert sum(divided.seconds.values()) == pytest.approx(whole)
     assert divided.whole == pytest.approx(whole)
     assert 0 <= divided.share <= 1
-    for one, other in itertools.pairwise(divided.intervals):
-        assert one.end == other.begin
-        assert one.activity is not other.activity
+    for interval, other in itertools.pairwise(divided.intervals):
+        assert interval.end == other.begin
+        assert interval.activity is not other.activity
 
 
 @given(intervals(), st.floats(1, 1e6), st.floats(0, 1))
@@ -44,8 +44,12 @@ def test_a_moment_belongs_to_the_first_activity_that_covers_it(
     for interval in divided.intervals:
         middle = interval.begin + share * (interval.end - interval.begin)
         if interval.begin < middle < interval.end:
-            covering = {one.activity for one in drawn if one.begin <= middle < one.end}
-            expected = next((one for one in goodput.Activity if one in covering), None)
+            covering = {
+                interval.activity for interval in drawn if interval.begin <= middle < interval.end
+            }
+            expected = next(
+                (activity for activity in goodput.Activity if activity in covering), None
+            )
             assert interval.activity is (expected or goodput.Activity.WAITING)
 
 
@@ -80,10 +84,10 @@ def test_a_run_that_lost_a_worker() -> None:
 def test_a_job_that_somebody_stops_and_resumes_waits(reason: names.Reason) -> None:
     run = report_runs.with_a_loss()
     paused = [
-        dataclasses.replace(one, reason=reason.value)
-        if one.reason == names.Reason.REPLICA_FAILED
-        else one
-        for one in run.events
+        dataclasses.replace(event, reason=reason.value)
+        if event.reason == names.Reason.REPLICA_FAILED
+        else event
+        for event in run.events
     ]
     seconds = content.make(dataclasses.replace(run, events=paused)).goodput.seconds
     # Of a local run that Ctrl-C ended no event tells the end, so its last record counts.
@@ -102,14 +106,16 @@ def test_a_run_that_is_resumed_for_more_epochs_has_lost_nothing() -> None:
         report_runs.line(28, outputs.TrainEvent.DONE, 90),
     ]
     events = [
-        dataclasses.replace(one, reason=names.Reason.JOB_RESUMED.value, message="attempt 2")
-        if one.reason == names.Reason.REPLICA_FAILED
-        else one
-        for one in run.events
+        dataclasses.replace(event, reason=names.Reason.JOB_RESUMED.value, message="attempt 2")
+        if event.reason == names.Reason.REPLICA_FAILED
+        else event
+        for event in run.events
     ]
     resumed = dataclasses.replace(run, records=report_runs.parsed(lines), events=events)
     figures = content.make(resumed)
-    assert [(one.cause, one.lost) for one in figures.attempts] == [("Succeeded", None)] * 2
+    assert [(attempt.cause, attempt.lost) for attempt in figures.attempts] == [
+        ("Succeeded", None)
+    ] * 2
     seconds = figures.goodput.seconds
     assert not {goodput.Activity.LOST, goodput.Activity.RESTART} & {*seconds}
     assert seconds[goodput.Activity.WAITING] == pytest.approx(2 + 16 - 13.5)  # its pod's end
@@ -120,8 +126,8 @@ def test_a_worker_that_comes_back_alone_ends_no_period() -> None:
     run = report_runs.with_a_loss()
     lines = [*report_runs.attempt(2, 0, 20)]
     events = [
-        dataclasses.replace(one, message=one.message.replace("all replicas", "this replica"))
-        for one in run.events
+        dataclasses.replace(event, message=event.message.replace("all replicas", "this replica"))
+        for event in run.events
     ]
     pods = [pod for pod in run.pods if pod.replica == "worker-1"]
     trained = report_runs.parsed(lines)
@@ -147,7 +153,7 @@ def test_a_log_of_an_older_version_has_starts_from_pods_or_events(
     begins: tuple[float, float], *, has_pods: bool
 ) -> None:
     run = report_runs.with_a_loss()
-    older = [one for one in run.records if one.event != outputs.TrainEvent.FIRST_STEP]
+    older = [record for record in run.records if record.event != outputs.TrainEvent.FIRST_STEP]
     pods = run.pods if has_pods else ()
     first, second = periods.find(dataclasses.replace(run, records=older, pods=pods))
     assert (first.began, second.began) == tuple(map(report_runs.at, begins))
@@ -178,7 +184,7 @@ def test_a_start_with_wrong_code_loses_no_step() -> None:
         records=report_runs.parsed(lines),
     )
     figures = content.make(run)
-    assert [(one.steps, one.reason, one.lost) for one in figures.attempts] == [
+    assert [(attempt.steps, attempt.reason, attempt.lost) for attempt in figures.attempts] == [
         ("0 to 40", "JobSuspended", None),
         ("none", "ReplicaFailed", None),
         ("40 to 80", "", None),
@@ -205,7 +211,9 @@ def test_a_script_that_ran_twice_in_a_folder_succeeded_twice() -> None:
         missing_results="It is a script.",
     )
     figures = content.make(run)
-    assert [(one.began, one.ended, one.cause, one.lost) for one in figures.attempts] == [
+    assert [
+        (attempt.began, attempt.ended, attempt.cause, attempt.lost) for attempt in figures.attempts
+    ] == [
         (0, 39, "Succeeded", None),
         (249, 392, "Succeeded", None),
     ]
@@ -216,7 +224,7 @@ def test_a_script_that_ran_twice_in_a_folder_succeeded_twice() -> None:
 
 def test_a_run_without_any_event_begins_with_its_first_record() -> None:
     run = report_runs.with_a_loss()
-    older = [one for one in run.records if one.event != outputs.TrainEvent.FIRST_STEP]
+    older = [record for record in run.records if record.event != outputs.TrainEvent.FIRST_STEP]
     [period] = periods.find(dataclasses.replace(run, records=older, events=(), pods=()))
     assert period.began == report_runs.at(8)
 

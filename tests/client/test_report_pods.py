@@ -17,8 +17,8 @@ LOST = "digits-worker-1 vanished; all replicas run again (a disruption)"
 
 def life(pod: str, node: str, scheduled: int, killed: int | None) -> Iterator[models.Event]:
     """The events of a pod with an init container."""
-    words = f"Successfully assigned default/{pod} to {node}"
-    yield report_runs.pod_event(scheduled, "Scheduled", pod, words)
+    message = f"Successfully assigned default/{pod} to {node}"
+    yield report_runs.pod_event(scheduled, "Scheduled", pod, message)
     yield report_runs.pod_event(scheduled, "Started", pod, "Container started")
     yield report_runs.pod_event(scheduled + 1, "Started", pod, "Container started")
     if killed is not None:
@@ -83,16 +83,16 @@ def test_pods_that_are_all_gone_ended_with_the_job() -> None:
     )
     runs = pods.find(job, [], JOB_EVENTS, POD_EVENTS)
     ends = [run.ended for run in runs]
-    assert ends == [report_runs.at(one) for one in (21, 20.4, 60, 60)]
+    assert ends == [report_runs.at(second) for second in (21, 20.4, 60, 60)]
     assert [run.attempt for run in runs] == [1, 1, 2, 2]
 
 
 def test_a_replica_that_restarts_alone_ends_no_other_process() -> None:
-    words = "digits-worker-1 exited with code 1 (error); this replica run again (failure 1 of 6)"
+    message = "digits-worker-1 exited with code 1 (error); this replica run again (failure 1 of 6)"
     job = report_runs.job(names.State.RUNNING, ended=None)  # its attempt is the first
     events = [
         JOB_EVENTS[0],
-        report_runs.event(20, names.Reason.REPLICA_FAILED, words),
+        report_runs.event(20, names.Reason.REPLICA_FAILED, message),
     ]
     lives = [
         *life("digits-worker-0", "node-0", 1, None),
@@ -142,10 +142,10 @@ def test_a_chief_that_saves_after_the_loss_has_its_cause() -> None:
 def test_deadlines_that_restart_a_job_are_causes(reason: names.Reason) -> None:
     run = report_runs.with_a_loss()
     events = [
-        dataclasses.replace(one, reason=reason.value)
-        if one.reason == names.Reason.REPLICA_FAILED
-        else one
-        for one in run.events
+        dataclasses.replace(event, reason=reason.value)
+        if event.reason == names.Reason.REPLICA_FAILED
+        else event
+        for event in run.events
     ]
     first, _ = history.attempts(dataclasses.replace(run, events=events))
     assert first.reason == reason
@@ -180,8 +180,8 @@ def test_the_train_log_has_bars_for_pods_that_are_gone() -> None:
         ("worker-0", 2, 16),
     ]
     assert history.without_pods(run) == [1, 2]
-    known = [one for one in report_runs.with_a_loss().pods if one.attempt == 2]
-    partly = dataclasses.replace(run, pods=known)
+    second = [pod for pod in report_runs.with_a_loss().pods if pod.attempt == 2]
+    partly = dataclasses.replace(run, pods=second)
     assert [bar.attempt for bar in history.bars(partly) if bar.replica == "worker-0"] == [2, 1]
     assert history.without_pods(partly) == [1]
 

@@ -138,7 +138,7 @@ def test_a_split_model_is_shown_by_stage(
     split = job_status.PlacementStatus(mesh=mesh, stages=(stage,))
     assert placement.headline(split) == "mesh data 3 x stage 2, 4 microbatches (1F1B)"
     cases = [(None, None, []), ("0.25", None, ["0.25", "100%", ""])]
-    for busy, planned, words in (*cases, ("0.25", "0.5", ["0.25", "100%", "100%"])):
+    for busy, planned, cells in (*cases, ("0.25", "0.5", ["0.25", "100%", "100%"])):
         timing = {"busy_seconds": busy, "planned_seconds": planned}
         timed = split.model_copy(update={"stages": (stage.model_copy(update=timing),)})
         status = outcome.job.status.model_copy(update={"placement": timed})
@@ -151,7 +151,7 @@ def test_a_split_model_is_shown_by_stage(
             "chief-0/GPU:0, worker-0/GPU:0 and 1 more",
             "conv to dense (12)",
             "1.25 MiB",
-            *words,
+            *cells,
         ]
         assert lines[-1].strip() == "and 1 more stages"
 
@@ -191,7 +191,7 @@ def _span(stage: int, work: str, begin: float, end: float) -> plan.Span:
 def test_the_pipeline_of_a_split_model_is_reported_and_drawn(
     results: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen = plan.Pipeline(
+    pipeline = plan.Pipeline(
         placement=contract_progress.Placement(
             mesh=job_file.Mesh(stage=2), stages=(_stage(0, "0.02"), _stage(1, "0.01"))
         ),
@@ -202,7 +202,7 @@ def test_the_pipeline_of_a_split_model_is_reported_and_drawn(
             *(_span(1, "backward", 0.015, 0.02), _span(0, "backward", 0.02, 0.03)),
         ),
     )
-    (results / "results" / outputs.PIPELINE).write_text(seen.model_dump_json(by_alias=True))
+    (results / "results" / outputs.PIPELINE).write_text(pipeline.model_dump_json(by_alias=True))
     run_summary.show(_outcome(results, names.Condition.SUCCEEDED))
     shown = _shown(capsys.readouterr().out)
     assert shown["stages"].strip() == "wait 50% of the schedule · a step 50 ms"

@@ -54,10 +54,10 @@ def test_links_are_followed_once(tmp_path: pathlib.Path) -> None:
 
 
 def test_equal_files_give_equal_archives(tmp_path: pathlib.Path) -> None:
-    one = write(tmp_path / "one", "model.py", "a/b.py")
+    folder = write(tmp_path / "one", "model.py", "a/b.py")
     other = write(tmp_path / "other", "a/b.py", "model.py")
     os.utime(other / "model.py", (1, 1))
-    first, second = (sources.pack(folder, "model.py") for folder in (one, other))
+    first, second = (sources.pack(folder, "model.py") for folder in (folder, other))
     assert first.digest == second.digest
     assert first.config_maps("digits") == second.config_maps("digits")
     (other / "a/b.py").write_text("changed")

@@ -49,7 +49,7 @@ SHOWN = {line for command in COMMANDS for line in command.shown}
 
 @dataclasses.dataclass
 class GrowingPlace:
-    """A place with one event file that its writer goes on with."""
+    """A place with one event file, to which its writer appends."""
 
     content: bytes = b"first"
     reads: list[int] = dataclasses.field(default_factory=list)
@@ -71,29 +71,29 @@ class GrowingPlace:
 
 
 async def test_a_copy_reads_what_a_file_has_gained(tmp_path: pathlib.Path) -> None:
-    place = GrowingPlace()
+    storage = GrowingPlace()
     for content in (b"first", b"first", b"first second", b"other"):
-        place.content = content
-        await events.update(place, tmp_path)
+        storage.content = content
+        await events.update(storage, tmp_path)
         assert (tmp_path / TRAIN).read_bytes() == content
-    assert place.reads == [0, 5, 0]
+    assert storage.reads == [0, 5, 0]
     assert [path.name for path in tmp_path.rglob("*.keras")] == []
 
 
 async def test_a_copy_goes_on_where_the_connection_broke(tmp_path: pathlib.Path) -> None:
-    place = GrowingPlace(breaks=True)
+    storage = GrowingPlace(breaks=True)
     with pytest.raises(api_errors.Unavailable):
-        await events.update(place, tmp_path)
-    place.breaks = False
-    await events.update(place, tmp_path)
+        await events.update(storage, tmp_path)
+    storage.breaks = False
+    await events.update(storage, tmp_path)
     assert (tmp_path / TRAIN).read_bytes() == b"first"
-    assert place.reads == [0, 1]
+    assert storage.reads == [0, 1]
 
 
 async def test_no_file_lands_outside_of_the_folder(tmp_path: pathlib.Path) -> None:
-    place = GrowingPlace(path=f"{outputs.TENSORBOARD}/../../../x")
+    storage = GrowingPlace(path=f"{outputs.TENSORBOARD}/../../../x")
     with pytest.raises(errors.Failure, match="outside"):
-        await events.update(place, tmp_path / "to")
+        await events.update(storage, tmp_path / "to")
     assert not (tmp_path / "x").exists()
 
 
@@ -112,10 +112,10 @@ async def test_copies_go_on_after_a_failure_and_end_with_the_job(
         if len(begun) == 3:
             raise api_errors.Unavailable("broken")
 
-    said: list[str] = []
-    await events.keep_copying(copies, copies(), said.append)
+    messages: list[str] = []
+    await events.keep_copying(copies, copies(), messages.append)
     assert begun == [0, 1, 2, 3]
-    assert [sentence.partition(".")[0] for sentence in said] == [
+    assert [sentence.partition(".")[0] for sentence in messages] == [
         "the pod has ended",
         "the pod has ended",
         "broken",
@@ -147,17 +147,17 @@ async def test_copies_end_when_the_job_is_deleted() -> None:
         raise errors.JobNotFound("there is no job 'digits'")
         yield
 
-    said: list[str] = []
-    await events.keep_copying(copies, copies(), said.append)
-    assert said == ["there is no job 'digits': TensorBoard shows what came until now"]
+    messages: list[str] = []
+    await events.keep_copying(copies, copies(), messages.append)
+    assert messages == ["there is no job 'digits': TensorBoard shows what came until now"]
 
 
-def write_run(folder: pathlib.Path, *paths: str) -> pathlib.Path:
+def write_run(folder: pathlib.Path, *names: str) -> pathlib.Path:
     """Write the folder of a local run with event files."""
     run = folder / "runs/digits/20260101-000000"
     run.mkdir(parents=True)
     (run / "status.json").write_text("{}")
-    for path in paths:
+    for path in names:
         (run / path).parent.mkdir(parents=True, exist_ok=True)
         (run / path).write_bytes(EVENTS)
     return run
@@ -232,8 +232,8 @@ async def test_a_taken_port_is_named_before_the_program_starts(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write_program(tmp_path, monkeypatch, _BOARD)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(errors.Failure) as refusal:
             async with tensorboard.started(tmp_path, port):
                 pass

@@ -32,7 +32,7 @@ async def call(config: pathlib.Path, *arguments: str) -> click.testing.Result:
 
 def rows(result: click.testing.Result) -> dict[str, list[str]]:
     assert result.exit_code == 0, result.output
-    return {words[0]: words[1:] for words in map(str.split, result.stdout.splitlines())}
+    return {cells[0]: cells[1:] for cells in map(str.split, result.stdout.splitlines())}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ async def test_the_sentence_of_the_gate_is_shown_by_get_and_status(namespace: Na
     sentence = f"it nests deeper than {gate.MAX_DEPTH} levels"
     where = ("-n", namespace.name)
     wide = await call(namespace.cluster.kubeconfig, "get", "job", "digits", "-o", "wide", *where)
-    one = await call(namespace.cluster.kubeconfig, "status", "digits", *where)
-    for result in (wide, one):
+    single = await call(namespace.cluster.kubeconfig, "status", "digits", *where)
+    for result in (wide, single):
         assert result.exit_code == 0, result.output
         assert sentence in " ".join(result.stdout.split())

@@ -42,10 +42,10 @@ def test_one_sentence_says_what_is_wrong_and_where_to_read_on(
     assert sentence.startswith(f"error: {REFUSED[line]}")
 
 
-@pytest.mark.parametrize("words", [[], ["get"]])
-def test_a_command_without_a_verb_or_a_noun_prints_its_help(words: list[str]) -> None:
-    result = click.testing.CliRunner().invoke(app.tfparallel, words)
+@pytest.mark.parametrize("arguments", [[], ["get"]])
+def test_a_command_without_a_verb_or_a_noun_prints_its_help(arguments: list[str]) -> None:
+    result = click.testing.CliRunner().invoke(app.tfparallel, arguments)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"Usage: {' '.join(['tfparallel', *words])} [OPTIONS]")
-    asked = click.testing.CliRunner().invoke(app.tfparallel, [*words, "--help"])
+    assert result.stdout.startswith(f"Usage: {' '.join(['tfparallel', *arguments])} [OPTIONS]")
+    asked = click.testing.CliRunner().invoke(app.tfparallel, [*arguments, "--help"])
     assert result.stdout == asked.stdout

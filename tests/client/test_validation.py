@@ -383,8 +383,8 @@ def test_a_policy_refuses_the_job_and_a_missing_right_the_question() -> None:
 
 
 def test_fields_that_the_api_server_does_not_know_are_reported_one_by_one() -> None:
-    words = 'strict decoding error: unknown field "spec.colour", unknown field "spec.trainer.x"'
-    problems = answers.problems_of(api_errors.Invalid(words))
+    message = 'strict decoding error: unknown field "spec.colour", unknown field "spec.trainer.x"'
+    problems = answers.problems_of(api_errors.Invalid(message))
     assert [problem.place for problem in problems] == [("spec", "colour"), ("spec", "trainer", "x")]
 
 

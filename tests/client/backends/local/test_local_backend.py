@@ -286,13 +286,13 @@ def test_names_have_near_ones_and_no_path_is_one(
 async def test_a_watch_ends_with_the_job(tmp_path: pathlib.Path, mark: str) -> None:
     async with tfparallel.AsyncTrainerClient(tfparallel.Local(tmp_path)) as client:
         await client.train(elastic(PATIENT))
-        seen = []
+        states = []
         async for job in client.watch_job("job"):
-            seen.append(job.state)
+            states.append(job.state)
             if job.state == "Running":
                 await client.delete_job("job")
-        assert seen[0] == "Pending"
-        assert seen[-1] == "Running"
+        assert states[0] == "Pending"
+        assert states[-1] == "Running"
 
 
 async def test_a_process_that_starts_is_stopped_too(tmp_path: pathlib.Path, mark: str) -> None:

@@ -94,7 +94,7 @@ def test_a_run_whose_process_is_gone_says_how_to_go_on(tmp_path: pathlib.Path) -
     finish(tmp_path, worker("exit 0"))
     layout = folders.Folders(tmp_path / "out")
     status = json.loads(layout.status.read_text())
-    running = [one for one in status["conditions"] if one["type"] == "Running"]
+    running = [condition for condition in status["conditions"] if condition["type"] == "Running"]
     layout.status.write_text(json.dumps({**status, "state": "Running", "conditions": running}))
     shown = " ".join(call("why", f"{tmp_path}/out").stdout.split())
     assert "the process that ran the job has ended before the job" in shown
