@@ -1,4 +1,4 @@
-"""`spec.volumeClaimTemplates`: the claims that the operator makes for a job, as StatefulSets do."""
+"""`spec.volumeClaimTemplates`: claims that the operator creates for a job, as in StatefulSets."""
 
 import enum
 from typing import Annotated
@@ -14,7 +14,7 @@ _Text = Annotated[str, pydantic.Field(max_length=253)]
 
 
 class AccessMode(enum.StrEnum):
-    """Who may mount a volume at the same time."""
+    """Which pods may mount a volume at the same time."""
 
     READ_WRITE_ONCE = "ReadWriteOnce"
     """All pods of one node."""
@@ -36,7 +36,7 @@ class ClaimMetadata(base.Model):
     """Name, labels and annotations of a claim."""
 
     name: Annotated[str, pydantic.Field(max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-    """Name of the template: the claim is called <job>-<name>."""
+    """Name of the template. The claim's name is <job>-<name>."""
 
     labels: Annotated[dict[str, _Text], pydantic.Field(max_length=32)] = pydantic.Field(
         default_factory=dict
@@ -50,38 +50,38 @@ class ClaimMetadata(base.Model):
 
 
 class StorageRequest(base.Model):
-    """How much storage a claim asks for."""
+    """The storage that a claim requests."""
 
     storage: Annotated[int | str, rules.IntOrString()]
-    """Such as 10Gi."""
+    """The amount, such as 10Gi."""
 
 
 class ClaimResources(base.Model):
-    """What a claim asks for."""
+    """The resources of a claim."""
 
     requests: StorageRequest
-    """How much it asks for."""
+    """The storage that it requests."""
 
 
 class ClaimSpec(base.Model):
     """The spec of a claim."""
 
     access_modes: Annotated[tuple[AccessMode, ...], pydantic.Field(min_length=1, max_length=4)]
-    """Who may mount the volume: ReadWriteOnce for replicas on one node, ReadWriteMany for replicas
-    on several."""
+    """Which pods may mount the volume: ReadWriteOnce for replicas on one node, ReadWriteMany for
+    replicas on several."""
 
     storage_class_name: _Text | None = None
-    """The StorageClass; absent: the cluster's default. Empty: a volume that has no class."""
+    """The StorageClass; absent: the cluster's default. Empty: a volume without a class."""
 
     resources: ClaimResources
-    """What the claim asks for."""
+    """The storage that the claim requests."""
 
     volume_mode: VolumeMode | None = None
     """Filesystem or Block; absent: Filesystem, which the trainer needs."""
 
 
 class ClaimTemplate(base.Model):
-    """A PersistentVolumeClaim that the operator makes once for the job."""
+    """A PersistentVolumeClaim that the operator creates for the job."""
 
     metadata: ClaimMetadata
     """Name, labels and annotations of the claim."""
@@ -91,7 +91,7 @@ class ClaimTemplate(base.Model):
 
 
 class WhenDeleted(enum.StrEnum):
-    """What becomes of the claims of a job that is deleted."""
+    """What happens to the claims when the job is deleted."""
 
     RETAIN = "Retain"
     DELETE = "Delete"

@@ -140,9 +140,9 @@ class ReplicaStatus(_Observed):
     seen: _Indices = ""
     """Which replicas had a pod of this attempt, as indices. One that is missing was lost."""
     ignored: _Indices = ""
-    """Which replicas were lost and training goes on without, as indices."""
+    """Which lost replicas training continues without, as indices."""
     memory_growths: int = 0
-    """How often the memory that the role asks for has grown, after it ran out of it."""
+    """How often the operator has raised the role's memory after a replica ran out of it."""
     reason: str = ""
     """Why replicas wait, in the scheduler's or kubelet's words."""
     last_exit: LastExit | None = None
@@ -167,7 +167,7 @@ class ProgressStatus(Progress, _Observed):
 
 
 class MeshStatus(job_file.Mesh, _Observed):
-    """The mesh in force."""
+    """The current mesh."""
 
 
 class StagePlacementStatus(StagePlacement, _Observed):
@@ -184,11 +184,11 @@ class PlacementStatus(Placement, _Observed):
 
 
 class ComparisonStatus(Comparison, _Observed):
-    """How near a quantity is to one process."""
+    """How closely a quantity matches one process."""
 
 
 class VerificationStatus(Verification, _Observed):
-    """What the checks of `trainer.verify` have compared with one process."""
+    """Results of the comparisons of `trainer.verify` with one process."""
 
     compared: Annotated[
         tuple[ComparisonStatus, ...], pydantic.Field(max_length=limits.MAX_QUANTITIES)
@@ -228,7 +228,7 @@ class JobStatus(_Observed):
     observed_generation: int = 0
     """The generation of the spec that the status describes."""
     strategy: str = ""
-    """The strategy in force, given or inferred."""
+    """The current strategy, given or inferred."""
     attempt: int = 0
     """Number of the attempt that runs, from 1; 0 before the first."""
     replica_attempts: dict[str, int] = pydantic.Field(default_factory=dict)
@@ -252,7 +252,8 @@ class JobStatus(_Observed):
     ready: str = ""
     """Running or completed replicas of all replicas: 2/3."""
     workers: int | None = None
-    """Workers in force, which `kubectl scale` shows; the spec may ask for others by now."""
+    """Current number of workers, which `kubectl scale` shows. The spec may already ask for another
+    one."""
     host_ports: HostPorts | None = None
     """With hostNetwork: the ports that the replicas listen on."""
     selector: str = ""
@@ -264,7 +265,8 @@ class JobStatus(_Observed):
     placement: Reported[PlacementStatus] = None
     """Where the parts of the model are, with strategy ModelSplit, as the coordinator reports it."""
     verification: Reported[VerificationStatus] = None
-    """How near training is to one process (`trainer.verify`), as the coordinator reports it."""
+    """How closely training matches one process (`trainer.verify`), as the coordinator reports
+    it."""
     separate_training: Reported[SeparateTrainingStatus] = None
     """That the replicas of a script train models of their own, as the coordinator reports it."""
 

@@ -1,4 +1,4 @@
-"""What a job says of losses of its replicas, and of what is left when it has ended."""
+"""Policies of a job for lost replicas, for memory, and for the clean-up after its end."""
 
 import enum
 from typing import Annotated
@@ -13,25 +13,25 @@ class Cause(enum.StrEnum):
     """Why a replica was lost."""
 
     DISRUPTION = "Disruption"
-    """The cluster or a person took the pod, its node was lost, or its program asked for it."""
+    """The pod was deleted or evicted, its node was lost, or its program asked to run again."""
     INFRASTRUCTURE = "Infrastructure"
-    """The node turned the pod away before anything ran in it, or packages cannot be downloaded."""
+    """The node rejected the pod before anything ran in it, or packages cannot be downloaded."""
     OUT_OF_MEMORY = "OutOfMemory"
     RETRYABLE_EXIT = "RetryableExit"
     PERMANENT_EXIT = "PermanentExit"
-    """It ended with an exit code that running it again would lead to again."""
+    """It exited with a code that a restart would repeat."""
     STALL = "Stall"
-    """Training made no step for too long while pods ran."""
+    """The pods ran, and training made no step for too long."""
     PENDING_TOO_LONG = "PendingTooLong"
 
     @property
     def bounded(self) -> bool:
-        """Whether restarts for it count against backoffLimit: it is the job's own doing."""
+        """Whether restarts for it count against backoffLimit, as the job's own failures do."""
         return self not in (Cause.DISRUPTION, Cause.INFRASTRUCTURE)
 
 
 class Action(enum.StrEnum):
-    """What the loss of a replica leads to."""
+    """What the operator does after a replica is lost."""
 
     RESTART_GANG = "RestartGang"
     RESTART_REPLICA = "RestartReplica"
@@ -40,7 +40,7 @@ class Action(enum.StrEnum):
 
 
 class CleanupWhen(enum.StrEnum):
-    """Which end of a job a stage of its clean-up follows."""
+    """After which end of a job a stage of its clean-up runs."""
 
     ENDED = "Ended"
     SUCCEEDED = "Succeeded"
@@ -59,51 +59,52 @@ ExitCode = Annotated[int, pydantic.Field(ge=1, le=255)]
 
 
 class FailureRule(base.Model):
-    """What losses of one kind lead to. What is left out matches every loss."""
+    """A rule for lost replicas. An empty field matches every loss."""
 
     roles: Annotated[tuple[role.Role, ...], pydantic.Field(max_length=len(role.Role))] = ()
-    """The roles whose replicas are meant; empty: every role."""
+    """The roles that match; empty: every role."""
 
     exit_codes: Annotated[tuple[ExitCode, ...], pydantic.Field(max_length=64)] = ()
-    """The exit codes of the container tensorflow that are meant; empty: any, and none."""
+    """The exit codes of the container tensorflow that match; empty: any, and pods without an exit
+    code."""
 
     causes: Annotated[tuple[Cause, ...], pydantic.Field(max_length=len(Cause))] = ()
-    """The causes that are meant; empty: every cause."""
+    """The causes that match; empty: every cause."""
 
     action: Action
-    """RestartGang: all replicas run again. RestartReplica: the lost one alone. FailJob: the job
-    fails. Ignore: training goes on without it."""
+    """RestartGang: restart all replicas. RestartReplica: restart the lost one alone. FailJob: fail
+    the job. Ignore: continue training without it."""
 
 
 class FailurePolicy(base.Model):
-    """Rules that go before what the strategy and restartPolicy say."""
+    """Rules for lost replicas, which take precedence over the strategy and restartPolicy."""
 
     rules: Annotated[
         tuple[Annotated[FailureRule, spec_rules.FAILURE_RULES], ...],
         pydantic.Field(min_length=1, max_length=16),
     ]
-    """The first rule that matches a loss decides what it leads to; without a match the strategy
-    does."""
+    """The first rule that matches a loss applies. If none does, the strategy decides."""
 
 
 class OutOfMemory(base.Model):
-    """How a replica that ran out of memory is run again."""
+    """How memory grows before a replica that ran out of it restarts."""
 
     growth_percent: Annotated[int, pydantic.Field(ge=10, le=900)] = 100
-    """By how much request and limit of memory grow each time."""
+    """Percent by which the memory request and limit grow each time."""
 
     max_memory: Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$")]
-    """They do not grow beyond this quantity, such as 64Gi."""
+    """The quantity beyond which they do not grow, such as 64Gi."""
 
 
 class CleanupStage(base.Model):
-    """What is deleted some time after the job has ended."""
+    """A deletion some time after the job has ended."""
 
     when: CleanupWhen = CleanupWhen.ENDED
-    """Which end it follows: Ended (both), Succeeded or Failed."""
+    """The end after which it runs: Ended (both), Succeeded or Failed."""
 
     after_seconds: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 0
     """Seconds after the end."""
 
     delete: CleanupTarget
-    """RunningPods: pods that still run or wait. Pods: all, with their logs. Job: everything."""
+    """RunningPods: pods that are running or pending. Pods: all pods, with their logs. Job: the job
+    and its objects."""

@@ -1,4 +1,4 @@
-"""`spec.trainer`: what the shipped trainer runs, and what else its pods get."""
+"""`spec.trainer`: the program of the shipped trainer, and variables and volumes of its pods."""
 
 from typing import Annotated
 
@@ -21,7 +21,8 @@ class KeyReference(base.Model):
     """One of its keys."""
 
     optional: bool = False
-    """True: without it, the variable is not set. False: the pod waits for it."""
+    """If true, the variable is not set if the key does not exist. If false, the pod waits for the
+    key."""
 
 
 class FieldReference(base.Model):
@@ -31,14 +32,14 @@ class FieldReference(base.Model):
     """Path of the field, such as metadata.name."""
 
     api_version: Annotated[str, pydantic.Field(max_length=253)] | None = None
-    """Version that the path is written in; absent: v1."""
+    """API version of the path; absent: v1."""
 
 
 class ResourceReference(base.Model):
     """A request or limit of a container."""
 
     resource: Annotated[str, pydantic.Field(min_length=1, max_length=253)]
-    """Such as limits.cpu."""
+    """The resource, such as limits.cpu."""
 
     container_name: Annotated[str, pydantic.Field(max_length=63)] | None = None
     """Name of the container; absent: tensorflow."""
@@ -48,7 +49,7 @@ class ResourceReference(base.Model):
 
 
 class VariableSource(base.Model):
-    """Where the value of a variable comes from: one of its fields."""
+    """Where the value of a variable comes from. Set one of the fields."""
 
     secret_key_ref: KeyReference | None = None
     """A key of a Secret."""
@@ -64,10 +65,10 @@ class VariableSource(base.Model):
 
 
 class Variable(base.Model):
-    """A variable of the environment, as in a pod."""
+    """An environment variable, as in a pod."""
 
     name: Annotated[str, pydantic.Field(min_length=1, max_length=253)]
-    """Name of the variable. Those that the operator sets are refused, such as TF_CONFIG."""
+    """Name of the variable. The names that the operator sets, such as TF_CONFIG, are refused."""
 
     value: Annotated[str, pydantic.Field(max_length=65_536)] | None = None
     """The value, in which $(NAME) stands for another variable of the container."""
@@ -84,24 +85,24 @@ class Reference(base.Model):
     """Its name."""
 
     optional: bool = False
-    """True: without it, no variables are set. False: the pod waits for it."""
+    """If true, no variables are set if it does not exist. If false, the pod waits for it."""
 
 
 class Variables(base.Model):
     """All keys of a Secret or of a ConfigMap as variables, as in a pod."""
 
     prefix: Annotated[str, pydantic.Field(max_length=253)] = ""
-    """What the name of each variable begins with, before the key."""
+    """Prefix of each variable's name, before the key."""
 
     secret_ref: Reference | None = None
-    """A Secret; give this or configMapRef."""
+    """A Secret. Set this or configMapRef."""
 
     config_map_ref: Reference | None = None
-    """A ConfigMap; give this or secretRef."""
+    """A ConfigMap. Set this or secretRef."""
 
 
 class Volume(base.Model):
-    """A claim, a ConfigMap or a Secret as a folder of every replica."""
+    """A claim, a ConfigMap or a Secret, mounted in every replica."""
 
     name: Annotated[str, pydantic.Field(max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     """Name of the volume in the pods."""
@@ -110,7 +111,7 @@ class Volume(base.Model):
     """The folder in the container, such as /data."""
 
     read_only: bool = False
-    """True: replicas cannot write there. ConfigMaps and Secrets are always read-only."""
+    """If true, replicas cannot write there. ConfigMaps and Secrets are always read-only."""
 
     claim: ObjectName | None = None
     """Name of a PersistentVolumeClaim, or of one of spec.volumeClaimTemplates. `tfparallel run`
@@ -124,27 +125,26 @@ class Volume(base.Model):
 
 
 class Trainer(job_file.TrainerSpec):
-    """What the shipped trainer runs, and what else its pods get."""
+    """The program of the shipped trainer, and variables and volumes of its pods."""
 
     env: Annotated[
         tuple[Annotated[Variable, trainer_rules.VARIABLE], ...], pydantic.Field(max_length=128)
     ] = ()
     """Variables of the container tensorflow of every replica. A variable of the same name in the
-    template goes first."""
+    template takes precedence."""
 
     env_from: Annotated[
         tuple[Annotated[Variables, trainer_rules.VARIABLES], ...], pydantic.Field(max_length=32)
     ] = ()
     """Secrets and ConfigMaps whose keys become variables of every replica. Variables of env, of the
-    template and of the operator go first."""
+    template and of the operator take precedence."""
 
     volumes: Annotated[
         tuple[Annotated[Volume, trainer_rules.VOLUME], ...],
         pydantic.Field(max_length=16),
         trainer_rules.VOLUMES,
     ] = ()
-    """Data, settings and credentials as folders of every replica."""
+    """Data, settings and credentials to mount in every replica."""
 
     image_pull_secrets: Annotated[tuple[ObjectName, ...], pydantic.Field(max_length=16)] = ()
-    """Names of Secrets that the images of every pod are pulled with, in addition to those of
-    the template."""
+    """Names of Secrets for pulling images, in addition to those of the template."""

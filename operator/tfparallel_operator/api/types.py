@@ -60,7 +60,7 @@ class CleanPodPolicy(enum.StrEnum):
 
 
 class GangScheduler(enum.StrEnum):
-    """Who starts the pods of a job together or not at all."""
+    """The scheduler that starts all pods of a job together or none."""
 
     COSCHEDULING = "Coscheduling"
     """The plugin of the scheduler-plugins."""
@@ -97,20 +97,20 @@ class ReplicaSpec(base.Model):
     """Most workers that the job may be scaled to."""
 
     restart_policy: RestartPolicy | None = None
-    """Always and OnFailure run a failed replica again, Never fails the job, ExitCode runs it again
-    for exit codes of 128 and more. Absent: as the strategy needs (see
+    """What happens after a replica fails. Always and OnFailure restart it, Never fails the job, and
+    ExitCode restarts it for exit codes of 128 and more. Absent: as the strategy needs (see
     docs/explanation/strategies.md)."""
 
     devices: Annotated[int, pydantic.Field(ge=1, le=64)] | None = None
-    """GPUs of each replica: short for a limit of nvidia.com/gpu on the container tensorflow."""
+    """GPUs of each replica. The same as a limit of nvidia.com/gpu on the container tensorflow."""
 
     template: Annotated[dict[str, Any] | None, rules.Rules(preserve_unknown_fields=True)] = None
-    """The pod template; its container named tensorflow trains. May be left out with spec.trainer:
-    then the shipped trainer image runs."""
+    """The pod template. Its container named tensorflow trains. With spec.trainer you may leave it
+    out: then the shipped trainer image runs."""
 
     @property
     def pod_spec(self) -> Mapping[str, Any]:
-        """What the template says of the pod; empty where it says nothing."""
+        """The spec of the pod template; empty if the role has none."""
         return (self.template or {}).get("spec") or {}
 
 
@@ -119,105 +119,106 @@ Misplaced = Annotated[
     T | None,
     rules.Rules(rules.never("this field belongs below spec.runPolicy: move it there")),
 ]
-"""A field where people of TFJob write it by mistake: refused with the remedy."""
+"""A field that users of TFJob put in the wrong place: refused with the remedy."""
 
 
 Quantity = Annotated[int | str, rules.IntOrString()]
 
 
 class SchedulingPolicy(base.Model):
-    """How the pods of the job start together."""
+    """Settings of gang scheduling."""
 
     min_available: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
-    """How many pods start together or not at all; absent: all."""
+    """Minimum number of pods that start together; absent: all."""
 
     queue: Annotated[str, pydantic.Field(min_length=1, max_length=253)] | None = None
-    """Volcano's queue; absent: default. The other schedulers have none."""
+    """Volcano only: the queue; absent: default."""
 
     min_resources: (
         Annotated[dict[str, Quantity], pydantic.Field(min_length=1, max_length=16)] | None
     ) = None
-    """What the cluster must have in total before a pod is placed, by resource, such as
-    nvidia.com/gpu. Not with Kubernetes."""
+    """Total resources that the cluster must have before a pod is scheduled, such as nvidia.com/gpu.
+    Coscheduling and Volcano only."""
 
     priority_class: Annotated[str, pydantic.Field(min_length=1, max_length=253)] | None = None
-    """PriorityClass of the pods whose template has none, and of the PodGroup of Volcano and
-    Kubernetes."""
+    """PriorityClass of the pods whose template has none. With Volcano and Kubernetes, also of the
+    PodGroup."""
 
     schedule_timeout_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
-    """How long a pod that has a place waits for the others before it gives it up, with
-    Coscheduling."""
+    """Coscheduling only: seconds that a scheduled pod waits for the rest of its group."""
 
 
 Manager = Annotated[str, pydantic.Field(max_length=253, pattern="^[-a-z0-9.]+/[-a-z0-9.]+$")]
 
 
 class RunPolicy(base.Model):
-    """How long the job may run, how often it is retried, and what is left of it."""
+    """Deadlines, retries and clean-up."""
 
     clean_pod_policy: CleanPodPolicy = CleanPodPolicy.RUNNING
-    """Which pods are deleted when the job has ended: None, Running (those that have not ended) or
-    All."""
+    """Which pods the operator deletes when the job has ended: None, Running (those that have not
+    ended) or All."""
 
     ttl_seconds_after_finished: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] | None = None
-    """Seconds after its end that the job is deleted; absent: never."""
+    """Seconds from the job's end until the operator deletes it; absent: never."""
 
     active_deadline_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
-    """Seconds from the start after which the job fails; absent: no limit."""
+    """Seconds from its start after which the job fails; absent: no limit."""
 
     cleanup: Annotated[tuple[policies.CleanupStage, ...], pydantic.Field(max_length=8)] = ()
     """Further stages of the clean-up, after cleanPodPolicy. A stage can keep the pods of a failed
     job for a day, for example."""
 
     evaluator_grace_seconds: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 300
-    """How long an evaluator may go on after the job's success, for its last evaluation."""
+    """Seconds that an evaluator may run after the job has succeeded, for its last evaluation."""
 
     pending_deadline_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
-    """Seconds that the pods which training needs may wait until they run, in each attempt; absent:
-    no limit."""
+    """Seconds that the pods that training needs may be pending in each attempt; absent: no
+    limit."""
 
     stall_deadline_seconds: Annotated[int, pydantic.Field(ge=1, le=2**31 - 1)] | None = None
-    """Seconds without a report of progress after which training that has reported counts as
-    stalled; absent: no limit."""
+    """Seconds without a report of progress after which training counts as stalled, once it has
+    reported; absent: no limit."""
 
     backoff_limit: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 3
-    """How many failures lead to a restart; one more fails the job. Disruptions do not count."""
+    """Number of failures after which the operator restarts replicas. The next one fails the job.
+    Disruptions do not count."""
 
     failure_policy: policies.FailurePolicy | None = None
-    """What the loss of a replica leads to, by role, exit code and cause. Absent: as the strategy
-    and restartPolicy say."""
+    """What the operator does after a replica is lost, by role, exit code and cause. Absent: what
+    the strategy and restartPolicy say."""
 
     out_of_memory: policies.OutOfMemory | None = None
-    """How requests and limits grow when the kernel ends a replica that lacks memory. They grow for
-    all replicas of its role. Absent: they stay."""
+    """How memory requests and limits grow after the kernel has killed a replica because it ran out
+    of memory. They grow for all replicas of its role. Absent: they stay."""
 
     suspend: bool = False
-    """True stops the job: its pods are deleted until it is set to false."""
+    """If true, the operator deletes the job's pods. If set to false again, the job resumes."""
 
     scheduling_policy: SchedulingPolicy | None = None
-    """How the pods of the job start together. It needs a gang scheduler: scheduling.gang, or the
-    operator's --gang-scheduler."""
+    """Settings of gang scheduling. They need a gang scheduler: scheduling.gang, or the operator's
+    --gang-scheduler."""
 
     scale_cooldown_seconds: Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] = 60
-    """How long training runs at least before its workers are scaled."""
+    """Minimum seconds between the start of an attempt and the next scaling."""
 
     managed_by: Manager | None = None
-    """As spec.managedBy, for TFJob's place. With both, they must be equal. Cannot change."""
+    """The same as spec.managedBy, where TFJob has it. If you set both, they must be equal. Cannot
+    change."""
 
 
 TopologyKey = Annotated[str, pydantic.Field(min_length=1, max_length=317)]
 
 
 class Scheduling(base.Model):
-    """When and where the scheduler puts the replicas."""
+    """When the replicas start, and on which nodes."""
 
     gang: GangScheduler | None = None
-    """Who starts all pods together or not at all: Coscheduling, Volcano or Kubernetes.
-    Absent: pods start as places become free, unless runPolicy.schedulingPolicy is given; then
-    the operator's --gang-scheduler."""
+    """The scheduler that starts all pods together or none: Coscheduling, Volcano or Kubernetes.
+    Absent: with runPolicy.schedulingPolicy, the operator's --gang-scheduler; else each pod starts
+    as soon as a node has room."""
 
     topology_keys: Annotated[tuple[TopologyKey, ...], pydantic.Field(max_length=8)] | None = None
-    """Labels of nodes that say what is near, such as topology.kubernetes.io/zone: pods that train
+    """Node labels that define proximity, such as topology.kubernetes.io/zone: pods that train
     together prefer nodes with equal values. Absent: as without scheduling; empty: no
     preference."""
 
@@ -231,21 +232,21 @@ ReplicaSpecs = Annotated[
 
 
 class Spec(base.Model):
-    """What a TFParallelJob asks for."""
+    """The desired state of a TFParallelJob."""
 
     tf_replica_specs: ReplicaSpecs
-    """The replicas by role: Chief (or Master), Worker, PS, Evaluator. With spec.trainer and PS, a
-    chief that is left out is added: like a worker, without devices."""
+    """The replicas by role: Chief (or Master), Worker, PS, Evaluator. With spec.trainer and PS, the
+    operator adds a chief if you leave it out: like a worker, without devices."""
 
     strategy: Strategy | None = None
     """How the replicas train together. Absent: ParameterServer with servers, MultiWorkerMirrored
-    with several training replicas, else Mirrored. Custom: under the tf.distribute.Strategy that the
-    module's build_strategy returns. TPU: on the TPU of one replica. ModelSplit: each device holds a
-    part of the model, as mesh says."""
+    with several training replicas, else Mirrored. Custom: the tf.distribute.Strategy that
+    build_strategy returns. TPU: the TPU of one replica. ModelSplit: each device holds a part of the
+    model, as mesh says."""
 
     mesh: Annotated[job_file.Mesh | None, rules.Rules(*mesh_rules.MESH_RULES)] = None
-    """How the devices share the model: for strategy ModelSplit, which needs it. The product of
-    data, stage, spatial and tensor is the number of devices: replicas x devices."""
+    """How the devices share the model. Strategy ModelSplit needs it, and no other takes it. The
+    product of data, stage, spatial and tensor is the number of devices: replicas x devices."""
 
     trainer: Annotated[trainer_spec.Trainer | None, trainer_rules.TRAINER] = None
     """What the shipped trainer runs. Absent: the command of each template runs as it is."""
@@ -253,14 +254,14 @@ class Spec(base.Model):
     on_separate_training: separate_training.OnSeparateTraining = (
         separate_training.OnSeparateTraining.STOP
     )
-    """What a script leads to whose replicas train separate models, such as one that calls Keras'
-    fit. Stop: the first step fails the job, with exit code 65. Continue: log and condition
-    SeparateTraining say so."""
+    """What happens if the replicas of a script train separate models, for example because it calls
+    Keras' fit. Stop: the first step fails the job, with exit code 65. Continue: the job trains, and
+    the log and the condition SeparateTraining say so."""
 
     volume_claim_templates: claims.ClaimTemplates = ()
-    """Claims that the operator makes before the pods, one for each template, for all replicas
-    together. trainer.checkpoint.claim and trainer.volumes name them by their template's name.
-    Cannot change."""
+    """Claims that the operator creates before the pods: one for each template, which all replicas
+    share. trainer.checkpoint.claim and trainer.volumes refer to them by the template's name. Cannot
+    change."""
 
     persistent_volume_claim_retention_policy: claims.RetentionPolicy = pydantic.Field(
         default_factory=claims.RetentionPolicy
@@ -268,30 +269,32 @@ class Spec(base.Model):
     """How long the claims of volumeClaimTemplates live. Cannot change."""
 
     scheduling: Scheduling | None = None
-    """When and where the scheduler puts the replicas. Absent: as places become free; with
-    ModelSplit, pods whose devices exchange most prefer the same node, and all the same zone."""
+    """When the replicas start, and on which nodes. Absent: each pod starts as soon as a node has
+    room. With ModelSplit, pods whose devices exchange most prefer the same node, and all pods the
+    same zone."""
 
     network: Network = Network.ISOLATED
-    """Who may connect to the job's pods. Isolated: each other and nobody else, by a NetworkPolicy;
-    what they connect to is left alone. Open: everybody. Cannot change."""
+    """Who may connect to the job's pods. Isolated: the job's pods alone, by a NetworkPolicy that
+    does not restrict outgoing connections. Open: everybody. Cannot change."""
 
     host_network: bool = False
-    """True runs the pods on the network of their nodes, as some fast networks need it. Each replica
-    then listens on a port of its own, which no other job uses; needs network Open. Cannot
-    change."""
+    """If true, pods use the host network, for example for RDMA. Each replica then listens on a port
+    that no other job uses. Needs network Open. Cannot change."""
 
     managed_by: Manager | None = None
-    """Who runs the job. Absent, or tfparallel.dev/operator: this operator, which leaves the jobs of
-    any other manager alone, such as kueue.x-k8s.io/multikueue. Cannot change."""
+    """The controller that runs the job. Absent, or tfparallel.dev/operator: this operator. It
+    ignores the jobs of other controllers, such as kueue.x-k8s.io/multikueue. Cannot change."""
 
     run_policy: RunPolicy = pydantic.Field(default_factory=RunPolicy)
-    """How long the job may run, how often it is retried, and what is left of it."""
+    """Deadlines, retries and clean-up."""
 
     success_policy: SuccessPolicy = SuccessPolicy.DEFAULT
-    """Without a chief: worker 0 decides about success, or with AllWorkers all of them."""
+    """When a job without a chief succeeds: if worker 0 does, or with AllWorkers, if all workers
+    do."""
 
     enable_dynamic_worker: bool = False
-    """True tells a worker of itself and the servers alone, so that workers may come and go."""
+    """If true, a worker's TF_CONFIG lists only itself and the parameter servers, so that workers
+    can be added or removed."""
 
     clean_pod_policy: Misplaced[str] = None
     """A trap: belongs below runPolicy."""
@@ -307,7 +310,7 @@ class Spec(base.Model):
 
 
 class Metadata(pydantic.BaseModel):
-    """The part of an object's metadata that decisions need; the rest is let through unread."""
+    """The part of an object's metadata that decisions need. Other fields are ignored."""
 
     model_config = pydantic.ConfigDict(
         extra="ignore",

@@ -1,8 +1,8 @@
-"""What starts the pods of a job: a gang scheduler all at once, and a queue of Kueue.
+"""What starts the pods of a job: gang schedulers and Kueue.
 
-- `gang`: the PodGroup of a job, and the table of gang schedulers
-- `gang_plugin`: the interface of gang schedulers
-- `coscheduling`, `kubernetes_gangs`, `volcano`: the gang schedulers
-- `workload`: the Workload of Kueue, what it requests and what its conditions say
-- `kueue`: what a job does with its Workload
+- `gang`: the PodGroup of a job, and the table of gang schedulers.
+- `gang_plugin`: the interface of gang schedulers.
+- `coscheduling`, `kubernetes_gangs`, `volcano`: the gang schedulers.
+- `workload`: a Workload of Kueue, with its requests and conditions.
+- `kueue`: what a job does with its Workload.
 """
