@@ -123,7 +123,7 @@ def _persistent_volume(
         "kind": "PersistentVolume",
         "metadata": {"name": name, "labels": {_LABEL: ""}},
         "spec": {
-            "capacity": {"storage": "1Gi"},
+            "capacity": {"storage": "10Gi"},
             "accessModes": [mode],
             "storageClassName": storage_class,
             **source,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import tfparallel
 from testing import pictures, waiting
 from testing.e2e import jobs, namespaces, operator, volumes
 from tfparallel_trainer.contract import exits
@@ -192,6 +193,34 @@ def test_example_of_a_script_that_calls_fit_trains(
     subprocess.run(writing, check=True)
     assert "val_accuracy" in pictures.words(page.read_text(encoding="utf-8"))
     assert any("loss" in pictures.title(one) for one in pictures.find(page.read_text()))
+
+
+def fit_line(slope, results):  # type: ignore[no-untyped-def]
+    """Trains in pods, alone: it imports whatever it uses."""
+    import keras
+    import numpy
+
+    import tfparallel_trainer
+
+    tfparallel_trainer.start()
+    x = numpy.linspace(-1.0, 1.0, 64).reshape(64, 1)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    checkpoint = keras.callbacks.ModelCheckpoint(results / "line.keras")
+    tfparallel_trainer.fit(model, x, slope * x, epochs=2, batch_size=16, callbacks=[checkpoint])
+
+
+@pytest.mark.long
+def test_a_function_trains_in_pods(free: namespaces.Namespace, tmp_path: Path) -> None:
+    cluster = tfparallel.Cluster(kubeconfig=str(free.cluster.kubeconfig), namespace=free.name)
+    volumes.provide(free, "fit-line-results")
+    with tfparallel.TrainerClient(cluster) as client:
+        job = client.train(func=fit_line, func_args={"slope": 2.0}, workers=2)
+        ended = client.wait_for_job_status(job.name, timeout=namespaces.JOB_SECONDS)
+        assert ended.progress is not None
+        assert ended.progress.metrics["loss"] > 0
+        model = client.get_model(job.name, to=tmp_path)
+        assert (model, model.stat().st_size > 0) == (tmp_path / "line.keras", True)
 
 
 @pytest.mark.long
