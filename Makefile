@@ -9,8 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN = @trap : INT; $(BIN)/python -m testing.run $(1) || { code=$$?; [ $$code -eq 130 ] || exit $$code; kill -INT $$PPID; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-unit test-process test-cluster test-e2e test-long test-changed test-times \
-	test-durations truth models compare captures split-costs benchmarks lint format manifests verify docs lock chart \
+.PHONY: help setup demo test test-all test-unit test-process test-cluster test-e2e test-long test-times \
+	truth models compare captures split-costs benchmarks lint format manifests verify docs lock chart \
 	release-artifacts images cluster-up cluster-down clean
 
 help: ## Print this help
@@ -43,14 +43,8 @@ test-e2e: $(VENV)/.dev ## Run the tests with real pods (root)
 test-long: $(VENV)/.dev ## Run all tiers, print the branches that ran, write docs/benchmarks/long-tier.md (root)
 	$(call RUN,--tier unit,process,cluster,e2e,long --branches)
 
-test-changed: $(VENV)/.dev ## Run the tests that what changed since main selects: minutes
-	$(call RUN,--changed)
-
 test-times: $(VENV)/.dev ## Print the files that cost most in the last run
-	$(BIN)/python -m testing.run.durations
-
-test-durations: $(VENV)/.dev ## Record the last run in testing/durations.json, for the order of the next
-	$(BIN)/python -m testing.run.durations --record
+	$(BIN)/python -m testing.run.costs
 
 truth: $(VENV)/.dev ## Train every model on every layout and write docs/benchmarks/truth.md: some minutes
 	$(BIN)/python -m benchmarks.pages.truth

@@ -15,8 +15,6 @@ from testing import paths
 
 FOLDER_VARIABLE = "COVERAGE_FOLDER"
 START_VARIABLE = "COVERAGE_PROCESS_START"
-TEST_VARIABLE = "PYTEST_CURRENT_TEST"
-"""pytest says there which test runs; what a process runs is booked to it."""
 FOLDER = paths.ROOT / "build" / "coverage"
 DATA = FOLDER / "data"
 """What all processes ran, once it is combined; pyproject.toml names it."""
@@ -37,20 +35,8 @@ def clear() -> None:
 
 def inherited() -> dict[str, str]:
     """Return what a process of a run that measures passes on; empty in any other run."""
-    names = (FOLDER_VARIABLE, START_VARIABLE, TEST_VARIABLE)
-    if START_VARIABLE not in os.environ:
-        return {}
+    names = (FOLDER_VARIABLE, START_VARIABLE)
     return {name: os.environ[name] for name in names if name in os.environ}
-
-
-def enter() -> None:
-    """Book what a forked process runs from now on to the test that its environment names."""
-    if START_VARIABLE in os.environ:
-        import coverage
-
-        current = coverage.Coverage.current()
-        if current is not None:
-            current.switch_context(os.environ.get(TEST_VARIABLE, ""))
 
 
 def measure() -> dict[str, float]:

@@ -12,7 +12,7 @@ pytest_plugins = [
     "testing.pytest_plugin.tiers",
     "testing.pytest_plugin.guard",
     "testing.pytest_plugin.times",
-    "testing.pytest_plugin.order",
+    "testing.pytest_plugin.scopes",
     "testing.pytest_plugin.heap",
     "testing.pytest_plugin.examples",
 ]

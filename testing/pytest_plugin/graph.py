@@ -10,7 +10,7 @@ import itertools
 import json
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from testing import paths
 
@@ -45,53 +45,21 @@ class Imports:
 @functools.cache
 def reaches_tensorflow(file: pathlib.Path) -> bool:
     """Whether importing this file imports TensorFlow or Keras."""
-    return any(_imports(reached).at_once & TENSORFLOW for reached in _reached(file, _at_once))
-
-
-def files_reached(file: pathlib.Path) -> frozenset[pathlib.Path]:
-    """This file and all first-party files that it imports, at any time."""
-    return closure(file, _at_any_time)
-
-
-def named_files(file: pathlib.Path) -> frozenset[pathlib.Path]:
-    """The first-party files that this file imports by itself, at any time."""
-    return frozenset(_at_any_time(file))
+    reached, pending = {file}, [file]
+    while pending:
+        modules_at_once = _imports(pending.pop()).at_once
+        if modules_at_once & TENSORFLOW:
+            return True
+        new = set(_files(modules_at_once)) - reached
+        reached |= new
+        pending += new
+    return False
 
 
 def modules(file: pathlib.Path) -> frozenset[str]:
     """The modules that this file imports at any time, and candidates that may be plain names."""
     imports = _imports(file)
     return imports.at_once | imports.later
-
-
-@functools.cache
-def closure(
-    file: pathlib.Path, neighbours: Callable[[pathlib.Path], Iterator[pathlib.Path]]
-) -> frozenset[pathlib.Path]:
-    """All files that are reached from one by `neighbours`."""
-    return frozenset(_reached(file, neighbours))
-
-
-def _reached(
-    file: pathlib.Path, neighbours: Callable[[pathlib.Path], Iterator[pathlib.Path]]
-) -> Iterator[pathlib.Path]:
-    """The files of a closure one by one: whoever has seen enough parses no others."""
-    reached, waiting = {file}, [file]
-    while waiting:
-        current = waiting.pop()
-        yield current
-        new = set(neighbours(current)) - reached
-        reached |= new
-        waiting += new
-
-
-def _at_once(file: pathlib.Path) -> Iterator[pathlib.Path]:
-    return _files(_imports(file).at_once)
-
-
-def _at_any_time(file: pathlib.Path) -> Iterator[pathlib.Path]:
-    imports = _imports(file)
-    return itertools.chain(_files(imports.at_once), _files(imports.later))
 
 
 def _files(modules: frozenset[str]) -> Iterator[pathlib.Path]:

@@ -12,8 +12,7 @@ from collections.abc import Collection
 
 import pytest
 
-from testing import paths
-from testing.pytest_plugin import changed, essential, graph
+from testing.pytest_plugin import essential, graph
 from testing.trainer import logical_devices
 
 
@@ -85,9 +84,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--part", choices=[*Part], help="a share of the tests of these tiers")
     group.addoption(
         "--without-serial", action="store_true", help="leave out the tests marked `serial`"
-    )
-    group.addoption(
-        "--changed", action="store_true", help="run only tests that what changed since main selects"
     )
 
 
@@ -165,8 +161,6 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) 
         return True
     if config.getoption("part") == Part.ESSENTIAL and _is_left_out(collection_path, config):
         return True
-    if config.getoption("changed") and not _changes(config).select_file(collection_path):
-        return True
     return None
 
 
@@ -216,10 +210,6 @@ def _is_selected(config: pytest.Config, item: pytest.Item) -> bool:
     part = config.getoption("part")
     if part is not None and _item_part(item) != part:
         return False
-    if config.getoption("changed"):
-        starts = bool(fixture_names(item) & FIXTURES.keys())
-        if not _changes(config).select_test(item.path, starts=starts):
-            return False
     if config.getoption("without_serial") and item.get_closest_marker("serial"):
         config.stash[SERIAL].append(item.nodeid)
         return False
@@ -230,15 +220,6 @@ def _is_named(config: pytest.Config, item: pytest.Item) -> bool:
     """Whether the command line names the test's file, or the test, and no mere folder."""
     files = {pathlib.Path(argument.partition("::")[0]) for argument in config.args}
     return item.path in {(config.invocation_params.dir / file).resolve() for file in files}
-
-
-CHANGES = pytest.StashKey[changed.Changes]()
-
-
-def _changes(config: pytest.Config) -> changed.Changes:
-    if CHANGES not in config.stash:
-        config.stash[CHANGES] = changed.Changes.since_main(paths.ROOT)
-    return config.stash[CHANGES]
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

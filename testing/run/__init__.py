@@ -6,5 +6,5 @@ verdict        counts, flaky tests, the exit code
 preconditions  what a tier needs of this machine
 processes      ends what Ctrl-C leaves running
 long_page      writes docs/benchmarks/long-tier.md
-durations      `make test-times`, `make test-durations`
+costs          `make test-times`
 """

@@ -1,4 +1,4 @@
-"""Run tests: `python -m testing.run [--tier unit,process] [--part …] [--changed] [--branches]`.
+"""Run tests: `python -m testing.run [--tier unit,process] [--part …] [--branches]`.
 
 The unit tier comes first and ends the run when it fails; then the others in three workers; then,
 alone, the tests that judge by the wall clock. At most three failed tests run once more.
@@ -16,8 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from testing import branches, footprints, paths
-from testing.pytest_plugin import changed, order, tiers, times
+from testing import branches, paths
+from testing.pytest_plugin import tiers, times
 from testing.pytest_plugin.tiers import Part, Tier
 from testing.run import long_page, parts, preconditions, processes, verdict
 
@@ -42,10 +42,8 @@ INTERRUPTED = 130
 class Runner:
     """Runs the parts in order."""
 
-    def __init__(
-        self, options: list[str], root: pathlib.Path = paths.ROOT, part: Part | None = None
-    ) -> None:
-        self._options = options if part is None else [*options, f"--part={part}"]
+    def __init__(self, root: pathlib.Path = paths.ROOT, part: Part | None = None) -> None:
+        self._options = [] if part is None else [f"--part={part}"]
         self._root = root
         self._part = part
         self._serial: list[str] = []
@@ -116,12 +114,9 @@ def _run() -> int:
     parser = argparse.ArgumentParser(prog="testing.run", description=__doc__)
     parser.add_argument("--tier", type=tiers.parse)
     parser.add_argument("--part", type=Part, choices=[*Part])
-    parser.add_argument("--changed", action="store_true")
     parser.add_argument("--branches", action="store_true", help="measure them, and print them")
     arguments = parser.parse_args()
     selected = TIERS[arguments.part] if arguments.tier is None else arguments.tier
-    if arguments.changed and not _changes_select_pods():
-        selected -= {Tier.E2E}
     if arguments.part is not Part.REMAINING:  # Its run completes that of the essential part.
         for file in REPORTS.glob("*.json"):
             file.unlink()
@@ -129,19 +124,17 @@ def _run() -> int:
         branches.clear()
         os.environ.update(branches.variables())
     began = time.monotonic()
-    runner = Runner(["--changed"] if arguments.changed else [], part=arguments.part)
+    runner = Runner(part=arguments.part)
     runner.run(selected)
     minutes = (time.monotonic() - began) / 60
     result, commit = runner.verdict, _commit()
     verdict.record_flaky(REPORTS / "flaky.txt", result.flaky, commit)
-    if Tier.LONG in selected and not arguments.changed:
+    if Tier.LONG in selected:
         today = datetime.datetime.now(datetime.UTC).date()
         failed = len(result.failed) + len(result.broken)
         long_page.write(long_page.Result(today, commit, result.passed, failed, minutes))
     if arguments.branches:
         branches.main()
-        if Tier.LONG in selected and not arguments.changed:
-            footprints.write(commit.removesuffix("-dirty"))
     print(*summary(arguments.part, minutes, result), sep="\n", flush=True)
     return result.code
 
@@ -150,17 +143,6 @@ def summary(part: Part | None, minutes: float, result: verdict.Verdict) -> list[
     """Return the last lines of a run, which say what it left out."""
     left_out = [LEFT_OUT] if part is Part.ESSENTIAL else []
     return [f"\nThe tests took {minutes:.1f} min.", *left_out, *result.lines()]
-
-
-def _changes_select_pods() -> bool:
-    """Whether a test with real pods may be selected: else nobody needs to build images."""
-    changes = changed.Changes.since_main(paths.ROOT)
-    files = (paths.ROOT / "tests").glob("**/test_*.py")
-    return any(
-        changes.select_file(file)
-        for file in files
-        if order.scope_of(file.relative_to(paths.ROOT).as_posix()) == order.REAL_PODS
-    )
 
 
 def _commit() -> str:

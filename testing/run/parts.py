@@ -52,7 +52,7 @@ def workers(*, waiting: bool) -> list[str]:
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     count = 3 if waiting and memory >= 3 * GIB_PER_WORKER else ONE_PER_CORE
-    return [f"--numprocesses={count}", "--dist=loadfile", "--no-loadscope-reorder"]
+    return [f"--numprocesses={count}", "--dist=loadfile"]
 
 
 def select(tiers: Iterable[Tier]) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from typing import Protocol, TypeVar
 
-from testing import branches, paths
+from testing import paths
 
 PRELOADED = "testing.trainer.preloaded"
 LIMITS = {
@@ -174,7 +174,6 @@ def _run(command: Command) -> None:
         raise RuntimeError(f"The forkserver could not import {PRELOADED}.")
     os.environ.clear()
     os.environ.update(command.environment)
-    branches.enter()
     for number, file in enumerate((command.stdout, command.stderr), 1):
         target = os.open(file, os.O_WRONLY)
         os.dup2(target, number)

@@ -18,13 +18,13 @@ from testing.cluster import binaries
 from testing.pytest_plugin import times
 from testing.pytest_plugin.tiers import Part, Tier
 from testing.run import __main__ as command
-from testing.run import durations, long_page, parts, preconditions, processes, verdict
+from testing.run import long_page, parts, preconditions, processes, verdict
 
 CLONE_NEWNET = 0x40000000
 """Of unshare(2): a network namespace of its own."""
 
 CONFTEST = """
-pytest_plugins = [f"testing.pytest_plugin.{name}" for name in ("tiers", "guard", "times", "order")]
+pytest_plugins = [f"testing.pytest_plugin.{name}" for name in ("tiers", "guard", "times", "scopes")]
 """
 INI = "[pytest]\nmarkers =\n    serial\n    long\n"
 OFFENDERS = """
@@ -110,7 +110,7 @@ def test_by_the_clock():
     assert LOG.exists()
 """,
     )
-    runner = command.Runner([], project)
+    runner = command.Runner(project)
     runner.run(frozenset({Tier.UNIT}))
     assert runner.verdict.flaky == ["test_unit.py::test_fails_first"]
     assert runner.verdict.lines()[-1] == "3 passed, 0 failed"
@@ -126,7 +126,7 @@ def test_failures_of_the_unit_tier_end_the_run(project: pathlib.Path, failing: i
     tests = "\n".join(f"def test_{number}(): assert False" for number in range(failing))
     write(project, "test_unit.py", tests)
     write(project, "test_process.py", "def test_it(processes): pass")
-    runner = command.Runner([], project)
+    runner = command.Runner(project)
     runner.run(frozenset({Tier.UNIT, Tier.PROCESS}))
     assert runner.verdict.lines()[-1] == f"0 passed, {failing} failed"
     assert runner.verdict.code == verdict.FAILED
@@ -147,7 +147,7 @@ def test_tests_do_not_take_themselves_for_a_part_of_the_make_that_started_them(
 @pytest.mark.usefixtures("processes")
 def test_a_file_that_cannot_be_imported_breaks_the_run(project: pathlib.Path) -> None:
     write(project, "test_unit.py", "import nothing_of_this_name")
-    runner = command.Runner([], project)
+    runner = command.Runner(project)
     runner.run(frozenset({Tier.UNIT}))
     assert runner.verdict.code == verdict.BROKEN
     assert runner.verdict.lines()[-1] == "0 passed, 1 failed"
@@ -199,7 +199,7 @@ from testing.run import preconditions
 preconditions.lacks_object_store = lambda: None
 
 def run():
-    command.Runner([], pathlib.Path(sys.argv[1])).run(frozenset({Tier.PROCESS}))
+    command.Runner(pathlib.Path(sys.argv[1])).run(frozenset({Tier.PROCESS}))
     return 0
 
 sys.exit(command.run_until_interrupted(run))
@@ -388,17 +388,6 @@ def test_with_go_and_without_a_registry_the_reason_is_the_registrys(
     assert reason is not None
     assert reason.startswith("building versitygw failed: … ")
     assert reason.endswith("127.0.0.1:9: connect: connection refused")
-
-
-def test_durations_are_of_this_run_or_of_the_one_before() -> None:
-    tests = {
-        "a.py::x": times.Cost("unit", 1.2),
-        "a.py::y": times.Cost("process", 2.9),
-        "a.py::z": times.Cost("long", 99.0),
-    }
-    before = {"a.py": 9, "b.py": 7, "gone.py": 3}
-    report = times.Report(tests, [], [])
-    assert durations.recorded(before, [report], ["a.py", "b.py"]) == {"a.py": 4, "b.py": 7}
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: pathlib.Path) -> None:
