@@ -158,7 +158,7 @@ def compare(
 def assign(
     model_graph: graph.Graph, degrees: Mapping[shape.Axis, int], overrides: Mapping[str, str]
 ) -> assignment.Assignment:
-    """Split a model as a user would who has asked for some ways."""
+    """Split a model as a user would who has chosen some shardings."""
     asked = dataclasses.replace(model_graph, sharding_overrides=overrides)
     return assignment.assign(asked, degrees)
 

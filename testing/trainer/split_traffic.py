@@ -33,7 +33,7 @@ def replicated(plan: assignment.Assignment) -> list[str]:
     return [
         f"{choice.node.name} is replicated: {choice.why}."
         for choice in plan.choices
-        if choice.way == registry.REPLICATED and choice.node.variables and choice.why
+        if choice.sharding == registry.REPLICATED and choice.node.variables and choice.why
     ]
 
 

@@ -91,7 +91,7 @@ def main(device_count: int) -> None:
         for rank in split
         for one, other in zip(tf.nest.flatten(rank), expected, strict=True)
     )
-    rows = sum(choice.way == "rows" for choice in plan.choices)
+    rows = sum(choice.sharding == "rows" for choice in plan.choices)
     print(f"{rows} layers by rows, largest difference {worst:.1e}", flush=True)
     everyone = collectives.Communicator(
         collectives.PROCESSES_KEY, len(job_cluster.tasks), job_cluster.me, names[0]

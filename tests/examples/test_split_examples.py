@@ -103,7 +103,7 @@ def assert_learned(results: pathlib.Path, folder: str) -> None:
                 "split-embedding/job",
             )
         ),
-        "split-cnn/ways",
+        "split-cnn/shardings",
     ],
 )
 def test_an_example_comes_to_what_the_whole_model_comes_to(

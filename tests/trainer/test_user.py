@@ -88,6 +88,17 @@ def _hint(defined: str, meant: str) -> str:
     )
 
 
+def test_a_function_with_its_earlier_name_is_refused_with_the_new_name(
+    tmp_path: pathlib.Path,
+) -> None:
+    text = "def build_model(): ...\ndef training_data(): ...\ndef layer_ways(): ...\n"
+    with pytest.raises(errors.UserCodeError) as caught:
+        _load(tmp_path, text)
+    message = "The function layer_ways is now called layer_shardings; rename it."
+    assert str(caught.value) == f"{tmp_path / 'model.py'}: {message}"
+    assert _load(tmp_path, f"{text}layer_shardings = layer_ways\n").has("layer_shardings")
+
+
 def test_functions_with_other_names_than_the_interface_has_are_named(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -158,7 +158,7 @@ def load(
 
     Raises:
         BadConfigurationError: there is no such file.
-        UserCodeError: importing it raises, or a function is missing.
+        UserCodeError: importing it raises, or a function is missing or has an earlier name.
     """
     path = source_dir / name
     if not path.is_file():
@@ -178,6 +178,12 @@ def load(
     missing = [function for function, value in values.items() if isinstance(value, absences)]
     hints = _find_hints(path, missing)
     loaded = Module(path, functions, moved=moved, first_operation=first_operation, hints=hints)
+    for function in user_module.RENAMED:
+        if hasattr(module, function) and user_module.RENAMED[function] in missing:
+            description = user_module.describe_renamed(function)
+            raise errors.UserCodeError(
+                f"{description[0].upper()}{description[1:]}.", place=str(path)
+            )
     for function in interface:
         if function in functions or (function in missing and function in user_module.OPTIONAL):
             continue

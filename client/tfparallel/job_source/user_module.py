@@ -210,6 +210,9 @@ def _missing_functions(
             f"{path}: the function {function} is missing; {remedy}: it returns"
             f" {user_module.RESULTS[function]}"
         )
+    for function, name in user_module.RENAMED.items():
+        if function in names and name not in names:
+            yield f"{path}: {user_module.describe_renamed(function)}"
 
 
 def _has_dynamic_names(tree: ast.Module) -> bool:

@@ -122,6 +122,18 @@ def test_a_function_that_is_missing_is_named_with_a_near_name(tmp_path: pathlib.
     ]
 
 
+def test_a_function_with_its_earlier_name_is_refused_with_the_new_name(
+    tmp_path: pathlib.Path,
+) -> None:
+    text = "def build_model(): ...\ndef training_data(): ...\ndef layer_ways(): ...\n"
+    (tmp_path / "model.py").write_text(text)
+    assert _folder_problems(tmp_path) == [
+        "model.py: the function layer_ways is now called layer_shardings; rename it"
+    ]
+    (tmp_path / "model.py").write_text(f"{text}layer_shardings = layer_ways\n")
+    assert _folder_problems(tmp_path) == []
+
+
 def test_a_function_of_another_frameworks_name_is_named(tmp_path: pathlib.Path) -> None:
     text = "from loading import train_data\ndef create_model(): ...\nprint(create_model())\n"
     (tmp_path / "model.py").write_text(text)

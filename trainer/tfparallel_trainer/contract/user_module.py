@@ -8,7 +8,10 @@ BUILD_STRATEGY = "build_strategy"
 """Required with strategy `Custom`."""
 
 REQUIRED = ("build_model", "training_data")
-OPTIONAL = ("compile_model", "evaluation_data", BUILD_STRATEGY, "callbacks", "layer_ways")
+OPTIONAL = ("compile_model", "evaluation_data", BUILD_STRATEGY, "callbacks", "layer_shardings")
+
+RENAMED = {"layer_ways": "layer_shardings"}
+"""Functions of an earlier interface, with the names that they have now."""
 
 RESULTS = {
     "build_model": "the keras.Model",
@@ -57,6 +60,11 @@ def find_misnamed(module: ast.Module, missing: Iterable[str]) -> dict[str, str]:
         for function in missing
     }
     return {function: name for function, name in similar.items() if name}
+
+
+def describe_renamed(function: str) -> str:
+    """Say how a function of an earlier interface is called now."""
+    return f"the function {function} is now called {RENAMED[function]}; rename it"
 
 
 def _functions(module: ast.Module) -> Iterator[str]:

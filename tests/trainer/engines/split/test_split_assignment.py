@@ -91,7 +91,7 @@ def test_every_model_runs_split_as_unsplit(name: str, degrees: dict[shape.Axis, 
 
 def test_half_precision_is_kept() -> None:
     plan = split_group.compare(split_models.mixed, {TENSOR: 2}, tolerance=0.05)
-    assert {choice.way for choice in plan.choices} >= {"column", "row"}
+    assert {choice.sharding for choice in plan.choices} >= {"column", "row"}
 
 
 def mlp() -> Any:
@@ -102,7 +102,7 @@ def mlp() -> Any:
 
 def test_a_column_and_a_row_need_one_sum_each_way() -> None:
     plan = split_group.compare(mlp, {TENSOR: 2})
-    assert [choice.way for choice in plan.choices] == ["replicated", "column", "row"]
+    assert [choice.sharding for choice in plan.choices] == ["replicated", "column", "row"]
     costs = [one for choice in plan.choices for one in choice.costs]
     assert [(one.kind, one.work, one.shape) for one in costs] == [
         (communication.Kind.SUM, schedule.Work.BACKWARD, (None, 6)),
@@ -128,8 +128,8 @@ def twice() -> Any:
 
 def test_all_calls_of_a_layer_divide_its_weights_alike() -> None:
     plan = split_group.compare(twice, {TENSOR: 2}, counted=False)
-    ways = {choice.node.name: choice.way for choice in plan.choices}
-    assert ways["twice"] == ways["twice#2"] == "column"
+    shardings = {choice.node.name: choice.sharding for choice in plan.choices}
+    assert shardings["twice"] == shardings["twice#2"] == "column"
 
 
 def rows_whole() -> Any:
@@ -150,9 +150,9 @@ def rows_whole() -> Any:
 def test_channels_alone_may_be_divided_beside_a_spatial_axis() -> None:
     degrees = {SPATIAL: 2, TENSOR: 2}
     plan = split_group.compare(rows_whole, degrees, overrides={"wide": "filters"}, training=True)
-    ways = {choice.node.name: choice.way for choice in plan.choices}
-    assert ways["wide"] == "filters"
-    assert ways["global_average_pooling2d"] == registry.REPLICATED
+    shardings = {choice.node.name: choice.sharding for choice in plan.choices}
+    assert shardings["wide"] == "filters"
+    assert shardings["global_average_pooling2d"] == registry.REPLICATED
 
 
 @pytest.mark.parametrize(
@@ -177,14 +177,14 @@ def test_wishes_need_ranks() -> None:
     with pytest.raises(errors.BadConfigurationError, match=r"row while mesh.tensor is 1: give"):
         split_group.assign(model_graph, {TENSOR: 1}, {"wide": "row"})
     plan = assignment.assign(model_graph, {TENSOR: 1})
-    assert {choice.way for choice in plan.choices} == {registry.REPLICATED}
+    assert {choice.sharding for choice in plan.choices} == {registry.REPLICATED}
     assert split_traffic.replicated(plan) == []
 
 
 def test_what_is_asked_to_be_whole_is() -> None:
     model_graph = recording.record(mlp())
     plan = split_group.assign(model_graph, {TENSOR: 2}, {"wide": "replicated", "narrow": "row"})
-    assert [choice.way for choice in plan.choices[1:]] == ["replicated", "row"]
+    assert [choice.sharding for choice in plan.choices[1:]] == ["replicated", "row"]
     assert "wide is replicated: this was asked for." in split_traffic.replicated(plan)
 
 

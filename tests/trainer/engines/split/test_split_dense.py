@@ -32,15 +32,20 @@ def one_layer(width: tuple[int, ...], **options: Any) -> Any:
     units=st.integers(4, 9),
     bias=st.booleans(),
     activation=st.sampled_from([None, "tanh", "softmax"]),
-    way=st.sampled_from(["column", "row"]),
+    sharding=st.sampled_from(["column", "row"]),
 )
 @pytest.mark.usefixtures("float64")
 def test_a_split_layer_computes_the_same(
-    ranks: int, width: tuple[int, ...], units: int, bias: bool, activation: str | None, way: str
+    ranks: int,
+    width: tuple[int, ...],
+    units: int,
+    bias: bool,
+    activation: str | None,
+    sharding: str,
 ) -> None:
     plan = split_group.compare(
         lambda: one_layer(width, units=units, use_bias=bias, activation=activation),
         {TENSOR: ranks},
-        overrides={"split": way},
+        overrides={"split": sharding},
     )
-    assert plan.choices[-1].way == way
+    assert plan.choices[-1].sharding == sharding

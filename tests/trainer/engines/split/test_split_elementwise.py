@@ -93,7 +93,7 @@ def test_optimizers_that_need_more_than_parts_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("options", "ways", "words"),
+    ("options", "shardings", "words"),
     [
         ({"kernel_constraint": "non_neg"}, {"column", "row"}, ""),
         ({"kernel_constraint": keras.constraints.MaxNorm(axis=0)}, {"column"}, "MaxNorm of split"),
@@ -109,13 +109,13 @@ def test_optimizers_that_need_more_than_parts_are_refused(
     ],
 )
 def test_what_needs_a_whole_variable_leaves_it_whole(
-    options: dict[str, Any], ways: set[str], words: str
+    options: dict[str, Any], shardings: set[str], words: str
 ) -> None:
     model_graph = recording.record(model(**options))
     chosen = assignment.assign(model_graph, {TENSOR: 2}).choices[-1]
-    assert chosen.way in (ways or {registry.REPLICATED})
-    if not ways:
+    assert chosen.sharding in (shardings or {registry.REPLICATED})
+    if not shardings:
         assert words in chosen.why
-    for way in {"column", "row"} - ways:
+    for sharding in {"column", "row"} - shardings:
         with pytest.raises(errors.BadConfigurationError, match=words):
-            split_group.assign(model_graph, {TENSOR: 2}, {"split": way})
+            split_group.assign(model_graph, {TENSOR: 2}, {"split": sharding})

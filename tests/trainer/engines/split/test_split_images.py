@@ -48,10 +48,12 @@ def of_layer(dims: tuple[int, ...], make: Callable[[], Any]) -> Any:
 
 
 def compare(
-    build: Callable[[], Any], degrees: dict[shape.Axis, int], way: str = "rows", **options: Any
+    build: Callable[[], Any], degrees: dict[shape.Axis, int], sharding: str = "rows", **options: Any
 ) -> assignment.Assignment:
-    plan = split_group.compare(build, degrees, overrides={"split": way}, counted=False, **options)
-    assert all(choice.way != registry.REPLICATED for choice in plan.choices[1:])
+    plan = split_group.compare(
+        build, degrees, overrides={"split": sharding}, counted=False, **options
+    )
+    assert all(choice.sharding != registry.REPLICATED for choice in plan.choices[1:])
     return plan
 
 
@@ -65,12 +67,12 @@ def fits(dims: tuple[int, ...], make: Callable[[], Any], ranks: int) -> None:
 
 
 def run_or_refuse(
-    dims: tuple[int, ...], make: Callable[[], Any], ranks: int, way: str, **options: Any
+    dims: tuple[int, ...], make: Callable[[], Any], ranks: int, sharding: str, **options: Any
 ) -> None:
     """Compare; a halo that is wider than a shard is refused instead, by the name of the layer."""
-    degrees = {SPATIAL: ranks} | ({TENSOR: 2} if way == "rows and filters" else {})
+    degrees = {SPATIAL: ranks} | ({TENSOR: 2} if sharding == "rows and filters" else {})
     try:
-        compare(lambda: of_layer(dims, make), degrees, way, **options)
+        compare(lambda: of_layer(dims, make), degrees, sharding, **options)
     except errors.BadConfigurationError as error:
         assert "wider than a shard" in str(error)
         assert "The layer split (" in str(error)
@@ -291,7 +293,7 @@ def test_the_gradient_of_a_largest_number_is_shared_by_all_that_are_it() -> None
         return keras.Model(first, LAYERS.GlobalMaxPooling2D(name="split")(none))
 
     plan = split_group.compare(build, {SPATIAL: 3}, overrides={"start": "rows"}, counted=False)
-    assert plan.choices[1].way == "rows"
+    assert plan.choices[1].sharding == "rows"
 
 
 @few
@@ -365,7 +367,7 @@ def test_layer_normalization_over_rows(height: int, count: int, axis: Any, plain
         return LAYERS.LayerNormalization(axis, scale=plain, center=not plain)
 
     plan = compare(
-        lambda: of_layer((height, 3, 2), make), {SPATIAL: count}, way="parts", tolerance=1e-9
+        lambda: of_layer((height, 3, 2), make), {SPATIAL: count}, sharding="parts", tolerance=1e-9
     )
     assert all(plan.variables[key].layout.cuts for key in plan.choices[-1].node.variables)
 
@@ -391,7 +393,7 @@ def test_channels_may_be_divided_as_well(make: Callable[[], Any]) -> None:
         return keras.Model(first, layer(start))
 
     plan = split_group.compare(build, {SPATIAL: 2, TENSOR: 2}, training=True, counted=False)
-    assert [choice.way for choice in plan.choices[1:]] == ["rows and filters", "rows"]
+    assert [choice.sharding for choice in plan.choices[1:]] == ["rows and filters", "rows"]
     assert plan.layouts[plan.choices[1].node.outputs[0]].cuts[-1] is not None
 
 
@@ -413,7 +415,7 @@ def test_layers_that_compute_each_place_by_itself(name: str) -> None:
     plan = split_group.compare(
         lambda: of_layer((7, 3, 2), PLACES[name]), {SPATIAL: 3}, training=True, counted=False
     )
-    assert plan.choices[-1].way != registry.REPLICATED
+    assert plan.choices[-1].sharding != registry.REPLICATED
     assert plan.layouts[plan.choices[-1].node.outputs[0]].cuts[1] is not None
 
 

@@ -35,7 +35,7 @@ def compare(
     width: tuple[int, ...],
     make: Callable[[], Any],
     ranks: int,
-    way: str,
+    sharding: str,
 ) -> assignment.Assignment:
     """A layer between a weight for each number of its input and the output."""
 
@@ -45,13 +45,15 @@ def compare(
         layer.name = "split"
         return keras.Model(first, layer(split_group.Source()(first)))
 
-    return run(build, ranks, way)
+    return run(build, ranks, sharding)
 
 
-def run(build: Callable[[], Any], ranks: int, way: str, **options: bool) -> assignment.Assignment:
-    plan = split_group.compare(build, {TENSOR: ranks}, overrides={"split": way}, **options)
+def run(
+    build: Callable[[], Any], ranks: int, sharding: str, **options: bool
+) -> assignment.Assignment:
+    plan = split_group.compare(build, {TENSOR: ranks}, overrides={"split": sharding}, **options)
     (chosen,) = [one for one in plan.choices if one.node.name == "split"]
-    assert chosen.way == way
+    assert chosen.sharding == sharding
     assert any(not shard.layout.is_whole for shard in chosen.split.variables.values())
     return plan
 
@@ -61,17 +63,17 @@ def run(build: Callable[[], Any], ranks: int, way: str, **options: bool) -> assi
     ranks=several,
     rows=st.integers(4, 12),
     features=st.integers(4, 7),
-    way=st.sampled_from(["vocabulary", "features"]),
+    sharding=st.sampled_from(["vocabulary", "features"]),
     masked=st.booleans(),
 )
-def test_embeddings(ranks: int, rows: int, features: int, way: str, masked: bool) -> None:
+def test_embeddings(ranks: int, rows: int, features: int, sharding: str, masked: bool) -> None:
     def build() -> Any:
         first = keras.Input((5,), dtype="int32")
         places = keras.ops.mod(first, rows)
         layer = LAYERS.Embedding(rows, features, mask_zero=masked, name="split")
         return keras.Model(first, layer(places))
 
-    run(build, ranks, way)
+    run(build, ranks, sharding)
 
 
 class Described(keras.layers.Embedding):
@@ -96,23 +98,23 @@ def test_a_subclass_of_a_table_is_split_if_it_computes_as_one(kind: Any, expecte
 
     overrides = {} if expected == "replicated" else {"table": expected}
     plan = split_group.compare(build, {TENSOR: 2}, overrides=overrides)
-    assert plan.choices[-1].way == expected
+    assert plan.choices[-1].sharding == expected
 
 
-@pytest.mark.parametrize("way", ["vocabulary", "features"])
+@pytest.mark.parametrize("sharding", ["vocabulary", "features"])
 @pytest.mark.parametrize("cap", [None, 0.5])
-def test_a_table_that_is_the_head_too(way: str, cap: float | None) -> None:
+def test_a_table_that_is_the_head_too(sharding: str, cap: float | None) -> None:
     def build() -> Any:
         first = keras.Input((5,), dtype="int32")
         table = LAYERS.ReversibleEmbedding(9, 6, logit_soft_cap=cap, name="table")
         states = LAYERS.Dense(6, "tanh")(table(keras.ops.mod(first, 9)))
         return keras.Model(first, table(states, reverse=True))
 
-    plan = split_group.compare(build, {TENSOR: 2}, overrides={"table": way})
+    plan = split_group.compare(build, {TENSOR: 2}, overrides={"table": sharding})
     tables = [choice for choice in plan.choices if choice.node.calls.name == "table"]
-    assert [choice.way for choice in tables] == [way, way]
+    assert [choice.sharding for choice in tables] == [sharding, sharding]
     (shard,) = tables[0].split.variables.values()
-    assert shard.layout.cuts[0 if way == "vocabulary" else 1] is not None
+    assert shard.layout.cuts[0 if sharding == "vocabulary" else 1] is not None
 
 
 EQUATIONS = [
@@ -126,14 +128,14 @@ EQUATIONS = [
 
 
 @few
-@given(ranks=several, which=st.sampled_from(EQUATIONS), way=st.sampled_from(["column", "row"]))
-def test_einsum(ranks: int, which: tuple[Any, ...], way: str) -> None:
+@given(ranks=several, which=st.sampled_from(EQUATIONS), sharding=st.sampled_from(["column", "row"]))
+def test_einsum(ranks: int, which: tuple[Any, ...], sharding: str) -> None:
     equation, width, output, bias = which
     compare(
         width,
         lambda: LAYERS.EinsumDense(equation, output, bias_axes=bias, activation="tanh"),
         ranks,
-        way,
+        sharding,
     )
 
 
@@ -213,7 +215,7 @@ def test_attention_by_shared_heads(
     ranks=several,
     rank=st.integers(1, 2),
     kind=st.sampled_from(["Conv{}D", "SeparableConv{}D", "Conv{}DTranspose"]),
-    way=st.sampled_from(["filters", "channels"]),
+    sharding=st.sampled_from(["filters", "channels"]),
     filters=st.integers(4, 6),
     channels=st.integers(4, 5),
     bias=st.booleans(),
@@ -223,7 +225,7 @@ def test_convolutions(
     ranks: int,
     rank: int,
     kind: str,
-    way: str,
+    sharding: str,
     filters: int,
     channels: int,
     bias: bool,
@@ -235,7 +237,7 @@ def test_convolutions(
             filters, 3, strides=stride, padding="same", activation="tanh", use_bias=bias
         ),
         ranks,
-        way,
+        sharding,
     )
 
 
@@ -262,18 +264,18 @@ def test_convolutions_by_groups(
     compare((4, 4, 4 * each), make, ranks, "groups")
 
 
-@pytest.mark.parametrize("ways", [("filters", "channels"), ("filters", "filters")])
-def test_two_convolutions(ways: tuple[str, str]) -> None:
+@pytest.mark.parametrize("shardings", [("filters", "channels"), ("filters", "filters")])
+def test_two_convolutions(shardings: tuple[str, str]) -> None:
     def build() -> Any:
         first = keras.Input((5, 5, 3))
         rows = LAYERS.Conv2D(4, 3, name="first", activation="relu")(split_group.Source()(first))
         return keras.Model(first, LAYERS.Conv2D(5, 2, name="second")(rows))
 
-    wishes = dict(zip(("first", "second"), ways, strict=True))
+    wishes = dict(zip(("first", "second"), shardings, strict=True))
     split_group.compare(build, {TENSOR: 2}, overrides=wishes)
-    if ways[0] != ways[1]:
+    if shardings[0] != shardings[1]:
         plan = split_group.compare(build, {TENSOR: 2})
-        assert [one.way for one in plan.choices] == [registry.REPLICATED, *ways]
+        assert [one.sharding for one in plan.choices] == [registry.REPLICATED, *shardings]
 
 
 NORMALISATIONS: dict[str, Callable[[], Any]] = {
@@ -295,7 +297,7 @@ def test_normalisations_of_parts(name: str, ranks: int) -> None:
         return keras.Model(first, NORMALISATIONS[name]()(rows))
 
     plan = split_group.compare(build, {TENSOR: ranks}, overrides={"cut": "column"}, training=True)
-    assert plan.choices[-1].way != registry.REPLICATED
+    assert plan.choices[-1].sharding != registry.REPLICATED
 
 
 def decoder() -> Any:

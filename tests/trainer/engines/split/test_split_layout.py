@@ -38,23 +38,24 @@ def test_the_parts_of_all_ranks_are_the_tensor(
     shape_: list[int], degrees: tuple[int, int], data: st.DataObject
 ) -> None:
     first, second = data.draw(st.permutations(range(len(shape_))))[:2]
-    lies = layout.whole(len(shape_))
-    lies = lies.put(first, layout.even(SPATIAL, shape_[first], degrees[0]))
-    lies = lies.put(second, layout.even(TENSOR, shape_[second], degrees[1]))
+    tensor_layout = layout.whole(len(shape_))
+    tensor_layout = tensor_layout.put(first, layout.even(SPATIAL, shape_[first], degrees[0]))
+    tensor_layout = tensor_layout.put(second, layout.even(TENSOR, shape_[second], degrees[1]))
     whole = np.arange(np.prod(shape_)).reshape(shape_)
     owners = np.full(shape_, -1)
     for indices in itertools.product(*map(range, degrees)):
         place = dict(zip((SPATIAL, TENSOR), indices, strict=True))
-        part = whole[lies.part(place)]
-        assert part.shape == lies.local(shape_, place)
+        part = whole[tensor_layout.part(place)]
+        assert part.shape == tensor_layout.local(shape_, place)
         assert all(
-            one <= (most or 0) for one, most in zip(part.shape, lies.largest(shape_), strict=True)
+            one <= (most or 0)
+            for one, most in zip(part.shape, tensor_layout.largest(shape_), strict=True)
         )
-        assert (owners[lies.part(place)] == -1).all()
-        owners[lies.part(place)] = part
+        assert (owners[tensor_layout.part(place)] == -1).all()
+        owners[tensor_layout.part(place)] = part
     assert (owners == whole).all()
-    assert lies.dimension(SPATIAL) == first
-    assert lies.without(SPATIAL).without(TENSOR).is_whole
+    assert tensor_layout.dimension(SPATIAL) == first
+    assert tensor_layout.without(SPATIAL).without(TENSOR).is_whole
 
 
 @pytest.mark.parametrize(

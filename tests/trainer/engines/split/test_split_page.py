@@ -24,14 +24,14 @@ PAGE = "how-to/splitting-layers.md"
 EXAMPLE = paths.ROOT / "examples/split-cnn"
 
 
-def test_the_page_names_every_layer_whose_weights_are_divided_and_its_ways() -> None:
+def test_the_page_names_every_layer_whose_weights_are_divided_and_its_shardings() -> None:
     said = {
-        (name.strip(" `").removesuffix("` as the head"), way)
-        for names, way, *_ in pages.rows(PAGE, "## Weights over the tensor axis")
+        (name.strip(" `").removesuffix("` as the head"), sharding)
+        for names, sharding, *_ in pages.rows(PAGE, "## Weights over the tensor axis")
         for name in names.split(",")
     }
     known = {
-        (layer.__name__, rule.way)
+        (layer.__name__, rule.sharding)
         for module in (attention, convolution, dense, embedding)
         for names, rules in module.RULES.items()
         for layer in operations.layers(names)
@@ -49,25 +49,27 @@ def test_the_page_names_every_optimizer() -> None:
     }
 
 
-def wished(degrees: Mapping[shape.Axis, int], folder: pathlib.Path = EXAMPLE) -> dict[str, str]:
-    """The ways of the layers of a module that wishes for some."""
-    module = user.load(folder, "ways.py")
+def find_shardings(
+    degrees: Mapping[shape.Axis, int], folder: pathlib.Path = EXAMPLE
+) -> dict[str, str]:
+    """The shardings of the layers of a module that chooses some."""
+    module = user.load(folder, "shardings.py")
     replica.forget_names()
     model = skeleton.recorded(module, skeleton.build(module, 0))
     choices = assignment.assign(model, degrees).choices
-    return {choice.node.name: choice.way for choice in choices}
+    return {choice.node.name: choice.sharding for choice in choices}
 
 
-def test_the_ways_on_the_page_are_those_of_the_example_and_are_granted() -> None:
+def test_the_shardings_on_the_page_are_those_of_the_example_and_are_granted() -> None:
     text = (paths.ROOT / "docs" / PAGE).read_text()
     asked = text.split("```python\n", 1)[1].split("```", 1)[0]
-    assert asked in (EXAMPLE / "ways.py").read_text()
-    ways = wished({shape.Axis.SPATIAL: 2, shape.Axis.TENSOR: 2})
-    granted = user.load(EXAMPLE, "ways.py").call_with("layer_ways", None)
+    assert asked in (EXAMPLE / "shardings.py").read_text()
+    shardings = find_shardings({shape.Axis.SPATIAL: 2, shape.Axis.TENSOR: 2})
+    granted = user.load(EXAMPLE, "shardings.py").call_with("layer_shardings", None)
     assert len(granted) == 4
-    assert granted.items() <= ways.items()
+    assert granted.items() <= shardings.items()
     with pytest.raises(errors.BadConfigurationError) as refused:
-        wished({shape.Axis.SPATIAL: 2, shape.Axis.TENSOR: 1})
+        find_shardings({shape.Axis.SPATIAL: 2, shape.Axis.TENSOR: 1})
     assert f"```text\n{refused.value}\n```" in text
 
 
@@ -75,27 +77,27 @@ def test_the_ways_on_the_page_are_those_of_the_example_and_are_granted() -> None
     ("function", "said"),
     [
         ("lambda model: {one.name: 'row' for one in model.layers[-1:]}", None),
-        ("lambda: ['row']", r"layer_ways returned \['row'\]: return a dictionary"),
-        ("lambda: {'dense': 2}", r"layer_ways returned \{'dense': 2\}: return"),
-        ("lambda: 1 / 0", "layer_ways raised ZeroDivisionError"),
+        ("lambda: ['row']", r"layer_shardings returned \['row'\]: return a dictionary"),
+        ("lambda: {'dense': 2}", r"layer_shardings returned \{'dense': 2\}: return"),
+        ("lambda: 1 / 0", "layer_shardings raised ZeroDivisionError"),
         ("lambda: {'last': 'filters'}", "The model has no layer last"),
     ],
 )
-def test_ways_may_follow_from_the_model_and_are_checked(
+def test_shardings_may_follow_from_the_model_and_are_checked(
     function: str, said: str | None, tmp_path: pathlib.Path
 ) -> None:
     content = (EXAMPLE / "model.py").read_text()
-    (tmp_path / "ways.py").write_text(f"{content}\n\nlayer_ways = {function}\n")
+    (tmp_path / "shardings.py").write_text(f"{content}\n\nlayer_shardings = {function}\n")
     if said is None:
-        assert wished({shape.Axis.TENSOR: 2}, tmp_path)["dense_1"] == "row"
+        assert find_shardings({shape.Axis.TENSOR: 2}, tmp_path)["dense_1"] == "row"
         return
     with pytest.raises(errors.TrainerError, match=said):
-        wished({shape.Axis.TENSOR: 2}, tmp_path)
+        find_shardings({shape.Axis.TENSOR: 2}, tmp_path)
 
 
 def test_the_planner_takes_meshes_on_which_wishes_are_granted() -> None:
     replica.forget_names()
-    question = plan.Question(folder=str(EXAMPLE), module="ways.py", devices=8, batch=64)
+    question = plan.Question(folder=str(EXAMPLE), module="shardings.py", devices=8, batch=64)
     chosen_plan = planner.answer(question)
     assert chosen_plan.mesh.spatial > 1
     assert chosen_plan.mesh.tensor > 1

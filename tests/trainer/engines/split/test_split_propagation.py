@@ -41,8 +41,8 @@ def run(
     )
 
 
-def ways(plan: assignment.Assignment) -> list[str]:
-    return [choice.way for choice in plan.choices[2:]]
+def find_shardings(plan: assignment.Assignment) -> list[str]:
+    return [choice.sharding for choice in plan.choices[2:]]
 
 
 FOLLOW: dict[str, Callable[[Any, Any], Any]] = {
@@ -82,14 +82,14 @@ GATHER: dict[str, Callable[[Any, Any], Any]] = {
 def test_what_works_on_parts_keeps_them(name: str) -> None:
     plan = run((4, 6), FOLLOW[name], training=True)
     assert registry.REPLICATED not in [
-        choice.way for choice in plan.choices[2:] if choice.node.name != "get_item"
+        choice.sharding for choice in plan.choices[2:] if choice.node.name != "get_item"
     ]
 
 
 @pytest.mark.parametrize("name", GATHER)
 def test_what_needs_all_gathers(name: str) -> None:
     plan = run((4, 6), GATHER[name])
-    assert plan.choices[-1].way == registry.REPLICATED
+    assert plan.choices[-1].sharding == registry.REPLICATED
     assert plan.choices[-1].why
 
 
@@ -175,4 +175,4 @@ def test_an_unknown_activation_gets_all_of_its_input(
 
 def test_a_rescaling_by_several_numbers_gets_the_whole_input() -> None:
     plan = run((4, 6), lambda cut, whole: LAYERS.Rescaling(list(range(1, 7)))(cut))
-    assert plan.choices[-1].way == registry.REPLICATED
+    assert plan.choices[-1].sharding == registry.REPLICATED

@@ -35,8 +35,8 @@ SPATIAL, TENSOR = shape.Axis.SPATIAL, shape.Axis.TENSOR
 LAYERS = keras.layers
 
 
-def ways(plan: assignment.Assignment) -> dict[str, str]:
-    return {choice.node.name: choice.way for choice in plan.choices}
+def find_shardings(plan: assignment.Assignment) -> dict[str, str]:
+    return {choice.node.name: choice.sharding for choice in plan.choices}
 
 
 def small() -> Any:
@@ -89,7 +89,7 @@ def test_a_small_network(count: int) -> None:
     plan = split_group.compare(
         small, {SPATIAL: count}, training=True, tolerance=1e-9, counted=False
     )
-    shardings = ways(plan)
+    shardings = find_shardings(plan)
     assert {shardings[name] for name in ("first", "norm", "pool", "depthwise", "mean", "all")} == {
         "rows"
     }
@@ -98,7 +98,7 @@ def test_a_small_network(count: int) -> None:
 @pytest.mark.parametrize("degrees", [{SPATIAL: 2}, {SPATIAL: 2, TENSOR: 2}])
 def test_a_network_with_skips(degrees: Mapping[shape.Axis, int]) -> None:
     plan = split_group.compare(unet, degrees, tolerance=1e-9, counted=False)
-    shardings = ways(plan)
+    shardings = find_shardings(plan)
     if TENSOR not in degrees:
         assert {shardings[name] for name in ("one", "two", "low", "up", "norm", "fit", "back")} == {
             "rows"
@@ -115,7 +115,7 @@ def test_layers_with_too_few_rows_are_whole_and_say_so() -> None:
         )
 
     plan = split_group.compare(build, {SPATIAL: 4}, counted=False)
-    shardings = ways(plan)
+    shardings = find_shardings(plan)
     assert (shardings["wide"], shardings["next"]) == (registry.REPLICATED, "rows")
     _, said = split_traffic.replicated(plan)
     assert "wide is replicated: mesh.spatial is 4, and its halo is wider than a shard" in said
@@ -129,14 +129,14 @@ def test_images_of_a_batch_are_not_sent() -> None:
         return keras.Model(first, LAYERS.Conv2D(2, (9, 1), padding="same", name="wide")(first))
 
     plan = split_group.compare(build, {SPATIAL: 4}, counted=False)
-    assert ways(plan) == {"wide": "rows"}
+    assert find_shardings(plan) == {"wide": "rows"}
     assert plan.choices[0].costs == ()
 
 
 def test_what_follows_the_space_is_gathered() -> None:
     plan = assignment.assign(recording.record(two_convolutions()), {SPATIAL: 2})
-    assert ways(plan)["second"] == "rows"
-    assert ways(plan)["last"] == registry.REPLICATED
+    assert find_shardings(plan)["second"] == "rows"
+    assert find_shardings(plan)["last"] == registry.REPLICATED
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_a_layer_can_divide_the_examples_of_its_group(degrees: Mapping[shape.Axi
         training=True,
         counted=math.prod(degrees.values()) <= split_group.EXAMPLES,  # else they are filled up
     )
-    assert ways(plan)["split"] == "data"
+    assert find_shardings(plan)["split"] == "data"
 
 
 @pytest.mark.parametrize(("processes", "devices"), [(2, 1), (2, 2)])

@@ -117,12 +117,12 @@ def functions_of(build: Any, loss: Any, data: Any, **compiled: Any) -> Functions
 
 def test_layers_split_in_the_three_ways_equal_a_plain_loop() -> None:
     case = next(case for case in cases.CASES if case.name == "CNN, SGD momentum")
-    ways = {"conv2d": "rows", "conv2d_1": "filters", "dense": "data"}
-    functions = {**case.functions(synchronized=False), "layer_ways": lambda: ways}
+    shardings = {"conv2d": "rows", "conv2d_1": "filters", "dense": "data"}
+    functions = {**case.functions(synchronized=False), "layer_shardings": lambda: shardings}
     mesh = shape.Mesh(spatial=2, tensor=2)
     split_replicas, _, _ = split_ranks.prepare_new(functions, mesh, 1)
-    chosen = {choice.node.name: choice.way for choice in split_replicas.partition.plan.choices}
-    assert ways.items() <= chosen.items()
+    chosen = {choice.node.name: choice.sharding for choice in split_replicas.partition.plan.choices}
+    assert shardings.items() <= chosen.items()
     assert difference(functions, mesh, 1) <= case.limit
 
 

@@ -37,18 +37,18 @@ class Wider(Scale):
 class Features(splitting.Rule):
     """Each rank multiplies some of the features."""
 
-    way = "features"
+    sharding = "features"
     axes = (TENSOR,)
 
     def split(self, call: splitting.Call) -> splitting.Split:
-        cut = call.lies(call.first, -1, TENSOR) or call.divide(
+        cut = call.find_cut(call.first, -1, TENSOR) or call.divide(
             "features", call.dimensions(call.first)[-1], TENSOR
         )
-        lies = call.whole(call.first).put(-1, cut)
+        tensor_layout = call.whole(call.first).put(-1, cut)
         weights = splitting.Shard(layout.cut(1, 0, cut))
         return splitting.Split(
-            wants={call.first: lies},
-            gives={call.result: lies},
+            wants={call.first: tensor_layout},
+            gives={call.result: tensor_layout},
             variables={call.key(call.layer.factors): weights},
         )
 
@@ -63,12 +63,12 @@ def model(layer: Any) -> Any:
 
 def test_a_custom_layer_is_split_by_its_custom_rule() -> None:
     plan = split_group.compare(lambda: model(Scale()), {TENSOR: 3})
-    assert [choice.way for choice in plan.choices] == ["replicated", "features", "row"]
+    assert [choice.sharding for choice in plan.choices] == ["replicated", "features", "row"]
 
 
 def test_a_subclass_may_compute_something_else() -> None:
     plan = split_group.compare(lambda: model(Wider()), {TENSOR: 3})
-    assert plan.choices[1].way == "replicated"
+    assert plan.choices[1].sharding == "replicated"
     assert "wider is replicated: there is no rule for Wider." in split_traffic.replicated(plan)
 
 
@@ -77,7 +77,7 @@ def test_what_is_no_rule_is_refused() -> None:
         pass
 
     for one in (Nameless, int):
-        with pytest.raises(errors.UserCodeError, match=r"is no rule .* way = 'units'"):
+        with pytest.raises(errors.UserCodeError, match=r"is no rule .* sharding = 'units'"):
             splitting.rule(Scale)(one)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         splitting.nothing  # noqa: B018

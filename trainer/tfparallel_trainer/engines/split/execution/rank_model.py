@@ -118,8 +118,11 @@ class Rank:
 
     def owns(self, key: str) -> bool:
         """Whether the one copy that counts, of its part of a weight, is this rank's."""
-        lies = self.shards[key].layout
-        others = (shape.Axis.DATA, *(one for one in layout.AXES if lies.dimension(one) is None))
+        variable_layout = self.shards[key].layout
+        others = (
+            shape.Axis.DATA,
+            *(one for one in layout.AXES if variable_layout.dimension(one) is None),
+        )
         return key in self.stage.owned and not any(self.place[axis] for axis in others)
 
 

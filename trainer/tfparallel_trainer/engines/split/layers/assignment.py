@@ -23,7 +23,7 @@ class Choice:
     """How one node is split."""
 
     node: graph.Node
-    way: str
+    sharding: str
     """The name of its rule, or `registry.REPLICATED`."""
     split: registry.Split
     """With an entry for every tensor that the node takes or makes."""
@@ -65,8 +65,8 @@ class Assignment:
         used = {
             axis
             for choice in self.choices
-            for lies in (*choice.split.wants.values(), *choice.split.gives.values())
-            for axis in lies.axes
+            for tensor_layout in (*choice.split.wants.values(), *choice.split.gives.values())
+            for axis in tensor_layout.axes
         }
         for shard in self.variables.values():
             used |= shard.summed | shard.layout.axes
@@ -149,17 +149,17 @@ class _Walk:
             override = None
         reasons: list[str] = []
         choices: list[Choice] = []
-        for way, rule in catalog.rules_of(node).items():
-            if override != way and (override is not None or rule.only_asked):
+        for sharding, rule in catalog.rules_of(node).items():
+            if override != sharding and (override is not None or rule.only_asked):
                 continue
             if any(call.ranks(axis) == 1 for axis in rule.axes):
                 continue
             try:
                 split = self._checked(node, rule.split(call))
             except registry.CannotSplitError as error:
-                reasons.append(f"{error} ({way})")
+                reasons.append(f"{error} ({sharding})")
             else:
-                choices.append(self._choice(node, way, split))
+                choices.append(self._choice(node, sharding, split))
         if override not in (None, registry.REPLICATED) and not choices:
             raise errors.BadConfigurationError(self._refusal(node, str(override), reasons))
         if choices:
@@ -182,16 +182,22 @@ class _Walk:
                 )
         return split
 
-    def _choice(self, node: graph.Node, way: str, split: registry.Split, why: str = "") -> Choice:
+    def _choice(
+        self, node: graph.Node, sharding: str, split: registry.Split, why: str = ""
+    ) -> Choice:
         wants = {one: split.wants.get(one) or self._whole_layout(one) for one in node.inputs}
         gives = {one: split.gives.get(one) or self._whole_layout(one) for one in node.outputs}
         bringing = [
             dataclasses.replace(one, rows=known.rows_of_example)
-            for tensor, lies in wants.items()
-            if (tensor, lies) not in self._brought
+            for tensor, tensor_layout in wants.items()
+            if (tensor, tensor_layout) not in self._brought
             for known in [self._model.tensors[tensor]]
             for one in communication.resharding(
-                known.shape, known.dtype, self._layouts[tensor], lies, tensor in self._trained
+                known.shape,
+                known.dtype,
+                self._layouts[tensor],
+                tensor_layout,
+                tensor in self._trained,
             )
         ]
         # A rule does not know how many rows each example has in the node.
@@ -199,14 +205,14 @@ class _Walk:
         costs = tuple(dataclasses.replace(one, rows=rows) for one in split.costs)
         return Choice(
             node=node,
-            way=way,
+            sharding=sharding,
             split=dataclasses.replace(split, wants=wants, gives=gives, costs=costs),
             resharding=tuple(bringing),
             why=why,
         )
 
     def _rank(self, choice: Choice) -> tuple[int, bool, float]:
-        axes = len(catalog.rules_of(choice.node)[choice.way].axes)
+        axes = len(catalog.rules_of(choice.node)[choice.sharding].axes)
         divides = any(not shard.layout.is_whole for shard in choice.split.variables.values())
         sent = sum(one.sent(_USUAL_BATCH, self._degrees.get(one.axis, 1)) for one in choice.costs)
         return -axes, not divides, sent
@@ -222,7 +228,7 @@ class _Walk:
         what = f"The layer {node.name} ({type(node.calls).__name__}) cannot be split by {override}"
         others = ", ".join(one for one in [*rules, registry.REPLICATED] if one != override)
         if reasons:
-            return f"{what}: {'; '.join(reasons)}. Its other ways are {others}."
+            return f"{what}: {'; '.join(reasons)}. Its other shardings are {others}."
         if override in rules:
             axes = " or ".join(f"mesh.{axis}" for axis in rules[override].axes)
             return f"{what} while {axes} is 1: give more, or one of {others}."
@@ -232,9 +238,9 @@ class _Walk:
 def _check_overrides(model: graph.Graph) -> None:
     known = {node.name for node in model.nodes}
     known |= {getattr(node.calls, "name", "") for node in model.nodes}
-    for name, way in model.sharding_overrides.items():
+    for name, sharding in model.sharding_overrides.items():
         if name not in known:
             raise errors.BadConfigurationError(
-                f"The model has no layer {name}, which was to be split by {way}: "
+                f"The model has no layer {name}, which was to be split by {sharding}: "
                 f"give one of {', '.join(sorted(node.name for node in model.nodes))}."
             )

@@ -84,10 +84,10 @@ def resharding(
         steps = [(schedule.Work.FORWARD, change.before, change.after, now)]
         if has_gradient:
             steps.append((schedule.Work.BACKWARD, change.after, change.before, then))
-        for work, old, new, lies in steps:
+        for work, old, new, tensor_layout in steps:
             if old is None:
                 continue  # a slice
-            brought = list(lies.largest(tensor))
+            brought = list(tensor_layout.largest(tensor))
             if new is not None:
                 brought[new[0]] = max(new[1].sizes) * len(new[1].sizes)
             costs.append(

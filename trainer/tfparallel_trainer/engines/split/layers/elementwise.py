@@ -47,13 +47,13 @@ def check_optimizer(
             )
 
 
-def check_variable(variable: Any, lies: layout.Layout) -> None:
+def check_variable(variable: Any, variable_layout: layout.Layout) -> None:
     """Refuse (CannotSplitError) a variable if parts of it cannot bear what a layer does to it."""
-    cut = {place for place, one in enumerate(lies.cuts) if one is not None}
+    cut = {place for place, one in enumerate(variable_layout.cuts) if one is not None}
     if not cut:
         return
     constraint, regularizer = variable.constraint, variable.regularizer
-    if constraint is not None and not _is_local(constraint, cut, len(lies.cuts)):
+    if constraint is not None and not _is_local(constraint, cut, len(variable_layout.cuts)):
         raise registry.CannotSplitError(
             f"the constraint {type(constraint).__name__} of {variable.path} needs more than a "
             "part: do without, or replicate the layer"

@@ -151,10 +151,10 @@ class Change:
     before: tuple[int, Cut] | None
     after: tuple[int, Cut] | None
 
-    def apply(self, lies: Layout) -> Layout:
+    def apply(self, layout: Layout) -> Layout:
         """The layout after this step."""
-        lies = lies.without(self.axis)
-        return lies if self.after is None else lies.put(*self.after)
+        layout = layout.without(self.axis)
+        return layout if self.after is None else layout.put(*self.after)
 
 
 def changes(before: Layout, after: Layout) -> Iterator[Change]:

@@ -41,12 +41,14 @@ def run_nodes(
     added_losses: tuple[Any, ...] = ()
     brought: dict[tuple[int, layout.Layout], Any] = {}
 
-    def bring(tensor: int, lies: layout.Layout) -> Any:
+    def bring(tensor: int, tensor_layout: layout.Layout) -> Any:
         """Give a tensor in the layout that a node wants; nodes that want the same share it."""
-        if (tensor, lies) not in brought:
+        if (tensor, tensor_layout) not in brought:
             before = plan.layouts[tensor]
-            brought[tensor, lies] = adjoint.reshard(known[tensor], before, lies, groups)
-        return brought[tensor, lies]
+            brought[tensor, tensor_layout] = adjoint.reshard(
+                known[tensor], before, tensor_layout, groups
+            )
+        return brought[tensor, tensor_layout]
 
     for node in nodes:
         choice = plan.of(node)
@@ -57,11 +59,13 @@ def run_nodes(
             training=training,
             same_dropout=same_dropout,
             groups=groups,
-            tensors={one: bring(one, lies) for one, lies in choice.split.wants.items()},
+            tensors={
+                one: bring(one, tensor_layout) for one, tensor_layout in choice.split.wants.items()
+            },
             variables={key: values[key] for key in node.variables},
             changed={},
         )
-        if choice.way == registry.REPLICATED:
+        if choice.sharding == registry.REPLICATED:
             part = interpreter.run_nodes(
                 plan.model, (node,), local.tensors, local.variables, training
             )
@@ -69,7 +73,7 @@ def run_nodes(
             local.changed.update(part.changed)
             added_losses += part.added_losses
         else:
-            known |= _with_sizes(local, catalog.rules_of(node)[choice.way].compute(local))
+            known |= _with_sizes(local, catalog.rules_of(node)[choice.sharding].compute(local))
         values |= local.changed
         changed |= local.changed
     return interpreter.Part(
@@ -92,13 +96,13 @@ def _with_sizes(local: registry.Local, outputs: Sequence[Any]) -> dict[int, Any]
 
 def unsharded(plan: assignment.Assignment, tensor: int, part: Any, groups: adjoint.Group) -> Any:
     """Make a tensor whole on every rank, as the loss and the metrics want an output."""
-    lies = plan.layouts[tensor]
+    tensor_layout = plan.layouts[tensor]
 
     def gather(shard: Any) -> Any:
-        return adjoint.reshard(shard, lies, layout.whole(len(lies.cuts)), groups)
+        return adjoint.reshard(shard, tensor_layout, layout.whole(len(tensor_layout.cuts)), groups)
 
     logits = interpreter.logits_of(part)
-    if logits is None or lies.is_whole:
+    if logits is None or tensor_layout.is_whole:
         return gather(part)
     return interpreter.with_logits(gather(part), gather(logits))
 

@@ -115,7 +115,7 @@ class Graph:
     masked: frozenset[int] = frozenset()
     """The tensors that have a mask, which is a tensor of the graph."""
     sharding_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """The way in which a layer or a node is to be split, by its name."""
+    """The sharding that the user chose for a layer or a node, by its name."""
 
     @property
     def inputs(self) -> range:

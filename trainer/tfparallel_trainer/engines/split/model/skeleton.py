@@ -168,16 +168,17 @@ def _compiles(place: str) -> errors.UserCodeError:
 
 
 def recorded(module: user.Module, skeleton: Any) -> graph.Graph:
-    """Give the graph of a model that is not compiled yet, with the ways that the user chose."""
-    has_ways = module.has("layer_ways")
-    overrides = module.call_with("layer_ways", skeleton) if has_ways else {}
+    """Return the graph of an uncompiled model, with the user's shardings of its layers."""
+    overrides: Any = {}
+    if module.has("layer_shardings"):
+        overrides = module.call_with("layer_shardings", skeleton)
     is_named = isinstance(overrides, dict) and all(
         isinstance(one, str) for pair in overrides.items() for one in pair
     )
     if not is_named:
         raise errors.UserCodeError(
-            f"layer_ways returned {overrides!r}: return a dictionary of ways by the names of "
-            "layers, such as {'dense': 'column'}.",
-            function="layer_ways",
+            f"layer_shardings returned {overrides!r}: return a dictionary of shardings by the "
+            "names of layers, such as {'dense': 'column'}.",
+            function="layer_shardings",
         )
     return dataclasses.replace(recording.record(skeleton), sharding_overrides=overrides)

@@ -156,14 +156,17 @@ def shardings_of(model: graph.Graph, optimizer: Any = None) -> costs.ShardingsOf
 def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> costs.Sharding:
     model, degrees = assigned.model, assigned.degrees
     variables = [shard.layout for shard in choice.split.variables.values()]
-    divided = [lies.axes for lies in (*choice.split.gives.values(), *variables)]
-    if choice.way == registry.REPLICATED and not choice.costs:
+    divided = [tensor_layout.axes for tensor_layout in (*choice.split.gives.values(), *variables)]
+    if choice.sharding == registry.REPLICATED and not choice.costs:
         return costs.REPLICATED
     return costs.Sharding(
-        name=choice.way,
+        name=choice.sharding,
         compute=math.prod(1 / degrees.get(axis, 1) for axis in set[shape.Axis]().union(*divided)),
         kept=max(
-            (_share(lies, model.tensors[one].shape) for one, lies in choice.split.gives.items()),
+            (
+                _share(tensor_layout, model.tensors[one].shape)
+                for one, tensor_layout in choice.split.gives.items()
+            ),
             default=1.0,
         ),
         variables={
@@ -176,9 +179,9 @@ def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> cos
     )
 
 
-def _share(lies: layout.Layout, dims: Sequence[int | None]) -> float:
+def _share(tensor_layout: layout.Layout, dims: Sequence[int | None]) -> float:
     """The share of the rank that has most."""
-    parts = zip(lies.largest(dims), dims, strict=True)
+    parts = zip(tensor_layout.largest(dims), dims, strict=True)
     return math.prod((part or 1) / (size or 1) for part, size in parts)
 
 

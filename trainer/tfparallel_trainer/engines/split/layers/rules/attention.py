@@ -20,7 +20,7 @@ _TENSOR = shape.Axis.TENSOR
 class Heads(registry.Rule):
     """Each rank computes some of the heads; keys and values that queries share stay with them."""
 
-    way = "heads"
+    sharding = "heads"
     axes = (_TENSOR,)
 
     def __init__(self, *names: str) -> None:
@@ -101,8 +101,8 @@ class Heads(registry.Rule):
         return [
             result,
             *(
-                adjoint.reshard(one, layout.whole(4), lies, local.groups)
-                for one, lies in zip(scores, layouts, strict=True)
+                adjoint.reshard(one, layout.whole(4), tensor_layout, local.groups)
+                for one, tensor_layout in zip(scores, layouts, strict=True)
             ),
         ]
 

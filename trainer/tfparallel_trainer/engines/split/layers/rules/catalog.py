@@ -33,7 +33,7 @@ _TABLES: tuple[registry.Rules, ...] = (
 
 
 def rules_of(node: graph.Node) -> Mapping[str, registry.Rule]:
-    """The rules for a node by way, in the order of preference; a mask has none."""
+    """The rules for a node by sharding, in the order of preference; a mask has none."""
     rules: dict[str, registry.Rule] = {}
     built_in: tuple[registry.Rule, ...] = ()
     if node.kind is graph.Kind.LAYER:
@@ -43,7 +43,7 @@ def rules_of(node: graph.Node) -> Mapping[str, registry.Rule]:
     elif node.kind is graph.Kind.OPERATION:
         built_in = propagation.OPERATIONS.get(operations.name_of(node.calls), ())
     for one in built_in:
-        rules.setdefault(one.way, one)
+        rules.setdefault(one.sharding, one)
     return rules
 
 

@@ -34,11 +34,11 @@ class Kernel:
     ) -> dict[str, registry.Shard]:
         """How it lies when a dimension is divided; of several rows for each channel with those."""
         kernel = getattr(call.layer, self.name)
-        lies = layout.whole(len(kernel.shape))
+        tensor_layout = layout.whole(len(kernel.shape))
         if dimension is None:
-            return call.shards((kernel, lies), summed=summed | {_TENSOR})
-        lies = lies.put(dimension, cut.times(kernel.shape[dimension] // cut.size))
-        return call.shards((kernel, lies), summed=summed)
+            return call.shards((kernel, tensor_layout), summed=summed | {_TENSOR})
+        tensor_layout = tensor_layout.put(dimension, cut.times(kernel.shape[dimension] // cut.size))
+        return call.shards((kernel, tensor_layout), summed=summed)
 
 
 KERNELS = {
@@ -75,7 +75,7 @@ class _ConvolutionRule(registry.Rule):
     def _input(self, call: registry.Call, unit: int = 1) -> tuple[layout.Layout, layout.Cut]:
         """The input cut by channels, as it comes or cut again; `unit` channels stay together."""
         place = _channels(call.layer)
-        cut = call.lies(call.first, place, _TENSOR)
+        cut = call.find_cut(call.first, place, _TENSOR)
         if cut is None or any(one % unit for one in cut.sizes):
             what = "channels" if unit == 1 else "groups"
             cut = call.divide(what, call.dimensions(call.first)[place], _TENSOR, unit)
@@ -93,7 +93,7 @@ class _ConvolutionRule(registry.Rule):
 class Filters(_ConvolutionRule):
     """Each rank computes some of the filters from all channels."""
 
-    way = "filters"
+    sharding = "filters"
 
     def split(self, call: registry.Call) -> registry.Split:
         _check_ungrouped(call.layer)
@@ -116,7 +116,7 @@ class Filters(_ConvolutionRule):
 class Channels(_ConvolutionRule):
     """Each rank computes a summand of all filters from some of the channels."""
 
-    way = "channels"
+    sharding = "channels"
 
     def split(self, call: registry.Call) -> registry.Split:
         _check_ungrouped(call.layer)
@@ -144,7 +144,7 @@ class Channels(_ConvolutionRule):
 class Groups(_ConvolutionRule):
     """Each rank computes whole groups of channels with the filters that belong to them."""
 
-    way = "groups"
+    sharding = "groups"
 
     def split(self, call: registry.Call) -> registry.Split:
         layer, place = call.layer, _channels(call.layer)
@@ -178,7 +178,7 @@ class Groups(_ConvolutionRule):
         return [operations.apply(layer.activation, output)]
 
 
-_WAYS: dict[str, tuple[type[_ConvolutionRule], ...]] = {
+_RULES_OF_KERNELS: dict[str, tuple[type[_ConvolutionRule], ...]] = {
     "Conv*D": (Filters, Channels, Groups),
     "Conv*DTranspose": (Filters, Channels),
     "SeparableConv1D SeparableConv2D": (Filters, Channels),
@@ -186,7 +186,8 @@ _WAYS: dict[str, tuple[type[_ConvolutionRule], ...]] = {
 }
 
 RULES: registry.Rules = {
-    names: tuple(way(*KERNELS[names]) for way in ways) for names, ways in _WAYS.items()
+    names: tuple(rule(*KERNELS[names]) for rule in rules)
+    for names, rules in _RULES_OF_KERNELS.items()
 }
 
 

@@ -25,7 +25,7 @@ _TENSOR = shape.Axis.TENSOR
 class Column(registry.Rule):
     """Each rank computes some of the units from all features."""
 
-    way = "column"
+    sharding = "column"
     axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -61,13 +61,13 @@ class Column(registry.Rule):
 class Row(registry.Rule):
     """Each rank computes a summand of all units from some of the features."""
 
-    way = "row"
+    sharding = "row"
     axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:
         layer = call.layer
         check(layer)
-        features = call.lies(call.first, -1, _TENSOR) or call.divide(
+        features = call.find_cut(call.first, -1, _TENSOR) or call.divide(
             "features", call.dimensions(call.first)[-1], _TENSOR
         )
         input_layout = _input(call).put(-1, features)
@@ -114,7 +114,7 @@ class EinsumRow(Row):
         check(call.layer)
         equation = _Equation.of(call)
         summed = [one for one in equation.inputs if one not in equation.outputs]
-        comes = {one: call.lies(call.first, equation.inputs[one], _TENSOR) for one in summed}
+        comes = {one: call.find_cut(call.first, equation.inputs[one], _TENSOR) for one in summed}
         letter, cut = equation.divide(call, [one for one in summed if comes[one]] or summed)
         cut = comes[letter] or cut
         return call.split(
@@ -204,15 +204,17 @@ def check(layer: Any) -> None:
             raise registry.CannotSplitError(f"it has {reason}: do without, or replicate the layer")
 
 
-def spreading(call: registry.Call, lies: layout.Layout) -> tuple[communication.Traffic, ...]:
+def spreading(
+    call: registry.Call, tensor_layout: layout.Layout
+) -> tuple[communication.Traffic, ...]:
     """The cost of `adjoint.spread` of the first tensor that the node takes."""
-    dims = lies.largest(call.dimensions(call.first))
+    dims = tensor_layout.largest(call.dimensions(call.first))
     return call.sends(communication.Kind.SUM, _TENSOR, call.backward(call.first), dims)
 
 
 def summing(
-    call: registry.Call, lies: layout.Layout | None = None
+    call: registry.Call, tensor_layout: layout.Layout | None = None
 ) -> tuple[communication.Traffic, ...]:
     """The cost of `adjoint.total` of the first tensor that the node makes; absent: it is whole."""
-    dims = (lies or call.whole(call.result)).largest(call.dimensions(call.result))
+    dims = (tensor_layout or call.whole(call.result)).largest(call.dimensions(call.result))
     return call.sends(communication.Kind.SUM, _TENSOR, [schedule.Work.FORWARD], dims)

@@ -21,7 +21,7 @@ _TENSOR = shape.Axis.TENSOR
 class Vocabulary(registry.Rule):
     """Each rank has some of the rows and looks them up; the others' are zeros in a sum."""
 
-    way = "vocabulary"
+    sharding = "vocabulary"
     axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -61,7 +61,7 @@ class Vocabulary(registry.Rule):
 class Features(registry.Rule):
     """Each rank has some of the features of all rows."""
 
-    way = "features"
+    sharding = "features"
     axes = (_TENSOR,)
 
     def split(self, call: registry.Call) -> registry.Split:

@@ -26,7 +26,7 @@ from tfparallel_trainer.engines.split.pipeline import schedule
 class Data(registry.Rule):
     """Each rank computes some of the examples; before and after all ranks have all of them."""
 
-    way = "data"
+    sharding = "data"
     only_asked = True
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -68,7 +68,7 @@ class Data(registry.Rule):
 class Places(local_layers.OnParts):
     """Each rank computes the rows that it has."""
 
-    way = "rows"
+    sharding = "rows"
     axes = (spatial.AXIS,)
 
     def __init__(self, is_alone: Callable[[Any, int], bool]) -> None:
@@ -83,8 +83,8 @@ class Places(local_layers.OnParts):
             raise registry.CannotSplitError(
                 "it has a mask, or what it computes of a row depends on others"
             )
-        lies = spatial.as_it_comes(call, channels=False)
-        return call.split(lies, lies, call.unsharded(spatial.SUMMED))
+        tensor_layout = spatial.as_it_comes(call, channels=False)
+        return call.split(tensor_layout, tensor_layout, call.unsharded(spatial.SUMMED))
 
 
 def _is_along_others(layer: Any, rank: int) -> bool:

@@ -81,10 +81,10 @@ def _run(
     return [part.tensors[one] for one in node.outputs]
 
 
-def _seed_offset(local: registry.Local, lies: layout.Layout) -> int:
+def _seed_offset(local: registry.Local, tensor_layout: layout.Layout) -> int:
     """What a rank adds to a seed, so that each part of a tensor that lies so has its own."""
     part = 0
-    for cut in lies.cuts:
+    for cut in tensor_layout.cuts:
         if cut is not None:
             part = part * len(cut.sizes) + local.groups[cut.axis].index
     return part * _SPREAD

@@ -22,7 +22,7 @@ from tfparallel_trainer.engines.split.pipeline import schedule
 class Parts(registry.Rule):
     """LayerNormalization and RMSNormalization of the part that each rank has."""
 
-    way = "parts"
+    sharding = "parts"
 
     def __init__(self, weights: Sequence[str], sums: int) -> None:
         self._weights = weights
@@ -31,27 +31,27 @@ class Parts(registry.Rule):
         """How many sums it takes: of the squares, or of the values before."""
 
     def split(self, call: registry.Call) -> registry.Split:
-        layer, lies = call.layer, call.input_layouts[call.first]
+        layer, tensor_layout = call.layer, call.input_layouts[call.first]
         dense.check(layer)
-        if lies.is_whole or getattr(layer, "rms_scaling", False):
+        if tensor_layout.is_whole or getattr(layer, "rms_scaling", False):
             raise registry.CannotSplitError("its input is whole, or it has rms_scaling")
-        reduced = operations.axes(layer.axis, len(lies.cuts))
-        axes = _axes(lies, reduced)
-        weight = layout.Layout(tuple(lies.cuts[place] for place in reduced))
+        reduced = operations.axes(layer.axis, len(tensor_layout.cuts))
+        axes = _axes(tensor_layout, reduced)
+        weight = layout.Layout(tuple(tensor_layout.cuts[place] for place in reduced))
         variables = call.shards(
             *((getattr(layer, name), weight) for name in self._weights),
-            summed=lies.axes.difference(axes),
+            summed=tensor_layout.axes.difference(axes),
         )
         dims = [
             1 if place in reduced else size
-            for place, size in enumerate(lies.largest(call.dimensions(call.first)))
+            for place, size in enumerate(tensor_layout.largest(call.dimensions(call.first)))
         ]
         costs = (cost for axis in axes for cost in _costs(call, axis, dims, self._sums))
-        return call.split(lies, lies, variables, costs)
+        return call.split(tensor_layout, tensor_layout, variables, costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
-        lies = local.split.wants[local.node.inputs[0]]
+        tensor_layout = local.split.wants[local.node.inputs[0]]
         values = tf.cast(local.first, _exact(layer))
         reduced = operations.axes(layer.axis, values.shape.rank)
         full_dims = local.model.tensors[local.node.inputs[0]].shape
@@ -59,7 +59,7 @@ class Parts(registry.Rule):
 
         def mean(tensor: tf.Tensor) -> tf.Tensor:
             total = tf.reduce_sum(tensor, reduced, keepdims=True)
-            for axis in _axes(lies, reduced):
+            for axis in _axes(tensor_layout, reduced):
                 total = adjoint.add_up(local.groups[axis], total)
             return total / count
 
@@ -73,22 +73,24 @@ class Parts(registry.Rule):
 class Groups(registry.Rule):
     """GroupNormalization of whole groups of channels on each rank."""
 
-    way = "channels"
+    sharding = "channels"
 
     def split(self, call: registry.Call) -> registry.Split:
         """Keep the cut of the channels when no border lies within a group."""
         layer, rank = call.layer, len(call.dimensions(call.first))
         dense.check(layer)
         place = layer.axis % rank
-        cut = call.lies(call.first, place, shape.Axis.TENSOR)
+        cut = call.find_cut(call.first, place, shape.Axis.TENSOR)
         if cut is None:
             raise registry.CannotSplitError("its channels are whole")
         try:
             cut.over(cut.size // layer.groups)
         except ValueError as error:
             raise registry.CannotSplitError(f"a group would be divided: {error}") from error
-        lies, weight = layout.cut(rank, place, cut), layout.cut(1, 0, cut)
-        return call.split(lies, lies, call.shards(*((one, weight) for one in layer.weights)))
+        tensor_layout, weight = layout.cut(rank, place, cut), layout.cut(1, 0, cut)
+        return call.split(
+            tensor_layout, tensor_layout, call.shards(*((one, weight) for one in layer.weights))
+        )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
@@ -108,15 +110,15 @@ class Batch(spatial.Passing):
                 "it has a mask, renorm, or an axis that is not the last: do without, or replicate "
                 "the layer"
             )
-        lies = spatial.as_it_comes(call)
-        channels = layout.Layout(lies.cuts[-1:])
-        summed = lies.axes & spatial.SUMMED
+        tensor_layout = spatial.as_it_comes(call)
+        channels = layout.Layout(tensor_layout.cuts[-1:])
+        summed = tensor_layout.axes & spatial.SUMMED
         variables: dict[str, registry.Shard] = {}
         for one in (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance):
             is_trained = one is not None and one.trainable
             variables |= call.shards((one, channels), summed=summed if is_trained else frozenset())
-        costs = _costs(call, spatial.AXIS, lies.largest(dims)[-1:])
-        return call.split(lies, lies, variables, costs if summed else ())
+        costs = _costs(call, spatial.AXIS, tensor_layout.largest(dims)[-1:])
+        return call.split(tensor_layout, tensor_layout, variables, costs if summed else ())
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
@@ -146,7 +148,7 @@ class Batch(spatial.Passing):
 class GroupsOfRows(registry.Rule):
     """GroupNormalization over the rows of all ranks."""
 
-    way = "rows"
+    sharding = "rows"
     axes = (spatial.AXIS,)
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -157,9 +159,9 @@ class GroupsOfRows(registry.Rule):
             raise registry.CannotSplitError(
                 f"its axis is {layer.axis}: give -1, or replicate the layer"
             )
-        lies = spatial.as_it_comes(call, channels=False)
+        tensor_layout = spatial.as_it_comes(call, channels=False)
         costs = _costs(call, spatial.AXIS, (dims[0], layer.groups))
-        return call.split(lies, lies, call.unsharded(spatial.SUMMED), costs)
+        return call.split(tensor_layout, tensor_layout, call.unsharded(spatial.SUMMED), costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
@@ -182,9 +184,9 @@ RULES: registry.Rules = {
 }
 
 
-def _axes(lies: layout.Layout, reduced: Sequence[int]) -> list[shape.Axis]:
+def _axes(tensor_layout: layout.Layout, reduced: Sequence[int]) -> list[shape.Axis]:
     """The axes that cut what is normalised."""
-    return [cut.axis for place in reduced if (cut := lies.cuts[place]) is not None]
+    return [cut.axis for place in reduced if (cut := tensor_layout.cuts[place]) is not None]
 
 
 def _costs(

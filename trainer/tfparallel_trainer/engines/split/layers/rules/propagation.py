@@ -20,27 +20,31 @@ from tfparallel_trainer.engines.split.model import graph, operations
 class Elementwise(registry.Rule):
     """Each rank computes the elements that it has; inputs are broadcast as Keras does."""
 
-    way = "parts"
+    sharding = "parts"
 
     def split(self, call: registry.Call) -> registry.Split:
         """Let all inputs lie as the one that is cut."""
         _check_constants(call)
-        lies = call.whole(call.result)
+        tensor_layout = call.whole(call.result)
         operands = call.node.operands
         for tensor in operands:
             cuts = call.input_layouts[tensor].cuts
-            for place, cut in enumerate(cuts, start=len(lies.cuts) - len(cuts)):
-                if cut is not None and lies.dimension(cut.axis) is None and not lies.cuts[place]:
-                    lies = lies.put(place, cut)
-        self._check(call, lies)
-        wants = {tensor: _like(lies, call.dimensions(tensor)) for tensor in operands}
+            for place, cut in enumerate(cuts, start=len(tensor_layout.cuts) - len(cuts)):
+                if (
+                    cut is not None
+                    and tensor_layout.dimension(cut.axis) is None
+                    and not tensor_layout.cuts[place]
+                ):
+                    tensor_layout = tensor_layout.put(place, cut)
+        self._check(call, tensor_layout)
+        wants = {tensor: _like(tensor_layout, call.dimensions(tensor)) for tensor in operands}
         return registry.Split(
             wants=wants,
-            gives=dict.fromkeys(call.node.outputs, lies),
+            gives=dict.fromkeys(call.node.outputs, tensor_layout),
             costs=tuple(
                 cost
                 for tensor in operands
-                for axis in _missing(lies, wants[tensor])
+                for axis in _missing(tensor_layout, wants[tensor])
                 for cost in call.sends(
                     communication.Kind.SUM,
                     axis,
@@ -52,31 +56,31 @@ class Elementwise(registry.Rule):
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        lies = local.split.gives[local.node.outputs[0]]
+        tensor_layout = local.split.gives[local.node.outputs[0]]
         tensors = dict(local.tensors)
         for number in local.node.operands:
-            for axis in _missing(lies, local.split.wants[number]):
+            for axis in _missing(tensor_layout, local.split.wants[number]):
                 tensors[number] = adjoint.spread(local.groups[axis], tensors[number])
         return local_layers.call_layer(dataclasses.replace(local, tensors=tensors))
 
-    def _check(self, call: registry.Call, lies: layout.Layout) -> None:
+    def _check(self, call: registry.Call, tensor_layout: layout.Layout) -> None:
         """Raise a CannotSplitError if parts will not do."""
-        if lies.is_whole:
+        if tensor_layout.is_whole:
             raise registry.CannotSplitError("its inputs are whole")
 
 
 class Activation(Elementwise):
     """An activation, which may need a whole dimension; it has no masks."""
 
-    def _check(self, call: registry.Call, lies: layout.Layout) -> None:
-        super()._check(call, lies)
+    def _check(self, call: registry.Call, tensor_layout: layout.Layout) -> None:
+        super()._check(call, tensor_layout)
         layer = call.layer
         if call.node.masks and isinstance(layer, keras.layers.Softmax):
             raise registry.CannotSplitError("its input has a mask")
         activation = getattr(layer, "activation", None)
         if isinstance(layer, keras.layers.Softmax) or operations.is_along_channels(activation):
             axis = getattr(layer, "axis", -1)
-            if not isinstance(axis, int) or lies.cuts[axis] is not None:
+            if not isinstance(axis, int) or tensor_layout.cuts[axis] is not None:
                 raise registry.CannotSplitError("it needs the dimension whole that is cut")
         elif not operations.is_elementwise(activation):
             raise registry.CannotSplitError(
@@ -93,7 +97,9 @@ class Concatenated(Elementwise):
         axis = call.layer.axis % len(call.dimensions(call.result))
         operands = call.node.operands
         free = [call.input_layouts[one].put(axis, None) for one in operands]
-        common_layout = next((lies for lies in free if not lies.is_whole), None)
+        common_layout = next(
+            (tensor_layout for tensor_layout in free if not tensor_layout.is_whole), None
+        )
         if common_layout is None:
             raise registry.CannotSplitError("its inputs are whole, but for what is joined")
         return registry.Split(
@@ -109,7 +115,7 @@ class Random(registry.Rule):
     asked for: then each rank draws for the whole tensor, and keeps its part.
     """
 
-    way = "parts"
+    sharding = "parts"
 
     def __init__(self, neutral: float) -> None:
         self._neutral = neutral
@@ -124,16 +130,18 @@ class Random(registry.Rule):
         return call.split(input_layout, input_layout)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        lies = local.split.wants[local.node.inputs[0]]
+        tensor_layout = local.split.wants[local.node.inputs[0]]
         if local.same_dropout:
-            return [self._as_whole(local, lies)]
+            return [self._as_whole(local, tensor_layout)]
         if isinstance(local.layer, _SPATIAL):  # draws once for all places of an example's channel
             data_format = getattr(local.layer, "data_format", "channels_last")
             channels = 1 if data_format == "channels_first" else -1
-            lies = layout.whole(len(lies.cuts)).put(channels, lies.cuts[channels])
-        return local_layers.call_layer(local, lies)
+            tensor_layout = layout.whole(len(tensor_layout.cuts)).put(
+                channels, tensor_layout.cuts[channels]
+            )
+        return local_layers.call_layer(local, tensor_layout)
 
-    def _as_whole(self, local: registry.Local, lies: layout.Layout) -> Any:
+    def _as_whole(self, local: registry.Local, tensor_layout: layout.Layout) -> Any:
         first = local.node.inputs[0]
         tensor = local.first
         full_dims = local.model.tensors[first].shape
@@ -143,14 +151,14 @@ class Random(registry.Rule):
         )
         neutral = keras.ops.full(dims, self._neutral, tensor.dtype)
         (drawn,) = local_layers.call_layer(dataclasses.replace(local, tensors={first: neutral}))
-        part = drawn[lies.part(local.place())]
+        part = drawn[tensor_layout.part(local.place())]
         return tensor * part if self._neutral else tensor + part
 
 
 class Moved(local_layers.OnParts):
     """Dimensions that change places."""
 
-    way = "parts"
+    sharding = "parts"
 
     def __init__(self, order: Callable[[Any, int], Sequence[int]]) -> None:
         self._order = order
@@ -168,7 +176,7 @@ class Moved(local_layers.OnParts):
 class Chosen(local_layers.OnParts):
     """Indices and slices, as in x[:, 0]: a dimension that is taken as it is may be cut."""
 
-    way = "parts"
+    sharding = "parts"
 
     def split(self, call: registry.Call) -> registry.Split:
         """Keep the cuts of dimensions that are taken as they are."""
@@ -197,7 +205,7 @@ class Chosen(local_layers.OnParts):
 class Reshaped(registry.Rule):
     """A dimension that is cut survives when as many elements lie within it as before."""
 
-    way = "parts"
+    sharding = "parts"
 
     def split(self, call: registry.Call) -> registry.Split:
         """Find where cuts come to lie."""
@@ -272,15 +280,15 @@ def _constants(value: Any) -> Iterator[Any]:
         yield from _constants(one)
 
 
-def _like(lies: layout.Layout, dims: Sequence[int | None]) -> layout.Layout:
+def _like(tensor_layout: layout.Layout, dims: Sequence[int | None]) -> layout.Layout:
     """How a tensor is to lie for a result that lies so; where it is broadcast, it stays whole."""
-    pairs = zip(lies.cuts[len(lies.cuts) - len(dims) :], dims, strict=True)
+    pairs = zip(tensor_layout.cuts[len(tensor_layout.cuts) - len(dims) :], dims, strict=True)
     return layout.Layout(tuple(cut if cut and size == cut.size else None for cut, size in pairs))
 
 
-def _missing(lies: layout.Layout, input_layout: layout.Layout) -> Iterator[shape.Axis]:
+def _missing(tensor_layout: layout.Layout, input_layout: layout.Layout) -> Iterator[shape.Axis]:
     """The axes over which a tensor is broadcast: each rank has a summand of its gradient."""
-    return (cut.axis for cut in lies.cuts if cut and cut.axis not in input_layout.axes)
+    return (cut.axis for cut in tensor_layout.cuts if cut and cut.axis not in input_layout.axes)
 
 
 def _axes(transpose: Any, rank: int) -> Sequence[int]:

@@ -19,11 +19,11 @@ from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 REPLICATED = "replicated"
-"""The way of a node that every rank computes whole."""
+"""The sharding of a node that every rank computes in full."""
 
 
 class CannotSplitError(Exception):
-    """A node cannot be split in a way; the text says why, and what would help."""
+    """A rule cannot split a node; the text says why, and what would help."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Call(_OfNode):
         """The layout in which a tensor is whole."""
         return layout.whole(len(self.dimensions(tensor)))
 
-    def lies(self, tensor: int, dimension: int, axis: shape.Axis) -> layout.Cut | None:
+    def find_cut(self, tensor: int, dimension: int, axis: shape.Axis) -> layout.Cut | None:
         """The cut over an axis with which a dimension of a tensor comes; -1 is the last one."""
         cut = self.input_layouts[tensor].cuts[dimension]
         return cut if cut is not None and cut.axis is axis else None
@@ -136,7 +136,11 @@ class Call(_OfNode):
         self, *pairs: tuple[Any, layout.Layout], summed: frozenset[shape.Axis] = frozenset()
     ) -> dict[str, Shard]:
         """How variables of the layer lie, by key; None is one that it is without."""
-        return {self.key(one): Shard(lies, summed) for one, lies in pairs if one is not None}
+        return {
+            self.key(one): Shard(tensor_layout, summed)
+            for one, tensor_layout in pairs
+            if one is not None
+        }
 
     def unsharded(self, summed: frozenset[shape.Axis]) -> dict[str, Shard]:
         """All variables that the node reads, whole on each rank."""
@@ -215,9 +219,9 @@ class Local(_OfNode):
 
 
 class Rule(abc.ABC):
-    """One way to split one kind of layer or operation."""
+    """One sharding of one kind of layer or operation."""
 
-    way: str
+    sharding: str
     """Its name, by which people ask for it, such as column."""
     axes: tuple[shape.Axis, ...] = ()
     """It is of use only when each of these axes has several ranks."""
@@ -241,7 +245,7 @@ Rules = Mapping[str, tuple[Rule, ...]]
 """By names of layers, as `operations.layers` takes them, in the order of preference."""
 
 _user_rules: dict[type, dict[str, Rule]] = {}
-"""The rules of users, by layer and way."""
+"""The rules of users, by layer and sharding."""
 
 _RuleType = TypeVar("_RuleType", bound=type[Rule])
 
@@ -254,18 +258,18 @@ def rule(*layers: type) -> Callable[[_RuleType], _RuleType]:
     """
 
     def register(rule_class: _RuleType) -> _RuleType:
-        if not issubclass(rule_class, Rule) or not hasattr(rule_class, "way"):
+        if not issubclass(rule_class, Rule) or not hasattr(rule_class, "sharding"):
             raise errors.UserCodeError(
                 f"{rule_class!r} is no rule for splitting a layer: derive a class from "
-                "tfparallel_trainer.split.Rule and give it a name, such as way = 'units'."
+                "tfparallel_trainer.split.Rule and give it a name, such as sharding = 'units'."
             )
         for layer in layers:
-            _user_rules.setdefault(layer, {})[rule_class.way] = rule_class()
+            _user_rules.setdefault(layer, {})[rule_class.sharding] = rule_class()
         return rule_class
 
     return register
 
 
 def of_users(kind: type) -> Mapping[str, Rule]:
-    """The rules that users have given for a class of layers, by way."""
+    """The rules that users have given for a class of layers, by sharding."""
     return _user_rules.get(kind, {})

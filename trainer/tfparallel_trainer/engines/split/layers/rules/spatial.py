@@ -63,7 +63,7 @@ def check_activation(call: registry.Call) -> None:
 def sharded_rows(call: registry.Call) -> layout.Layout:
     """The layout for a first input that is to have divided rows, if they do, and all channels."""
     input_layout = call.input_layouts[call.first].without(shape.Axis.TENSOR)
-    if call.lies(call.first, ROWS, AXIS):
+    if call.find_cut(call.first, ROWS, AXIS):
         return input_layout
     ranks, size = call.ranks(AXIS), call.dimensions(call.first)[ROWS]
     if size is None or size < ranks:
@@ -82,7 +82,7 @@ class Passing(registry.Rule):
 
     def __init__(self, axis: shape.Axis) -> None:
         """Take the axis without which the rule is not tried."""
-        self.way = "rows" if axis is AXIS else "channels"
+        self.sharding = "rows" if axis is AXIS else "channels"
         self.axes = (axis,)
 
     @classmethod
@@ -116,28 +116,28 @@ def as_it_comes(call: registry.Call, *, channels: bool = True) -> layout.Layout:
     input_layout = call.input_layouts[call.first]
     required_layout = layout.whole(len(input_layout.cuts))
     has_rows = len(input_layout.cuts) > ROWS + 1  # else that dimension has the channels
-    if has_rows and (cut := call.lies(call.first, ROWS, AXIS)):
+    if has_rows and (cut := call.find_cut(call.first, ROWS, AXIS)):
         required_layout = required_layout.put(ROWS, cut)
-    if channels and (cut := call.lies(call.first, -1, shape.Axis.TENSOR)):
+    if channels and (cut := call.find_cut(call.first, -1, shape.Axis.TENSOR)):
         required_layout = required_layout.put(-1, cut)
     if required_layout.is_whole:
         raise registry.CannotSplitError("its input comes whole")
     return required_layout
 
 
-def owned(lies: layout.Layout, dims: Sequence[int | None]) -> row_division.Spans:
+def owned(tensor_layout: layout.Layout, dims: Sequence[int | None]) -> row_division.Spans:
     """The rows of each rank of a tensor of a shape; one rank has all where they are whole."""
-    cut = lies.cuts[ROWS]
+    cut = tensor_layout.cuts[ROWS]
     ends = [0, *itertools.accumulate((dims[ROWS] or 0,) if cut is None else cut.sizes)]
     return tuple(itertools.starmap(range, itertools.pairwise(ends)))
 
 
 def planned(
-    call: registry.Call, lies: layout.Layout, plan_of: PlanOf, free: bool = False
+    call: registry.Call, tensor_layout: layout.Layout, plan_of: PlanOf, free: bool = False
 ) -> row_division.Plan:
     """Plan a layer on its divided input; if it is free, each rank has all rows and sends none."""
     make_plan = functools.partial(plan_of, call.layer, 0)
-    spans = owned(lies, call.dimensions(call.first))
+    spans = owned(tensor_layout, call.dimensions(call.first))
     try:
         plan = make_plan(spans)
     except ValueError as error:
@@ -169,19 +169,19 @@ def _most_ranks(
     return 1
 
 
-def output(lies: layout.Layout, plan: row_division.Plan) -> layout.Layout:
+def output(tensor_layout: layout.Layout, plan: row_division.Plan) -> layout.Layout:
     """The layout of an output: as the input lies, but with the plan's rows."""
-    return lies if len(plan.owned) == 1 else lies.put(ROWS, _cut(plan.outputs))
+    return tensor_layout if len(plan.owned) == 1 else tensor_layout.put(ROWS, _cut(plan.outputs))
 
 
 def halos(
-    call: registry.Call, plan: row_division.Plan, lies: layout.Layout
+    call: registry.Call, plan: row_division.Plan, tensor_layout: layout.Layout
 ) -> Iterator[communication.Traffic]:
     """The cost of the rows that change hands, for the rank that sends most of them."""
-    if lies.is_whole:  # each rank has all rows
+    if tensor_layout.is_whole:  # each rank has all rows
         return
     counts = {schedule.Work.FORWARD: plan.sent, schedule.Work.BACKWARD: plan.taken}
-    examples, _, *rest = lies.largest(call.dimensions(call.first))
+    examples, _, *rest = tensor_layout.largest(call.dimensions(call.first))
     for work in (schedule.Work.FORWARD, *call.backward(call.first)):
         if most := max(map(counts[work], range(len(plan.owned)))):
             yield from call.sends(communication.Kind.HALO, AXIS, [work], (examples, most, *rest))
@@ -190,10 +190,10 @@ def halos(
 def spans_of(local: registry.Local) -> row_division.Spans:
     """The rows of the first input that each rank has, or would have if it were divided."""
     first = local.node.inputs[0]
-    lies, dims = local.split.wants[first], local.model.tensors[first].shape
+    tensor_layout, dims = local.split.wants[first], local.model.tensors[first].shape
     if _is_taken(local):
         return row_division.divide(dims[ROWS] or 0, local.groups[AXIS].size)
-    return owned(lies, dims)
+    return owned(tensor_layout, dims)
 
 
 def brought(

@@ -22,7 +22,7 @@ _TRANSPOSED = operations.layers("Conv*DTranspose")
 class Rows(registry.Rule):
     """Each rank computes some of the rows."""
 
-    way = "rows"
+    sharding = "rows"
     axes: tuple[shape.Axis, ...] = (spatial.AXIS,)
 
     def __init__(
@@ -79,7 +79,7 @@ class Rows(registry.Rule):
 class RowsAndFilters(Rows):
     """Each rank computes some of the filters of some of the rows."""
 
-    way = "rows and filters"
+    sharding = "rows and filters"
     axes = (spatial.AXIS, _TENSOR)
 
     def split(self, call: registry.Call) -> registry.Split:
