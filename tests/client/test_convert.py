@@ -174,13 +174,6 @@ DEFAULTS: list[tuple[TFJobDifference, jobs.Change]] = [
 ]
 """What differs when defaults are not written."""
 
-FIRST_VERSION = {
-    TFJobDifference.REPLICA_LIST,
-    TFJobDifference.TERMINATION_POLICY,
-    TFJobDifference.OLD_FIELDS,
-}
-"""What tests/client/test_convert_first_version.py tries."""
-
 OTHER_OBJECTS = {TFJobDifference.SERVICES}
 """What objects next to a job depend on: see tests/client/test_convert_files.py."""
 
@@ -230,7 +223,7 @@ def test_the_ports_of_peers_are_no_reason_to_speak_of_the_network() -> None:
 
 
 def test_every_difference_that_may_depend_on_a_job_is_tried() -> None:
-    tried = {case[0] for case in (*CASES, *DEFAULTS)} | FIRST_VERSION | OTHER_OBJECTS
+    tried = {case[0] for case in (*CASES, *DEFAULTS)} | OTHER_OBJECTS
     assert set(TFJobDifference) - tried == {TFJobDifference.ENVIRONMENT}
 
 
@@ -263,6 +256,12 @@ def test_the_defaults_of_tfjob_are_written() -> None:
     converted = jobs.convert(jobs.plain(bare), write_defaults=False).document
     assert "runPolicy" not in converted["spec"]
     assert "restartPolicy" not in jobs.worker(converted)
+
+
+def test_a_job_of_the_first_version_is_refused_with_what_to_write() -> None:
+    document = jobs.plain(lambda d: d.update(apiVersion="kubeflow.org/v1alpha1"))
+    with pytest.raises(load.SpecError, match="write the roles below spec.tfReplicaSpecs, as"):
+        jobs.convert(document)
 
 
 @pytest.mark.parametrize("version", ["v1beta2", "v1beta1", "v1alpha2"])

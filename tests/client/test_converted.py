@@ -25,7 +25,6 @@ CLUSTERS: dict[str, tuple[str, dict[str, int]]] = {
     "keras-multi-worker": ("multi-worker", {WORKER: 2}),
     "dynamic": ("dynamic", {PS: 2, WORKER: 2}),
     "old": ("old", {CHIEF: 1, WORKER: 2}),
-    "first-version": ("first", {MASTER: 1, WORKER: 2, PS: 1}),
 }
 """The job of each shape and its replicas."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tfparallel.convert import conversion, first_version, template
+from tfparallel.convert import conversion, template
 from tfparallel.convert.tfjob_differences import TFJobDifference
 from tfparallel_operator.api import load, names, types
 
@@ -14,7 +14,6 @@ VERSIONS = {
     "kubeflow.org/v1beta2": types.CleanPodPolicy.RUNNING,
     "kubeflow.org/v1beta1": types.CleanPodPolicy.RUNNING,
     "kubeflow.org/v1alpha2": types.CleanPodPolicy.RUNNING,
-    **dict.fromkeys(first_version.API_VERSIONS, types.CleanPodPolicy.NONE),
 }
 """The versions of TFJob that are converted, and what an absent cleanPodPolicy means in each."""
 
@@ -53,25 +52,17 @@ def convert(document: Mapping[str, Any], *, write_defaults: bool) -> conversion.
             f"apiVersion: received {api_version!r}; write the roles below {_ROLES_FIELD}, as"
             " kubeflow.org/v1 has them, and convert again"
         )
-    recorder = conversion.Recorder()
-    if api_version in first_version.API_VERSIONS:
-        document = first_version.convert(document, recorder, write_defaults=write_defaults)
-    return _Conversion(VERSIONS[api_version], write_defaults, recorder).convert(document)
+    return _Conversion(VERSIONS[api_version], write_defaults).convert(document)
 
 
 class _Conversion:
     """One conversion; its recorder gathers the differences on the way."""
 
-    def __init__(
-        self,
-        clean_pod_policy: types.CleanPodPolicy,
-        write_defaults: bool,
-        recorder: conversion.Recorder,
-    ) -> None:
+    def __init__(self, clean_pod_policy: types.CleanPodPolicy, write_defaults: bool) -> None:
         self._clean_pod_policy = clean_pod_policy.value
         self._write_defaults = write_defaults
-        self._recorder = recorder
-        self._note = recorder.note
+        self._recorder = conversion.Recorder()
+        self._note = self._recorder.note
         self._name = ""
 
     def convert(self, document: Mapping[str, Any]) -> conversion.Converted:

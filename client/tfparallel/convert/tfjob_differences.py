@@ -270,27 +270,6 @@ class TFJobDifference(conversion.Difference):
         "refused",
         "moves them to where they count",
     )
-    REPLICA_LIST = conversion.Row(
-        conversion.Severity.COSMETIC,
-        "`replicaSpecs` of v1alpha1",
-        "a list",
-        "`tfReplicaSpecs`, by role",
-        "writes it so; the restart policy moves from the template to the role",
-    )
-    TERMINATION_POLICY = conversion.Row(
-        conversion.Severity.BREAKING,
-        "`terminationPolicy` of v1alpha1",
-        "the replica that it names decides about the end",
-        "the chief or master does, or else worker 0",
-        "removes it: see that the right replica decides",
-    )
-    OLD_FIELDS = conversion.Row(
-        conversion.Severity.BREAKING,
-        "other fields of v1alpha1",
-        "such as `tfImage`, for servers without a template, and `tensorBoard`",
-        "none of them",
-        "removes them: write what you need in a template",
-    )
     UNKNOWN = conversion.Row(
         conversion.Severity.COSMETIC,
         "unknown fields",
