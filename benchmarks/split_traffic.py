@@ -7,7 +7,7 @@ import time
 
 from benchmarks import processes, results
 from testing.trainer import launch
-from tfparallel.backends.local import network_usage
+from tfparallel.compare import network_usage
 from tfparallel_trainer.contract import environment, outputs
 
 _RANKS = 2

@@ -16,7 +16,8 @@ import sys
 import tempfile
 
 from testing import paths, waiting
-from tfparallel.backends.local import folders, network_usage
+from tfparallel.backends.local import folders
+from tfparallel.compare import network_usage
 from tfparallel.drawing import palette, svg
 from tfparallel.report import content, draw, gather, page, timeline
 from tfparallel_trainer.contract import environment, outputs

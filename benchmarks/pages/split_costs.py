@@ -23,7 +23,7 @@ import yaml
 from benchmarks import page as benchmarks_page
 from benchmarks.pages import plans, redraw
 from testing import pages, paths
-from tfparallel.backends.local import network_usage
+from tfparallel.compare import network_usage
 from tfparallel.terminal import placement
 from tfparallel_operator.api import job_status
 from tfparallel_trainer.contract import environment, outputs, plan, progress

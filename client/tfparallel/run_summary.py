@@ -29,7 +29,7 @@ _PICTURE = "pipeline.svg"
 """Beside `outputs.PIPELINE`."""
 
 
-def show(outcome: run.Outcome, has_shown: Callable[[str], bool] = lambda _: False) -> None:
+def show(outcome: run.RunResult, has_shown: Callable[[str], bool] = lambda _: False) -> None:
     """Print the summary; why a job failed goes to standard error.
 
     Args:
@@ -56,7 +56,7 @@ def show(outcome: run.Outcome, has_shown: Callable[[str], bool] = lambda _: Fals
         out.print(placement.table(status.placement))
 
 
-def _rows(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
+def _rows(outcome: run.RunResult) -> Iterator[tuple[str, str]]:
     status = outcome.job.status
     if status.start_time is not None:
         ended = status.completion_time or wall_clock.utc_now()
@@ -70,7 +70,7 @@ def _rows(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
     yield "logs", _path(outcome.layout.logs)
 
 
-def _results(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
+def _results(outcome: run.RunResult) -> Iterator[tuple[str, str]]:
     status, folder = outcome.job.status, outcome.trained
     succeeded = status.state is names.State.SUCCEEDED
     # The folder may hold the results of an earlier run: they say nothing of one that failed.
@@ -90,7 +90,7 @@ def _results(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
                 yield name, _path(folder / below)
 
 
-def _models_of_script(outcome: run.Outcome) -> Iterator[tuple[str, str]]:
+def _models_of_script(outcome: run.RunResult) -> Iterator[tuple[str, str]]:
     """Name the models that a script has written into its claims in this run."""
     began = outcome.job.status.start_time
     for file in sorted(outcome.layout.claims.rglob(f"*{pathlib.Path(outputs.MODEL).suffix}")):

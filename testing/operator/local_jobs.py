@@ -115,7 +115,7 @@ class Recorder:
 
 async def finish(
     folder: pathlib.Path, *documents: Any, output: str = "out"
-) -> tuple[run.Outcome, Recorder]:
+) -> tuple[run.RunResult, Recorder]:
     """Run a job to its end."""
     recorder = Recorder()
     job_source = source.read(write(folder, *documents))

@@ -260,7 +260,7 @@ def test_the_defaults_of_tfjob_are_written() -> None:
 
 def test_a_job_of_the_first_version_is_refused_with_what_to_write() -> None:
     document = jobs.plain(lambda d: d.update(apiVersion="kubeflow.org/v1alpha1"))
-    with pytest.raises(load.SpecError, match="write the roles below spec.tfReplicaSpecs, as"):
+    with pytest.raises(load.SpecError, match=r"write the roles below spec\.tfReplicaSpecs, as"):
         jobs.convert(document)
 
 

@@ -26,7 +26,7 @@ def _outcome(
     folder: pathlib.Path,
     end: names.Condition | None = None,
     stopped_by: signal.Signals | None = None,
-) -> run.Outcome:
+) -> run.RunResult:
     job = load.parse_job(
         {
             "apiVersion": names.API_VERSION,
@@ -39,7 +39,7 @@ def _outcome(
     if end is not None:
         status = conditions.Stamp(_START, 1).set(status, end, True, "Why", "so")
     job = job.model_copy(update={"status": status})
-    return run.Outcome(job, folders.Folders(folder), folder / "results", stopped_by)
+    return run.RunResult(job, folders.Folders(folder), folder / "results", stopped_by)
 
 
 @pytest.fixture

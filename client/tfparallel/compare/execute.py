@@ -9,9 +9,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfparallel import errors
-from tfparallel.backends.local import network_usage
 from tfparallel.backends.local import run as local_run
-from tfparallel.compare import machine_load, measure, plan, progress, records
+from tfparallel.compare import (
+    machine_load,
+    measure,
+    network_usage,
+    plan,
+    progress,
+    records,
+    throttle,
+)
 from tfparallel_operator.api import load, names
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import outputs
@@ -38,8 +45,9 @@ def run_all(
     runs: dict[plan.Variant, list[records.Run]] = {variant: [] for variant in design.variants}
     for number, trial in enumerate(trials, 1):
         screen.begin(number, f"{trial.variant.name}, seed {trial.seed}")
-        slowed = design.slowed if trial.variant.slow else {}
-        run = asyncio.run(_run(trial, slowed, folder / trial.folder, screen))
+        factors = design.slowed if trial.variant.slow else {}
+        throttles = {name: throttle.build_command(factor) for name, factor in factors.items()}
+        run = asyncio.run(_run(trial, throttles, folder / trial.folder, screen))
         runs[trial.variant].append(run)
         screen.end(run)
         if target is not None:
@@ -56,12 +64,15 @@ def _check(target: measure.Target, run: records.Run) -> None:
 
 
 async def _run(
-    trial: plan.Trial, slowed: Mapping[str, float], folder: pathlib.Path, screen: progress.Screen
+    trial: plan.Trial,
+    throttles: Mapping[str, Sequence[str]],
+    folder: pathlib.Path,
+    screen: progress.Screen,
 ) -> records.Run:
     seen: list[records.Traffic] = []
     load_meter = machine_load.Meter()
     with _watched(seen):
-        outcome = await local_run.run(trial.source, folder, screen, slowed=slowed)
+        outcome = await local_run.run(trial.source, folder, screen, wrappers=throttles)
     others = load_meter.others()
     if outcome.stopped_by is not None:
         raise errors.Stopped(outcome.stopped_by)

@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfparallel.backends.local import folders, ports, process, text, throttle, variables, volumes
+from tfparallel.backends.local import folders, ports, process, text, variables, volumes
 from tfparallel.job_source import key_maps
 from tfparallel_operator.api import accelerators, load, names, paths, pods
 from tfparallel_operator.core import decision
@@ -57,8 +57,8 @@ class Launcher:
     """How many processes share the machine."""
     inherited: Mapping[str, str]
     """The runner's own environment."""
-    slowed: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """By the names of pods: how many times slower they run."""
+    wrappers: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    """By the names of pods: a program, with its arguments, that starts the pod's command."""
     overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Variables of every process, which win over those of the job."""
     key: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
@@ -90,12 +90,12 @@ class Launcher:
             self.addresses.apply(local.apply(expansion.expand(word, declared)))
             for word in _command(container)
         ]
-        factor = self.slowed.get(manifest["metadata"]["name"])
+        wrapper = self.wrappers.get(manifest["metadata"]["name"], ())
         grace = spec.termination_grace_period_seconds
         output = resolved.get(environment.OUTPUT_DIR)
         return Translation(
             launch=process.Launch(
-                command=_slowed(_with_this_python(command), factor),
+                command=[*wrapper, *_with_this_python(command)],
                 environment={**self._environment(resolved, container), **resolved},
                 folder=self._folder(container, local),
                 grace_seconds=float(GRACE_SECONDS if grace is None else grace),
@@ -174,12 +174,6 @@ def _command(container: pods.Container) -> list[str]:
 
 def _with_this_python(command: list[str]) -> list[str]:
     return [sys.executable, *command[1:]] if command[0] in _PYTHONS else command
-
-
-def _slowed(command: list[str], factor: float | None) -> list[str]:
-    if factor is None:
-        return command
-    return [sys.executable, "-I", "-S", throttle.__file__, str(factor), *command]
 
 
 def _cores() -> int:

@@ -46,7 +46,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class RunResult:
     """How a run ended."""
 
     job: types.TFParallelJob
@@ -62,8 +62,8 @@ async def run(
     output: pathlib.Path,
     observer: watcher.Watcher,
     clock: wall_clock.Clock = wall_clock.utc_now,
-    slowed: Mapping[str, float] | None = None,
-) -> Outcome:
+    wrappers: Mapping[str, Sequence[str]] | None = None,
+) -> RunResult:
     """Run a job to its end in an output folder, which may be that of an earlier run.
 
     Args:
@@ -71,7 +71,8 @@ async def run(
         output: the folder.
         observer: receives what happens.
         clock: gives the time.
-        slowed: by the names of replicas, such as worker-1: how many times slower they run.
+        wrappers: by the names of replicas, such as worker-1: a program, with its arguments, that
+            starts the replica's command.
 
     Raises:
         SpecError: the job asks for what only a cluster can give, or the folder is in use.
@@ -93,10 +94,9 @@ async def run(
             ),
             replicas=len(addresses),
             inherited=os.environ,
-            slowed={
-                replica.pod_name(job.metadata.name): factor
+            wrappers={
+                replica.pod_name(job.metadata.name): (wrappers or {}).get(replica.name, ())
                 for replica in addresses
-                if (factor := (slowed or {}).get(replica.name)) is not None
             },
             overrides=source.environment,
         )
@@ -114,7 +114,7 @@ async def run(
             )
             stopped_by = await _live(local, token, observer, clock)
         trained = translations[requested.coordinator].output
-        return Outcome(local.job, run_folders, trained, stopped_by)
+        return RunResult(local.job, run_folders, trained, stopped_by)
 
 
 async def _live(

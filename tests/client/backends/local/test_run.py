@@ -20,7 +20,7 @@ from tfparallel_trainer.contract import environment
 pytestmark = pytest.mark.usefixtures("processes")
 
 
-def _failure(outcome: run.Outcome) -> str:
+def _failure(outcome: run.RunResult) -> str:
     failed = conditions.find(outcome.job.status, names.Condition.FAILED)
     assert failed is not None
     return f"{failed.reason}: {failed.message}"

@@ -29,7 +29,7 @@ def call(*arguments: str) -> click.testing.Result:
     return click.testing.CliRunner().invoke(app.tfparallel, arguments)
 
 
-def finish(root: pathlib.Path, document: Any, output: str = "out") -> run.Outcome:
+def finish(root: pathlib.Path, document: Any, output: str = "out") -> run.RunResult:
     return asyncio.run(jobs.finish(root, document, output=output))[0]
 
 

@@ -79,6 +79,11 @@ class _Throttled:
             self._process.send_signal(number)
 
 
+def build_command(factor: float) -> list[str]:
+    """Return the program, with its arguments, that runs a command throttled by a factor."""
+    return [sys.executable, "-I", "-S", __file__, str(factor)]
+
+
 def main(arguments: list[str]) -> int:
     """Run the command of the arguments, throttled."""
     factor, command = float(arguments[0]), arguments[1:]

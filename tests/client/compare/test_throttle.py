@@ -9,11 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfparallel.backends.local import network_usage, throttle
+from tfparallel.compare import network_usage, throttle
 
 pytestmark = pytest.mark.usefixtures("processes")
-
-_THROTTLE = (sys.executable, "-I", "-S", throttle.__file__)
 
 _BUSY = """
 import time
@@ -74,10 +72,13 @@ def test_waiting_is_followed_by_no_pause() -> None:
 
 def test_the_exit_code_is_that_of_the_command() -> None:
     for command, code in ((["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -9 $$"], 137)):
-        done = subprocess.run((*_THROTTLE, "2", *command), check=False, timeout=60)
+        done = subprocess.run((*throttle.build_command(2), *command), check=False, timeout=60)
         assert done.returncode == code
     missing = subprocess.run(
-        (*_THROTTLE, "2", "./no-such-program"), check=False, capture_output=True, text=True
+        (*throttle.build_command(2), "./no-such-program"),
+        check=False,
+        capture_output=True,
+        text=True,
     )
     assert missing.returncode == throttle.NOT_FOUND
     assert missing.stderr == "cannot run './no-such-program': No such file or directory\n"
@@ -86,7 +87,7 @@ def test_the_exit_code_is_that_of_the_command() -> None:
 def test_a_slowed_command_hears_that_it_is_to_end() -> None:
     shell = "trap 'echo bye; exit 3' TERM; echo up; while :; do :; done"
     with subprocess.Popen(
-        (*_THROTTLE, "5", "sh", "-c", shell), stdout=subprocess.PIPE, text=True
+        (*throttle.build_command(5), "sh", "-c", shell), stdout=subprocess.PIPE, text=True
     ) as running:
         try:
             assert running.stdout is not None
@@ -120,7 +121,7 @@ input()
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell it")
 def test_what_a_process_sends_is_counted_once() -> None:
     with subprocess.Popen(
-        (*_THROTTLE, "1.5", sys.executable, "-c", _TALKING),
+        (*throttle.build_command(1.5), sys.executable, "-c", _TALKING),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as running:
