@@ -211,6 +211,15 @@ class MemoryApi(client.Client):
             if changed == resource and "status" in item and holds(item)
         )
 
+    def object(self, path: str) -> client.Object:
+        """Return an object itself: `touch` tells watchers what a test changes in it."""
+        return self._find(path)
+
+    def write_status(self, pod: client.Object, **status: Any) -> None:
+        """Write a pod's status, as the kubelet does."""
+        pod["status"] = status
+        self.touch(resources.PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"]))
+
     def touch(self, path: str) -> None:
         """Tell watchers of an object that a test has changed."""
         self._record(_resource(path), "MODIFIED", self._find(path), "")

@@ -19,7 +19,7 @@ def run(api: memory_api.MemoryApi) -> None:
     """The kubelet starts every pod that waits."""
     for pod in api.items(resources.PODS):
         if pod["status"]["phase"] == "Pending":
-            _write(api, pod, phase="Running", **objects.container(running={}))
+            api.write_status(pod, phase="Running", **objects.container(running={}))
 
 
 def let_go(api: memory_api.MemoryApi) -> None:
@@ -38,7 +38,7 @@ def end(name: str, code: int, reason: str = "Error") -> Step:
         for pod in _named(api, name):
             if pod["status"]["phase"] == "Running":
                 ended = objects.container(terminated={"exitCode": code, "reason": reason})
-                _write(api, pod, phase="Failed" if code else "Succeeded", **ended)
+                api.write_status(pod, phase="Failed" if code else "Succeeded", **ended)
 
     return step
 
@@ -54,7 +54,7 @@ def evict(name: str) -> Step:
                 "status": "True",
                 "reason": "PreemptionByScheduler",
             }
-            _write(api, pod, **{**pod["status"], "conditions": [condition]})
+            api.write_status(pod, **{**pod["status"], "conditions": [condition]})
 
     return step
 
@@ -127,12 +127,6 @@ def edit(change: dict[str, Any]) -> Step:
 
 def _named(api: memory_api.MemoryApi, name: str) -> list[client.Object]:
     return [pod for pod in api.items(resources.PODS) if pod["metadata"]["name"] == name]
-
-
-def _write(api: memory_api.MemoryApi, pod: client.Object, **status: Any) -> None:
-    pod["status"] = status
-    path = resources.PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"])
-    api.touch(path)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from testing import clock, waiting
-from testing.operator import memory_api
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core import installation
 from tfparallel_operator.engine.observe import children, informer, jobs, records, sweeper
@@ -22,13 +21,11 @@ class SmallEngine:
     def __init__(
         self,
         api: client.Client,
-        store: memory_api.MemoryApi,
         time: clock.Clock,
         may_write: Callable[[], None] = lambda: None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._api = api
-        self._store = store
         self._time = time
         self.rewinds = 0
         """How often the history of the API server has gone back."""

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from testing.operator import objects, small_world
+from testing.operator import objects
+from testing.operator.memory_cluster import MemoryCluster
 from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, resources
@@ -16,12 +17,12 @@ def job(**spec: Any) -> dict[str, Any]:
     return objects.job(workers=0, volumeClaimTemplates=[objects.claim_template()], **spec)
 
 
-async def existing(world: small_world.World, **metadata: Any) -> client.Object:
+async def existing(world: MemoryCluster, **metadata: Any) -> client.Object:
     claim = {"metadata": {"name": NAME, **metadata}, "spec": {}}
     return await world.api.create(resources.CLAIMS, "default", claim)
 
 
-def refusal(world: small_world.World) -> dict[str, Any] | None:
+def refusal(world: MemoryCluster) -> dict[str, Any] | None:
     conditions = world.status["conditions"]
     return next(
         (one for one in conditions if one["type"] == names.Condition.CREATION_REFUSED), None
@@ -29,7 +30,7 @@ def refusal(world: small_world.World) -> dict[str, Any] | None:
 
 
 async def test_a_claim_of_an_earlier_run_is_used() -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     before = await existing(world, labels={names.LABEL_JOB: "digits"})
     async with world.running(job()):
         await world.start_pods()
@@ -42,7 +43,7 @@ async def test_a_claim_of_an_earlier_run_is_used() -> None:
 async def test_a_claim_of_somebody_else_is_named_with_a_remedy_and_waited_for(
     labels: dict[str, str],
 ) -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     await existing(world, labels=labels)
     async with world.running(job()):
         await world.engine.settle()
@@ -59,7 +60,7 @@ async def test_a_claim_of_somebody_else_is_named_with_a_remedy_and_waited_for(
 
 
 async def test_a_claim_that_goes_with_an_earlier_job_is_waited_for() -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     earlier = [objects.owner(uid="earlier")]
     await existing(world, labels={names.LABEL_JOB: "digits"}, ownerReferences=earlier)
     async with world.running(job()):
@@ -72,7 +73,7 @@ async def test_a_claim_that_goes_with_an_earlier_job_is_waited_for() -> None:
 
 @pytest.mark.parametrize(("policy", "left"), [("Retain", 1), ("Delete", 0)])
 async def test_what_becomes_of_a_claim_with_its_job(policy: str, left: int) -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     retention = {"whenDeleted": policy}
     async with world.running(job(persistentVolumeClaimRetentionPolicy=retention)):
         assert len(world.api.items(resources.CLAIMS)) == 1

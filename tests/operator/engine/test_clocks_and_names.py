@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from testing.operator import objects, small_world
+from testing.operator import objects
+from testing.operator.memory_cluster import MemoryCluster
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import resources
 
@@ -14,11 +15,11 @@ CHIEF = resources.PODS.path("default", "digits-chief-0")
 
 @pytest.mark.parametrize("ahead", [0, 3600])
 async def test_a_node_whose_clock_is_ahead_delays_no_restart(ahead: int) -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job()):
         await world.start_pods()
         for index in (0, 1):
-            pod = world.api._objects[resources.PODS.path("default", f"digits-worker-{index}")]
+            pod = world.api.object(resources.PODS.path("default", f"digits-worker-{index}"))
             finished_at = (world.clock.utc() + datetime.timedelta(seconds=ahead)).isoformat()
             terminated = {"exitCode": 75, "reason": "Error", "finishedAt": finished_at}
             pod["status"] = {"phase": "Failed", **objects.container(terminated=terminated)}
@@ -37,14 +38,14 @@ def of_a_tfjob(**metadata: Any) -> dict[str, Any]:
 
 
 async def test_the_pods_of_a_tfjob_of_the_name_are_waited_for() -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     await world.api.create(resources.PODS, "default", of_a_tfjob())
     async with world.running(objects.job()):
         assert world.status["state"] == "Pending"
         [refused] = [one for one in world.status["conditions"] if one["type"] == "CreationRefused"]
         assert refused["reason"] == names.Reason.NAME_CONFLICT
         assert "Delete the TFJob" in refused["message"]
-        world.api._objects[CHIEF]["metadata"]["deletionTimestamp"] = world.clock.utc().isoformat()
+        world.api.object(CHIEF)["metadata"]["deletionTimestamp"] = world.clock.utc().isoformat()
         world.api.touch(CHIEF)
         await world.engine.settle(seconds=10)
         assert world.status["state"] == "Pending"
@@ -56,7 +57,7 @@ async def test_the_pods_of_a_tfjob_of_the_name_are_waited_for() -> None:
 
 
 async def test_a_pod_that_is_being_deleted_is_waited_for_whosever_it_was() -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     stamp = world.clock.utc().isoformat()
     pod = of_a_tfjob(ownerReferences=[], deletionTimestamp=stamp)
     await world.api.create(resources.PODS, "default", pod)

@@ -22,8 +22,8 @@ from testing.operator import (
     objects,
     operator_process,
     progress_site,
-    small_world,
 )
+from testing.operator.memory_cluster import MemoryCluster
 from testing.operator.namespaces import Namespace
 from tfparallel.backends.local import ports
 from tfparallel_operator.api_server import errors, resources
@@ -45,13 +45,13 @@ REPLICAS = ("chief-0", "worker-0", "worker-1")
 BUGS = 'tfparallel_reconcile_duration_seconds_count{outcome="bug"} 0.0'
 
 
-def bugs(world: small_world.World) -> float | None:
+def bugs(world: MemoryCluster) -> float | None:
     return world.engine.metrics.registry.get_sample_value(
         "tfparallel_reconcile_duration_seconds_count", {"outcome": "bug"}
     )
 
 
-async def other_job_is_served(world: small_world.World) -> None:
+async def other_job_is_served(world: MemoryCluster) -> None:
     await world.api.create(resources.JOBS, "others", objects.job("other"))
     await world.engine.settle(seconds=0)
     pods = {
@@ -69,7 +69,7 @@ async def test_a_job_of_and_against_the_schema_meets_no_bug(
     """The API server's own checks are left out: a stored job may be of another schema."""
     hostile.Generator(source).complete(job, "hostile")
     job["metadata"] = {"name": "hostile", "generation": 1}
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(job):
         await world.start_pods()
         await other_job_is_served(world)
@@ -80,13 +80,13 @@ async def test_a_job_of_and_against_the_schema_meets_no_bug(
 async def test_a_pod_with_a_status_that_no_kubelet_writes_meets_no_bug(
     source: random.Random,
 ) -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     generator = hostile.Generator(source)
     async with world.running(objects.job()):
         for number in range(6):
             pods = world.api.items(resources.PODS)
             if pods:
-                world.write_status(pods[number % len(pods)], **generator.pod_status())
+                world.api.write_status(pods[number % len(pods)], **generator.pod_status())
             await world.let_go()
         await other_job_is_served(world)
         assert bugs(world) == 0

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from testing import waiting
-from testing.operator import objects, small_world
+from testing.operator import objects
+from testing.operator.memory_cluster import MemoryCluster
 from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import gate, names
 from tfparallel_operator.api_server import resources
@@ -23,11 +24,11 @@ RENAMED = {"tfReplicaSpecs": {"Chief": {"template": {"spec": {"containers": [{"n
 
 
 @pytest.fixture
-def world() -> small_world.World:
-    return small_world.World()
+def world() -> MemoryCluster:
+    return MemoryCluster()
 
 
-def condition(world: small_world.World, kind: str) -> dict[str, Any]:
+def condition(world: MemoryCluster, kind: str) -> dict[str, Any]:
     return of_status(world.status, kind)
 
 
@@ -36,13 +37,13 @@ def of_status(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return dict(next((one for one in conditions if one["type"] == kind), {}))
 
 
-def pods(world: small_world.World) -> dict[str, str]:
+def pods(world: MemoryCluster) -> dict[str, str]:
     return {
         pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in world.api.items(resources.PODS)
     }
 
 
-async def edit(world: small_world.World, **spec: Any) -> None:
+async def edit(world: MemoryCluster, **spec: Any) -> None:
     await world.api.patch(JOB, {"spec": spec})
     await world.let_go()
 
@@ -52,7 +53,7 @@ def valid() -> dict[str, Any]:
     return spec
 
 
-async def replace_generation(world: small_world.World, role: str, template: Any) -> None:
+async def replace_generation(world: MemoryCluster, role: str, template: Any) -> None:
     """Give the job another spec of its generation, as after a restore of etcd and an edit."""
     world.engine.rewinds += 1
     [job] = world.api.items(resources.JOBS)
@@ -62,7 +63,7 @@ async def replace_generation(world: small_world.World, role: str, template: Any)
 
 
 async def test_a_generation_that_comes_again_after_a_restore_is_checked_again(
-    world: small_world.World,
+    world: MemoryCluster,
 ) -> None:
     async with world.running(objects.job()):
         await edit(world, runPolicy={"backoffLimit": 1})
@@ -72,7 +73,7 @@ async def test_a_generation_that_comes_again_after_a_restore_is_checked_again(
 
 
 async def test_a_generation_that_comes_again_after_a_restore_may_be_restricted(
-    world: small_world.World,
+    world: MemoryCluster,
 ) -> None:
     forbidden = installation.HostAccess.FORBIDDEN
     world.settings["restrictions"] = installation.Restrictions(host_access=forbidden)
@@ -85,7 +86,7 @@ async def test_a_generation_that_comes_again_after_a_restore_may_be_restricted(
         assert (refused["status"], refused["reason"]) == ("True", "JobRestricted")
 
 
-async def test_a_running_job_goes_on_with_its_last_valid_spec(world: small_world.World) -> None:
+async def test_a_running_job_goes_on_with_its_last_valid_spec(world: MemoryCluster) -> None:
     async with world.running(objects.job()):
         await world.start_pods()
         before = pods(world)
@@ -108,7 +109,7 @@ async def test_a_running_job_goes_on_with_its_last_valid_spec(world: small_world
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_losses_and_the_end_are_answered_under_an_invalid_spec(
-    world: small_world.World, restarted: bool
+    world: MemoryCluster, restarted: bool
 ) -> None:
     policy = {"backoffLimit": 1, "ttlSecondsAfterFinished": 60}
     async with world.running(objects.job(runPolicy=policy)):
@@ -121,7 +122,7 @@ async def test_losses_and_the_end_are_answered_under_an_invalid_spec(
             await _lose_and_succeed(world)
 
 
-async def _lose_and_succeed(world: small_world.World) -> None:
+async def _lose_and_succeed(world: MemoryCluster) -> None:
     await world.end("digits-worker-1", 137)
     assert world.status["attempt"] == 2
     await world.start_pods()
@@ -134,7 +135,7 @@ async def _lose_and_succeed(world: small_world.World) -> None:
 
 @pytest.mark.parametrize("seconds", [100])
 async def test_a_deadline_holds_under_an_invalid_spec_after_a_restart_of_the_operator(
-    world: small_world.World, seconds: int
+    world: MemoryCluster, seconds: int
 ) -> None:
     async with world.running(objects.job(runPolicy={"activeDeadlineSeconds": seconds})):
         await world.start_pods()
@@ -147,7 +148,7 @@ async def test_a_deadline_holds_under_an_invalid_spec_after_a_restart_of_the_ope
         assert pods(world) == {}
 
 
-async def test_a_suspended_job_stays_so_under_an_invalid_spec(world: small_world.World) -> None:
+async def test_a_suspended_job_stays_so_under_an_invalid_spec(world: MemoryCluster) -> None:
     async with world.running(objects.job()):
         await world.start_pods()
         await world.change(suspend=True)
@@ -159,7 +160,7 @@ async def test_a_suspended_job_stays_so_under_an_invalid_spec(world: small_world
 
 
 async def test_a_gang_that_nobody_can_start_ends_no_suspended_job(
-    world: small_world.World,
+    world: MemoryCluster,
 ) -> None:
     async with world.running(objects.job(runPolicy={"ttlSecondsAfterFinished": 0})):
         await world.start_pods()
@@ -172,16 +173,16 @@ async def test_a_gang_that_nobody_can_start_ends_no_suspended_job(
 
 
 async def test_a_stricter_release_ends_no_job_that_runs(
-    world: small_world.World, monkeypatch: pytest.MonkeyPatch
+    world: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record is of the same generation; even without one the job goes on."""
     for lacks_record in (False, True):
-        world = small_world.World()
+        world = MemoryCluster()
         async with world.running(objects.job()):
             await world.start_pods()
             before = pods(world)
         if lacks_record:
-            del world.api._objects[CONFIG]["data"][config.SPEC_KEY]  # As an older release left it.
+            del world.api.object(CONFIG)["data"][config.SPEC_KEY]  # As an older release left it.
         [job] = world.api.items(resources.JOBS)
         job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0]["name"] = "x"
         job["spec"]["tfReplicaSpecs"]["Chief"]["newer"] = True  # As a newer release had it.
@@ -211,15 +212,15 @@ def _record(hostile: str) -> str:
     ids=range(11),
 )
 async def test_without_a_record_a_job_is_left_alone(
-    world: small_world.World, record: str | None
+    world: MemoryCluster, record: str | None
 ) -> None:
     """People who may edit ConfigMaps may write anything there."""
     async with world.running(objects.job()):
         await world.start_pods()
         before = pods(world)
-    del world.api._objects[CONFIG]["data"][config.SPEC_KEY]
+    del world.api.object(CONFIG)["data"][config.SPEC_KEY]
     if record is not None:
-        world.api._objects[CONFIG]["data"][config.SPEC_KEY] = record
+        world.api.object(CONFIG)["data"][config.SPEC_KEY] = record
     await world.api.patch(JOB, {"spec": RENAMED})
     async with world.running():
         invalid = condition(world, "SpecInvalid")
@@ -232,7 +233,7 @@ async def test_without_a_record_a_job_is_left_alone(
         assert (world.status["state"], pods(world)) == ("Running", before)
 
 
-async def test_the_record_does_not_undo_what_was_scaled(world: small_world.World) -> None:
+async def test_the_record_does_not_undo_what_was_scaled(world: MemoryCluster) -> None:
     job = objects.job()
     job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 4
     async with world.running(job):
@@ -248,7 +249,7 @@ async def test_the_record_does_not_undo_what_was_scaled(world: small_world.World
         assert (world.status["workers"], world.status["attempt"]) == (3, 2)
 
 
-async def test_a_job_that_never_was_valid_leaves_no_workload(world: small_world.World) -> None:
+async def test_a_job_that_never_was_valid_leaves_no_workload(world: MemoryCluster) -> None:
     job = objects.job()
     job["metadata"]["labels"] = {names.LABEL_QUEUE: "local"}
     async with world.running(job):
@@ -261,7 +262,7 @@ async def test_a_job_that_never_was_valid_leaves_no_workload(world: small_world.
         )
 
 
-async def test_a_status_of_a_newer_operator_stays_whole(world: small_world.World) -> None:
+async def test_a_status_of_a_newer_operator_stays_whole(world: MemoryCluster) -> None:
     async with world.running(objects.job()):
         await world.start_pods()
         before = pods(world)
@@ -289,7 +290,7 @@ async def test_a_status_of_a_newer_operator_stays_whole(world: small_world.World
 
 
 async def test_a_job_of_a_newer_version_waits_for_the_newer_operator(
-    world: small_world.World,
+    world: MemoryCluster,
 ) -> None:
     job = objects.job()
     job["spec"]["newer"] = True
@@ -305,7 +306,7 @@ async def test_a_job_of_a_newer_version_waits_for_the_newer_operator(
 
 
 async def test_a_status_that_cannot_be_read_is_never_written_over(
-    world: small_world.World,
+    world: MemoryCluster,
 ) -> None:
     async with world.running(objects.job()):
         await world.start_pods()
@@ -318,14 +319,14 @@ async def test_a_status_that_cannot_be_read_is_never_written_over(
             assert len(pods(world)) == 3
 
 
-async def test_the_config_map_follows_the_spec(world: small_world.World) -> None:
+async def test_the_config_map_follows_the_spec(world: MemoryCluster) -> None:
     roles = {"Worker": {"replicas": 60, "maxReplicas": 70, "template": objects.template()}}
     job = objects.job(trainer={"epochs": 1})
     job["spec"]["tfReplicaSpecs"] = roles
     async with world.running(job):
         await world.start_pods()
         await edit(world, tfReplicaSpecs={"Worker": {"maxReplicas": 200}})
-        data = world.api._objects[CONFIG]["data"]
+        data = world.api.object(CONFIG)["data"]
         cluster = json.loads(data[config.CLUSTER_KEY])
         assert len(cluster["worker"]) == 200
         record = json.loads(data[config.SPEC_KEY])
@@ -336,13 +337,13 @@ async def test_the_config_map_follows_the_spec(world: small_world.World) -> None
         assert len(world.api.log) == writes
 
 
-async def test_a_newer_authority_reaches_jobs_that_run(world: small_world.World) -> None:
+async def test_a_newer_authority_reaches_jobs_that_run(world: MemoryCluster) -> None:
     async with world.running(objects.job()):
         await world.start_pods()
-        assert config.CA_FILE_KEY not in world.api._objects[CONFIG]["data"]
+        assert config.CA_FILE_KEY not in world.api.object(CONFIG)["data"]
     world.settings = {"progress_ca": "NEWER"}
     async with world.running():
-        assert world.api._objects[CONFIG]["data"][config.CA_FILE_KEY] == "NEWER"
+        assert world.api.object(CONFIG)["data"][config.CA_FILE_KEY] == "NEWER"
 
 
 def _job(uid: str, first: int, count: int) -> dict[str, Any]:
@@ -366,7 +367,7 @@ def test_more_ports_follow_those_that_a_job_has_where_they_are_free() -> None:
     assert ports.find(_owner("c"), 1) == 10_008, "what is promised is not given to others"
 
 
-async def test_ports_are_set_aside_for_workers_when_they_come(world: small_world.World) -> None:
+async def test_ports_are_set_aside_for_workers_when_they_come(world: MemoryCluster) -> None:
     job = objects.job(network="Open", hostNetwork=True)
     job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 5_000
     async with world.running(job):
@@ -379,14 +380,14 @@ async def test_ports_are_set_aside_for_workers_when_they_come(world: small_world
         await world.engine.settle(seconds=0)
         await edit(world, tfReplicaSpecs={"Worker": {"replicas": 5}})
         path = resources.JOBS.path("default", "digits")
-        status = world.api._objects[path]["status"]
+        status = world.api.object(path)["status"]
         assert status["hostPorts"] == {"first": 10_000, "count": 5}
         [invalid] = [one for one in status["conditions"] if one["type"] == "SpecInvalid"]
         assert "Worker.replicas" in invalid["message"]
         assert status["state"] == "Running"
 
 
-async def test_more_workers_than_a_pod_can_know_end_no_job(world: small_world.World) -> None:
+async def test_more_workers_than_a_pod_can_know_end_no_job(world: MemoryCluster) -> None:
     job = objects.job()
     job["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 5000
     async with world.running(job):

@@ -5,8 +5,9 @@ import pathlib
 import pytest
 import yaml
 
-from testing import clock, pages, paths
-from testing.operator import memory_api, objects, scenarios, small_engine
+from testing import pages, paths
+from testing.operator import objects, scenarios
+from testing.operator.memory_cluster import MemoryCluster
 from tfparallel_operator.api_server import resources
 
 pytestmark = pytest.mark.usefixtures("long_computation")
@@ -45,15 +46,13 @@ def granted(role: pathlib.Path) -> set[tuple[str, str]]:
 
 async def writes(scenario: scenarios.Scenario) -> set[tuple[str, str]]:
     """Return verb and resource of what the operator writes in the life of a job."""
-    api, time = memory_api.MemoryApi(), clock.Clock()
-    await api.create(resources.JOBS, "default", scenario.job)
-    before = len(api.log)
-    async with small_engine.SmallEngine(api, api, time).running() as engine:
+    cluster = MemoryCluster()
+    async with cluster.running(scenario.job):
         for step in (scenarios.quiet, *scenario.steps):
-            step(api)
-            await engine.settle()
+            step(cluster.api)
+            await cluster.engine.settle()
     written = set()
-    for request in api.log[before:]:
+    for request in cluster.api.log[1:]:
         verb, path = request.split()
         subresource = "/status" if path.endswith("/status") else ""
         written.add((verb, f"{resources.plural_of(path)}{subresource}"))

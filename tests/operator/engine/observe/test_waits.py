@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from testing import clock
-from testing.operator import memory_api, objects, small_engine, small_world
+from testing.operator import memory_api, objects, small_engine
+from testing.operator.memory_cluster import MemoryCluster
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import errors, lists, resources
 from tfparallel_operator.core import observation, replicas
@@ -53,11 +54,11 @@ def api() -> Api:
 
 
 @pytest.fixture
-def world(api: Api) -> small_world.World:
-    return small_world.World(api)
+def world(api: Api) -> MemoryCluster:
+    return MemoryCluster(api=api)
 
 
-def message(world: small_world.World) -> str:
+def message(world: MemoryCluster) -> str:
     [running] = [one for one in world.status["conditions"] if one["type"] == "Running"]
     return str(running["message"])
 
@@ -71,7 +72,7 @@ def say(api: Api, name: str, words: str) -> None:
     api.touch(path)
 
 
-async def test_the_condition_says_what_an_event_says(api: Api, world: small_world.World) -> None:
+async def test_the_condition_says_what_an_event_says(api: Api, world: MemoryCluster) -> None:
     async with world.running(objects.job(workers=0)):
         await api.warn("digits-chief-0", NO_CONFIG_MAP)
         await world.engine.settle(29)
@@ -85,7 +86,7 @@ async def test_the_condition_says_what_an_event_says(api: Api, world: small_worl
 
 
 async def test_an_event_with_an_odd_time_and_a_very_long_note_is_read(
-    api: Api, world: small_world.World
+    api: Api, world: MemoryCluster
 ) -> None:
     """The API server stores both, and whoever may write Events may write such ones."""
     async with world.running(objects.job(workers=0)):
@@ -96,7 +97,7 @@ async def test_an_event_with_an_odd_time_and_a_very_long_note_is_read(
         assert "FailedMount: no volume xx" in message(world)
 
 
-async def test_the_condition_names_a_claim_that_has_no_volume(world: small_world.World) -> None:
+async def test_the_condition_names_a_claim_that_has_no_volume(world: MemoryCluster) -> None:
     async with world.running(objects.job(volumeClaimTemplates=[objects.claim_template()])):
         [claim] = world.api.items(resources.CLAIMS)
         for pod in world.api.items(resources.PODS):
@@ -112,7 +113,7 @@ async def test_the_condition_names_a_claim_that_has_no_volume(world: small_world
 
 
 async def test_a_role_is_looked_at_once_a_minute_and_not_at_all_once_it_names_a_cause(
-    api: Api, world: small_world.World
+    api: Api, world: MemoryCluster
 ) -> None:
     async with world.running(objects.job(workers=0)):
         for seconds, reads in ((29, 0), (1, 1), (59, 1), (1, 2)):
@@ -123,9 +124,7 @@ async def test_a_role_is_looked_at_once_a_minute_and_not_at_all_once_it_names_a_
         assert api.reads == 2
 
 
-async def test_a_pod_that_names_its_cause_hides_no_other(
-    api: Api, world: small_world.World
-) -> None:
+async def test_a_pod_that_names_its_cause_hides_no_other(api: Api, world: MemoryCluster) -> None:
     async with world.running(objects.job(workers=1)):
         say(api, "digits-chief-0", NO_ROOM)
         await api.warn("digits-worker-0", NO_CONFIG_MAP)
@@ -135,7 +134,7 @@ async def test_a_pod_that_names_its_cause_hides_no_other(
 
 
 async def test_a_pod_of_which_nobody_says_anything_hides_no_other(
-    api: Api, world: small_world.World
+    api: Api, world: MemoryCluster
 ) -> None:
     """The first worker pulls a large image; the third has the cause."""
     async with world.running(objects.job(workers=3)):
@@ -148,7 +147,7 @@ async def test_a_pod_of_which_nobody_says_anything_hides_no_other(
 
 
 async def test_what_was_read_stays_while_events_cannot_be_read(
-    api: Api, world: small_world.World
+    api: Api, world: MemoryCluster
 ) -> None:
     async with world.running(objects.job(workers=0)):
         await api.warn("digits-chief-0", NO_CONFIG_MAP)

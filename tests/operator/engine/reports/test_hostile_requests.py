@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from testing import clock, waiting
-from testing.operator import objects, small_world
+from testing.operator import objects
+from testing.operator.memory_cluster import MemoryCluster
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.core.pods import progress_report
 from tfparallel_operator.engine.reports import endpoint, serving, tokens
@@ -119,7 +120,7 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def _site() -> AsyncIterator[Site]:
-    world, time = small_world.World(), clock.Clock()
+    world, time = MemoryCluster(), clock.Clock()
     async with world.running(objects.job()):
         await world.api.create(resources.JOBS, "b", objects.job("normal"))
         await world.engine.settle(seconds=0)

@@ -10,7 +10,8 @@ from typing import Any
 from aiohttp import test_utils
 
 from testing import waiting
-from testing.operator import objects, operator_process, small_world
+from testing.operator import objects, operator_process
+from testing.operator.memory_cluster import MemoryCluster
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.engine.reports import endpoint, tokens
 from tfparallel_operator.engine.run import engine, settings
@@ -122,7 +123,7 @@ async def test_a_bad_token_is_asked_about_once_in_a_while() -> None:
 
 
 async def test_without_a_token_nobody_learns_which_jobs_there_are() -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     reviewer = Reviewer()
     reviewer.answering.set()
     async with world.running(objects.job()):

@@ -14,12 +14,12 @@ from prometheus_client import parser
 
 from testing import waiting
 from testing.operator import (
+    faults,
     namespaces,
     objects,
     operator_process,
     outage,
     progress_site,
-    wrapped_api,
 )
 from testing.operator.namespaces import Namespace
 from tfparallel.backends.local import ports
@@ -257,7 +257,7 @@ async def test_a_leader_that_is_killed_while_it_starts_a_job_is_followed_by_the_
     assert sorted(created) == sorted((pod, "1", "0") for pod in pod_names)
 
 
-class Deaf(wrapped_api.WrappedApi):
+class Deaf(faults.FaultyApi):
     """A client whose watch of pods tells nothing, as one whose connection has died unnoticed."""
 
     async def watch(
@@ -269,6 +269,10 @@ class Deaf(wrapped_api.WrappedApi):
             yield event
 
 
+def _deafen(api: client.Client) -> Deaf:
+    return Deaf(api, faults.Fault())
+
+
 async def test_a_new_leader_does_not_trust_its_watches(
     namespace: Namespace, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,7 +281,7 @@ async def test_a_new_leader_does_not_trust_its_watches(
     ) as first:
         await first.until_ready()
         await _until_held(namespace, "operator-0")
-        async with _second(namespace, monkeypatch, Deaf) as counted:
+        async with _second(namespace, monkeypatch, _deafen) as counted:
             await namespace.create_job()
             await namespace.until_pods(*ALL)
             await namespace.run_all()

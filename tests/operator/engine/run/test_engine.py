@@ -12,44 +12,32 @@ import pytest
 from prometheus_client import exposition
 
 from testing import clock, waiting
-from testing.operator import memory_api, objects, small_engine
-from tfparallel_operator.api_server import client, errors, lists, resources, streams
+from testing.operator import faults, memory_api, objects, small_engine
+from tfparallel_operator.api_server import client, errors, resources, streams
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.observe import children, sweeper
 from tfparallel_operator.engine.run import engine, parts, probes, settings
 from tfparallel_operator.engine.telemetry import logs
 from tfparallel_operator.engine.workqueue import queue
 
+UNKNOWN = errors.NotFound("the server could not find the requested resource")
 
-class EmptyApi(memory_api.MemoryApi):
-    """Does not know TFParallelJob."""
 
-    async def page(self, resource: resources.Resource, *more: Any, **named: Any) -> lists.Listing:
-        if resource == resources.JOBS:
-            raise errors.NotFound("the server could not find the requested resource")
-        return await super().page(resource, *more, **named)
+def _failing(plural: str, error: Exception, times: int = -1) -> client.Client:
+    """An API server in memory that does not list these objects, so many times."""
+    refusal = faults.Refusal(f"^list .*/{plural}$", error, times)
+    return faults.FaultyApi(memory_api.MemoryApi(), refusal)
+
+
+def _engine(api: client.Client) -> engine.Engine:
+    return engine.Engine(settings.Settings("trainer:test", health_port=0), api)
 
 
 @pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
 async def test_the_operator_ends_where_the_custom_resource_is_missing() -> None:
-    operator_settings = settings.Settings("trainer:test", health_port=0)
     with pytest.raises(ExceptionGroup) as caught:
-        await engine.Engine(operator_settings, EmptyApi()).start()
+        await _engine(_failing("tfparalleljobs", UNKNOWN)).start()
     assert caught.value.split(sweeper.NotInstalled)[0] is not None
-
-
-class FaultyApi(memory_api.MemoryApi):
-    """Its first lists of pods end in an error that no part expects."""
-
-    def __init__(self, failures: int) -> None:
-        super().__init__()
-        self.failures = failures
-
-    async def page(self, resource: resources.Resource, *more: Any, **named: Any) -> lists.Listing:
-        if resource == resources.PODS and self.failures:
-            self.failures -= 1
-            raise ZeroDivisionError("a bug")
-        return await super().page(resource, *more, **named)
 
 
 @pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
@@ -57,7 +45,7 @@ async def test_a_part_that_fails_once_begins_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(parts, "PAUSES_SECONDS", (0.0, 0.0))
-    operator_engine = engine.Engine(settings.Settings("trainer:test", health_port=0), FaultyApi(1))
+    operator_engine = _engine(_failing("pods", ZeroDivisionError("a bug"), times=1))
     await operator_engine.start()
     assert operator_engine.missing() == ""
     shown = exposition.generate_latest(operator_engine.metrics.registry).decode()
@@ -72,7 +60,7 @@ async def test_a_part_that_always_fails_leaves_the_others_and_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parts, "PAUSES_SECONDS", (0.0, 0.01))
-    operator_engine = engine.Engine(settings.Settings("trainer:test", health_port=0), FaultyApi(-1))
+    operator_engine = _engine(_failing("pods", ZeroDivisionError("a bug")))
     start = asyncio.create_task(operator_engine.start())
 
     async def is_named() -> bool:
@@ -153,40 +141,25 @@ async def test_jobs_of_a_namespace_that_are_slow_to_write_hold_up_no_other(worke
     await operator_engine.stop()
 
 
-class BusyApi(memory_api.MemoryApi):
-    """Does not answer the first list of jobs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lists_of_jobs = 0
-
-    async def page(self, resource: resources.Resource, *more: Any, **named: Any) -> lists.Listing:
-        if resource == resources.JOBS:
-            self.lists_of_jobs += 1
-            if self.lists_of_jobs == 1:
-                raise errors.Unavailable("no answer")
-        return await super().page(resource, *more, **named)
-
-
 @pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
 async def test_a_start_waits_for_an_api_server_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(engine, "ASK_AGAIN_SECONDS", 0.0)
-    api = BusyApi()
-    operator_engine = engine.Engine(settings.Settings("trainer:test", health_port=0), api)
+    refusal = faults.Refusal("^list .*/tfparalleljobs$", errors.Unavailable("no answer"), times=1)
+    api = faults.FaultyApi(memory_api.MemoryApi(), refusal)
+    operator_engine = _engine(api)
     await operator_engine.start()
     assert operator_engine.missing() == ""
-    assert api.lists_of_jobs == 2
+    assert refusal.count == 1
     await operator_engine.stop()
 
 
 @pytest.mark.usefixtures("processes")  # the operator listens on all interfaces
 async def test_a_start_that_fails_leaves_kopf_nothing_to_wait_for() -> None:
     stop = asyncio.Event()
-    operator_settings = settings.Settings("trainer:test", health_port=0)
     with pytest.raises(ExceptionGroup) as caught:
-        await handlers.run(engine.Engine(operator_settings, EmptyApi()), stop)
+        await handlers.run(_engine(_failing("tfparalleljobs", UNKNOWN)), stop)
     assert caught.value.split(sweeper.NotInstalled)[0] is not None
     assert stop.is_set()
 

@@ -6,14 +6,15 @@ import gc
 import logging
 import threading
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from testing import clock, waiting
-from testing.operator import memory_api, objects, small_engine
-from tfparallel_operator.api_server import client, errors, resources
+from testing.operator import faults, memory_api, objects, small_engine
+from testing.operator.memory_cluster import MemoryCluster
+from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decide, decision
 from tfparallel_operator.engine.run import large_jobs
 
@@ -42,7 +43,7 @@ class Gate:
 @contextlib.asynccontextmanager
 async def _running(gate: Gate) -> AsyncIterator[memory_api.MemoryApi]:
     api = memory_api.MemoryApi()
-    engine = small_engine.SmallEngine(api, api, clock.Clock())
+    engine = small_engine.SmallEngine(api, clock.Clock())
     async with engine.running():
         try:
             yield api
@@ -96,24 +97,6 @@ class Manifest(dict[str, Any]):
     """A manifest that weak references can name."""
 
 
-class UnavailableApi(memory_api.MemoryApi):
-    """It creates no pod."""
-
-    tries = 0
-
-    async def create(
-        self,
-        resource: resources.Resource,
-        namespace: str | None,
-        manifest: Mapping[str, Any],
-        **more: Any,
-    ) -> client.Object:
-        if resource == resources.PODS:
-            self.tries += 1
-            raise errors.Unavailable("the API server is away")
-        return await super().create(resource, namespace, manifest, **more)
-
-
 async def test_a_look_that_fails_leaves_no_manifest_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,13 +111,12 @@ async def test_a_look_that_fails_leaves_no_manifest_behind(
         return dataclasses.replace(decided, creations=tuple(creations))
 
     monkeypatch.setattr(decide, "decide", track)
-    api = UnavailableApi()
-    engine = small_engine.SmallEngine(api, api, clock.Clock())
-    async with engine.running():
-        await api.create(resources.JOBS, "default", objects.job("large", LARGE))
-        await engine.settle(seconds=30)
-        await engine.settle(seconds=30)
-        assert api.tries >= 3
+    refusal = faults.Refusal("^create .*/pods/", errors.Unavailable("the API server is away"))
+    cluster = MemoryCluster(refusal)
+    async with cluster.running(objects.job("large", LARGE)):
+        await cluster.engine.settle(seconds=30)
+        await cluster.engine.settle(seconds=30)
+        assert refusal.count >= 3
         first, second, *_ = filter(None, looks)  # A decision on a refusal creates nothing.
         assert len(first) + len(second) > 2 * LARGE
 

@@ -1,15 +1,13 @@
 """Refusals, conflicts and names that are taken, on an API server in memory."""
 
-import contextlib
-from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 
-from testing import clock
-from testing.operator import memory_api, objects, small_engine
+from testing.operator import faults, memory_api, objects
+from testing.operator.memory_cluster import MemoryCluster
 from tfparallel_operator.api import names
-from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import remedies
 from tfparallel_operator.engine.run import reconcile
 from tfparallel_trainer.contract import environment
@@ -17,79 +15,48 @@ from tfparallel_trainer.contract import environment
 CHIEF = resources.PODS.path("default", "digits-chief-0")
 
 
-class RefusingApi(memory_api.MemoryApi):
-    """Answers creations of pods with an error, as long as it has one."""
+class Intruder(faults.Fault):
+    """Somebody writes to the job just before the next status is written."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.refusal: errors.ApiError | None = None
-        self.refused = 0
+    def __init__(self, api: memory_api.MemoryApi) -> None:
         self.conflicts = 0
-        self.intruder = ""
-        """Who writes to the job just before the next status does."""
+        self.manager = ""
+        self._api = api
 
-    async def create(
-        self,
-        resource: resources.Resource,
-        namespace: str | None,
-        manifest: Mapping[str, Any],
-        **more: Any,
-    ) -> client.Object:
-        if resource == resources.PODS and self.refusal is not None:
-            self.refused += 1
-            raise self.refusal
-        return await super().create(resource, namespace, manifest, **more)
-
-    async def patch(self, path: str, change: Mapping[str, Any]) -> client.Object:
-        manager, self.intruder = self.intruder, ""
-        if manager:
-            await self.apply(path, {"metadata": {}, "status": {"progress": {"step": 1}}}, manager)
+    async def write(self, request: str, send: faults.Send[faults.T]) -> faults.T:
+        if self.manager and request.startswith("patch "):
+            path, manager = request.removeprefix("patch "), self.manager
+            self.manager = ""
+            await _report(self._api, path, 1, manager)
         try:
-            return await super().patch(path, change)
+            return await send()
         except errors.Conflict:
             self.conflicts += 1
             raise
 
 
-class World:
-    """A job on an API server in memory, and an engine."""
-
-    def __init__(self) -> None:
-        self.api = RefusingApi()
-        self.engine = small_engine.SmallEngine(self.api, self.api, clock.Clock())
-
-    @contextlib.asynccontextmanager
-    async def running(self, **spec: Any) -> AsyncIterator[None]:
-        await self.api.create(resources.JOBS, "default", objects.job(**spec))
-        async with self.engine.running():
-            await self.engine.settle(seconds=0)
-            yield
-
-    @property
-    def status(self) -> dict[str, Any]:
-        [job] = self.api.items(resources.JOBS)
-        return dict(job.get("status", {}))
-
-    @property
-    def pods(self) -> list[str]:
-        return [pod["metadata"]["name"] for pod in self.api.items(resources.PODS)]
-
-    @property
-    def raw_pods(self) -> tuple[client.Object, ...]:
-        return self.api.items(resources.PODS)
-
-    def condition(self, kind: str) -> dict[str, Any]:
-        conditions = self.status.get("conditions", ())
-        return dict(next((one for one in conditions if one["type"] == kind), {}))
-
-    def failed(self) -> tuple[str, str]:
-        [condition] = [c for c in self.status["conditions"] if c["type"] == "Failed"]
-        return condition["reason"], condition["message"]
+async def _report(api: memory_api.MemoryApi, path: str, step: int, manager: str) -> None:
+    await api.apply(path, {"metadata": {}, "status": {"progress": {"step": step}}}, manager)
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def refusal() -> faults.Refusal:
+    """What the API server answers to the creation of a pod; at first nothing special."""
+    return faults.Refusal("^create .*/pods/")
+
+
+@pytest.fixture
+def world(refusal: faults.Refusal) -> MemoryCluster:
+    return MemoryCluster(refusal)
+
+
+def _pods(world: MemoryCluster) -> list[str]:
+    return [pod["metadata"]["name"] for pod in world.pods]
+
+
+def _failed(world: MemoryCluster) -> tuple[str, str]:
+    condition = world.condition("Failed")
+    return condition["reason"], condition["message"]
 
 
 async def _occupy(api: memory_api.MemoryApi, owner: dict[str, Any] | None) -> None:
@@ -102,11 +69,13 @@ async def _occupy(api: memory_api.MemoryApi, owner: dict[str, Any] | None) -> No
 QUOTA = 'pods "digits-chief-0" is forbidden: exceeded quota: gpus'
 
 
-async def test_a_quota_is_waited_for_and_reported(world: World) -> None:
-    world.api.refusal = errors.Refused(QUOTA, status=403)
-    async with world.running():
+async def test_a_quota_is_waited_for_and_reported(
+    world: MemoryCluster, refusal: faults.Refusal
+) -> None:
+    refusal.error = errors.Refused(QUOTA, status=403)
+    async with world.running(objects.job()):
         assert world.status["state"] == "Pending"
-        assert world.pods == []
+        assert _pods(world) == []
         refused = world.condition("CreationRefused")
         assert (refused["status"], refused["reason"]) == ("True", "QuotaExceeded")
         assert refused["message"] == (
@@ -119,9 +88,9 @@ async def test_a_quota_is_waited_for_and_reported(world: World) -> None:
         ]
         assert event["note"] == refused["message"]
         assert event["type"] == "Warning"
-        world.api.refusal = None
+        refusal.error = None
         await world.engine.settle()
-        assert len(world.pods) == 3
+        assert len(_pods(world)) == 3
         assert world.condition("CreationRefused")["status"] == "False"
 
 
@@ -133,41 +102,45 @@ async def test_a_quota_is_waited_for_and_reported(world: World) -> None:
     ],
 )
 async def test_a_refusal_for_now_has_a_distinct_reason(
-    world: World, sentence: str, reason: str
+    world: MemoryCluster, refusal: faults.Refusal, sentence: str, reason: str
 ) -> None:
-    world.api.refusal = errors.Refused(sentence, status=403)
-    async with world.running():
+    refusal.error = errors.Refused(sentence, status=403)
+    async with world.running(objects.job()):
         assert world.condition("CreationRefused")["reason"] == reason
         assert world.status["state"] == "Pending"
 
 
-async def test_refused_pods_are_left_alone_for_longer_and_longer(world: World) -> None:
-    world.api.refusal = errors.Refused(QUOTA, status=403)
-    async with world.running(workers=0):
+async def test_refused_pods_are_left_alone_for_longer_and_longer(
+    world: MemoryCluster, refusal: faults.Refusal
+) -> None:
+    refusal.error = errors.Refused(QUOTA, status=403)
+    async with world.running(objects.job(workers=0)):
         before = len(world.api.log)
         for _ in range(60):
             # What else happens to the job does not hurry it.
             world.api.touch(resources.JOBS.path("default", "digits"))
             await world.engine.settle(seconds=10)
-        assert 6 <= world.api.refused <= 14
+        assert 6 <= refusal.count <= 14
         assert len(world.api.log) - before <= 1, "nothing is written while nothing changes"
 
 
-async def test_after_the_first_refusal_the_other_pods_are_not_tried(world: World) -> None:
-    async with world.running(workers=60):
-        world.api.refusal = errors.Refused(QUOTA, status=403)
+async def test_after_the_first_refusal_the_other_pods_are_not_tried(
+    world: MemoryCluster, refusal: faults.Refusal
+) -> None:
+    async with world.running(objects.job(workers=60)):
+        refusal.error = errors.Refused(QUOTA, status=403)
         world.api.remove(CHIEF)
         await world.engine.settle()
         world.api.let_go()
         await world.engine.settle(seconds=0)
-        assert 1 <= world.api.refused <= 4
+        assert 1 <= refusal.count <= 4
 
 
-async def test_a_pod_of_a_dead_node_is_deleted_by_force(world: World) -> None:
+async def test_a_pod_of_a_dead_node_is_deleted_by_force(world: MemoryCluster) -> None:
     await _lose_a_node(world)
-    async with world.running(workers=1):
+    async with world.running(objects.job(workers=1)):
         await _fail_and_keep(world)
-        assert [pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.raw_pods] == [
+        assert [pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.pods] == [
             "2",
             "2",
         ]
@@ -176,11 +149,13 @@ async def test_a_pod_of_a_dead_node_is_deleted_by_force(world: World) -> None:
 
 
 @pytest.mark.parametrize("trainer", [True, False])
-async def test_of_a_command_that_nobody_fences_the_event_warns(world: World, trainer: bool) -> None:
+async def test_of_a_command_that_nobody_fences_the_event_warns(
+    world: MemoryCluster, trainer: bool
+) -> None:
     """The shipped trainer gives way to a newer attempt; a command of a person's own may not."""
     await _lose_a_node(world)
-    spec = {"trainer": {"epochs": 1}} if trainer else {}
-    async with world.running(workers=1, **spec):
+    spec: dict[str, Any] = {"trainer": {"epochs": 1}} if trainer else {}
+    async with world.running(objects.job(workers=1, **spec)):
         await _fail_and_keep(world)
     notes = [
         event["note"]
@@ -189,16 +164,16 @@ async def test_of_a_command_that_nobody_fences_the_event_warns(world: World, tra
     ]
     assert notes
     assert {environment.ATTEMPT in note for note in notes} == {not trainer}
-    for pod in world.raw_pods:
+    for pod in world.pods:
         [container] = pod["spec"]["containers"]
         assert {"name": environment.ATTEMPT, "value": "2"} in container["env"]
 
 
-async def test_a_pod_of_a_node_that_lives_is_left_to_it(world: World) -> None:
+async def test_a_pod_of_a_node_that_lives_is_left_to_it(world: MemoryCluster) -> None:
     await _lose_a_node(world, ready="True")
-    async with world.running(workers=1):
+    async with world.running(objects.job(workers=1)):
         await _fail_and_keep(world)
-        assert "1" in {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.raw_pods}
+        assert "1" in {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.pods}
         await world.engine.settle(seconds=30)
         await world.engine.settle(seconds=30)
         refused = world.condition("CreationRefused")
@@ -207,90 +182,98 @@ async def test_a_pod_of_a_node_that_lives_is_left_to_it(world: World) -> None:
         assert "`kubectl delete node n1`" in refused["message"]
 
 
-async def _lose_a_node(world: World, ready: str = "Unknown") -> None:
+async def _lose_a_node(world: MemoryCluster, ready: str = "Unknown") -> None:
     status = {"conditions": [{"type": "Ready", "status": ready}]}
     node = {"metadata": {"name": "n1", "namespace": ""}, "status": status}
     await world.api.create(resources.NODES, None, node)
 
 
-async def _fail_and_keep(world: World) -> None:
+async def _fail_and_keep(world: MemoryCluster) -> None:
     """A worker fails, and its node does not end it when it is deleted."""
-    for pod in world.raw_pods:
+    for pod in world.pods:
         pod["spec"]["nodeName"] = "n1"
         pod["status"] = {"phase": "Running", **objects.container(running={})}
         world.api.touch(resources.PODS.path("default", pod["metadata"]["name"]))
     await world.engine.settle(seconds=0)
     world.api.remove(CHIEF)
     await world.engine.settle(seconds=0)
-    for pod in world.raw_pods:
+    for pod in world.pods:
         pod["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:30Z"
         world.api.touch(resources.PODS.path("default", pod["metadata"]["name"]))
     for _ in range(8):
-        assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.raw_pods} == {"1"}
+        assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in world.pods} == {"1"}
         await world.engine.settle(seconds=10)
     await world.engine.settle(seconds=15)
 
 
-async def test_a_busy_server_is_asked_again_when_it_said(world: World) -> None:
-    world.api.refusal = errors.Unavailable("busy", status=429, retry_after=20.0)
-    async with world.running():
-        asked = world.api.refused
+async def test_a_busy_server_is_asked_again_when_it_said(
+    world: MemoryCluster, refusal: faults.Refusal
+) -> None:
+    refusal.error = errors.Unavailable("busy", status=429, retry_after=20.0)
+    async with world.running(objects.job()):
+        asked = refusal.count
         await world.engine.settle(seconds=15)
-        assert world.api.refused == asked
-        world.api.refusal = None
+        assert refusal.count == asked
+        refusal.error = None
         await world.engine.settle(seconds=6)
-        assert len(world.pods) == 3
+        assert len(_pods(world)) == 3
 
 
 async def test_pauses_grow_to_half_a_minute_while_the_server_does_not_answer(
-    world: World,
+    world: MemoryCluster, refusal: faults.Refusal
 ) -> None:
-    world.api.refusal = errors.Unavailable("no answer")
-    async with world.running(workers=0):
+    refusal.error = errors.Unavailable("no answer")
+    async with world.running(objects.job(workers=0)):
         for _ in range(60):
             await world.engine.settle(seconds=10)
-        before = world.api.refused
+        before = refusal.count
         assert before <= 40
         await world.engine.settle(seconds=reconcile.UNANSWERED_SECONDS)
-        assert world.api.refused == before + 1
+        assert refusal.count == before + 1
 
 
-async def test_a_deadline_holds_while_pods_are_refused(world: World) -> None:
-    world.api.refusal = errors.Refused("exceeded quota: gpus", status=403)
-    async with world.running(runPolicy={"activeDeadlineSeconds": 100}):
+async def test_a_deadline_holds_while_pods_are_refused(
+    world: MemoryCluster, refusal: faults.Refusal
+) -> None:
+    refusal.error = errors.Refused("exceeded quota: gpus", status=403)
+    async with world.running(objects.job(runPolicy={"activeDeadlineSeconds": 100})):
         for _ in range(8):
             await world.engine.settle(seconds=10)
         assert world.status["state"] == "Pending"
         await world.engine.settle(seconds=20)
-        assert world.failed()[0] == names.Reason.DEADLINE_EXCEEDED
+        assert _failed(world)[0] == names.Reason.DEADLINE_EXCEEDED
 
 
-async def test_an_invalid_template_fails_the_job_with_the_servers_sentence(world: World) -> None:
-    world.api.refusal = errors.Invalid("spec.containers[0].image: Required value", status=422)
-    async with world.running():
-        reason, message = world.failed()
+async def test_an_invalid_template_fails_the_job_with_the_servers_sentence(
+    world: MemoryCluster, refusal: faults.Refusal
+) -> None:
+    refusal.error = errors.Invalid("spec.containers[0].image: Required value", status=422)
+    async with world.running(objects.job()):
+        reason, message = _failed(world)
         assert reason == names.Reason.INVALID_TEMPLATE
         assert "spec.containers[0].image: Required value" in message
-        refused = world.api.refused
+        refused = refusal.count
         assert refused <= 2, "one pod of each role is enough to find out"
         await world.engine.settle(seconds=1000)
-        assert world.api.refused == refused
+        assert refusal.count == refused
 
 
-async def test_a_corrected_template_starts_the_job_after_all(world: World) -> None:
-    world.api.refusal = errors.Invalid("no image", status=422)
-    async with world.running():
-        world.api.refusal = None
+async def test_a_corrected_template_starts_the_job_after_all(
+    world: MemoryCluster, refusal: faults.Refusal
+) -> None:
+    refusal.error = errors.Invalid("no image", status=422)
+    async with world.running(objects.job()):
+        refusal.error = None
         path = resources.JOBS.path("default", "digits")
         await world.api.patch(path, {"spec": objects.job(workers=1)["spec"]})
         await world.engine.settle()
         assert world.status["state"] == "Pending"
-        assert world.pods == ["digits-chief-0", "digits-worker-0"]
+        assert _pods(world) == ["digits-chief-0", "digits-worker-0"]
 
 
-async def test_a_foreign_pod_of_the_name_is_left_alone_and_named(world: World) -> None:
+async def test_a_foreign_pod_of_the_name_is_left_alone_and_named(world: MemoryCluster) -> None:
     await _occupy(world.api, None)
-    async with world.running():
+    async with world.running(objects.job()):
         refused = world.condition("CreationRefused")
         assert (refused["status"], refused["reason"]) == ("True", names.Reason.NAME_CONFLICT)
         assert refused["message"] == (
@@ -298,22 +281,24 @@ async def test_a_foreign_pod_of_the_name_is_left_alone_and_named(world: World) -
             " pod/digits-chief-0. Delete them: `kubectl delete pod/digits-chief-0`. Or give the job"
             " another name."
         )
-        assert "digits-chief-0" in world.pods
+        assert "digits-chief-0" in _pods(world)
 
 
-async def test_what_goes_by_itself_is_no_warning(world: World) -> None:
+async def test_what_goes_by_itself_is_no_warning(world: MemoryCluster) -> None:
     await _occupy(world.api, objects.owner(uid="earlier"))
-    async with world.running():
+    async with world.running(objects.job()):
         assert world.condition("CreationRefused")["reason"] == names.Reason.NAME_HELD
         events = world.api.items(resources.EVENTS)
         [event] = [one for one in events if one["reason"] == names.Reason.NAME_HELD]
         assert event["type"] == "Normal"
 
 
-async def test_a_pod_that_lost_its_label_is_named(world: World) -> None:
-    world.api.refusal = errors.Refused(QUOTA, status=403)
-    async with world.running(workers=0):
-        world.api.refusal = None
+async def test_a_pod_that_lost_its_label_is_named(
+    world: MemoryCluster, refusal: faults.Refusal
+) -> None:
+    refusal.error = errors.Refused(QUOTA, status=403)
+    async with world.running(objects.job(workers=0)):
+        refusal.error = None
         [job] = world.api.items(resources.JOBS)
         pod = objects.pod("digits-chief-0")
         pod["metadata"]["ownerReferences"] = [objects.owner(uid=job["metadata"]["uid"])]
@@ -326,10 +311,10 @@ async def test_a_pod_that_lost_its_label_is_named(world: World) -> None:
         assert f"lost the label {names.LABEL_MANAGED_BY}" in refused["message"]
 
 
-async def test_a_pod_that_a_finalizer_keeps_is_not_forced(world: World) -> None:
+async def test_a_pod_that_a_finalizer_keeps_is_not_forced(world: MemoryCluster) -> None:
     await _lose_a_node(world)
-    async with world.running(workers=0):
-        [pod] = world.raw_pods
+    async with world.running(objects.job(workers=0)):
+        [pod] = world.pods
         pod["spec"]["nodeName"] = "n1"
         ended = {"exitCode": 75, "reason": "Error"}
         pod["status"] = {"phase": "Failed", **objects.container(terminated=ended)}
@@ -349,23 +334,23 @@ async def test_a_pod_that_a_finalizer_keeps_is_not_forced(world: World) -> None:
         assert world.condition("CreationRefused")["status"] == "False"
 
 
-async def test_a_pod_of_an_earlier_job_of_the_name_is_waited_for(world: World) -> None:
+async def test_a_pod_of_an_earlier_job_of_the_name_is_waited_for(world: MemoryCluster) -> None:
     await _occupy(world.api, objects.owner(uid="earlier"))
-    async with world.running():
+    async with world.running(objects.job()):
         await world.engine.settle()
         assert world.status["state"] == "Pending"
         world.api.remove(CHIEF)
         await world.engine.settle()
         assert len(world.api.created) == 4
-        [chief] = [
-            p for p in world.api.items(resources.PODS) if p["metadata"]["name"] == "digits-chief-0"
-        ]
+        chief = world.api.object(CHIEF)
         assert chief["metadata"]["ownerReferences"][0]["uid"] != "earlier"
 
 
-async def test_an_object_that_is_no_valid_job_fails_once_and_is_left_alone(world: World) -> None:
-    async with world.running(successPolicy="Sometimes"):
-        reason, message = world.failed()
+async def test_an_object_that_is_no_valid_job_fails_once_and_is_left_alone(
+    world: MemoryCluster,
+) -> None:
+    async with world.running(objects.job(successPolicy="Sometimes")):
+        reason, message = _failed(world)
         assert reason == names.Reason.INVALID_SPEC
         assert "successPolicy" in message
         assert world.status["observedGeneration"] == 1
@@ -375,33 +360,34 @@ async def test_an_object_that_is_no_valid_job_fails_once_and_is_left_alone(world
         assert len(world.api.log) == before
 
 
-async def test_a_job_that_changed_under_a_decision_is_read_and_decided_again(world: World) -> None:
-    async with world.running():
-        world.api.intruder = "tfparallel-progress"
+async def test_a_job_that_changed_under_a_decision_is_read_and_decided_again() -> None:
+    api = memory_api.MemoryApi()
+    intruder = Intruder(api)
+    world = MemoryCluster(intruder, api=api)
+    async with world.running(objects.job()):
+        intruder.manager = "tfparallel-progress"
         for pod in world.api.items(resources.PODS):
             pod["status"] = {"phase": "Running"}
             world.api.touch(resources.PODS.path("default", pod["metadata"]["name"]))
         await world.engine.settle()
-        assert world.api.conflicts == 1
+        assert intruder.conflicts == 1
         assert world.status["state"] == "Running"
         assert world.status["progress"] == {"step": 1}
 
 
-async def test_progress_is_never_written_by_the_engine(world: World) -> None:
-    async with world.running():
+async def test_progress_is_never_written_by_the_engine(world: MemoryCluster) -> None:
+    async with world.running(objects.job()):
         path = resources.JOBS.path("default", "digits", "status")
-        await world.api.apply(
-            path, {"metadata": {}, "status": {"progress": {"step": 7}}}, "tfparallel-progress"
-        )
+        await _report(world.api, path, 7, "tfparallel-progress")
         world.api.remove(CHIEF)
         await world.engine.settle()
         assert world.status["attempt"] == 2
         assert world.status["progress"] == {"step": 7}
 
 
-async def test_a_job_that_is_deleted_is_not_looked_at_again(world: World) -> None:
-    async with world.running():
+async def test_a_job_that_is_deleted_is_not_looked_at_again(world: MemoryCluster) -> None:
+    async with world.running(objects.job()):
         world.api.remove(resources.JOBS.path("default", "digits"), "deleted by a person")
         await world.engine.settle()
-        assert world.pods == []
+        assert _pods(world) == []
         assert world.api.log[-1] == "deleted by a person"

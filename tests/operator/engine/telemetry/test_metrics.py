@@ -7,7 +7,8 @@ import pytest
 from prometheus_client import parser
 
 from testing import clock, pages, waiting
-from testing.operator import memory_api, objects, operator_process, scripted_server, small_world
+from testing.operator import memory_api, objects, operator_process, scripted_server
+from testing.operator.memory_cluster import MemoryCluster
 from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
@@ -25,7 +26,7 @@ def value(counted: metrics.Metrics, name: str, **labels: str) -> float:
 
 
 async def test_the_life_of_a_job_is_counted() -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job()):
         counted = world.engine.metrics
         assert value(counted, "jobs_started_total") == 1
@@ -51,7 +52,7 @@ async def test_the_life_of_a_job_is_counted() -> None:
 
 
 async def test_a_restarted_operator_counts_nothing_twice() -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job()):
         await world.start_pods()
         await world.end("digits-worker-0", 1)
@@ -115,7 +116,7 @@ def test_replicas_that_wait_once_more_do_not_start_the_job_again() -> None:
 
 
 async def test_a_job_without_a_usable_spec_ends_without_a_duration() -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job(strategy="Mirrored")):
         counted = world.engine.metrics
         assert world.status["state"] == "Failed"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from testing import clock
-from testing.operator import crashing, memory_api, objects, scenarios, small_engine, troubled_api
+from testing.operator import faults, memory_api, objects, scenarios
+from testing.operator.memory_cluster import MemoryCluster
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.engine.run import lease
@@ -32,35 +32,30 @@ class Outcome:
 
 
 async def _play(
-    api: memory_api.MemoryApi, scenario: scenarios.Scenario, crash: int | None = None
+    cluster: MemoryCluster, scenario: scenarios.Scenario, pauses: int = 1, seconds: float = 10.0
 ) -> Outcome:
-    await api.create(resources.JOBS, "default", scenario.job)
-    before = len(api.log)
-    steps, time = list(scenario.steps), clock.Clock()
+    """Live through a scenario; an operator that is killed starts again, without its fault."""
+    await cluster.api.create(resources.JOBS, "default", scenario.job)
+    steps = list(scenario.steps)
     try:
-        await _live(crashing.CrashingApi(api, crash), api, time, steps)
-    except* crashing.Killed:
-        assert len(api.log) - before >= (crash or 0)
-        await _live(api, api, time, steps)
-    return _outcome(api)
+        await _live(cluster, steps, pauses, seconds)
+    except* faults.Killed:
+        cluster.fault = None
+        await _live(cluster, steps, pauses, seconds)
+    return _outcome(cluster.api)
 
 
 async def _live(
-    api: client.Client,
-    store: memory_api.MemoryApi,
-    time: clock.Clock,
-    steps: list[scenarios.Step],
-    pauses: int = 1,
-    seconds: float = 10.0,
+    cluster: MemoryCluster, steps: list[scenarios.Step], pauses: int, seconds: float
 ) -> None:
-    """Run the engine through the steps that are left; one that was begun is not done again."""
-    async with small_engine.SmallEngine(api, store, time).running() as engine:
+    """Run the engine through the remaining steps; one that was begun is not done again."""
+    async with cluster.running():
         for _ in range(pauses):
-            await engine.settle(seconds)
+            await cluster.engine.settle(seconds)
         while steps:
-            steps.pop(0)(store)
+            steps.pop(0)(cluster.api)
             for _ in range(pauses):
-                await engine.settle(seconds)
+                await cluster.engine.settle(seconds)
 
 
 def _outcome(api: memory_api.MemoryApi) -> Outcome:
@@ -99,27 +94,17 @@ def _refused(item: Any) -> bool:
 @pytest.mark.parametrize("name", scenarios.SCENARIOS)
 async def test_a_kill_after_any_write_leads_to_the_same_end(name: str) -> None:
     scenario = scenarios.SCENARIOS[name]
-    undisturbed = memory_api.MemoryApi()
+    undisturbed = MemoryCluster()
     expected = await _play(undisturbed, scenario)
     assert len(set(expected.created)) == len(expected.created)
     status = expected.status or {"state": "", "attempt": scenario.attempt}
     assert (status["state"], status["attempt"]) == (scenario.state, scenario.attempt)
-    writes = len(undisturbed.log)
+    writes = len(undisturbed.api.log) - 1
     assert writes > 5
     for crash in range(1, writes + 1):
-        outcome = await _play(memory_api.MemoryApi(), scenario, crash)
-        assert outcome == expected, f"killed after write {crash} of {writes}"
-
-
-async def _play_through(
-    scenario: scenarios.Scenario, trouble: troubled_api.Trouble | None
-) -> Outcome:
-    store, time = memory_api.MemoryApi(), clock.Clock()
-    await store.create(resources.JOBS, "default", scenario.job)
-    api = troubled_api.TroubledApi(store, trouble)
-    await _live(api, store, time, list(scenario.steps), PAUSES, PAUSE_SECONDS)
-    assert api.met > 5 or trouble is None
-    return _outcome(store)
+        cluster = MemoryCluster(faults.Crash(crash))
+        assert await _play(cluster, scenario) == expected, f"killed after write {crash} of {writes}"
+        assert cluster.fault is None, f"was not killed after write {crash} of {writes}"
 
 
 @pytest.mark.parametrize("name", scenarios.SCENARIOS)
@@ -128,15 +113,17 @@ async def test_every_write_that_meets_trouble_leads_to_the_same_end(
 ) -> None:
     monkeypatch.setattr(timers, "LONGEST_PAUSE_SECONDS", PAUSE_SECONDS / 2)
     scenario = scenarios.SCENARIOS[name]
-    expected = await _play_through(scenario, None)
+    times = (PAUSES, PAUSE_SECONDS)
+    expected = await _play(MemoryCluster(), scenario, *times)
     assert expected.created == sorted(set(expected.created))
-    for trouble in troubled_api.Trouble:
-        assert await _play_through(scenario, trouble) == expected, trouble.value
+    for trouble in faults.Trouble:
+        fault = faults.EverySecondWrite(trouble)
+        assert await _play(MemoryCluster(fault), scenario, *times) == expected, trouble.value
+        assert fault.count > 5
 
 
 async def test_the_undisturbed_run_of_a_gang_is_what_it_should_be() -> None:
-    api = memory_api.MemoryApi()
-    outcome = await _play(api, scenarios.SCENARIOS[GANG])
+    outcome = await _play(MemoryCluster(), scenarios.SCENARIOS[GANG])
     assert outcome.status["state"] == "Succeeded"
     assert outcome.status["attempt"] == 3
     assert outcome.status["restarts"] == {"failure": 1, "disruption": 1}
@@ -146,9 +133,9 @@ async def test_the_undisturbed_run_of_a_gang_is_what_it_should_be() -> None:
 
 
 async def test_an_attempt_and_an_end_are_written_before_any_pod_is_deleted_for_them() -> None:
-    api = memory_api.MemoryApi()
-    await _play(api, scenarios.SCENARIOS[GANG])
-    first = api.first_version
+    cluster = MemoryCluster()
+    await _play(cluster, scenarios.SCENARIOS[GANG])
+    first = cluster.api.first_version
     second_attempt = first(resources.JOBS, lambda job: job["status"].get("attempt") == 2)
     ended = first(resources.JOBS, lambda job: job["status"].get("state") == "Succeeded")
     deleted = first(resources.PODS, lambda pod: "deletionTimestamp" in pod["metadata"])
@@ -163,18 +150,10 @@ async def test_an_attempt_and_an_end_are_written_before_any_pod_is_deleted_for_t
 
 @pytest.mark.parametrize("name", [GANG, "a job that is removed after its time to live"])
 async def test_before_every_write_it_is_asked_whether_it_still_may(name: str) -> None:
-    scenario, api, time = scenarios.SCENARIOS[name], memory_api.MemoryApi(), clock.Clock()
-    await api.create(resources.JOBS, "default", scenario.job)
     asked: list[int] = []
-
-    def may_write() -> None:
-        asked.append(len(api.log))
-
-    async with small_engine.SmallEngine(api, api, time, may_write).running() as engine:
-        await engine.settle()
-        for step in scenario.steps:
-            step(api)
-            await engine.settle()
+    api = memory_api.MemoryApi()
+    cluster = MemoryCluster(api=api, may_write=lambda: asked.append(len(api.log)))
+    await _play(cluster, scenarios.SCENARIOS[name])
     written = [request for request in api.log[1:] if "/events/" not in request]
     recorded = len(api.log) - 1 - len(written)
     repeats = len(asked) - len(written) - recorded  # Events that exist are no writes.
@@ -183,40 +162,35 @@ async def test_before_every_write_it_is_asked_whether_it_still_may(name: str) ->
 
 
 async def test_an_operator_that_may_not_write_writes_nothing() -> None:
-    api = memory_api.MemoryApi()
-    await api.create(resources.JOBS, "default", objects.job())
-
     def refuse() -> None:
         raise lease.Lost("not held any more")
 
-    time = clock.Clock()
-    async with small_engine.SmallEngine(api, api, time, refuse).running() as engine:
+    cluster = MemoryCluster(may_write=refuse)
+    async with cluster.running(objects.job()):
         for _ in range(3):
-            await engine.settle()
-    assert len(api.log) == 1
+            await cluster.engine.settle()
+    assert len(cluster.api.log) == 1
 
 
 async def test_an_operator_that_loses_the_lease_after_a_status_records_no_event() -> None:
     api = memory_api.MemoryApi()
-    await api.create(resources.JOBS, "default", objects.job())
 
     def refuse_after_status() -> None:
         if api.log[-1].endswith("/status"):
             raise lease.Lost("not held any more")
 
-    time = clock.Clock()
-    async with small_engine.SmallEngine(api, api, time, refuse_after_status).running() as engine:
-        await engine.settle()
+    cluster = MemoryCluster(api=api, may_write=refuse_after_status)
+    async with cluster.running(objects.job()):
+        await cluster.engine.settle()
     assert api.log[-1].endswith("/status")
     assert not any("/events/" in write for write in api.log)
 
 
 async def test_the_status_of_a_new_job_follows_its_pods() -> None:
-    api = memory_api.MemoryApi()
-    await api.create(resources.JOBS, "default", objects.job())
-    async with small_engine.SmallEngine(api, api, clock.Clock()).running() as engine:
-        await engine.settle()
-    writes = [write for write in api.log[1:] if "/events/" not in write]
+    cluster = MemoryCluster()
+    async with cluster.running(objects.job()):
+        await cluster.engine.settle()
+    writes = [write for write in cluster.api.log[1:] if "/events/" not in write]
     pods = [number for number, write in enumerate(writes) if "/pods/" in write]
     statuses = [number for number, write in enumerate(writes) if write.endswith("/status")]
     assert len(pods) == len(objects.job()["spec"]["tfReplicaSpecs"]) + 1
@@ -224,14 +198,13 @@ async def test_the_status_of_a_new_job_follows_its_pods() -> None:
 
 
 async def test_a_job_that_is_left_alone_is_not_written_to() -> None:
-    api = memory_api.MemoryApi()
-    await api.create(resources.JOBS, "default", objects.job())
-    async with small_engine.SmallEngine(api, api, clock.Clock()).running() as engine:
-        await engine.settle()
-        scenarios.run(api)
-        await engine.settle()
-        before = len(api.log)
+    cluster = MemoryCluster()
+    async with cluster.running(objects.job()):
+        await cluster.engine.settle()
+        await cluster.start_pods()
+        await cluster.engine.settle()
+        before = len(cluster.api.log)
         for _ in range(5):
-            await engine.sweeper.sweep()
-            await engine.settle(seconds=700)
-        assert api.log[before:] == []
+            await cluster.engine.sweeper.sweep()
+            await cluster.engine.settle(seconds=700)
+        assert cluster.api.log[before:] == []

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from testing import waiting
-from testing.operator import crashing, namespaces
+from testing.operator import faults, namespaces
 from testing.operator.namespaces import Namespace
 from tfparallel_operator.api_server import client, credentials
 from tfparallel_operator.engine import handlers
@@ -31,7 +31,7 @@ class Supervisor:
     """Runs the operator, and restarts it when it was killed, as a Deployment does."""
 
     def __init__(self, namespace: Namespace, begin: str, end: str, crash: int) -> None:
-        self._place = namespace
+        self._namespace = namespace
         self._begin = begin
         self._end = end
         self._crash: int | None = crash
@@ -52,12 +52,13 @@ class Supervisor:
     async def _run(self) -> None:
         while not self._ended:
             self._stop = asyncio.Event()
-            settings = self._place.settings()
+            settings = self._namespace.settings()
             async with client.Client(credentials.find(settings.kubeconfig)) as api:
-                mortal = crashing.CrashingApi(api, self._crash, self._begin, self._end)
+                crash = faults.Crash(self._crash, self._begin, self._end)
+                mortal = faults.FaultyApi(api, crash)
                 try:
                     await handlers.run(engine.Engine(settings, mortal), self._stop)
-                except* crashing.Killed:
+                except* faults.Killed:
                     self.kills += 1
                     self._crash = None
             await asyncio.sleep(namespaces.CLOSE_SECONDS)

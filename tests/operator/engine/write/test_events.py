@@ -3,13 +3,14 @@
 import datetime
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from testing.operator import memory_api, objects, scenarios, small_world
+from testing.operator import faults, objects, scenarios
+from testing.operator.memory_cluster import MemoryCluster
 from testing.operator.namespaces import Namespace
 from tfparallel_operator.api import names, reasons
-from tfparallel_operator.api_server import client, errors, resources
+from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decision, installation, waits
 from tfparallel_operator.core.pods import host_network
 from tfparallel_operator.core.status import conditions
@@ -23,75 +24,38 @@ SERVERS = {
 }
 
 
-class RefusingApi(memory_api.MemoryApi):
-    """Refuses pods in words that are different each time."""
+def _refusal(
+    kind: type[errors.ApiError],
+    sentence: str = "exceeded quota",
+    status: int = 0,
+    fields: Sequence[str] = (),
+) -> faults.Refusal:
+    """Refuse pods with a message that differs each time."""
+    used = itertools.count()
 
-    def __init__(
-        self,
-        kind: type[errors.ApiError],
-        words: str = "exceeded quota",
-        status: int = 0,
-        fields: Sequence[str] = (),
-    ) -> None:
-        super().__init__()
-        self._fields = fields
-        self._refuse: type[errors.ApiError] | None = kind
-        self._words, self._status = words, status
-        self.refused = itertools.count()
+    def refuse(request: str) -> errors.ApiError:
+        name = request.rpartition("/")[2]
+        message = f"pods {name!r} is forbidden: {sentence}: used: pods={next(used)}"
+        causes = tuple(errors.Cause(field, sentence) for field in fields)
+        return kind(message, status=status, causes=causes)
 
-    async def create(
-        self,
-        resource: resources.Resource,
-        namespace: str | None,
-        manifest: Mapping[str, Any],
-        **more: Any,
-    ) -> client.Object:
-        if resource == resources.PODS and self._refuse is not None:
-            name, used = manifest["metadata"]["name"], next(self.refused)
-            message = f"pods {name!r} is forbidden: {self._words}: used: pods={used}"
-            causes = tuple(errors.Cause(field, self._words) for field in self._fields)
-            raise self._refuse(message, status=self._status, causes=causes)
-        return await super().create(resource, namespace, manifest, **more)
+    return faults.Refusal("^create .*/pods/", refuse)
 
 
-class ForbiddingApi(memory_api.MemoryApi):
-    """Lets no pod be deleted."""
-
-    async def delete(self, *_: Any, **__: Any) -> None:
-        raise errors.Refused("pods is forbidden", status=403)
-
-
-class StatuslessApi(memory_api.MemoryApi):
-    """Takes no status of a job."""
-
-    async def patch(self, path: str, change: Mapping[str, Any]) -> client.Object:
-        if path.endswith("/status"):
-            raise errors.Invalid("metadata.name must begin with a letter", status=422)
-        return await super().patch(path, change)
-
-
-class WithoutGangsApi(memory_api.MemoryApi):
-    """Knows no PodGroups and no Workloads."""
-
-    async def create(
-        self,
-        resource: resources.Resource,
-        namespace: str | None,
-        manifest: Mapping[str, Any],
-        **more: Any,
-    ) -> client.Object:
-        if resource in owned.OPTIONAL:
-            raise errors.NotFound("the server could not find the requested resource", status=404)
-        return await super().create(resource, namespace, manifest, **more)
+def _without_gangs() -> faults.Refusal:
+    """Refuse PodGroups and Workloads, as an API server that does not have them."""
+    plurals = "|".join(resource.plural for resource in owned.OPTIONAL)
+    unknown = errors.NotFound("the server could not find the requested resource", status=404)
+    return faults.Refusal(f"^create .*/({plurals})/", unknown)
 
 
 REFUSALS = (
-    RefusingApi(errors.Refused),
-    RefusingApi(errors.Refused, "no PriorityClass with name big was found"),
-    RefusingApi(errors.Refused, "violates PodSecurity"),
-    RefusingApi(errors.Unavailable, "too many requests", 429),
-    RefusingApi(errors.Unavailable, "failed calling webhook", 500),
-    RefusingApi(errors.Invalid, "above limit", 422, ["spec.containers[0].resources.requests"]),
+    _refusal(errors.Refused),
+    _refusal(errors.Refused, "no PriorityClass with name big was found"),
+    _refusal(errors.Refused, "violates PodSecurity"),
+    _refusal(errors.Unavailable, "too many requests", 429),
+    _refusal(errors.Unavailable, "failed calling webhook", 500),
+    _refusal(errors.Invalid, "above limit", 422, ["spec.containers[0].resources.requests"]),
 )
 
 
@@ -107,8 +71,8 @@ async def _queue() -> list[tuple[str, str]]:
     job = objects.job()
     job["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
     seen: list[tuple[str, str]] = []
-    for api in (WithoutGangsApi(), memory_api.MemoryApi()):
-        world = small_world.World(api)
+    for fault in (_without_gangs(), None):
+        world = MemoryCluster(fault)
         async with world.running(job):
             for step in (scenarios.admit, scenarios.preempt):
                 step(world.api)
@@ -119,7 +83,7 @@ async def _queue() -> list[tuple[str, str]]:
 
 async def _two_installations() -> list[tuple[str, str]]:
     """Live through a job on which another installation acts, which answers."""
-    world = small_world.World()
+    world = MemoryCluster()
     world.settings = {"installation": "system/first"}
     async with world.running(objects.job()):
         pass
@@ -136,20 +100,20 @@ async def _two_installations() -> list[tuple[str, str]]:
 async def _all_refusals() -> list[tuple[str, str]]:
     """Live through all that keeps pods from being created or deleted."""
     seen: list[tuple[str, str]] = []
-    for api in REFUSALS:
-        world = small_world.World(api)
+    for refusal in REFUSALS:
+        world = MemoryCluster(refusal)
         async with world.running(objects.job()):
             await world.engine.settle(seconds=2)
         seen += world.events()
 
-    world = small_world.World(WithoutGangsApi())
+    world = MemoryCluster(_without_gangs())
     async with world.running(objects.job(scheduling={"gang": "Coscheduling"})):
         pass
     seen += world.events()
 
     seen += await _queue()
 
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(_neighbour()):
         path = resources.JOBS.path("default", "neighbour", "status")
         count = host_network.END_PORT - host_network.FIRST_PORT
@@ -160,24 +124,25 @@ async def _all_refusals() -> list[tuple[str, str]]:
         await world.engine.settle(seconds=0)
     seen += world.events()
 
-    world = small_world.World()
+    world = MemoryCluster()
     world.settings = {"restrictions": installation.Restrictions(("trainer",))}
     async with world.running(objects.job()):
         pass
     seen += world.events()
 
-    world = small_world.World(ForbiddingApi())
+    forbidden = faults.Refusal("^delete ", errors.Refused("pods is forbidden", status=403))
+    world = MemoryCluster(forbidden)
     async with world.running(objects.job()):
         await world.start_pods()
         await world.end("digits-worker-0", 1)
     seen += world.events()
 
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job()):
         await world.end_source("digits-worker-0", 78)
     seen += world.events()
 
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job(workers=1)):
         await world.start_pods()
         world.api.remove(resources.PODS.path("default", "digits-chief-0"))
@@ -190,20 +155,20 @@ async def _all_deadlines() -> list[tuple[str, str]]:
     """Live through deadlines, rules and scaling."""
     seen: list[tuple[str, str]] = []
     rule = {"failurePolicy": {"rules": [{"action": "FailJob"}]}}
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job(runPolicy=rule)):
         await world.start_pods()
         await world.vanish("digits-worker-0")
     seen += world.events()
 
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job(runPolicy={"pendingDeadlineSeconds": 60})):
         await world.engine.settle(seconds=60)
     seen += world.events()
 
     elastic = objects.job(runPolicy={"stallDeadlineSeconds": 60, "scaleCooldownSeconds": 0})
     elastic["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(elastic):
         await world.start_pods()
         await world.report(step=1, seconds=1)
@@ -218,7 +183,7 @@ async def _all_deadlines() -> list[tuple[str, str]]:
 
 async def _all_edits() -> list[tuple[str, str]]:
     """Make the spec of a running job invalid, and valid again."""
-    world = small_world.World()
+    world = MemoryCluster()
     path = resources.JOBS.path("default", "digits")
     async with world.running(objects.job()):
         await world.start_pods()
@@ -232,7 +197,7 @@ async def _all_events() -> set[tuple[str, str]]:
     """Live through everything that an Event is written of."""
     seen: list[tuple[str, str]] = []
 
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job(runPolicy={"backoffLimit": 1})):
         await world.change(suspend=True)
         await world.change(suspend=False)
@@ -245,34 +210,34 @@ async def _all_events() -> set[tuple[str, str]]:
         await world.end("digits-worker-0", 1)
     seen += world.events()
 
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job()):
         await world.start_pods()
         await world.report_separate_training(seconds=5)
         await world.end("digits-chief-0", 0)
     seen += world.events()
 
-    world = small_world.World()
+    world = MemoryCluster()
     in_place = {"name": names.CONTAINER, "image": "trainer:test", "restartPolicy": "Always"}
     chief = {"Chief": {"template": objects.template(containers=[in_place])}}
     async with world.running(objects.job(tfReplicaSpecs=chief)):
         await world.start_pods()
     seen += world.events()
 
-    world = small_world.World()
+    world = MemoryCluster()
     workers = {"Worker": {"replicas": 2, "template": objects.template()}}
     async with world.running(objects.job(tfReplicaSpecs=workers)):
         await world.start_pods()
         await world.end("digits-worker-0", 0)
     seen += world.events()
 
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job(runPolicy={"activeDeadlineSeconds": 60})):
         await world.engine.settle(seconds=60)
     seen += world.events()
 
     for job in (objects.job(strategy="Mirrored"), objects.job()):
-        world = small_world.World(RefusingApi(errors.Invalid))
+        world = MemoryCluster(_refusal(errors.Invalid))
         async with world.running(job):
             pass
         seen += world.events()
@@ -285,25 +250,26 @@ async def _all_events() -> set[tuple[str, str]]:
     earlier = objects.pod()["metadata"] | {"ownerReferences": [objects.owner(uid="earlier")]}
     stuck = earlier | {"deletionTimestamp": "2026-11-21T10:00:00Z", "finalizers": ["a/b"]}
     for metadata in (foreign, earlier, stuck):
-        world = small_world.World()
+        world = MemoryCluster()
         other = {**objects.pod(), "metadata": {**metadata, "name": "digits-chief-0"}}
         await world.api.create(resources.PODS, "default", other)
         async with world.running(objects.job()):
             pass
         seen += world.events()
 
-    world = small_world.World(StatuslessApi())
+    no_letter = errors.Invalid("metadata.name must begin with a letter", status=422)
+    world = MemoryCluster(faults.Refusal("^patch .*/status$", no_letter))
     async with world.running(objects.job()):
         await world.engine.settle(seconds=2)
     seen += world.events()
 
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job()):
         await world.start_pods()
         await world.end("digits-worker-0", 67)
     seen += world.events()
 
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job() | {"status": {"attempt": "first"}}):
         pass
     seen += world.events()
@@ -316,12 +282,12 @@ async def test_every_event_is_of_the_type_that_the_reference_lists() -> None:
 
 
 async def test_a_quota_that_is_tried_again_and_again_gives_one_event() -> None:
-    api = RefusingApi(errors.Refused)
-    world = small_world.World(api)
+    refusal = _refusal(errors.Refused)
+    world = MemoryCluster(refusal)
     async with world.running(objects.job()):
         for _ in range(20):
             await world.engine.settle(seconds=300)
-        assert next(api.refused) > 20
+        assert refusal.count > 20
         assert world.events().count(("Warning", "QuotaExceeded")) == 1
     async with world.running():
         await world.engine.settle(seconds=300)
@@ -329,7 +295,7 @@ async def test_a_quota_that_is_tried_again_and_again_gives_one_event() -> None:
 
 
 async def test_each_restart_of_a_replica_alone_is_reported() -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job(tfReplicaSpecs=SERVERS)):
         await world.start_pods()
         for pause in (0, 10, 20):
@@ -343,7 +309,7 @@ async def test_each_restart_of_a_replica_alone_is_reported() -> None:
 async def test_the_number_of_events_does_not_grow_with_the_number_of_pods() -> None:
     counts = []
     for workers in (1, 60):
-        world = small_world.World()
+        world = MemoryCluster()
         async with world.running(objects.job(workers=workers)):
             await world.start_pods()
             await world.end("digits-chief-0", 0)
@@ -352,7 +318,7 @@ async def test_the_number_of_events_does_not_grow_with_the_number_of_pods() -> N
 
 
 async def test_a_restarted_operator_repeats_nothing() -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job()):
         await world.start_pods()
     before = world.events()
@@ -362,7 +328,7 @@ async def test_a_restarted_operator_repeats_nothing() -> None:
 
 
 async def test_a_status_has_no_field_that_says_nothing() -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job()):
         await world.start_pods()
         assert world.status["restartCount"] == 0
@@ -372,7 +338,7 @@ async def test_a_status_has_no_field_that_says_nothing() -> None:
 
 async def test_a_refusal_of_any_length_is_said_on_the_job_within_the_limits() -> None:
     words = "Unsupported value: " + "\x1b[31m\u202e層\n" * 100_000
-    world = small_world.World(RefusingApi(errors.Invalid, words, 422))
+    world = MemoryCluster(_refusal(errors.Invalid, words, 422))
     async with world.running(objects.job()):
         await world.engine.settle(seconds=2)
     [failed] = [one for one in world.status["conditions"] if one["type"] == "Failed"]
@@ -387,18 +353,18 @@ async def test_a_refusal_of_any_length_is_said_on_the_job_within_the_limits() ->
 
 
 async def test_what_replicas_wait_for_and_how_one_ended_is_shortened() -> None:
-    world = small_world.World()
+    world = MemoryCluster()
     async with world.running(objects.job()):
         for pod in world.api.items(resources.PODS):
             waiting = {"reason": "ImagePullBackOff", "message": "\x1b[2J" * 20_000}
-            world.write_status(pod, phase="Pending", **objects.container(waiting=waiting))
+            world.api.write_status(pod, phase="Pending", **objects.container(waiting=waiting))
         await world.engine.settle(seconds=0)
         waits = world.status["replicas"]["Worker"]["reason"]
         assert r"\x1b[2J" in waits
         assert len(waits.encode()) <= conditions.MESSAGE_BYTES
         [pod] = [p for p in world.api.items(resources.PODS) if "chief" in p["metadata"]["name"]]
         ended = {"exitCode": 1, "reason": "\x1bc" * 20_000, "message": "x" * 100_000}
-        world.write_status(pod, phase="Failed", **objects.container(terminated=ended))
+        world.api.write_status(pod, phase="Failed", **objects.container(terminated=ended))
         await world.let_go()
         last = world.status["replicas"]["Chief"]["lastExit"]
         assert last["reason"].startswith(r"\x1bc\x1bc")

@@ -1,20 +1,35 @@
-"""A job on an API server in memory with an engine, and the kubelet that a test plays."""
+"""The API server in memory, an engine, and what tests play: the kubelet, the user, the clock.
+
+Tests of decisions need `builders.World`; tests of an API server's own ways need
+`namespaces.Namespace`.
+"""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from testing import clock
-from testing.operator import memory_api, objects, small_engine
+from testing.operator import faults, memory_api, objects, small_engine
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, resources
 
 
-class World:
-    """What outlives an engine; each `running` is a restarted operator."""
+class MemoryCluster:
+    """What outlives an engine; each `running` is a restarted operator.
 
-    def __init__(self, api: memory_api.MemoryApi | None = None) -> None:
+    The requests of the engine meet the fault; those of the test do not.
+    """
+
+    def __init__(
+        self,
+        fault: faults.Fault | None = None,
+        *,
+        api: memory_api.MemoryApi | None = None,
+        may_write: Callable[[], None] = lambda: None,
+    ) -> None:
         self.api = api or memory_api.MemoryApi()
+        self.fault = fault
+        self.may_write = may_write
         self.clock = clock.Clock()
         self.settings: dict[str, Any] = {}
         """What the installation decides, beside the defaults of tests."""
@@ -23,9 +38,8 @@ class World:
     @contextlib.asynccontextmanager
     async def running(self, job: dict[str, Any] | None = None) -> AsyncIterator[None]:
         """Run an engine; a job is created once it watches, for then it sees all of its life."""
-        self.engine = small_engine.SmallEngine(
-            self.api, self.api, self.clock, settings=self.settings
-        )
+        api = faults.FaultyApi(self.api, self.fault) if self.fault else self.api
+        self.engine = small_engine.SmallEngine(api, self.clock, self.may_write, self.settings)
         async with self.engine.running():
             if job is not None:
                 await self.api.create(resources.JOBS, "default", job)
@@ -37,23 +51,23 @@ class World:
         self.clock.advance(seconds)
         for pod in self.api.items(resources.PODS):
             if pod["status"]["phase"] == "Pending":
-                self.write_status(pod, phase="Running", **objects.container(running={}))
+                self.api.write_status(pod, phase="Running", **objects.container(running={}))
         await self.engine.settle(seconds=0)
 
     async def end(self, name: str, code: int, seconds: float = 0) -> None:
         """End a pod's container after some time, and let deleted pods go."""
         self.clock.advance(seconds)
-        [pod] = [p for p in self.api.items(resources.PODS) if p["metadata"]["name"] == name]
+        pod = self.api.object(resources.PODS.path("default", name))
         ended = objects.container(terminated={"exitCode": code, "reason": "Error"})
-        self.write_status(pod, phase="Failed" if code else "Succeeded", **ended)
+        self.api.write_status(pod, phase="Failed" if code else "Succeeded", **ended)
         await self.let_go()
 
     async def end_source(self, name: str, code: int) -> None:
         """End a pod by the init container that fetches its source."""
-        [pod] = [p for p in self.api.items(resources.PODS) if p["metadata"]["name"] == name]
+        pod = self.api.object(resources.PODS.path("default", name))
         ended = {"terminated": {"exitCode": code, "reason": "Error"}}
         init = {"name": names.SOURCE_CONTAINER, "state": ended}
-        self.write_status(pod, phase="Failed", initContainerStatuses=[init])
+        self.api.write_status(pod, phase="Failed", initContainerStatuses=[init])
         await self.let_go()
 
     async def report(self, step: int, seconds: float) -> None:
@@ -62,8 +76,8 @@ class World:
 
     async def report_separate_training(self, seconds: float) -> None:
         """Let a replica report, after some time, that it trains a model of its own."""
-        seen = {"replica": "worker-0", "peers": 2, "method": "fit", "place": "train.py, line 3"}
-        await self._report("separateTraining", seen, seconds)
+        training = {"replica": "worker-0", "peers": 2, "method": "fit", "place": "train.py, line 3"}
+        await self._report("separateTraining", training, seconds)
 
     async def _report(self, key: str, content: dict[str, Any], seconds: float) -> None:
         self.clock.advance(seconds)
@@ -94,6 +108,15 @@ class World:
         [job] = self.api.items(resources.JOBS)
         return dict(job.get("status", {}))
 
+    def condition(self, kind: str) -> dict[str, Any]:
+        """Return a condition of the job; empty when it has none of this type."""
+        conditions = self.status.get("conditions", ())
+        return dict(next((entry for entry in conditions if entry["type"] == kind), {}))
+
+    @property
+    def pods(self) -> tuple[client.Object, ...]:
+        return self.api.items(resources.PODS)
+
     def events(self) -> list[tuple[str, str]]:
         """Type and reason of every Event, in the order of their creation."""
         events = sorted(
@@ -101,8 +124,3 @@ class World:
             key=lambda item: int(item["metadata"]["resourceVersion"]),
         )
         return [(event["type"], event["reason"]) for event in events]
-
-    def write_status(self, pod: client.Object, **status: Any) -> None:
-        pod["status"] = status
-        metadata = pod["metadata"]
-        self.api.touch(resources.PODS.path(metadata["namespace"], metadata["name"]))
