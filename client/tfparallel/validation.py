@@ -83,9 +83,9 @@ def _is_of_file(fault: problems.Problem, assignments: Sequence[str]) -> bool:
 
     A rule of the whole job has no place: its sentence begins with the field.
     """
-    place = tuple(map(str, fault.place)) or tuple(fault.message.partition(" ")[0].split("."))
+    place = tuple(map(str, fault.location)) or tuple(fault.message.partition(" ")[0].split("."))
     changed = (tuple(assignment.partition("=")[0].split(".")) for assignment in assignments)
-    return (bool(fault.place) or place[0] in ("metadata", "spec")) and all(
+    return (bool(fault.location) or place[0] in ("metadata", "spec")) and all(
         place[: len(other)] != other[: len(place)] for other in changed
     )
 
@@ -175,7 +175,7 @@ def find_warnings(job: Job) -> list[str]:
 def _line(root: yaml.Node, fault: problems.Problem) -> int:
     """Return the line of a problem's field, or of the nearest parent that is there."""
     mark, node = root.start_mark, root
-    for part in fault.place:
+    for part in fault.location:
         entry = _entry(node, part)
         if entry is None:
             return int(mark.line) + 1

@@ -37,7 +37,7 @@ class RewindingApi(memory_api.MemoryApi):
         resource: resources.Resource,
         namespace: str | None,
         selector: str = "",
-        place: str = "",
+        continue_token: str = "",
         fields: str = "",
         **form: Any,
     ) -> lists.Listing:

@@ -98,7 +98,7 @@ def test_the_api_server_has_the_same_verdict(server: Server, document: dict[str,
 
 
 def is_of_a_template(fault: problems.Problem) -> bool:
-    return "template" in fault.place
+    return "template" in fault.location
 
 
 NUMBERS = strategies.from_regex(r"\A[-+]?[0-9]{0,4}\.?[0-9]{0,3}\Z")

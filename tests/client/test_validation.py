@@ -379,13 +379,13 @@ def test_a_policy_refuses_the_job_and_a_missing_right_the_question() -> None:
     assert not answers.lacks_right(policy)
     assert answers.lacks_right(api_errors.from_answer(403, {"message": right}))
     [problem] = answers.problems_of(policy)
-    assert (problem.place, str(problem)) == ((), "admission webhook denied the request: no")
+    assert (problem.location, str(problem)) == ((), "admission webhook denied the request: no")
 
 
 def test_fields_that_the_api_server_does_not_know_are_reported_one_by_one() -> None:
     message = 'strict decoding error: unknown field "spec.colour", unknown field "spec.trainer.x"'
     problems = answers.problems_of(api_errors.Invalid(message))
-    assert [problem.place for problem in problems] == [("spec", "colour"), ("spec", "trainer", "x")]
+    assert [problem.location for problem in problems] == [("spec", "colour"), ("spec", "trainer", "x")]
 
 
 @pytest.mark.parametrize("verb", ["run", "submit", "plan", "compare"])

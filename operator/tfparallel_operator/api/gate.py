@@ -128,11 +128,11 @@ def read_list_of_one(text: bytes) -> Body:
     if not len(_ITEMS) <= begin <= end:
         raise raw_json.BrokenError("the answer is no list")
     try:
-        rest = orjson.loads(b"{" + text[end + 2 :])
+        fields = orjson.loads(b"{" + text[end + 2 :])
     except orjson.JSONDecodeError as error:
         raise raw_json.BrokenError(f"the metadata of the list are no JSON: {error}") from error
     items = [read_job(text[begin:end])] if end > begin else []
-    return {**rest, "items": items}
+    return {**fields, "items": items}
 
 
 def admit(body: Body) -> Body:
@@ -212,8 +212,8 @@ def cut_texts(value: Any, depth: int = 1) -> Any:
 
 
 def _describe(part: str, fault: _Fault) -> str:
-    place, message = fault
-    path = problems.path((part, *place))
+    location, message = fault
+    path = problems.path((part, *location))
     if len(path) > _LONGEST_PATH:
         path = f"{path[:_LONGEST_PATH]}..."
     return f"{plain_text.escape(path)}: {message}"

@@ -96,14 +96,14 @@ def is_of_newer_version(document: Mapping[str, Any]) -> bool:
 
 def _without_unknown(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a manifest without the fields that this version does not know."""
-    known = copy.deepcopy(dict(document))
+    pruned = copy.deepcopy(dict(document))
     try:
-        types.TFParallelJob.model_validate(known, by_name=False)
+        types.TFParallelJob.model_validate(pruned, by_name=False)
     except pydantic.ValidationError as error:
         for fault in error.errors():
             if fault["type"] == problems.UNKNOWN:
-                _remove(known, fault["loc"])
-    return known
+                _remove(pruned, fault["loc"])
+    return pruned
 
 
 def read_status(document: Mapping[str, Any]) -> job_status.JobStatus:
@@ -137,8 +137,8 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
     except StatusError:
         raise
     except SpecError as error:
-        places = {problem.place for problem in mismatches}
-        others = [problem for problem in error.located if problem.place not in places]
+        places = {problem.location for problem in mismatches}
+        others = [problem for problem in error.located if problem.location not in places]
         raise SpecError(*_unique(*mismatches, *others, *_among_known(document))) from error
     if faults := mismatches or _unique(*_broken_rules(job)):
         raise SpecError(*faults)
@@ -147,10 +147,10 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
 
 def _among_known(document: Mapping[str, Any]) -> Sequence[Problem]:
     """Return the problems of a manifest that has unknown fields, other than these."""
-    known = _without_unknown(document)
+    pruned = _without_unknown(document)
     try:
-        if known != document:
-            parse_job(known)
+        if pruned != document:
+            parse_job(pruned)
     except StatusError:
         pass
     except SpecError as error:
@@ -176,15 +176,15 @@ def _template_problems(spec: types.Spec) -> Iterator[Problem]:
     for role, replica in spec.tf_replica_specs.items():
         if replica.template is None:
             continue
-        place: Place = ("spec", "tfReplicaSpecs", role.value, "template")
+        location: Place = ("spec", "tfReplicaSpecs", role.value, "template")
         try:
-            pod = parse_template(replica.template, place).spec
+            pod = parse_template(replica.template, location).spec
         except SpecError as error:
             yield from error.located
         else:
-            place = (*place, "spec", "containers")
-            yield from _wrong_names(place, pod, needs_container=spec.trainer is None)
-            yield from _shared_mounts(place, pod, spec.trainer)
+            location = (*location, "spec", "containers")
+            yield from _wrong_names(location, pod, needs_container=spec.trainer is None)
+            yield from _shared_mounts(location, pod, spec.trainer)
 
 
 def _unique(*faults: Problem) -> list[Problem]:
@@ -200,18 +200,18 @@ def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
         SpecError: with one sentence for each field that is wrong.
     """
     written = {key: value for key, value in document.items() if key != "status"}
-    known = structure.without_nulls(schema.job_schema(), metadata.generate_name(written))
+    pruned = structure.without_nulls(schema.job_schema(), metadata.generate_name(written))
     of_metadata: list[Problem] = []
     try:
-        read_metadata = metadata.Metadata.model_validate(known.get("metadata", {}))
-        known["metadata"] = read_metadata.model_dump(by_alias=True, exclude_none=True)
+        read_metadata = metadata.Metadata.model_validate(pruned.get("metadata", {}))
+        pruned["metadata"] = read_metadata.model_dump(by_alias=True, exclude_none=True)
     except pydantic.ValidationError as error:
         of_metadata += map(_metadata_problem, error.errors())
-    places = {problem.place for problem in of_metadata}
+    places = {problem.location for problem in of_metadata}
     try:
-        job = parse_job(known)
+        job = parse_job(pruned)
     except SpecError as error:
-        others = (problem for problem in error.located if problem.place not in places)
+        others = (problem for problem in error.located if problem.location not in places)
         raise SpecError(*of_metadata, *others) from error
     if faults := (*of_metadata, *_wrong_quantities(job)):
         raise SpecError(*faults)
@@ -228,16 +228,16 @@ def _metadata_problem(fault: Any) -> Problem:
 def _wrong_quantities(job: types.TFParallelJob) -> Iterator[Problem]:
     """Yield what the API server refuses in pods, which a job's schema does not describe."""
     for role, spec in job.spec.tf_replica_specs.items():
-        place: Place = ("spec", "tfReplicaSpecs", role.value, "template", "spec")
+        location: Place = ("spec", "tfReplicaSpecs", role.value, "template", "spec")
         pod = parse_template(spec.template or {}).spec
         lists = (("containers", pod.containers), ("initContainers", pod.init_containers))
         for kind, containers in lists:
             for number, container in enumerate(containers):
-                inner = (*place, kind, number, "resources")
+                inner = (*location, kind, number, "resources")
                 yield from quantities.find_problems(inner, container.resources)
 
 
-def parse_template(template: Mapping[str, Any], place: Place = ("template",)) -> pods.Template:
+def parse_template(template: Mapping[str, Any], location: Place = ("template",)) -> pods.Template:
     """Read the part of a pod template that this project knows.
 
     Raises:
@@ -246,32 +246,32 @@ def parse_template(template: Mapping[str, Any], place: Place = ("template",)) ->
     try:
         return pods.Template.model_validate(template)
     except pydantic.ValidationError as error:
-        raise SpecError(*(_problem(fault, place) for fault in error.errors())) from error
+        raise SpecError(*(_problem(fault, location) for fault in error.errors())) from error
 
 
-def _wrong_names(place: Place, pod: pods.PodSpec, *, needs_container: bool) -> Iterator[Problem]:
+def _wrong_names(location: Place, pod: pods.PodSpec, *, needs_container: bool) -> Iterator[Problem]:
     """Look for the container that trains in a template, into which no rule can look."""
     received = [container.name for container in pod.containers]
     count = received.count(names.CONTAINER)
     if count > 1 or (needs_container and not count):
         which = "only one container" if count else "the container that trains"
         message = f"received {problems.show(received)}; name {which} {names.CONTAINER!r}"
-        yield Problem(place, message)
+        yield Problem(location, message)
 
 
 def _shared_mounts(
-    place: Place, pod: pods.PodSpec, trainer: trainer_spec.Trainer | None
+    location: Place, pod: pods.PodSpec, trainer: trainer_spec.Trainer | None
 ) -> Iterator[Problem]:
     """See that no volume of the trainer is mounted where a template has one of its own."""
-    taken = {volume.get("name") for volume in pod.volumes}
+    template_volumes = {volume.get("name") for volume in pod.volumes}
     volumes = () if trainer is None else trainer.volumes
-    added = {volume.mount_path: volume.name for volume in volumes if volume.name not in taken}
+    added = {volume.mount_path: volume.name for volume in volumes if volume.name not in template_volumes}
     for container in pod.containers:
         for mount in container.volume_mounts if container.name == names.CONTAINER else ():
             name = added.get(mount.mount_path.rstrip("/"))
             if name is not None:
                 yield Problem(
-                    place,
+                    location,
                     f"volume {mount.name!r} is mounted at {mount.mount_path}, as {name!r} of"
                     " spec.trainer.volumes is: give one of them another mountPath",
                 )
@@ -280,7 +280,7 @@ def _shared_mounts(
 def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
     """See that the mesh fits the devices that templates ask for, which no rule can."""
     roles = spec.tf_replica_specs
-    devices = {role: devices_of(one) for role, one in roles.items()}
+    devices = {role: devices_of(spec) for role, spec in roles.items()}
     if len(set(devices.values())) > 1:
         counts = " and ".join(f"{role} has {count}" for role, count in devices.items())
         raise SpecError(
@@ -292,7 +292,7 @@ def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
         )
     if not mesh.auto:
         try:
-            full = mesh.over(sum(one.replicas * devices[role] for role, one in roles.items()))
+            full = mesh.over(sum(spec.replicas * devices[role] for role, spec in roles.items()))
             if spec.trainer is not None:
                 full.check_batch(spec.trainer.global_batch_size)
         except ValueError as error:
@@ -316,9 +316,9 @@ def devices_of(spec: types.ReplicaSpec) -> int:
     return 1
 
 
-def _remove(document: Any, place: Sequence[int | str]) -> None:
+def _remove(document: Any, location: Sequence[int | str]) -> None:
     """Remove a field, in place; an alias of YAML may have had it removed by now."""
-    *outer, last = place
+    *outer, last = location
     for part in outer:
         if isinstance(document, Mapping) and part not in document:
             return

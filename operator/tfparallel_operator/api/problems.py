@@ -35,16 +35,16 @@ _VARIABLES = "env"
 class Problem:
     """A fault of a manifest."""
 
-    place: Place
+    location: Place
     message: str
 
     def __str__(self) -> str:
-        return f"{path(self.place)}: {self.message}" if self.place else self.message
+        return f"{path(self.location)}: {self.message}" if self.location else self.message
 
 
-def path(place: Place) -> str:
+def path(location: Place) -> str:
     """Return a place as people write it, such as spec.trainer.env[0].name."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return "".join(parts).removeprefix(".")
 
 
@@ -71,33 +71,33 @@ def from_pydantic(
         schema: that of all jobs, for names that are near.
         outer: the place of the value that pydantic has seen.
     """
-    place = (*outer, *place_of(fault))
+    location = (*outer, *place_of(fault))
     kind, received = fault["type"], fault["input"]
     if kind == UNKNOWN:
-        return unknown(place, schema)
+        return unknown(location, schema)
     if kind == "missing":
-        return Problem(place, "missing; it is required")
+        return Problem(location, "missing; it is required")
     message = _TYPE_REMEDIES.get(kind, fault["msg"].removeprefix("Value error, "))
     if kind in _LISTS:
-        message = f"write a list, such as {_list_like(received, place, schema)}"
+        message = f"write a list, such as {_list_like(received, location, schema)}"
     if isinstance(received, Mapping):
-        return Problem(place, message)
+        return Problem(location, message)
     expected = re.findall("'([^']+)'", str(fault.get("ctx", {}).get("expected", "")))
     hint = _did_you_mean(str(received), expected, prefix=": ")
-    return Problem(place, f"received {show(received)}; {message[0].lower()}{message[1:]}{hint}")
+    return Problem(location, f"received {show(received)}; {message[0].lower()}{message[1:]}{hint}")
 
 
-def _list_like(received: Any, place: Place, schema: Mapping[str, Any]) -> str:
+def _list_like(received: Any, location: Place, schema: Mapping[str, Any]) -> str:
     """Return an example of the list that stands at a place, in the flow style of YAML."""
-    if place[-1:] == (_VARIABLES,) and isinstance(received, Mapping) and received:
+    if location[-1:] == (_VARIABLES,) and isinstance(received, Mapping) and received:
         name, value = next(iter(received.items()))
         return f"[{{name: {name}, value: {show(str(value))}}}]"
-    fields = _fields(schema, (*place, 0))[:2]
+    fields = _fields(schema, (*location, 0))[:2]
     return f"[{{{', '.join(f'{name}: …' for name in fields)}}}]" if fields else "[one, two]"
 
 
 def unknown(
-    place: Place, schema: Mapping[str, Any], siblings: Iterable[str] | None = None
+    location: Place, schema: Mapping[str, Any], siblings: Iterable[str] | None = None
 ) -> Problem:
     """Return the problem of a field that does not exist, with the field that may be meant.
 
@@ -106,28 +106,28 @@ def unknown(
         schema: that of all jobs.
         siblings: the fields that exist there; None: those of the schema.
     """
-    name = str(place[-1])
-    others = _fields(schema, place[:-1]) if siblings is None else siblings
+    name = str(location[-1])
+    others = _fields(schema, location[:-1]) if siblings is None else siblings
     if hint := _did_you_mean(name, others):
-        return Problem(place, f"{UNKNOWN_FIELD}; {hint}")
-    homes = [home for home in _homes(schema, name) if home != path(place[:-1])]
+        return Problem(location, f"{UNKNOWN_FIELD}; {hint}")
+    homes = [home for home in _homes(schema, name) if home != path(location[:-1])]
     if len(homes) == 1:
         hint = f"{name} belongs below {homes[0]}: move it there"
-        return Problem(place, f"{UNKNOWN_FIELD}; {hint}")
-    return Problem(place, f"{UNKNOWN_FIELD}; remove it or correct its spelling")
+        return Problem(location, f"{UNKNOWN_FIELD}; {hint}")
+    return Problem(location, f"{UNKNOWN_FIELD}; remove it or correct its spelling")
 
 
-def _did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+def _did_you_mean(name: str, candidates: Iterable[str], prefix: str = "") -> str:
     """Ask for the name that is nearest; empty if none is near."""
-    by_lower = {other.lower(): other for other in known}
+    by_lower = {other.lower(): other for other in candidates}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
     return f"{prefix}did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
-def _fields(schema: Mapping[str, Any], place: Place) -> list[str]:
+def _fields(schema: Mapping[str, Any], location: Place) -> list[str]:
     """Return the names of the fields at a place."""
     node: Any = schema
-    for part in place:
+    for part in location:
         inner = node.get("items") if isinstance(part, int) else _field(node, part)
         if not isinstance(inner, Mapping):
             return []

@@ -49,7 +49,7 @@ def parse_count(text: str) -> int | None:
     return int(text) if len(text) <= LONGEST and text.isdecimal() else None
 
 
-def find_problems(place: problems.Place, resources: pods.Resources) -> Iterator[problems.Problem]:
+def find_problems(location: problems.Place, resources: pods.Resources) -> Iterator[problems.Problem]:
     """Yield each quantity that the API server refuses.
 
     Args:
@@ -62,7 +62,7 @@ def find_problems(place: problems.Place, resources: pods.Resources) -> Iterator[
             number = _number(quantity)
             if number is None or number < 0:
                 yield problems.Problem(
-                    (*place, kind, name),
+                    (*location, kind, name),
                     f"received {problems.show(quantity)}; write a quantity, such as 4Gi, 2 or 500m",
                 )
     for name in requests.keys() & limits.keys():
@@ -72,7 +72,7 @@ def find_problems(place: problems.Place, resources: pods.Resources) -> Iterator[
             continue
         if math.ceil(1000 * asked) > math.ceil(1000 * most):  # what the API server compares
             yield problems.Problem(
-                (*place, "requests", name),
+                (*location, "requests", name),
                 f"received {request!r}, which is above the limit {limit!r}; lower the request, or"
                 " raise the limit",
             )

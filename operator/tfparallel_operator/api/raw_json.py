@@ -38,10 +38,10 @@ def read_outline(text: bytes) -> Outline:
     Raises:
         BrokenError: it has no metadata.
     """
-    place = 1
-    while text[place : place + 11] != b'"metadata":':  # apiVersion and kind stand before it
-        place = _after(text, find_end(text, find_end(text, place) + 1))
-    metadata, end = _read_metadata(text, place + 11)
+    position = 1
+    while text[position : position + 11] != b'"metadata":':  # apiVersion and kind stand before it
+        position = _after(text, find_end(text, find_end(text, position) + 1))
+    metadata, end = _read_metadata(text, position + 11)
     # What ends where the object ends is its own status, and not one within a part of it.
     begin = text.rfind(_STATUS, end)
     if begin >= 0 and find_end(text, begin + len(_STATUS) - 1) != len(text) - 1:
@@ -55,16 +55,16 @@ def read_outline(text: bytes) -> Outline:
 def _read_metadata(text: bytes, begin: int) -> tuple[bytes, int]:
     """Return the metadata without managed fields, and where they end."""
     parts: list[bytes] = []
-    place = _enter(text, begin)
-    while text[place : place + 1] != b"}":
-        value = find_end(text, place) + 1
-        is_managed = text[place + 1 : value - 2] == _MANAGED_FIELDS
+    position = _enter(text, begin)
+    while text[position : position + 1] != b"}":
+        value = find_end(text, position) + 1
+        is_managed = text[position + 1 : value - 2] == _MANAGED_FIELDS
         end = text.find(_END_OF_MANAGED_FIELDS, value) + 1 if is_managed else find_end(text, value)
         if end <= value:
             raise BrokenError("the metadata have no name")
-        parts += [] if is_managed else [text[place:end]]
-        place = _after(text, end)
-    return b"{%b}" % b",".join(parts), place + 1
+        parts += [] if is_managed else [text[position:end]]
+        position = _after(text, end)
+    return b"{%b}" % b",".join(parts), position + 1
 
 
 def find_end(text: bytes, begin: int) -> int:

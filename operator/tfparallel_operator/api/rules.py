@@ -95,13 +95,13 @@ class IntOrString:
 
 
 def violations(
-    schema: Mapping[str, Any], value: Any, place: problems.Place = ()
+    schema: Mapping[str, Any], value: Any, location: problems.Place = ()
 ) -> Iterator[problems.Problem]:
     """Evaluate every rule of a structural schema on a value (JSON types, defaults filled in).
 
     Rules that compare two versions of an object are left to the API server, which has both.
     """
-    yield from _violations(schema, _without_kept(schema, value), place)
+    yield from _violations(schema, _without_kept(schema, value), location)
 
 
 def _without_kept(schema: Mapping[str, Any], value: Any) -> Any:
@@ -123,22 +123,22 @@ def _without_kept(schema: Mapping[str, Any], value: Any) -> Any:
 
 
 def _violations(
-    schema: Mapping[str, Any], value: Any, place: problems.Place
+    schema: Mapping[str, Any], value: Any, location: problems.Place
 ) -> Iterator[problems.Problem]:
     if VALIDATIONS in schema:
         context = _context(value)
         for entry in schema[VALIDATIONS]:
             rule = Rule(entry["rule"], entry["message"], entry.get(_MESSAGE_EXPRESSION, ""))
             if _judges_one_version(entry) and _program(entry["rule"]).execute(context) is not True:
-                yield problems.Problem(place, _message(rule, context))
+                yield problems.Problem(location, _message(rule, context))
     if isinstance(value, Mapping):
         for key, item in value.items():
             inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
             if isinstance(inner, Mapping):
-                yield from _violations(inner, item, (*place, key))
+                yield from _violations(inner, item, (*location, key))
     if isinstance(value, Sequence) and isinstance(schema.get("items"), Mapping):
         for number, item in enumerate(value):
-            yield from _violations(schema["items"], item, (*place, number))
+            yield from _violations(schema["items"], item, (*location, number))
 
 
 def compile_all(schema: Mapping[str, Any]) -> None:

@@ -66,7 +66,7 @@ def _suspended(spec: str) -> str:
 def _equal(path: str) -> str:
     """Say that an optional field below optional fields is as it was before."""
     steps = path.split(".")
-    before = [".".join(["{0}", *steps[: place + 1]]) for place in range(len(steps))]
+    before = [".".join(["{0}", *steps[: depth + 1]]) for depth in range(len(steps))]
     exists = " && ".join(f"has({step})" for step in before)
     value = f"({exists} ? [{before[-1]}] : [])"
     return f"{value.format('self')} == {value.format('oldSelf')}"

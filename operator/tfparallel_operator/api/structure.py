@@ -9,47 +9,47 @@ from tfparallel_operator.api import problems, rules
 def without_nulls(schema: Mapping[str, Any], value: Any) -> Any:
     """Return a value without the fields of a schema that are null, as the API server stores it."""
     if isinstance(value, Mapping):
-        known: dict[str, Any] = {}
+        pruned: dict[str, Any] = {}
         for key, item in value.items():
             inner = _field(schema, key)
             if inner is None:
-                known[key] = item
+                pruned[key] = item
             elif item is not None:
-                known[key] = without_nulls(inner, item)
-        return known
+                pruned[key] = without_nulls(inner, item)
+        return pruned
     if isinstance(value, list) and "items" in schema:
         return [without_nulls(schema["items"], item) for item in value]
     return value
 
 
 def mismatches(
-    schema: Mapping[str, Any], value: Any, place: problems.Place = ()
+    schema: Mapping[str, Any], value: Any, location: problems.Place = ()
 ) -> Iterator[problems.Problem]:
     """Yield a problem for each number, boolean and text that is of another type.
 
     The rest of the schema, and values of another shape, are left to the types of the job.
     """
-    if value is None or place == ("status",):
+    if value is None or location == ("status",):
         return
     kind = rules.INT_OR_STRING if schema.get(rules.INT_OR_STRING) else schema.get("type", "")
     if kind not in _CHECKS:
-        yield from _inner(schema, value, place)
+        yield from _inner(schema, value, location)
         return
     fits, remedy = _CHECKS[kind]
     if not fits(value) and not isinstance(value, Mapping | list):
-        yield problems.Problem(place, f"received {problems.show(value)}; {remedy}")
+        yield problems.Problem(location, f"received {problems.show(value)}; {remedy}")
 
 
 def _inner(
-    schema: Mapping[str, Any], value: Any, place: problems.Place
+    schema: Mapping[str, Any], value: Any, location: problems.Place
 ) -> Iterator[problems.Problem]:
     if isinstance(value, Mapping):
         for key, item in value.items():
             if (inner := _field(schema, key)) is not None:
-                yield from mismatches(inner, item, (*place, str(key)))
+                yield from mismatches(inner, item, (*location, str(key)))
     elif isinstance(value, Sequence) and isinstance(schema.get("items"), Mapping):
         for number, item in enumerate(value):
-            yield from mismatches(schema["items"], item, (*place, number))
+            yield from mismatches(schema["items"], item, (*location, number))
 
 
 def _field(schema: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

@@ -149,30 +149,30 @@ def _flatten_nodes(
 def _syntax_sentence(error: yaml.MarkedYAMLError, text: str, source: str) -> str:
     """Say in which line of a file the text is not YAML, and why."""
     mark = error.problem_mark or error.context_mark
-    place = source if mark is None else f"{source}:{mark.line + 1}"
+    position = source if mark is None else f"{source}:{mark.line + 1}"
     if "{{" in text:
-        return f"{place}: a template, not YAML yet; render it first, such as with `helm template`"
+        return f"{position}: a template, not YAML yet; render it first, such as with `helm template`"
     reason = ", ".join(filter(None, (error.context, error.problem)))
-    return f"{place}: not YAML: {reason}; correct its indentation, quotes or brackets"
+    return f"{position}: not YAML: {reason}; correct its indentation, quotes or brackets"
 
 
 def _repeated_fields(root: yaml.Node, source: str) -> Iterator[str]:
     """Yield a sentence for each field that a mapping has twice, which the API server refuses."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     pending: list[tuple[problems.Place, yaml.Node]] = [((), root)]
     while pending:
-        place, node = pending.pop(0)
-        if id(node) in seen:
+        location, node = pending.pop(0)
+        if id(node) in visited:
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         if isinstance(node, yaml.SequenceNode):
-            pending += [((*place, number), item) for number, item in enumerate(node.value)]
+            pending += [((*location, number), item) for number, item in enumerate(node.value)]
         if not isinstance(node, yaml.MappingNode):
             continue
         lines: dict[str, int] = {}
         for key, value in node.value:
             name, line = str(key.value), key.start_mark.line + 1
-            inner = (*place, name)
+            inner = (*location, name)
             if name in lines and key.tag != MERGE:
                 yield (
                     f"{source}:{line}: {problems.path(inner)}: appears twice, first in line"

@@ -120,7 +120,7 @@ class Client(lists.Lists):
         resource: resources.Resource,
         namespace: str | None,
         selector: str = "",
-        place: str = "",
+        continue_token: str = "",
         fields: str = "",
         *,
         metadata_only: bool = False,
@@ -132,13 +132,13 @@ class Client(lists.Lists):
             answers.PageTooLargeError: it has to be read again with a lower limit.
         """
         query = {"limit": str(limit), **_selectors(selector, fields)}
-        query |= {"continue": place} if place else {}
+        query |= {"continue": continue_token} if continue_token else {}
         accept = METADATA_LIST_JSON if metadata_only else JSON
         answer = await self._request("list", resource.path(namespace), query, accept=accept)
         metadata = answer["metadata"]
-        rest = metadata.get("continue", "")
+        continue_token = metadata.get("continue", "")
         items = tuple(answer["items"] or ())
-        return lists.Listing(items, metadata["resourceVersion"], rest, answer.get("size", 0))
+        return lists.Listing(items, metadata["resourceVersion"], continue_token, answer.get("size", 0))
 
     async def watch(
         self,

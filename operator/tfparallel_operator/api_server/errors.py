@@ -99,7 +99,7 @@ def from_answer(status: int, body: Mapping[str, Any], retry_after: float | None 
     message = str(body.get("message") or f"the API server answered with HTTP status {status}")
     if reason == "AlreadyExists":
         kind: type[ApiError] = AlreadyExists
-    elif any(words in message for words in _DENIED):
+    elif any(phrase in message for phrase in _DENIED):
         kind = Refused
     elif _FAILED_WEBHOOK in message:
         kind = WebhookFailed

@@ -14,7 +14,7 @@ class Listing:
 
     items: tuple[dict[str, Any], ...]
     version: str
-    rest: str = ""
+    continue_token: str = ""
     """Where the next page begins; empty: this is the last."""
     size: int = 0
     """Bytes of the page; 0: it is not known."""
@@ -51,20 +51,20 @@ class Lists(abc.ABC):
 
         With `metadata_only` an item holds its metadata alone, however large the object is.
         """
-        place = ""
+        continue_token = ""
         size = answers.PageSize(answers.FIRST_PAGE if resource == resources.JOBS else answers.PAGE)
         options: dict[str, Any] = {"metadata_only": metadata_only}
         while True:
             options["limit"] = size.limit
             try:
-                page = await self.page(resource, namespace, selector, place, fields, **options)
+                page = await self.page(resource, namespace, selector, continue_token, fields, **options)
             except answers.PageTooLargeError as error:
                 size.shrink(error)
                 continue
             yield page
             size.learn(len(page.items), page.size)
-            place = page.rest
-            if not place:
+            continue_token = page.continue_token
+            if not continue_token:
                 return
 
     @abc.abstractmethod
@@ -73,7 +73,7 @@ class Lists(abc.ABC):
         resource: resources.Resource,
         namespace: str | None,
         selector: str = "",
-        place: str = "",
+        continue_token: str = "",
         fields: str = "",
         *,
         metadata_only: bool = False,

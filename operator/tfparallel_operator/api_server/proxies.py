@@ -107,8 +107,8 @@ def _covers(item: str, host: str, address: _Address | None, port: int | None) ->
 def _split(item: str) -> tuple[str, str]:
     """Return a host and the port after it, which may be missing."""
     if item.startswith("["):
-        host, _, rest = item[1:].partition("]")
-        return host, rest.removeprefix(":")
+        host, _, suffix = item[1:].partition("]")
+        return host, suffix.removeprefix(":")
     if item.count(":") != 1:  # A bare IPv6 address has more.
         return item, ""
     host, _, port = item.partition(":")

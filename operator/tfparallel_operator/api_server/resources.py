@@ -38,10 +38,10 @@ class Resource:
 def plural_of(path: str) -> str:
     """Return the plural of what an address is about; empty when it is no object's."""
     parts = path.removeprefix("/").split("/")
-    rest = parts[2:] if parts[0] == "api" else parts[3:]
-    if rest[:1] == ["namespaces"] and len(rest) > 2:
-        rest = rest[2:]
-    return rest[0] if rest else ""
+    tail = parts[2:] if parts[0] == "api" else parts[3:]
+    if tail[:1] == ["namespaces"] and len(tail) > 2:
+        tail = tail[2:]
+    return tail[0] if tail else ""
 
 
 JOBS = Resource(names.API_VERSION, names.PLURAL)

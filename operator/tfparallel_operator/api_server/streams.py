@@ -23,9 +23,9 @@ async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Split a stream into lines; aiohttp's own reader fails for lines above 128 KiB."""
     parts: list[bytes] = []
     async for chunk in content.iter_any():
-        head, *rest = chunk.split(b"\n")
+        head, *lines = chunk.split(b"\n")
         parts.append(head)
-        for part in rest:
+        for part in lines:
             yield b"".join(parts)
             parts = [part]
     if last := b"".join(parts):

@@ -14,7 +14,7 @@ from tfparallel_operator.core.view import View
 def find(context: DecisionContext) -> observation.Workload | None:
     """Return the Workload of the job, if there is one."""
     name = workload.name(context.job.metadata.name)
-    return next((one for one in context.children.workloads if one.name == name), None)
+    return next((existing for existing in context.children.workloads if existing.name == name), None)
 
 
 def is_queued(context: DecisionContext) -> bool:

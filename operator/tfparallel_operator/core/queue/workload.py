@@ -59,12 +59,12 @@ def fits(layout: Layout, workload: observation.Workload) -> bool:
     counts = {role.label: count for role, count in layout.counts.items()}
     if workload.deleting or holds(workload, "Finished") or workload.counts != counts:
         return False
-    resources, place = _recorded(workload)
+    resources, scheduling_hash = _recorded(workload)
     if resources not in ("", _resources(layout)) or _runs_again(layout, workload):
         return False
     labels = layout.job.metadata.labels
     return holds(workload, "QuotaReserved") or (
-        place == _place(layout)
+        scheduling_hash == _place(layout)
         and workload.queue == labels.get(names.LABEL_QUEUE)
         and workload.priority_class == labels.get(names.LABEL_WORKLOAD_PRIORITY, "")
     )
@@ -138,7 +138,7 @@ def place(
         spec["nodeSelector"] = selector
     if tolerations:
         spec["tolerations"] = [
-            one for index, one in enumerate(tolerations) if one not in tolerations[:index]
+            toleration for index, toleration in enumerate(tolerations) if toleration not in tolerations[:index]
         ]
     if admitted.placed:
         gates = [*(spec.get("schedulingGates") or ()), {"name": names.TOPOLOGY_GATE}]
@@ -226,9 +226,9 @@ def _runs_again(layout: Layout, workload: observation.Workload) -> bool:
 
 def _recorded(workload: observation.Workload) -> tuple[str, str]:
     """Return the hashes of resources and of the place that a Workload was written with."""
-    resources, _, rest = workload.resources.partition("-")
-    place, _, form = rest.partition("-")
-    return (resources, place) if form == _FORM else ("", "")
+    resources, _, hashes = workload.resources.partition("-")
+    scheduling_hash, _, form = hashes.partition("-")
+    return (resources, scheduling_hash) if form == _FORM else ("", "")
 
 
 def _resources(layout: Layout) -> str:
@@ -241,11 +241,11 @@ def _resources(layout: Layout) -> str:
     asked = {}
     for role, spec in layout.specs.items():
         initial, containers = (spec.pod_spec.get(kind) or () for kind in _CONTAINERS)
-        if not any(one.get("name") == names.CONTAINER for one in containers):
+        if not any(container.get("name") == names.CONTAINER for container in containers):
             containers = (*containers, {"name": names.CONTAINER})
         asked[role.label] = [
-            [_asked(layout, role, one), *_fields(one, "restartPolicy")]
-            for one in (*initial, *containers)
+            [_asked(layout, role, container), *_fields(container, "restartPolicy")]
+            for container in (*initial, *containers)
         ] + _fields(spec.pod_spec, *_POD_RESOURCES)
     return _hash(asked)
 
@@ -314,7 +314,7 @@ def _pod_set(
 
 
 def _condition(workload: observation.Workload, kind: str) -> Condition | None:
-    return next((one for one in workload.conditions if one.get("type") == kind), None)
+    return next((condition for condition in workload.conditions if condition.get("type") == kind), None)
 
 
 def _change(
@@ -325,7 +325,7 @@ def _change(
 ) -> decision.Change:
     """Set conditions of a Workload; a list is written as a whole, so it must not have changed."""
     moment = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    conditions = {one["type"]: one for one in workload.conditions}
+    conditions = {condition["type"]: condition for condition in workload.conditions}
     for kind, true, reason, message in changed:
         value, before = str(true), conditions.get(kind, {})
         moved = before.get("status") != value

@@ -54,7 +54,7 @@ class Index(Generic[T]):
     def of_others(self, key: Key, uid: str) -> tuple[T, ...]:
         """Return the values that belong to jobs of a namespace and name, but not to this uid's."""
         owners = self._owners.get(key, ())
-        return tuple(value for one in owners if one.uid != uid for value in self.of(one))
+        return tuple(value for owner in owners if owner.uid != uid for value in self.of(owner))
 
     def has(self, key: Key) -> bool:
         """Whether something is known of an object."""

@@ -191,7 +191,7 @@ class Stream:
 
     async def _list(self, *, is_rewound: bool) -> None:
         entries: list[index.Entry[Any]] = []
-        version, known = 0, self.newest
+        version, newest = 0, self.newest
         try:
             served = self._informer.served = await self._api.served(self._resource)
             pages = self._api.pages(
@@ -207,7 +207,7 @@ class Stream:
             self._informer.keep(set(), sys.maxsize, self._scope)
             self.listed.set()
             raise NotServed from error
-        if is_rewound or version < known:
+        if is_rewound or version < newest:
             self._rewind(entries, version)
         else:
             await self._take(entries, version)

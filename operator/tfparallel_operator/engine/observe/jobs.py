@@ -103,14 +103,14 @@ class Jobs:
     def answered(self, body: Body) -> None:
         """Take in the answer to a write or a read; it cannot bring back a job that is gone."""
         key = key_of(body)
-        known = self._bodies.get(key)
-        if known is not None and known["metadata"]["uid"] == body["metadata"]["uid"]:
+        stored = self._bodies.get(key)
+        if stored is not None and stored["metadata"]["uid"] == body["metadata"]["uid"]:
             self._put(key, body)
 
     def forget(self, key: queue.Key, uid: str) -> None:
         """Drop a job that the API server no longer knows."""
-        known = self._bodies.get(key)
-        if known is not None and known["metadata"]["uid"] == uid:
+        stored = self._bodies.get(key)
+        if stored is not None and stored["metadata"]["uid"] == uid:
             self._drop(key)
 
     def listed(self, items: Iterable[Body], version: int) -> None:
@@ -150,20 +150,20 @@ class Jobs:
         self.newest = max(self.newest, _version(body))
         if self._known_version(key) < _version(body):
             is_lost = key in self._of_lost_history
-            known = None if is_lost else self._bodies.get(key)
+            stored = None if is_lost else self._bodies.get(key)
             self._of_lost_history.discard(key)
-            self._bodies[key] = _packed(body, known)
+            self._bodies[key] = _packed(body, stored)
             try:
                 if self._changed is not None:
-                    before = None if known is None else _unpacked(known, ("status",))
+                    before = None if stored is None else _unpacked(stored, ("status",))
                     self._changed(before, _unpacked(self._bodies[key], ("status",)))
             except Exception:  # What is counted of one job must not keep the next from being seen.
                 _LOG.exception("a change of job %s/%s is not counted", key.namespace, key.name)
 
     def _known_version(self, key: queue.Key) -> int:
         """Return the version of a job that newer ones replace; 0: any does."""
-        known = None if key in self._of_lost_history else self._bodies.get(key)
-        return 0 if known is None else _version(known)
+        stored = None if key in self._of_lost_history else self._bodies.get(key)
+        return 0 if stored is None else _version(stored)
 
     def _drop(self, key: queue.Key) -> None:
         del self._bodies[key]
@@ -179,15 +179,15 @@ def _version(body: Body) -> int:
     return int(body["metadata"]["resourceVersion"])
 
 
-def _packed(body: Body, known: Body | None) -> Body:
+def _packed(body: Body, stored: Body | None) -> Body:
     """Return what is kept of a job."""
     metadata = {k: v for k, v in body["metadata"].items() if k in _KEPT_METADATA}
     labels = body["metadata"].get("labels") or {}
     if labels := {name: labels[name] for name in _KEPT_LABELS if name in labels}:
         metadata["labels"] = labels
     kept = {**body, "metadata": metadata}
-    if gate.STATUS_PROBLEM in body and known is not None:  # Its ports of nodes stay its own.
-        kept["status"] = _unpacked(known, ("status",)).get("status")
+    if gate.STATUS_PROBLEM in body and stored is not None:  # Its ports of nodes stay its own.
+        kept["status"] = _unpacked(stored, ("status",)).get("status")
     for part, longest in (("spec", LARGE_SPEC_BYTES), ("status", LARGE_STATUS_BYTES)):
         text = orjson.dumps(kept[part]) if kept.get(part) else b""
         if len(text) > longest:
@@ -203,5 +203,5 @@ def _unpacked(body: Body, parts: Iterable[str] = tuple(_PACKED)) -> Body:
     packed = {part: _PACKED[part] for part in parts if _PACKED[part] in body}
     if not packed:
         return body
-    rest = {name: value for name, value in body.items() if name not in packed.values()}
-    return rest | {part: orjson.loads(zlib.decompress(body[packed[part]])) for part in packed}
+    fields = {name: value for name, value in body.items() if name not in packed.values()}
+    return fields | {part: orjson.loads(zlib.decompress(body[packed[part]])) for part in packed}

@@ -71,7 +71,7 @@ def deleting(item: Raw) -> bool:
 def finalizers(item: Raw) -> tuple[str, ...]:
     """Return the finalizers of an object but Kubernetes' own, which it removes by itself."""
     every = item["metadata"].get("finalizers") or ()
-    return tuple(each for each in every if each not in _OF_KUBERNETES)[:_MOST_FINALIZERS]
+    return tuple(finalizer for finalizer in every if finalizer not in _OF_KUBERNETES)[:_MOST_FINALIZERS]
 
 
 def delete_by(item: Raw) -> datetime.datetime | None:
@@ -82,7 +82,7 @@ def delete_by(item: Raw) -> datetime.datetime | None:
 def ready(node: Raw) -> bool:
     """Whether a node's kubelet says that it is ready."""
     conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
 
 
 def pod(item: Raw) -> observation.Pod | None:
@@ -102,7 +102,7 @@ def pod(item: Raw) -> observation.Pod | None:
     state: Raw = container.get("state") or {}
     ended = _exit(item, status, container)
     target = _disruption(status)
-    said: Raw = status if status.get("reason") else target
+    source: Raw = status if status.get("reason") else target
     return observation.Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -115,8 +115,8 @@ def pod(item: Raw) -> observation.Pod | None:
         delete_by=delete_by(item),
         node=(item.get("spec") or {}).get("nodeName", ""),
         disrupted=bool(target),
-        reason=gate.cut(said.get("reason", "")),
-        message=gate.cut(said.get("message", "")),
+        reason=gate.cut(source.get("reason", "")),
+        message=gate.cut(source.get("message", "")),
         exit=ended,
         lingers=ended is not None and _runs(status),
         finalizers=finalizers(item) if deleting(item) else (),
@@ -195,7 +195,7 @@ def _annotation(item: Raw, name: str) -> str:
 def _container(status: Raw) -> Raw:
     """Return the status of the container tensorflow, empty before the kubelet has written it."""
     statuses: Sequence[Raw] = status.get("containerStatuses") or ()
-    return next((one for one in statuses if one.get("name") == names.CONTAINER), {})
+    return next((status for status in statuses if status.get("name") == names.CONTAINER), {})
 
 
 def _runs(status: Raw) -> bool:
@@ -219,8 +219,8 @@ def _exit(item: Raw, status: Raw, container: Raw) -> observation.Exit | None:
     if status.get("phase") == observation.Phase.FAILED:
         # Evicted before it ran, or its node is gone: no container can tell how it ended.
         reason, message = (gate.cut(status.get(field, "")) for field in ("reason", "message"))
-        taken = observation.Exit(code=-1, reason=reason, message=message, finished_at=None)
-        return taken if reason else _exit_before_training(item, status) or taken
+        eviction = observation.Exit(code=-1, reason=reason, message=message, finished_at=None)
+        return eviction if reason else _exit_before_training(item, status) or eviction
     return None
 
 
@@ -253,7 +253,7 @@ def _exit_before_training(item: Raw, status: Raw) -> observation.Exit | None:
         if container.get("restartPolicy") == "Always"
     }
     statuses = status.get("initContainerStatuses") or ()
-    for container in (one for one in statuses if one.get("name") not in sidecars):
+    for container in (status for status in statuses if status.get("name") not in sidecars):
         ended = (container.get("state") or {}).get("terminated") or {}
         code = int(ended.get("exitCode", 0))
         if not code:
@@ -309,26 +309,26 @@ def workload(item: Raw) -> observation.Workload:
         version=metadata["resourceVersion"],
         queue=spec.get("queueName", ""),
         priority_class=_workload_priority_class(spec),
-        counts={one.get("name", ""): one.get("count", 1) for one in spec.get("podSets") or ()},
+        counts={pod_set.get("name", ""): pod_set.get("count", 1) for pod_set in spec.get("podSets") or ()},
         resources=_annotation(item, names.ANNOTATION_RESOURCES),
         active=spec.get("active", True),
         deleting=deleting(item),
         conditions=tuple(status.get("conditions") or ()),
         cluster_queue=admission.get("clusterQueue", ""),
         admission={
-            one.get("name", ""): observation.PodSetAdmission(
-                flavors=tuple((one.get("flavors") or {}).values()),
+            assignment.get("name", ""): observation.PodSetAdmission(
+                flavors=tuple((assignment.get("flavors") or {}).values()),
                 updates=tuple(
                     update
                     for check in checks
                     for update in check.get("podSetUpdates") or ()
-                    if update.get("name") == one.get("name")
+                    if update.get("name") == assignment.get("name")
                 ),
-                placed="topologyAssignment" in one,
+                placed="topologyAssignment" in assignment,
             )
-            for one in admission.get("podSetAssignments") or ()
+            for assignment in admission.get("podSetAssignments") or ()
         },
-        reclaimable={one["name"]: one["count"] for one in status.get("reclaimablePods") or ()},
+        reclaimable={pod_set["name"]: pod_set["count"] for pod_set in status.get("reclaimablePods") or ()},
         pending_checks=tuple(
             f"{check['name']}: {check.get('message') or 'pending'}"
             for check in checks
@@ -350,9 +350,9 @@ def _waiting(status: Raw) -> str:
     """Say why a pod does not run yet: the kubelet's words, else the scheduler's."""
     for key in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(key) or ():
-            waiting = (container.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason", "") not in waits.UNREMARKABLE:
-                return _words(waiting)
+            waiting_state = (container.get("state") or {}).get("waiting") or {}
+            if waiting_state.get("reason", "") not in waits.UNREMARKABLE:
+                return _words(waiting_state)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return remedies.without_preemption(_words(condition))

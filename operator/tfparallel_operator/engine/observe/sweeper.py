@@ -24,12 +24,12 @@ class Sweeper:
     def __init__(
         self,
         api: client.Client,
-        known: jobs.Jobs,
+        job_store: jobs.Jobs,
         namespaces: tuple[str, ...],
         rewound: informer.Rewound = lambda: None,
     ) -> None:
         self._api = api
-        self._jobs = known
+        self._jobs = job_store
         self._rewound = rewound
         self._sweeping = asyncio.Lock()
         self._scopes: tuple[str | None, ...] = namespaces or (None,)
@@ -64,15 +64,15 @@ class Sweeper:
 
     async def _list(self, scope: str | None) -> int:
         keys: set[queue.Key] = set()
-        version, known = 0, self._jobs.newest
+        version, newest = 0, self._jobs.newest
         try:
             # Page by page: thousands of jobs at once would hold up the event loop.
             async for page in self._api.pages(resources.JOBS, scope):
                 version = int(page.version)
-                if version < known:  # Later pages are of the same version.
+                if version < newest:  # Later pages are of the same version.
                     self._jobs.rewind(version)
                     self._rewound()
-                    known = version
+                    newest = version
                 self._jobs.listed(page.items, version)
                 keys.update(map(jobs.key_of, page.items))
         except errors.NotFound as error:

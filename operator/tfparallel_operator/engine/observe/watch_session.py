@@ -92,9 +92,9 @@ class _Lines:
         """Yield whole lines, however long they are."""
         parts: list[bytes] = []
         async for chunk in self._content.iter_chunked(size):
-            head, *rest = chunk.split(b"\n")
+            head, *lines = chunk.split(b"\n")
             parts.append(head)
-            for part in rest:
+            for part in lines:
                 yield await _admitted(b"".join(parts))
                 parts = [part]
         if last := b"".join(parts):

@@ -55,7 +55,7 @@ class Connections(Generic[C]):
                 del self._by_address[address]
 
     def __iter__(self) -> Iterator[C]:
-        return iter([one for listed in self._by_address.values() for one in listed])
+        return iter([connection for listed in self._by_address.values() for connection in listed])
 
     def __len__(self) -> int:
         return sum(map(len, self._by_address.values()))

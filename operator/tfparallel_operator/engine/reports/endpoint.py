@@ -128,11 +128,11 @@ class Endpoint:
     def _is_of_a_job(self, pod: tokens.Pod, audience: str) -> bool:
         """Whether a token's pod is one of the job that its audience names."""
         return any(
-            pod.uid == each.uid
+            pod.uid == pod_of_job.uid
             for job in self.all_jobs.bodies()
             if progress_report.audience(job["metadata"]["uid"]) == audience
             and job["metadata"]["namespace"] == pod.namespace
-            for each in self.job_children.of(records.as_owner(job)).pods
+            for pod_of_job in self.job_children.of(records.as_owner(job)).pods
         )
 
     def _check_attempt(self, holder: tokens.Pod, job: jobs.Body) -> None:
@@ -167,16 +167,16 @@ class Turns:
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._taken: collections.OrderedDict[str, float] = collections.OrderedDict()
+        self._sent_at: collections.OrderedDict[str, float] = collections.OrderedDict()
 
     def take(self, key: str) -> float:
         """Take a key's turn and return 0, or return the seconds until it may."""
         now = self._clock()
-        while self._taken and next(iter(self._taken.values())) + self._seconds <= now:
-            self._taken.popitem(last=False)
-        if key in self._taken:
-            return self._taken[key] + self._seconds - now
-        self._taken[key] = now
+        while self._sent_at and next(iter(self._sent_at.values())) + self._seconds <= now:
+            self._sent_at.popitem(last=False)
+        if key in self._sent_at:
+            return self._sent_at[key] + self._seconds - now
+        self._sent_at[key] = now
         return 0.0
 
 

@@ -87,9 +87,9 @@ async def ensure(
             except errors.AlreadyExists:
                 continue
             return bundle
-        known = _read(secret)
-        bundle = renew(known, host, clock())
-        if bundle == known:
+        stored = _read(secret)
+        bundle = renew(stored, host, clock())
+        if bundle == stored:
             return bundle
         condition = {"resourceVersion": secret["metadata"]["resourceVersion"]}
         try:
@@ -100,21 +100,21 @@ async def ensure(
         return bundle
 
 
-def renew(known: Bundle | None, host: str, now: datetime.datetime) -> Bundle:
+def renew(stored: Bundle | None, host: str, now: datetime.datetime) -> Bundle:
     """Return certificates that are good for a while: the known ones as far as they are."""
-    authorities = [] if known is None else _certificates(known.authorities)
-    if known is None or _ends_within(authorities[0], AUTHORITY_RENEWED_DAYS, now):
+    authorities = [] if stored is None else _certificates(stored.authorities)
+    if stored is None or _ends_within(authorities[0], AUTHORITY_RENEWED_DAYS, now):
         key = ec.generate_private_key(ec.SECP256R1())
         valid = [old for old in authorities if old.not_valid_after_utc > now]
         authorities = [_authority(key, now), *valid]
         return _signed(authorities, key, host, now)
-    [certificate] = _certificates(known.certificate)
+    [certificate] = _certificates(stored.certificate)
     if _ends_within(certificate, CERTIFICATE_RENEWED_DAYS, now) or not _is_for(certificate, host):
-        loaded = serialization.load_pem_private_key(known.authority_key.encode(), None)
+        loaded = serialization.load_pem_private_key(stored.authority_key.encode(), None)
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
             raise ValueError("ca.key of the TLS Secret is no elliptic curve key: delete the Secret")
         return _signed(authorities, loaded, host, now)
-    return known
+    return stored
 
 
 def _signed(

@@ -59,7 +59,7 @@ class _Source:
     """Where tokens come from: an address."""
 
     turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
-    waiting: int = 0
+    queued: int = 0
 
 
 class Tokens:
@@ -68,7 +68,7 @@ class Tokens:
     def __init__(self, api: client.Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._clock = clock
-        self._known: collections.OrderedDict[str, tuple[float, Pod | None]] = (
+        self._cache: collections.OrderedDict[str, tuple[float, Pod | None]] = (
             collections.OrderedDict()
         )
         self._slots = asyncio.Semaphore(MAX_REVIEWS)
@@ -91,34 +91,34 @@ class Tokens:
         key = hashlib.sha256(f"{audience}\n{token}".encode()).hexdigest()
         if not self._knows(key):
             await self._ask(key, token, audience, source)
-        return self._known[key][1]
+        return self._cache[key][1]
 
     def _knows(self, key: str) -> bool:
-        return key in self._known and self._known[key][0] > self._clock()
+        return key in self._cache and self._cache[key][0] > self._clock()
 
     async def _ask(self, key: str, token: str, audience: str, source: str) -> None:
-        waiting = sum(one.waiting for one in self._sources.values())
+        queued = sum(source.queued for source in self._sources.values())
         state = self._sources.get(source, _Source())
-        if waiting >= MAX_WAITING or state.waiting >= MAX_WAITING_OF_SOURCE:
-            raise errors.Unavailable(f"{waiting} other tokens are being checked")
+        if queued >= MAX_WAITING or state.queued >= MAX_WAITING_OF_SOURCE:
+            raise errors.Unavailable(f"{queued} other tokens are being checked")
         self._sources[source] = state
-        state.waiting += 1
+        state.queued += 1
         try:
             async with state.turn:
                 if not self._knows(key):
                     async with self._slots:
                         self._keep(key, await self._review(token, audience))
         finally:
-            state.waiting -= 1
-            if not state.waiting:
+            state.queued -= 1
+            if not state.queued:
                 del self._sources[source]
 
     def _keep(self, key: str, pod: Pod | None) -> None:
         lifetime = INVALID_SECONDS if pod is None else VALID_SECONDS
-        self._known[key] = (self._clock() + lifetime, pod)
-        self._known.move_to_end(key)
-        while len(self._known) > MOST:
-            self._known.popitem(last=False)
+        self._cache[key] = (self._clock() + lifetime, pod)
+        self._cache.move_to_end(key)
+        while len(self._cache) > MOST:
+            self._cache.popitem(last=False)
 
     async def _review(self, token: str, audience: str) -> Pod | None:
         review = {
@@ -151,4 +151,4 @@ def audiences(token: str) -> tuple[str, ...]:
     listed = [claimed] if isinstance(claimed, str) else claimed
     if not isinstance(listed, list):
         return ()
-    return tuple(one for one in listed if isinstance(one, str) and _AUDIENCE.fullmatch(one))
+    return tuple(audience for audience in listed if isinstance(audience, str) and _AUDIENCE.fullmatch(audience))

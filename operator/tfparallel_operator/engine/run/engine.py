@@ -135,8 +135,8 @@ class Engine:
 
     async def _run(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            for each in self._clients:
-                await stack.enter_async_context(each)
+            for api_client in self._clients:
+                await stack.enter_async_context(api_client)
             async with asyncio.TaskGroup() as group:
                 self._parts.start(group, "probes", self._serve_probes, needs=OSError)
                 if self.settings.progress_host:

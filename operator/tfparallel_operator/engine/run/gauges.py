@@ -16,12 +16,12 @@ class Gauges(registry.Collector):
 
     def __init__(
         self,
-        known: jobs.Jobs,
+        job_store: jobs.Jobs,
         work: queue.Queue[queue.Key],
         job_children: children.Children,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._jobs = known
+        self._jobs = job_store
         self._queue = work
         self._children = job_children
         self._clock = clock

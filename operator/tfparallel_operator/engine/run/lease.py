@@ -65,7 +65,7 @@ class Lease:
         self._terms = terms
         self._clock = clock
         self._now = now
-        self._known: client.Object | None = None
+        self._lease: client.Object | None = None
         self._seen_at = 0.0
         """When the Lease was first seen as it is."""
         self._good_until = float("-inf")
@@ -104,7 +104,7 @@ class Lease:
 
         Nothing may be written after that, and nothing may be on its way.
         """
-        if self._known is None or self._holder != self._terms.holder:
+        if self._lease is None or self._holder != self._terms.holder:
             return
         self._good_until = float("-inf")
         free = {"holderIdentity": None, "leaseDurationSeconds": None}
@@ -132,7 +132,7 @@ class Lease:
         Raises:
             errors.ApiError: the Lease cannot be read or written.
         """
-        if self._known is None or self._holder != self._terms.holder:
+        if self._lease is None or self._holder != self._terms.holder:
             self._see(await self._read())
         while self._free():
             begun = self._clock()
@@ -167,17 +167,17 @@ class Lease:
     @property
     def _holder(self) -> str:
         """Who holds the lease, as last seen; empty: nobody."""
-        return str(_spec(self._known).get("holderIdentity") or "")
+        return str(_spec(self._lease).get("holderIdentity") or "")
 
     def _free(self) -> bool:
         if self._holder in ("", self._terms.holder):
             return True
-        seconds = _spec(self._known).get("leaseDurationSeconds") or self._terms.seconds
+        seconds = _spec(self._lease).get("leaseDurationSeconds") or self._terms.seconds
         return self._clock() - self._seen_at >= float(seconds)
 
     def _claim(self) -> client.Object:
         """Say that this operator holds the lease from now on, or still."""
-        now, old = _micro_time(self._now()), _spec(self._known)
+        now, old = _micro_time(self._now()), _spec(self._lease)
         claim = {
             "holderIdentity": self._terms.holder,
             "leaseDurationSeconds": self._terms.seconds,
@@ -189,8 +189,8 @@ class Lease:
         return {**claim, "acquireTime": now, "leaseTransitions": before + bool(old)}
 
     async def _write(self, change: client.Object) -> None:
-        known = self._known or {}
-        condition = {"resourceVersion": known["metadata"]["resourceVersion"]}
+        lease = self._lease or {}
+        condition = {"resourceVersion": lease["metadata"]["resourceVersion"]}
         self._see(await self._api.patch(self._terms.path, {"metadata": condition, "spec": change}))
 
     async def _read(self) -> client.Object:
@@ -221,9 +221,9 @@ class Lease:
             ) from error
 
     def _see(self, lease: client.Object) -> None:
-        if self._known is None or _spec(self._known) != _spec(lease):
+        if self._lease is None or _spec(self._lease) != _spec(lease):
             self._seen_at = self._clock()
-        self._known = lease
+        self._lease = lease
 
 
 def _spec(lease: client.Object | None) -> client.Object:

@@ -65,8 +65,8 @@ def brief(error: BaseException) -> str:
     if isinstance(error, errors.ApiError):
         return text
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({pathlib.Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {text}{place}"
+    position = f" ({pathlib.Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {text}{position}"
 
 
 class Brief(logging.LoggerAdapter[logging.Logger]):
@@ -152,5 +152,5 @@ def configure(log_format: LogFormat) -> None:
 
 
 def _about() -> dict[str, object]:
-    known = _current.get()
-    return {key: known[key] for key in FIELDS if key in known}
+    context = _current.get()
+    return {key: context[key] for key in FIELDS if key in context}

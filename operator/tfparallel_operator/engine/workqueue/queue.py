@@ -86,7 +86,7 @@ class Queue(Generic[K]):
         """Whether keys are taken in; a queue that nobody works on would only grow."""
         self._spacing = spacing
         self._most_of_namespace = most_of_namespace
-        self._waiting: _Lane[K] = _Lane()
+        self._queued: _Lane[K] = _Lane()
         self._yielding: _Lane[K] = _Lane()
         """Keys that wait, and let others go first for a while."""
         self._yields: set[K] = set()
@@ -114,8 +114,8 @@ class Queue(Generic[K]):
         now = self._clock()
         if key in self._running or key in self._resting:
             self._again.setdefault(key, now)
-        elif key not in self._waiting and key not in self._yielding:
-            lane = self._yielding if key in self._yields else self._waiting
+        elif key not in self._queued and key not in self._yielding:
+            lane = self._yielding if key in self._yields else self._queued
             lane.add(_namespace_of(key), key, now)
             self._since.setdefault(key, now)
             self._changed.set()
@@ -130,7 +130,7 @@ class Queue(Generic[K]):
 
     def _take(self) -> K | None:
         is_due = self._clock() - self._yielding.oldest >= PATIENCE_SECONDS
-        lanes = (self._yielding, self._waiting) if is_due else (self._waiting, self._yielding)
+        lanes = (self._yielding, self._queued) if is_due else (self._queued, self._yielding)
         for lane in lanes:
             if (key := lane.take(self._has_worker)) is not None:
                 return key
@@ -170,7 +170,7 @@ class Queue(Generic[K]):
 
     def oldest(self) -> float:
         """Return for how many seconds the oldest key has waited or been worked on; 0: idle."""
-        now, lanes = self._clock(), (self._waiting, self._yielding)
+        now, lanes = self._clock(), (self._queued, self._yielding)
         return now - min(now, *(lane.oldest for lane in lanes), *self._running.values())
 
     def stuck(self) -> float:
@@ -178,10 +178,10 @@ class Queue(Generic[K]):
 
         A key that waits for longer waits for its turn: there may be very many of its namespace.
         """
-        now, lanes = self._clock(), (self._waiting, self._yielding)
+        now, lanes = self._clock(), (self._queued, self._yielding)
         untaken_since = max(self._taken_at, min(lane.oldest for lane in lanes))
         return now - min(now, untaken_since, *self._running.values())
 
     def __len__(self) -> int:
         resting = len(self._resting & self._again.keys())
-        return len(self._waiting) + len(self._yielding) + len(self._running) + resting
+        return len(self._queued) + len(self._yielding) + len(self._running) + resting

@@ -167,8 +167,8 @@ class Applier:
             served = self._children.served(resource)
             path = served.path(namespace, change.name, change.subresource)
             condition = {"uid": change.uid, "resourceVersion": change.version}
-            known = {key: value for key, value in condition.items() if value is not None}
-            fields = {**change.fields, "metadata": {**change.fields.get("metadata", {}), **known}}
+            conditions = {key: value for key, value in condition.items() if value is not None}
+            fields = {**change.fields, "metadata": {**change.fields.get("metadata", {}), **conditions}}
             self._may_write()
             self._children.learn(resource, await self._api.patch(path, fields))
 

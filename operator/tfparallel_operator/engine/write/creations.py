@@ -142,12 +142,12 @@ def _waves(manifests: Sequence[decision.Manifest]) -> list[list[decision.Manifes
     if len(pods) <= writes.MAX_WRITES:
         return [others, pods]
     first: dict[str, decision.Manifest] = {}
-    rest = [
+    remaining = [
         pod
         for pod in pods
         if first.setdefault(pod["metadata"]["labels"][names.LABEL_ROLE], pod) is not pod
     ]
-    return [others, list(first.values()), rest]
+    return [others, list(first.values()), remaining]
 
 
 def _check_claim(existing: client.Object, manifest: decision.Manifest) -> writes.Outcome:

@@ -73,12 +73,12 @@ class Publisher:
     def __init__(
         self,
         api: client.Client,
-        known: jobs.Jobs,
+        job_store: jobs.Jobs,
         clock: wall_clock.Clock = wall_clock.utc_now,
         interval: float = progress.MIN_INTERVAL_SECONDS,
     ) -> None:
         self._api = api
-        self._jobs = known
+        self._jobs = job_store
         self._interval = interval
         self._mailboxes: dict[_Address, _Mailbox] = {}
         self._cleaned_at = _FIRST_CLEANING
@@ -102,9 +102,9 @@ class Publisher:
         """Begin to keep the reports of a job; now and then forget those of jobs that are gone."""
         if len(self._mailboxes) >= self._cleaned_at:
             self._mailboxes = {
-                address: each
-                for address, each in self._mailboxes.items()
-                if self._find_job(each.key, address.uid) is not None
+                address: mailbox
+                for address, mailbox in self._mailboxes.items()
+                if self._find_job(mailbox.key, address.uid) is not None
             }
             self._cleaned_at = max(_FIRST_CLEANING, 2 * len(self._mailboxes))
         mailbox = self._mailboxes[report.address] = _Mailbox(report.key)

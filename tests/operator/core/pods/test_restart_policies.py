@@ -68,7 +68,7 @@ def test_a_job_without_such_fields_has_no_event() -> None:
 
 def test_validate_warns_of_each_field() -> None:
     warnings = cluster_checks.find_warnings(parse(POD))
-    assert [".".join(map(str, warning.place[4:])) for warning in warnings] == [
+    assert [".".join(map(str, warning.location[4:])) for warning in warnings] == [
         "spec.initContainers.0.restartPolicy",
         "spec.initContainers.0.restartPolicyRules",
         "spec.initContainers.2.restartPolicyRules",

@@ -288,7 +288,7 @@ def test_of_a_turn_that_has_passed_nothing_is_kept() -> None:
     for number in range(1000):
         assert turns.take(f"job-{number}") == 0
         time.advance(0.25)
-    assert len(turns._taken) <= 5
+    assert len(turns._sent_at) <= 5
 
 
 async def test_a_bug_in_one_request_is_one_line_and_the_next_is_served(
