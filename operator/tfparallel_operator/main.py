@@ -63,11 +63,11 @@ def _spare_what_is_listed() -> Callable[..., Awaitable[None]]:
     thresholds = gc.get_threshold()
     gc.set_threshold(*thresholds[:2], YOUNG_ONLY)
 
-    async def settle(**_: Any) -> None:  # Not in a thread: no signal may come before it ends.
+    async def freeze_lists(**_: Any) -> None:  # Not in a thread: no signal may come before it ends.
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS, *thresholds[1:])
 
-    return settle
+    return freeze_lists
 
 
 async def _run(options: settings.Settings) -> int:

@@ -79,7 +79,7 @@ class MemoryApi(client.Client):
         resource: resources.Resource,
         namespace: str | None,
         selector: str = "",
-        place: str = "",
+        continue_token: str = "",
         fields: str = "",
         *,
         metadata_only: bool = False,
@@ -90,7 +90,7 @@ class MemoryApi(client.Client):
             for path, item in self._objects.items()
             if _matches(path, item, resource, namespace, selector) and _has_fields(item, fields)
         ]
-        start = int(place or 0)
+        start = int(continue_token or 0)
         end = start + min(limit, self.page_size)
         rest = str(end) if end < len(items) else ""
         return lists.Listing(tuple(items[start:end]), str(self.version), rest)
@@ -107,13 +107,13 @@ class MemoryApi(client.Client):
     ) -> AsyncIterator[streams.WatchEvent]:
         assert not fields, "the operator watches by labels alone"
         seen = int(version)
-        place = bisect.bisect_right(self._history, seen, key=lambda entry: entry[0])
+        position = bisect.bisect_right(self._history, seen, key=lambda entry: entry[0])
         while True:
             if seen < self.forgotten:
                 raise errors.Expired(f"too old resource version: {seen}")
-            while place < len(self._history):
-                seen, changed, kind, item = self._history[place]
-                place += 1
+            while position < len(self._history):
+                seen, changed, kind, item = self._history[position]
+                position += 1
                 if changed == resource and _is_chosen(item, namespace, selector):
                     yield streams.WatchEvent(kind, _shown(item, metadata_only))
             await self._changed.wait()

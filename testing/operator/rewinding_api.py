@@ -42,8 +42,8 @@ class RewindingApi(memory_api.MemoryApi):
         **form: Any,
     ) -> lists.Listing:
         await self._take_time()
-        if place:
-            whole, start = self._lists[place]
+        if continue_token:
+            whole, start = self._lists[continue_token]
         else:
             size, self.page_size = self.page_size, 10_000
             try:

@@ -12,7 +12,7 @@ from tfparallel_operator.engine.observe import children, informer, jobs, records
 from tfparallel_operator.engine.run import workers
 from tfparallel_operator.engine.telemetry import metrics
 from tfparallel_operator.engine.workqueue import queue, timers
-from tfparallel_operator.engine.write import context
+from tfparallel_operator.engine.write import dependencies
 
 
 class SmallEngine:
@@ -41,7 +41,7 @@ class SmallEngine:
             queues=True,
             **(settings or {}),
         )
-        engine = context.Context(
+        engine = dependencies.Dependencies(
             api,
             self.jobs,
             self.children,
@@ -62,7 +62,7 @@ class SmallEngine:
             tasks = [group.create_task(follow(self.children))]
             await self.children.wait_synced()
             listing = await self._api.list(resources.JOBS, None)
-            self.jobs.listed(listing.items, int(listing.version))
+            self.jobs.add_page(listing.items, int(listing.version))
             tasks.append(group.create_task(self._follow(listing.version)))
             tasks += [group.create_task(self.workers.run()) for _ in range(2)]
             yield self
@@ -83,7 +83,7 @@ class SmallEngine:
 
     async def _follow(self, version: str) -> None:
         async for event in self._api.watch(resources.JOBS, None, version):
-            self.jobs.watched(event.type, event.object)
+            self.jobs.apply_event(event.type, event.object)
 
     def _changed(self, owner: records.Owner) -> None:
         self.queue.add(queue.Key(owner.namespace, owner.name))

@@ -58,7 +58,11 @@ def test_alerts_and_dashboard_ask_for_metrics_and_labels_that_the_operator_expor
 
 
 def test_outcomes_and_states_of_alerts_are_those_that_there_are(chart: rendering.Render) -> None:
-    values = {"outcome": {*metrics.Outcome}, "state": {*names.State}, "resource": {names.PLURAL}}
+    values = {
+        "outcome": {*metrics.ReconcileResult},
+        "state": {*names.State},
+        "resource": {names.PLURAL},
+    }
     for expression in expressions(chart):
         for label, value in re.findall(r"(outcome|state|resource)!?=\"(\w+)\"", expression):
             assert value in values[label], expression

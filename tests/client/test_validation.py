@@ -385,7 +385,10 @@ def test_a_policy_refuses_the_job_and_a_missing_right_the_question() -> None:
 def test_fields_that_the_api_server_does_not_know_are_reported_one_by_one() -> None:
     message = 'strict decoding error: unknown field "spec.colour", unknown field "spec.trainer.x"'
     problems = answers.problems_of(api_errors.Invalid(message))
-    assert [problem.location for problem in problems] == [("spec", "colour"), ("spec", "trainer", "x")]
+    assert [problem.location for problem in problems] == [
+        ("spec", "colour"),
+        ("spec", "trainer", "x"),
+    ]
 
 
 @pytest.mark.parametrize("verb", ["run", "submit", "plan", "compare"])

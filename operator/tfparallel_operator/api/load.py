@@ -265,7 +265,9 @@ def _shared_mounts(
     """See that no volume of the trainer is mounted where a template has one of its own."""
     template_volumes = {volume.get("name") for volume in pod.volumes}
     volumes = () if trainer is None else trainer.volumes
-    added = {volume.mount_path: volume.name for volume in volumes if volume.name not in template_volumes}
+    added = {
+        volume.mount_path: volume.name for volume in volumes if volume.name not in template_volumes
+    }
     for container in pod.containers:
         for mount in container.volume_mounts if container.name == names.CONTAINER else ():
             name = added.get(mount.mount_path.rstrip("/"))

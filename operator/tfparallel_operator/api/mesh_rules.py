@@ -53,10 +53,10 @@ def _devices(role: str) -> str:
 
 def _unlike(role: str, other: str) -> str:
     """Two roles whose replicas have different numbers of devices."""
-    left, two = (f"self.tfReplicaSpecs['{name}']" for name in (role, other))
+    left, right = (f"self.tfReplicaSpecs['{name}']" for name in (role, other))
     return (
-        f"({_has(role)} && {_has(other)} && (has({left}.devices) != has({other_spec}.devices)"
-        f" || (has({left}.devices) && {left}.devices != {other_spec}.devices)))"
+        f"({_has(role)} && {_has(other)} && (has({left}.devices) != has({right}.devices)"
+        f" || (has({left}.devices) && {left}.devices != {right}.devices)))"
     )
 
 

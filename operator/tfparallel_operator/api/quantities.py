@@ -49,7 +49,9 @@ def parse_count(text: str) -> int | None:
     return int(text) if len(text) <= LONGEST and text.isdecimal() else None
 
 
-def find_problems(location: problems.Place, resources: pods.Resources) -> Iterator[problems.Problem]:
+def find_problems(
+    location: problems.Place, resources: pods.Resources
+) -> Iterator[problems.Problem]:
     """Yield each quantity that the API server refuses.
 
     Args:

@@ -151,7 +151,9 @@ def _syntax_sentence(error: yaml.MarkedYAMLError, text: str, source: str) -> str
     mark = error.problem_mark or error.context_mark
     position = source if mark is None else f"{source}:{mark.line + 1}"
     if "{{" in text:
-        return f"{position}: a template, not YAML yet; render it first, such as with `helm template`"
+        return (
+            f"{position}: a template, not YAML yet; render it first, such as with `helm template`"
+        )
     reason = ", ".join(filter(None, (error.context, error.problem)))
     return f"{position}: not YAML: {reason}; correct its indentation, quotes or brackets"
 

@@ -126,7 +126,7 @@ class Client(lists.Lists):
         metadata_only: bool = False,
         limit: int = answers.PAGE,
     ) -> lists.Listing:
-        """Read the page that begins at a place, which the page before it names.
+        """Read one page; the previous page gives its continue token.
 
         Raises:
             answers.PageTooLargeError: it has to be read again with a lower limit.
@@ -138,7 +138,9 @@ class Client(lists.Lists):
         metadata = answer["metadata"]
         continue_token = metadata.get("continue", "")
         items = tuple(answer["items"] or ())
-        return lists.Listing(items, metadata["resourceVersion"], continue_token, answer.get("size", 0))
+        return lists.Listing(
+            items, metadata["resourceVersion"], continue_token, answer.get("size", 0)
+        )
 
     async def watch(
         self,

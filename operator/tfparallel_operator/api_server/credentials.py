@@ -93,7 +93,9 @@ class Trust(ssl.SSLContext):
     _context: ssl.SSLContext
 
     @classmethod
-    def of(cls, build: Callable[[], ssl.SSLContext], *files: str | os.PathLike[str]) -> Self:
+    def from_files(
+        cls, build: Callable[[], ssl.SSLContext], *files: str | os.PathLike[str]
+    ) -> Self:
         """Return the trust in what files say.
 
         Args:
@@ -256,7 +258,7 @@ def _from_service_account(folder: pathlib.Path) -> Access:
             f"{'exists' if token.exists() else 'is missing'}; outside a cluster give --kubeconfig"
         )
     authority = str(folder / "ca.crt")
-    tls = Trust.of(lambda: ssl.create_default_context(cafile=authority), authority)
+    tls = Trust.from_files(lambda: ssl.create_default_context(cafile=authority), authority)
     shown = f"[{host}]" if ":" in host else host
     server = f"https://{shown}:{port}"
     return Access(server, tls, Token(lambda: token.read_text().strip()), _proxy(server))
@@ -290,4 +292,4 @@ def _tls(configuration: Any) -> ssl.SSLContext:
         return context
 
     named = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
-    return Trust.of(build, *filter(None, named))
+    return Trust.from_files(build, *filter(None, named))

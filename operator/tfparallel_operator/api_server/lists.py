@@ -57,7 +57,9 @@ class Lists(abc.ABC):
         while True:
             options["limit"] = size.limit
             try:
-                page = await self.page(resource, namespace, selector, continue_token, fields, **options)
+                page = await self.page(
+                    resource, namespace, selector, continue_token, fields, **options
+                )
             except answers.PageTooLargeError as error:
                 size.shrink(error)
                 continue
@@ -79,7 +81,7 @@ class Lists(abc.ABC):
         metadata_only: bool = False,
         limit: int = answers.PAGE,
     ) -> Listing:
-        """Read the page that begins at a place, which the page before it names.
+        """Read one page; the previous page gives its continue token.
 
         Raises:
             answers.PageTooLargeError: it has to be read again with a lower limit.

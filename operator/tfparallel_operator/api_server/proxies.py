@@ -40,10 +40,10 @@ def parse(text: str, origin: str) -> Proxy:
     """
     try:
         url = yarl.URL(text if "://" in text else f"http://{text}")
-        has_place = bool(url.host) and url.port is not None
+        has_address = bool(url.host) and url.port is not None
     except ValueError:  # The text may hold a password, so it is not shown.
-        url, has_place = yarl.URL(), False
-    if url.scheme not in _SCHEMES or not has_place:
+        url, has_address = yarl.URL(), False
+    if url.scheme not in _SCHEMES or not has_address:
         shown = f"the proxy {url.with_user(None)}" if url.host else "no proxy"
         raise ProxyError(
             f"{origin} names {shown}: write http://HOST:PORT or https://HOST:PORT."

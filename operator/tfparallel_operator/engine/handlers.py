@@ -71,7 +71,7 @@ async def check(memo: kopf.Memo, **_: Any) -> str:
 async def take_job(event: kopf.RawEvent, namespace: str | None, memo: kopf.Memo, **_: Any) -> None:
     """Store a job and have it looked at; nothing is written on it here."""
     if namespace in (memo.engine.settings.watch_namespaces or (namespace,)):
-        memo.engine.jobs.watched(event["type"], event["object"])  # kopf logs what this raises.
+        memo.engine.jobs.apply_event(event["type"], event["object"])  # kopf logs what this raises.
 
 
 async def run(parts: Engine, stop: asyncio.Event) -> None:

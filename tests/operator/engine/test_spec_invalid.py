@@ -358,12 +358,12 @@ def _owner(name: str) -> records.Owner:
 def test_more_ports_follow_those_that_a_job_has_where_they_are_free() -> None:
     known = jobs.Jobs(queue.Queue())
     for body in (_job("a", 10_000, 2), _job("b", 10_005, 2)):
-        known.watched("ADDED", body)
+        known.apply_event("ADDED", body)
     ports = host_ports.HostPorts(known)
     assert ports.find(_owner("a"), 5) == 10_000
     assert ports.find(_owner("a"), 6) is None
     assert ports.find(_owner("b"), 3) == 10_005
-    known.watched("ADDED", {"metadata": {**_job("c", 0, 0)["metadata"]}, "status": {}})
+    known.apply_event("ADDED", {"metadata": {**_job("c", 0, 0)["metadata"]}, "status": {}})
     assert ports.find(_owner("c"), 1) == 10_008, "what is promised is not given to others"
 
 

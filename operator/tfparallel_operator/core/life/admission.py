@@ -104,13 +104,13 @@ def wait_for_quota(context: DecisionContext) -> decision.Decision | None:
     if not kueue.is_queued(context) or kueue.is_admitted(context):
         return None
     status, existing = context.status, kueue.find(context)
-    evicted = existing is not None and workload.evicted(existing)
+    evicted = existing is not None and workload.is_evicted(existing)
     reason = names.Reason.JOB_EVICTED if evicted else names.Reason.JOB_QUEUED
     message = kueue.waiting_message(context)
     message = remedies.append(message, remedies.find(message))
     was_admitted = conditions.holds(status, _ADMITTED)
     is_news = was_admitted or conditions.find(status, _ADMITTED) is None
-    fits = existing is None or existing.deleting or workload.fits(context.layout, existing)
+    fits = existing is None or existing.deleting or workload.matches_job(context.layout, existing)
     # Else it is the job itself that no longer asks for what it was admitted with.
     if conditions.begun(status) and was_admitted and fits:
         status = restarts.count(status, policies.Cause.DISRUPTION)

@@ -224,7 +224,7 @@ def _pods(
             manifest = builder.build(replica)
             gang.join(manifest, context.job, context.settings.gangs)
             pods.append(manifest)
-    kueue.place(context, pods)
+    kueue.apply_admission(context, pods)
     return pods
 
 

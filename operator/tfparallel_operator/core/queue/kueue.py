@@ -14,7 +14,9 @@ from tfparallel_operator.core.view import View
 def find(context: DecisionContext) -> observation.Workload | None:
     """Return the Workload of the job, if there is one."""
     name = workload.name(context.job.metadata.name)
-    return next((existing for existing in context.children.workloads if existing.name == name), None)
+    return next(
+        (existing for existing in context.children.workloads if existing.name == name), None
+    )
 
 
 def is_queued(context: DecisionContext) -> bool:
@@ -27,7 +29,7 @@ def is_queued(context: DecisionContext) -> bool:
     if context.job.metadata.labels.get(names.LABEL_QUEUE):
         return True
     existing = find(context)
-    return existing is not None and workload.holds(existing, "QuotaReserved")
+    return existing is not None and workload.is_true(existing, "QuotaReserved")
 
 
 def is_admitted(context: DecisionContext) -> bool:
@@ -35,9 +37,9 @@ def is_admitted(context: DecisionContext) -> bool:
     existing = find(context)
     return (
         existing is not None
-        and workload.fits(context.layout, existing)
-        and not workload.evicted(existing)
-        and workload.holds(existing, "Admitted")
+        and workload.matches_job(context.layout, existing)
+        and not workload.is_evicted(existing)
+        and workload.is_true(existing, "Admitted")
     )
 
 
@@ -47,7 +49,7 @@ def waiting_message(context: DecisionContext) -> str:
     queue = context.job.metadata.labels.get(names.LABEL_QUEUE) or (existing and existing.queue)
     if existing is None or existing.deleting:
         return f"queue {queue}: the job has no Workload yet"
-    if not workload.fits(context.layout, existing):
+    if not workload.matches_job(context.layout, existing):
         return f"queue {queue}: the job asks for other pods or another place than it queued for"
     return f"queue {queue}: {workload.waiting_reason(existing)}"
 
@@ -69,10 +71,10 @@ def requeue(context: DecisionContext) -> decision.GroupWrites:
         return decision.GroupWrites()
     if existing is None:
         return decision.GroupWrites((workload.manifest(context.layout, context.settings),))
-    if not workload.fits(context.layout, existing):
+    if not workload.matches_job(context.layout, existing):
         return decision.GroupWrites(deletions=workload.deletions((existing,)))
-    if workload.holds(existing, "Evicted") and workload.holds(existing, "QuotaReserved"):
-        return decision.GroupWrites(changes=(workload.give_back(existing, context.now),))
+    if workload.is_true(existing, "Evicted") and workload.is_true(existing, "QuotaReserved"):
+        return decision.GroupWrites(changes=(workload.release_quota(existing, context.now),))
     return decision.GroupWrites()
 
 
@@ -89,7 +91,7 @@ def removals(context: DecisionContext) -> tuple[decision.Deletion, ...]:
 def finish(context: DecisionContext, status: job_status.JobStatus) -> tuple[decision.Change, ...]:
     """Say that the job has ended, once none of its pods has a device."""
     existing = find(context)
-    if existing is None or existing.deleting or workload.holds(existing, "Finished"):
+    if existing is None or existing.deleting or workload.is_true(existing, "Finished"):
         return ()
     if any(pod.lingers or not pod.phase.ended for pod in context.children.pods):
         return ()
@@ -102,7 +104,7 @@ def finish(context: DecisionContext, status: job_status.JobStatus) -> tuple[deci
 def progress(context: DecisionContext, view: View) -> tuple[decision.Change, ...]:
     """Tell Kueue whether all replicas of a job that runs are up, and which use no quota."""
     existing = find(context)
-    if existing is None or not workload.holds(existing, "Admitted"):
+    if existing is None or not workload.is_true(existing, "Admitted"):
         return ()
     needed = (replica for replica in view.layout.all_replicas if replica not in view.ignored)
     ready = all(map(view.is_up, needed))
@@ -110,12 +112,12 @@ def progress(context: DecisionContext, view: View) -> tuple[decision.Change, ...
     return workload.progress(existing, ready, idle, context.now)
 
 
-def place(context: DecisionContext, pods: Iterable[decision.Manifest]) -> None:
+def apply_admission(context: DecisionContext, pods: Iterable[decision.Manifest]) -> None:
     """Have pods run where the job was admitted, in place."""
     existing = find(context)
     if existing is not None and is_queued(context):
         for pod in pods:
-            workload.place(pod, existing, context.environment.flavors)
+            workload.apply_admission(pod, existing, context.environment.flavors)
 
 
 def _count_idle(view: View) -> dict[str, int]:

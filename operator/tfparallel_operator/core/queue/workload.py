@@ -44,42 +44,42 @@ def name(job_name: str) -> str:
     return f"{names.SINGULAR}-{job_name}"
 
 
-def holds(workload: observation.Workload, kind: str) -> bool:
+def is_true(workload: observation.Workload, kind: str) -> bool:
     """Whether a condition of a Workload is set and true."""
     condition = _condition(workload, kind)
     return condition is not None and condition.get("status") == "True"
 
 
-def fits(layout: Layout, workload: observation.Workload) -> bool:
+def matches_job(layout: Layout, workload: observation.Workload) -> bool:
     """Whether a Workload asks for what the job asks for.
 
     While it holds quota its queue, its priority and its place stay what they were. One that waits
     and whose hashes have another form is written again.
     """
     counts = {role.label: count for role, count in layout.counts.items()}
-    if workload.deleting or holds(workload, "Finished") or workload.counts != counts:
+    if workload.deleting or is_true(workload, "Finished") or workload.counts != counts:
         return False
     resources, scheduling_hash = _recorded(workload)
     if resources not in ("", _resources(layout)) or _runs_again(layout, workload):
         return False
     labels = layout.job.metadata.labels
-    return holds(workload, "QuotaReserved") or (
+    return is_true(workload, "QuotaReserved") or (
         scheduling_hash == _place(layout)
         and workload.queue == labels.get(names.LABEL_QUEUE)
         and workload.priority_class == labels.get(names.LABEL_WORKLOAD_PRIORITY, "")
     )
 
 
-def evicted(workload: observation.Workload) -> bool:
+def is_evicted(workload: observation.Workload) -> bool:
     """Whether what a Workload had was taken from it, or nobody may admit it."""
-    return not workload.active or holds(workload, "Evicted")
+    return not workload.active or is_true(workload, "Evicted")
 
 
 def waiting_reason(workload: observation.Workload) -> str:
     """Say in Kueue's words why a Workload is not admitted."""
     if not workload.active:
         return "Deactivated: the Workload's spec.active is false"
-    has_quota = holds(workload, "QuotaReserved") and not holds(workload, "Evicted")
+    has_quota = is_true(workload, "QuotaReserved") and not is_true(workload, "Evicted")
     if has_quota and workload.pending_checks:
         return "; ".join(workload.pending_checks)
     for kind, value in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False")):
@@ -113,7 +113,7 @@ def manifest(layout: Layout, settings: installation.Settings) -> decision.Manife
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def place(
+def apply_admission(
     manifest: decision.Manifest,
     workload: observation.Workload,
     flavors: Mapping[str, observation.Flavor],
@@ -138,14 +138,16 @@ def place(
         spec["nodeSelector"] = selector
     if tolerations:
         spec["tolerations"] = [
-            toleration for index, toleration in enumerate(tolerations) if toleration not in tolerations[:index]
+            toleration
+            for index, toleration in enumerate(tolerations)
+            if toleration not in tolerations[:index]
         ]
     if admitted.placed:
         gates = [*(spec.get("schedulingGates") or ()), {"name": names.TOPOLOGY_GATE}]
         spec["schedulingGates"] = gates
 
 
-def give_back(workload: observation.Workload, now: datetime.datetime) -> decision.Change:
+def release_quota(workload: observation.Workload, now: datetime.datetime) -> decision.Change:
     """Give the quota of a Workload back, once no pod uses it."""
     evicted = _condition(workload, "Evicted") or {}
     reason, message = evicted.get("reason", "Pending"), evicted.get("message", "")
@@ -314,7 +316,9 @@ def _pod_set(
 
 
 def _condition(workload: observation.Workload, kind: str) -> Condition | None:
-    return next((condition for condition in workload.conditions if condition.get("type") == kind), None)
+    return next(
+        (condition for condition in workload.conditions if condition.get("type") == kind), None
+    )
 
 
 def _change(

@@ -59,15 +59,15 @@ class Children:
         informers = (*informers, *self._groups, self._workloads)
         self._by_resource = {each.resource: each for each in informers}
 
-    def of(self, job: records.Owner) -> observation.Children:
+    def for_job(self, job: records.Owner) -> observation.Children:
         """Return the objects that a job owns, as last seen."""
         return observation.Children(
-            pods=self.pods.of(job),
-            has_service=bool(self._services.of(job)),
-            config=next(iter(self._configs.of(job)), None),
-            has_policy=bool(self._policies.of(job)),
-            groups=tuple(group for each in self._groups for group in each.of(job)),
-            workloads=self._workloads.of(job),
+            pods=self.pods.for_owner(job),
+            has_service=bool(self._services.for_owner(job)),
+            config=next(iter(self._configs.for_owner(job)), None),
+            has_policy=bool(self._policies.for_owner(job)),
+            groups=tuple(group for each in self._groups for group in each.for_owner(job)),
+            workloads=self._workloads.for_owner(job),
         )
 
     def served(self, resource: resources.Resource) -> resources.Resource:

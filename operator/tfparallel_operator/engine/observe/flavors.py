@@ -26,7 +26,9 @@ class Flavors:
         self._clock = clock
         self._known: dict[str, tuple[float, observation.Flavor]] = {}
 
-    async def of(self, workloads: Iterable[observation.Workload]) -> dict[str, observation.Flavor]:
+    async def read(
+        self, workloads: Iterable[observation.Workload]
+    ) -> dict[str, observation.Flavor]:
         """Return the flavors that Workloads were admitted with.
 
         Raises:

@@ -47,14 +47,16 @@ class Index(Generic[T]):
         self._owners: dict[Key, set[records.Owner]] = {}
         """Those of each namespace and name: a job that is gone, and the one that is there now."""
 
-    def of(self, owner: records.Owner) -> tuple[T, ...]:
+    def for_owner(self, owner: records.Owner) -> tuple[T, ...]:
         """Return the values that belong to a job: of its namespace, its name and its uid."""
         return tuple(self._by_owner.get(owner, {}).values())
 
     def of_others(self, key: Key, uid: str) -> tuple[T, ...]:
         """Return the values that belong to jobs of a namespace and name, but not to this uid's."""
         owners = self._owners.get(key, ())
-        return tuple(value for owner in owners if owner.uid != uid for value in self.of(owner))
+        return tuple(
+            value for owner in owners if owner.uid != uid for value in self.for_owner(owner)
+        )
 
     def has(self, key: Key) -> bool:
         """Whether something is known of an object."""

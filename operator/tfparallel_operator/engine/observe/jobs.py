@@ -87,7 +87,7 @@ class Jobs:
         """Return the seconds since the last event of the watch, or list."""
         return time.monotonic() - self._heard_at
 
-    def watched(self, kind: str | None, body: Body) -> None:
+    def apply_event(self, kind: str | None, body: Body) -> None:
         """Take in an event of the watch."""
         key = key_of(body)
         self._heard_at = time.monotonic()
@@ -100,7 +100,7 @@ class Jobs:
             self._put(key, body)
         self._work.add(key)
 
-    def answered(self, body: Body) -> None:
+    def update(self, body: Body) -> None:
         """Take in the answer to a write or a read; it cannot bring back a job that is gone."""
         key = key_of(body)
         stored = self._bodies.get(key)
@@ -113,7 +113,7 @@ class Jobs:
         if stored is not None and stored["metadata"]["uid"] == uid:
             self._drop(key)
 
-    def listed(self, items: Iterable[Body], version: int) -> None:
+    def add_page(self, items: Iterable[Body], version: int) -> None:
         """Take in a page of a list of this version, whose items do not say what they are."""
         for item in items:
             key = key_of(item)
@@ -121,7 +121,9 @@ class Jobs:
                 continue
             if key in self._bodies and _version(item) < self._known_version(key) <= version:
                 self._of_lost_history.add(key)  # A list is right up to its version.
-            self.watched("MODIFIED", {"apiVersion": names.API_VERSION, "kind": names.KIND, **item})
+            self.apply_event(
+                "MODIFIED", {"apiVersion": names.API_VERSION, "kind": names.KIND, **item}
+            )
         self.newest = max(self.newest, version)
 
     def rewind(self, version: int) -> None:

@@ -71,7 +71,9 @@ def deleting(item: Raw) -> bool:
 def finalizers(item: Raw) -> tuple[str, ...]:
     """Return the finalizers of an object but Kubernetes' own, which it removes by itself."""
     every = item["metadata"].get("finalizers") or ()
-    return tuple(finalizer for finalizer in every if finalizer not in _OF_KUBERNETES)[:_MOST_FINALIZERS]
+    return tuple(finalizer for finalizer in every if finalizer not in _OF_KUBERNETES)[
+        :_MOST_FINALIZERS
+    ]
 
 
 def delete_by(item: Raw) -> datetime.datetime | None:
@@ -82,7 +84,10 @@ def delete_by(item: Raw) -> datetime.datetime | None:
 def ready(node: Raw) -> bool:
     """Whether a node's kubelet says that it is ready."""
     conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
+    return any(
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in conditions
+    )
 
 
 def pod(item: Raw) -> observation.Pod | None:
@@ -309,7 +314,10 @@ def workload(item: Raw) -> observation.Workload:
         version=metadata["resourceVersion"],
         queue=spec.get("queueName", ""),
         priority_class=_workload_priority_class(spec),
-        counts={pod_set.get("name", ""): pod_set.get("count", 1) for pod_set in spec.get("podSets") or ()},
+        counts={
+            pod_set.get("name", ""): pod_set.get("count", 1)
+            for pod_set in spec.get("podSets") or ()
+        },
         resources=_annotation(item, names.ANNOTATION_RESOURCES),
         active=spec.get("active", True),
         deleting=deleting(item),
@@ -328,7 +336,9 @@ def workload(item: Raw) -> observation.Workload:
             )
             for assignment in admission.get("podSetAssignments") or ()
         },
-        reclaimable={pod_set["name"]: pod_set["count"] for pod_set in status.get("reclaimablePods") or ()},
+        reclaimable={
+            pod_set["name"]: pod_set["count"] for pod_set in status.get("reclaimablePods") or ()
+        },
         pending_checks=tuple(
             f"{check['name']}: {check.get('message') or 'pending'}"
             for check in checks

@@ -73,7 +73,7 @@ class Sweeper:
                     self._jobs.rewind(version)
                     self._rewound()
                     newest = version
-                self._jobs.listed(page.items, version)
+                self._jobs.add_page(page.items, version)
                 keys.update(map(jobs.key_of, page.items))
         except errors.NotFound as error:
             raise NotInstalled(

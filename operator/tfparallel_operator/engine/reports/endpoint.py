@@ -132,11 +132,11 @@ class Endpoint:
             for job in self.all_jobs.bodies()
             if progress_report.audience(job["metadata"]["uid"]) == audience
             and job["metadata"]["namespace"] == pod.namespace
-            for pod_of_job in self.job_children.of(records.as_owner(job)).pods
+            for pod_of_job in self.job_children.for_job(records.as_owner(job)).pods
         )
 
     def _check_attempt(self, holder: tokens.Pod, job: jobs.Body) -> None:
-        pods = self.job_children.of(records.as_owner(job)).pods
+        pods = self.job_children.for_job(records.as_owner(job)).pods
         pod = next((pod for pod in pods if pod.uid == holder.uid), None)
         if pod is None:
             name = job["metadata"]["name"]

@@ -151,4 +151,8 @@ def audiences(token: str) -> tuple[str, ...]:
     listed = [claimed] if isinstance(claimed, str) else claimed
     if not isinstance(listed, list):
         return ()
-    return tuple(audience for audience in listed if isinstance(audience, str) and _AUDIENCE.fullmatch(audience))
+    return tuple(
+        audience
+        for audience in listed
+        if isinstance(audience, str) and _AUDIENCE.fullmatch(audience)
+    )

@@ -34,7 +34,7 @@ from tfparallel_operator.engine.run.settings import Settings
 from tfparallel_operator.engine.telemetry.metrics import Metrics
 from tfparallel_operator.engine.workqueue import queue, timers
 from tfparallel_operator.engine.write import publisher
-from tfparallel_operator.engine.write.context import Context
+from tfparallel_operator.engine.write.dependencies import Dependencies
 
 _LOG = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Engine:
         self._lease = _lease(lease_api, settings) if settings.lease else None
         namespaces = settings.watch_namespaces
         self._bundle: tls.Bundle | None = None
-        self._acting: Context | None = None
+        self._acting: Dependencies | None = None
         """What the workers share, once this operator acts."""
         self._queue: queue.Queue[queue.Key] = queue.Queue(
             opened=False,
@@ -186,7 +186,7 @@ class Engine:
             may_write()
             self.history.check()
 
-        self._acting = engine = Context(
+        self._acting = engine = Dependencies(
             self.api,
             self.jobs,
             self._children,

@@ -26,7 +26,7 @@ from tfparallel_operator.engine.observe import (
 from tfparallel_operator.engine.run import large_jobs
 from tfparallel_operator.engine.telemetry import logs
 from tfparallel_operator.engine.workqueue import queue, timers
-from tfparallel_operator.engine.write import apply, context, recorder, writes
+from tfparallel_operator.engine.write import apply, dependencies, recorder, writes
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class _Observed:
 class Reconciler:
     """Looks at jobs."""
 
-    def __init__(self, engine: context.Context) -> None:
+    def __init__(self, engine: dependencies.Dependencies) -> None:
         self._engine = engine
         self._api = engine.api
         self._jobs = engine.jobs
@@ -91,7 +91,7 @@ class Reconciler:
         self._rewinds = engine.rewinds()
         self._decider = large_jobs.Decider()
 
-    async def reconcile(self, key: queue.Key) -> writes.Outcome:
+    async def reconcile(self, key: queue.Key) -> writes.ApplyResult:
         """Bring one job a step on. When pods that are refused are tried again is arranged.
 
         Raises:
@@ -154,11 +154,11 @@ class Reconciler:
         except errors.ApiError as error:
             _LOG.warning("pods of a deleted job: %s; again in %s", error, cleanup.RETRY)
 
-    async def _carry_out(self, body: jobs.Body) -> writes.Outcome:
+    async def _carry_out(self, body: jobs.Body) -> writes.ApplyResult:
         key = jobs.key_of(body)
-        children = self._children.of(records.as_owner(body))
+        children = self._children.for_job(records.as_owner(body))
         reasons = await self._waits.of(key, children.pods)
-        flavors = await self._flavors.of(children.workloads)
+        flavors = await self._flavors.read(children.workloads)
         observed = _Observed(children.workloads, flavors, reasons)
         decided = await self._decide(body, None, observed)
         outcome = await self._apply(body, decided)
@@ -203,7 +203,7 @@ class Reconciler:
         self._refusals.succeeded(key)
         self._pauses.pop(key, None)
 
-    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> writes.Outcome:
+    async def _apply(self, body: jobs.Body, decided: decision.Decision) -> writes.ApplyResult:
         with logs.about(attempt=decided.status.attempt):
             return await self._applier.apply(body, decided)
 
@@ -214,7 +214,7 @@ class Reconciler:
         observed: _Observed,
     ) -> decision.Decision:
         owner, settings = records.as_owner(body), self._engine.settings
-        children = self._children.of(owner)
+        children = self._children.for_job(owner)
         job, ports_left = await self._lay_out(body, owner, has_pods=bool(children.pods))
         paused_until = self._find_pause(body)
         environment = observation.Environment(
@@ -227,7 +227,7 @@ class Reconciler:
 
         def bind() -> Callable[[], decision.Decision]:
             # A large job may have waited for its turn.
-            newest = observed.complete(self._children.of(owner))
+            newest = observed.complete(self._children.for_job(owner))
             now = self._clock().replace(microsecond=0)
             return functools.partial(decide.decide, job, newest, environment, now, settings)
 
@@ -281,7 +281,7 @@ class Reconciler:
     async def _read(self, key: queue.Key, uid: str) -> None:
         """Read a job again: its newest version is needed before the watch brings it."""
         try:
-            self._jobs.answered(await self._api.get(resources.JOBS.path(key.namespace, key.name)))
+            self._jobs.update(await self._api.get(resources.JOBS.path(key.namespace, key.name)))
         except errors.NotFound:
             self._jobs.forget(key, uid)
 
@@ -290,4 +290,4 @@ class Reconciler:
         message = f"refused by the API server, trying again: {error}"
         event = decision.warning(names.Reason.REPLICAS_PENDING, message)
         # Its numbers change from try to try: which pod, how much of a quota is used.
-        await self._events.record(body, event, same=re.sub(r"\d+", "#", message))
+        await self._events.record(body, event, dedup_key=re.sub(r"\d+", "#", message))

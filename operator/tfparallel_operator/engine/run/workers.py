@@ -9,7 +9,7 @@ from tfparallel_operator.api_server import errors
 from tfparallel_operator.engine.run import reconcile
 from tfparallel_operator.engine.telemetry import logs, metrics
 from tfparallel_operator.engine.workqueue import queue, timers
-from tfparallel_operator.engine.write import context
+from tfparallel_operator.engine.write import dependencies
 
 _LOG = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ CONFLICT_SECONDS = 0.05
 class Workers:
     """Takes keys from the queue and looks at their jobs, each with its own pauses."""
 
-    def __init__(self, engine: context.Context) -> None:
+    def __init__(self, engine: dependencies.Dependencies) -> None:
         self._queue = engine.work
         self._timers = engine.timers
         self._metrics = engine.metrics
@@ -39,22 +39,22 @@ class Workers:
                     outcome = await self._look_at(key)
                 self._metrics.reconciled(outcome, time.perf_counter() - begun)
                 served = outcome not in metrics.UNSERVED
-                started = outcome is metrics.Outcome.STARTED
+                started = outcome is metrics.ReconcileResult.STARTED
             finally:  # Pods of other jobs go before the first status of one whose pods exist.
                 self._queue.done(key, served=served, yields=started)
             await asyncio.sleep(0)  # A look with nothing to write has not waited.
 
-    async def _look_at(self, key: queue.Key) -> metrics.Outcome:
+    async def _look_at(self, key: queue.Key) -> metrics.ReconcileResult:
         try:
             outcome = await self._reconciler.reconcile(key)
         except errors.Conflict:
             self._timers.after(key, CONFLICT_SECONDS)
-            return metrics.Outcome.CONFLICT
+            return metrics.ReconcileResult.CONFLICT
         except load.StatusError as error:
             pause = self._backoff.failed(key)
             _LOG.error("the job is left alone: %s; again in %.0f s", error, pause)
             self._timers.after(key, pause)
-            return metrics.Outcome.ERROR
+            return metrics.ReconcileResult.ERROR
         except errors.ApiError as error:
             is_unanswered = isinstance(error, errors.Unavailable)
             longest = (
@@ -64,16 +64,16 @@ class Workers:
             _LOG.warning("%s; again in %.0f s", error, pause)
             self._timers.after(key, pause)
             refused = isinstance(error, errors.Refused)
-            return metrics.Outcome.REFUSED if refused else metrics.Outcome.ERROR
+            return metrics.ReconcileResult.REFUSED if refused else metrics.ReconcileResult.ERROR
         except Exception:
             # A bug that one job meets must not stop the others.
             pause = self._backoff.failed(key)
             _LOG.exception("unexpected error; again in %.0f s", pause)
             self._timers.after(key, pause)
-            return metrics.Outcome.BUG
+            return metrics.ReconcileResult.BUG
         if outcome.refusal is not None:
             _LOG.info("refused for now: %s", outcome.refusal.message)
-            blocked = metrics.Outcome.BLOCKED
-            return blocked if outcome.is_blocked else metrics.Outcome.REFUSED
+            blocked = metrics.ReconcileResult.BLOCKED
+            return blocked if outcome.is_blocked else metrics.ReconcileResult.REFUSED
         self._backoff.succeeded(key)
-        return metrics.Outcome.STARTED if outcome.started else metrics.Outcome.DONE
+        return metrics.ReconcileResult.STARTED if outcome.started else metrics.ReconcileResult.DONE

@@ -34,7 +34,7 @@ _PARTS = (
 """The parts of the engine that begin again."""
 
 
-class Outcome(enum.StrEnum):
+class ReconcileResult(enum.StrEnum):
     """How one look at a job ended."""
 
     DONE = "done"
@@ -46,7 +46,9 @@ class Outcome(enum.StrEnum):
     BUG = "bug"
 
 
-UNSERVED = frozenset({Outcome.STARTED, Outcome.CONFLICT, Outcome.ERROR, Outcome.BUG})
+UNSERVED = frozenset(
+    {ReconcileResult.STARTED, ReconcileResult.CONFLICT, ReconcileResult.ERROR, ReconcileResult.BUG}
+)
 """After these what the look was for is still to be done."""
 
 
@@ -89,7 +91,7 @@ class Metrics:
             buckets=_SHORT,
             **options,
         )
-        for outcome in Outcome:
+        for outcome in ReconcileResult:
             self._reconciled.labels(outcome.value)
         self._delay = prometheus_client.Histogram(
             "status_delay_seconds",
@@ -133,7 +135,7 @@ class Metrics:
             self._started.inc()
         self._count_restarts(old.get("restartCauses") or {}, new.get("restartCauses") or {})
         running = _condition(new, names.Condition.RUNNING)
-        if _holds(running) and new.get("attempt") == 1 and _never_ran(old):
+        if _is_true(running) and new.get("attempt") == 1 and _never_ran(old):
             seconds = _seconds(new.get("startTime"), running["lastTransitionTime"])
             self._startup.observe(seconds)
         ended = _ended(new)
@@ -165,7 +167,7 @@ class Metrics:
         if seconds is not None:
             self._answers.labels(verb).observe(seconds)
 
-    def reconciled(self, outcome: Outcome, seconds: float) -> None:
+    def reconciled(self, outcome: ReconcileResult, seconds: float) -> None:
         """Count one look at a job."""
         self._reconciled.labels(outcome.value).observe(seconds)
 
@@ -202,7 +204,7 @@ def _condition(status: Body, kind: names.Condition) -> Body:
     return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
-def _holds(condition: Body) -> bool:
+def _is_true(condition: Body) -> bool:
     return condition.get("status") == "True"
 
 
@@ -210,13 +212,13 @@ def _ended(status: Body) -> Body | None:
     """Return the condition that says that a job has ended."""
     ends = (names.Condition.SUCCEEDED, names.Condition.FAILED)
     conditions = (_condition(status, kind) for kind in ends)
-    return next((condition for condition in conditions if _holds(condition)), None)
+    return next((condition for condition in conditions if _is_true(condition)), None)
 
 
 def _never_ran(status: Body) -> bool:
     """Whether the replicas wait since the start: later the condition has changed with them."""
     running = _condition(status, names.Condition.RUNNING)
-    return not _holds(running) and running.get("lastTransitionTime") in (
+    return not _is_true(running) and running.get("lastTransitionTime") in (
         None,
         status.get("startTime"),
     )

@@ -9,7 +9,7 @@ from tfparallel_operator.api import gate, job_status, names
 from tfparallel_operator.api_server import errors, resources
 from tfparallel_operator.core import decision
 from tfparallel_operator.engine.observe import jobs, owned, records
-from tfparallel_operator.engine.write import context, creations, merge, recorder, writes
+from tfparallel_operator.engine.write import creations, dependencies, merge, recorder, writes
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _MAY_STILL_WRITE = (
 class Applier:
     """Writes decisions, and asks before every write whether this operator may."""
 
-    def __init__(self, engine: context.Context, events: recorder.Recorder) -> None:
+    def __init__(self, engine: dependencies.Dependencies, events: recorder.Recorder) -> None:
         self._engine = engine
         self._api = engine.api
         self._children = engine.children
@@ -31,7 +31,7 @@ class Applier:
         self._events = events
         self._creator = creations.Creator(engine)
 
-    async def apply(self, body: jobs.Body, decided: decision.Decision) -> writes.Outcome:
+    async def apply(self, body: jobs.Body, decided: decision.Decision) -> writes.ApplyResult:
         """Carry a decision out, as far as the API server takes it.
 
         Raises:
@@ -86,7 +86,7 @@ class Applier:
         condition = {"resourceVersion": metadata["resourceVersion"]}
         self._may_write()
         answer = await self._api.patch(path, {"metadata": condition, "status": change})
-        self._engine.jobs.answered(answer)
+        self._engine.jobs.update(answer)
         self._engine.metrics.status_written(self._engine.work.age(jobs.key_of(body)))
         _LOG.info("%s, %s ready", new.get("state"), new.get("ready") or "0")
         return answer
@@ -126,7 +126,7 @@ class Applier:
 
     async def _delete_one(
         self, namespace: str, body: jobs.Body | None, deletion: decision.Deletion
-    ) -> writes.Outcome:
+    ) -> writes.ApplyResult:
         force = deletion.force_from is not None
         if deletion.force_from and await self._lives(deletion.force_from):
             _LOG.warning(
@@ -168,7 +168,10 @@ class Applier:
             path = served.path(namespace, change.name, change.subresource)
             condition = {"uid": change.uid, "resourceVersion": change.version}
             conditions = {key: value for key, value in condition.items() if value is not None}
-            fields = {**change.fields, "metadata": {**change.fields.get("metadata", {}), **conditions}}
+            fields = {
+                **change.fields,
+                "metadata": {**change.fields.get("metadata", {}), **conditions},
+            }
             self._may_write()
             self._children.learn(resource, await self._api.patch(path, fields))
 

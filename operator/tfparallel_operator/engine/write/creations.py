@@ -8,7 +8,7 @@ from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision
 from tfparallel_operator.core.life import obstacles
 from tfparallel_operator.engine.observe import owned, records
-from tfparallel_operator.engine.write import context, priorities, refusals, writes
+from tfparallel_operator.engine.write import dependencies, priorities, refusals, writes
 
 MAX_PROBES = 64
 """Names that are looked up at once, when one is taken."""
@@ -28,13 +28,13 @@ _KNOWN_BY_METADATA = frozenset(
 class Creator:
     """Creates objects, and asks before each whether this operator may."""
 
-    def __init__(self, engine: context.Context) -> None:
+    def __init__(self, engine: dependencies.Dependencies) -> None:
         self._engine = engine
         self._api = engine.api
         self._children = engine.children
         self._may_write = engine.may_write
 
-    async def create(self, manifests: Sequence[decision.Manifest]) -> writes.Outcome:
+    async def create(self, manifests: Sequence[decision.Manifest]) -> writes.ApplyResult:
         """Create objects in their order, up to the first that is not created.
 
         Raises:
@@ -52,8 +52,8 @@ class Creator:
         return writes.DONE
 
     async def _name_holders(
-        self, first: writes.Outcome, manifests: Iterable[decision.Manifest]
-    ) -> writes.Outcome:
+        self, first: writes.ApplyResult, manifests: Iterable[decision.Manifest]
+    ) -> writes.ApplyResult:
         """Say which objects have the names that a job needs next."""
         now = self._engine.clock()
         refusal = obstacles.explain(first.holders, now)
@@ -63,13 +63,13 @@ class Creator:
             holders = [
                 holder
                 for outcome in outcomes
-                if isinstance(outcome, writes.Outcome)
+                if isinstance(outcome, writes.ApplyResult)
                 for holder in outcome.holders
             ]
             refusal = obstacles.explain(holders or first.holders, now)
-        return writes.Outcome(refusal)
+        return writes.ApplyResult(refusal)
 
-    async def _probe(self, manifest: decision.Manifest) -> writes.Outcome:
+    async def _probe(self, manifest: decision.Manifest) -> writes.ApplyResult:
         """Look whether an object has a name that the job needs; create nothing."""
         resource = owned.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
         try:
@@ -77,7 +77,7 @@ class Creator:
         except errors.NotFound:
             return writes.DONE
 
-    async def _create_one(self, manifest: decision.Manifest) -> writes.Outcome:
+    async def _create_one(self, manifest: decision.Manifest) -> writes.ApplyResult:
         resource = owned.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
         namespace = manifest["metadata"]["namespace"]
         served = self._children.served(resource)
@@ -92,32 +92,32 @@ class Creator:
             return await self._find_holder(served, manifest)
         except errors.Invalid as error:
             if resource == resources.WORKLOADS:  # Its labels may be corrected, unlike a spec.
-                return writes.Outcome(refusals.refused(str(error)), error.retry_after)
-            return writes.Outcome(refusals.invalid(manifest, error), error.retry_after)
+                return writes.ApplyResult(refusals.refused(str(error)), error.retry_after)
+            return writes.ApplyResult(refusals.invalid(manifest, error), error.retry_after)
         except errors.NotFound as error:
             if resource not in owned.OPTIONAL:
                 raise
-            return writes.Outcome(refusals.not_installed(manifest), error.retry_after)
+            return writes.ApplyResult(refusals.not_installed(manifest), error.retry_after)
         except errors.Refused as error:
-            return writes.Outcome(refusals.refused(str(error)), error.retry_after)
+            return writes.ApplyResult(refusals.refused(str(error)), error.retry_after)
         except errors.Unavailable as error:
-            return writes.Outcome(refusals.unavailable(manifest, error), error.retry_after)
+            return writes.ApplyResult(refusals.unavailable(manifest, error), error.retry_after)
         if is_brief:
             created = {**manifest, "metadata": created["metadata"]}
         labels = created["metadata"].get("labels") or {}
         if labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY:  # A policy has changed it.
             holder = refusals.hold(created, manifest, obstacles.Whose.UNLABELED)
-            return writes.Outcome(holders=(holder,))
+            return writes.ApplyResult(holders=(holder,))
         return self._learn(resource, created)
 
-    def _learn(self, resource: resources.Resource, answer: client.Object) -> writes.Outcome:
+    def _learn(self, resource: resources.Resource, answer: client.Object) -> writes.ApplyResult:
         if resource != resources.CLAIMS:  # Nobody follows claims: see `core.pods.claims`.
             self._children.learn(resource, answer)
         return writes.DONE
 
     async def _find_holder(
         self, resource: resources.Resource, manifest: decision.Manifest
-    ) -> writes.Outcome:
+    ) -> writes.ApplyResult:
         """Take the object that has a name, if it is the one that the job needs; else say whose."""
         metadata = manifest["metadata"]
         existing = await self._api.get(resource.path(metadata["namespace"], metadata["name"]))
@@ -125,7 +125,7 @@ class Creator:
             return _check_claim(existing, manifest)
         whose = _find_whose(existing, manifest)
         if whose is not None:
-            return writes.Outcome(holders=(refusals.hold(existing, manifest, whose),))
+            return writes.ApplyResult(holders=(refusals.hold(existing, manifest, whose),))
         self._learn(resource, existing)
         if (other := records.installation(existing)) not in ("", records.installation(manifest)):
             raise errors.Conflict(f"installation {other} of the operator acts on the job")
@@ -150,18 +150,18 @@ def _waves(manifests: Sequence[decision.Manifest]) -> list[list[decision.Manifes
     return [others, list(first.values()), remaining]
 
 
-def _check_claim(existing: client.Object, manifest: decision.Manifest) -> writes.Outcome:
+def _check_claim(existing: client.Object, manifest: decision.Manifest) -> writes.ApplyResult:
     """Take the claim of a name, if this job or an earlier one of its name has made it."""
     holder = refusals.hold(existing, manifest, obstacles.Whose.EARLIER)
     if records.deleting(existing):
-        return writes.Outcome(holders=(holder,))
+        return writes.ApplyResult(holders=(holder,))
     labels = existing["metadata"].get("labels") or {}
     if labels.get(names.LABEL_JOB) != manifest["metadata"]["labels"][names.LABEL_JOB]:
-        return writes.Outcome(refusals.foreign_claim(manifest))
+        return writes.ApplyResult(refusals.foreign_claim(manifest))
     owner = records.owner(existing)
     expected = manifest["metadata"].get("ownerReferences") or ()
     is_of_other = owner and owner.uid not in [reference["uid"] for reference in expected]
-    return writes.Outcome(holders=(holder,)) if is_of_other else writes.DONE
+    return writes.ApplyResult(holders=(holder,)) if is_of_other else writes.DONE
 
 
 def _find_whose(existing: client.Object, manifest: decision.Manifest) -> obstacles.Whose | None:

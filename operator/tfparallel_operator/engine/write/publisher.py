@@ -168,7 +168,7 @@ class Publisher:
         if body is None or _overtaken(report, body):
             return
         path = resources.JOBS.path(report.key.namespace, report.key.name, "status")
-        self._jobs.answered(
+        self._jobs.update(
             await self._api.apply(path, manifest(report), names.PROGRESS_FIELD_MANAGER)
         )
 

@@ -8,7 +8,7 @@ from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import decision
 from tfparallel_operator.engine.observe import jobs
-from tfparallel_operator.engine.write import context
+from tfparallel_operator.engine.write import dependencies
 from tfparallel_trainer.contract import plain_text
 
 _LOG = logging.getLogger(__name__)
@@ -24,20 +24,20 @@ class Recorder:
     a restarted operator.
     """
 
-    def __init__(self, engine: context.Context) -> None:
+    def __init__(self, engine: dependencies.Dependencies) -> None:
         self._engine = engine
 
-    async def record(self, body: jobs.Body, event: decision.Event, same: str = "") -> bool:
+    async def record(self, body: jobs.Body, event: decision.Event, dedup_key: str = "") -> bool:
         """Write one Event about a job; return whether it is new.
 
         Args:
             body: the job.
             event: what has happened.
-            same: what another Event has to have in common with this one to be a repeat of it;
-                empty: its message.
+            dedup_key: Events of a job with the same reason and key are written once; empty: the
+                message is the key.
         """
         namespace, engine = body["metadata"]["namespace"], self._engine
-        manifest = _manifest(body, event, same, engine.instance, engine.clock())
+        manifest = _manifest(body, event, dedup_key, engine.instance, engine.clock())
         engine.may_write()
         try:
             await engine.api.create(resources.CORE_EVENTS, namespace, manifest, metadata_only=True)
@@ -52,14 +52,14 @@ class Recorder:
 def _manifest(
     body: jobs.Body,
     event: decision.Event,
-    same: str,
+    dedup_key: str,
     instance: str,
     now: datetime.datetime,
 ) -> client.Object:
     metadata, status = body["metadata"], body.get("status") or {}
     restarts = sum((status.get("restarts") or {}).values())
     moment = f"{metadata['uid']} {status.get('attempt', 0)} {restarts}"
-    text = "\n".join((moment, event.reason, same or event.message))
+    text = "\n".join((moment, event.reason, dedup_key or event.message))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     second = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     return {

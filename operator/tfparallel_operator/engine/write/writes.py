@@ -18,7 +18,7 @@ MAX_WRITES = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class ApplyResult:
     """How far a decision was carried out."""
 
     refusal: observation.Refusal | None = None
@@ -37,21 +37,21 @@ class Outcome:
         return self.refusal is not None and self.refusal.reason in passes
 
 
-DONE = Outcome()
-STARTED = Outcome(started=True)
+DONE = ApplyResult()
+STARTED = ApplyResult(started=True)
 
 
 async def run_at_once(
-    do: Callable[[T], Awaitable[Outcome]], items: Sequence[T], *, on_all: bool = False
-) -> list[Outcome | Exception]:
+    do: Callable[[T], Awaitable[ApplyResult]], items: Sequence[T], *, on_all: bool = False
+) -> list[ApplyResult | Exception]:
     """Do something for every item, a bounded number at a time; return what became of each.
 
     After the first that is not done, nothing more starts, unless it is to be done `on_all`.
     """
     remaining = collections.deque(items)
-    outcomes: list[Outcome | Exception] = []
+    outcomes: list[ApplyResult | Exception] = []
 
-    async def attempt(item: T) -> Outcome | Exception:
+    async def attempt(item: T) -> ApplyResult | Exception:
         try:
             return await do(item)
         except Exception as error:  # The worst of all is raised in the end.
@@ -69,7 +69,7 @@ async def run_at_once(
     return outcomes
 
 
-def find_worst(outcomes: Sequence[Outcome | Exception]) -> Outcome:
+def find_worst(outcomes: Sequence[ApplyResult | Exception]) -> ApplyResult:
     """Return or raise what matters most: a bug, a refusal for good or for now, an error, a name."""
     worst = min(outcomes, key=_rank, default=DONE)
     if not isinstance(worst, Exception):
@@ -81,7 +81,7 @@ def find_worst(outcomes: Sequence[Outcome | Exception]) -> Outcome:
         del worst, outcomes
 
 
-def _rank(outcome: Outcome | Exception) -> int:
+def _rank(outcome: ApplyResult | Exception) -> int:
     if isinstance(outcome, Exception):
         return 3 if isinstance(outcome, errors.ApiError) else 0
     if outcome.refusal is not None:

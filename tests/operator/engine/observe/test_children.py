@@ -52,7 +52,7 @@ async def test_a_child_is_of_the_jobs_namespace_uid_and_a_fixed_name(
     api = memory_api.MemoryApi()
     await api.create(resource, "default", _manifest(name))
     async with _followed(api) as followed:
-        assert followed.of(JOB) != observation.Children()
+        assert followed.for_job(JOB) != observation.Children()
 
 
 @pytest.mark.parametrize(("resource", "name"), NAMED, ids=IDS)
@@ -73,7 +73,7 @@ async def test_whatever_else_has_the_jobs_uid_is_not_its_child(
     api = memory_api.MemoryApi()
     await api.create(resource, namespace, _manifest(f"{name}{suffix}", **owner))
     async with _followed(api) as followed:
-        assert followed.of(JOB) == observation.Children()
+        assert followed.for_job(JOB) == observation.Children()
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,12 @@ async def test_what_decides_for_a_job_stays_as_it_was_once_it_is_beyond_the_limi
     api = memory_api.MemoryApi()
     await api.create(resource, "default", _manifest(name))
     async with _followed(api) as followed:
-        before = followed.of(JOB)
+        before = followed.for_job(JOB)
         [item] = api.items(resource)
         item[part] = {"conditions": [{"message": "x" * gate.MAX_STATUS_BYTES}]}
         api.touch(resource.path("default", name))
         await waiting.idle()
-        assert followed.of(JOB) == before
+        assert followed.for_job(JOB) == before
     assert f"{resource.plural} default/{name} is not read: status: it has 131" in caplog.text
     assert "Traceback" not in caplog.text
 
@@ -105,7 +105,7 @@ async def test_a_pod_that_is_labelled_as_another_replica_is_not_read() -> None:
     manifest["metadata"]["labels"] = objects.labels("chief")
     await api.create(resources.PODS, "default", manifest)
     async with _followed(api) as followed:
-        assert followed.of(JOB) == observation.Children()
+        assert followed.for_job(JOB) == observation.Children()
 
 
 class FormsOfLists(memory_api.MemoryApi):

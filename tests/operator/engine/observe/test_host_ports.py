@@ -27,7 +27,7 @@ def _owner(name: str) -> records.Owner:
 def _known(*bodies: dict[str, Any]) -> jobs.Jobs:
     known = jobs.Jobs(queue.Queue())
     for body in bodies:
-        known.watched("ADDED", body)
+        known.apply_event("ADDED", body)
     return known
 
 
@@ -35,7 +35,7 @@ def test_ports_that_are_promised_are_not_promised_again() -> None:
     known = _known(_body("a"), _body("b"), _body("c"))
     ports = host_ports.HostPorts(known)
     assert [ports.find(_owner(uid), 3) for uid in ("a", "b", "a")] == [10_000, 10_003, 10_000]
-    known.watched("DELETED", _body("a", 2))
+    known.apply_event("DELETED", _body("a", 2))
     assert ports.find(_owner("c"), 4) == 10_006
     assert host_ports.HostPorts(known).find(_owner("c"), 3) == 10_000
 

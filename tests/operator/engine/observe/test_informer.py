@@ -43,7 +43,7 @@ class World:
 
     def names(self, uid: str = objects.UID, namespace: str = "default") -> list[str]:
         job = records.Owner(namespace, "digits", uid)
-        return sorted(pod.name for pod in self.pods.of(job))
+        return sorted(pod.name for pod in self.pods.for_owner(job))
 
 
 async def test_objects_present_and_new_are_matched_by_the_jobs_uid() -> None:
@@ -115,13 +115,13 @@ async def test_what_a_list_has_reported_is_not_reported_again_by_the_watch() -> 
         second = await world.add("a")
         await world.add("b")
         # The watch has not told of any of it yet.
-        assert [pod.uid for pod in world.pods.of(JOB)] == [first["metadata"]["uid"]]
+        assert [pod.uid for pod in world.pods.for_owner(JOB)] == [first["metadata"]["uid"]]
         await world.pods.refresh()
         assert world.names() == ["a", "b"]
         world.reported.clear()
         await waiting.idle()
         assert world.reported == []
-        assert second["metadata"]["uid"] in [pod.uid for pod in world.pods.of(JOB)]
+        assert second["metadata"]["uid"] in [pod.uid for pod in world.pods.for_owner(JOB)]
         world.api.remove(resources.PODS.path("default", "a"))
         await waiting.idle()
         assert world.names() == ["b"]
@@ -208,7 +208,7 @@ async def test_an_older_version_does_not_replace_a_newer_one() -> None:
     world = World()
     world.pods.put(objects.pod(version=5, phase="Running"))
     world.pods.put(objects.pod(version=4, phase="Pending"))
-    assert [pod.phase for pod in world.pods.of(JOB)] == [observation.Phase.RUNNING]
+    assert [pod.phase for pod in world.pods.for_owner(JOB)] == [observation.Phase.RUNNING]
 
 
 async def test_what_the_watch_repeats_of_an_answer_is_not_looked_into_again() -> None:
@@ -239,21 +239,21 @@ def _body(version: int, uid: str = "uid-1", **more: Any) -> dict[str, Any]:
 async def test_the_newest_version_of_a_job_is_kept_from_any_source() -> None:
     work: queue.Queue[queue.Key] = queue.Queue()
     known = jobs.Jobs(work)
-    known.watched("ADDED", _body(1))
-    known.answered(_body(3, status={"attempt": 1}))
-    known.watched("MODIFIED", _body(2))
+    known.apply_event("ADDED", _body(1))
+    known.update(_body(3, status={"attempt": 1}))
+    known.apply_event("MODIFIED", _body(2))
     assert known.get(KEY) == _body(3, status={"attempt": 1})
     assert await work.get() == KEY
 
 
 async def test_an_answer_cannot_bring_back_a_deleted_job_or_overwrite_its_successor() -> None:
     known = jobs.Jobs(queue.Queue())
-    known.watched("ADDED", _body(1))
-    known.watched("DELETED", _body(4))
-    known.answered(_body(3))
+    known.apply_event("ADDED", _body(1))
+    known.apply_event("DELETED", _body(4))
+    known.update(_body(3))
     assert known.get(KEY) is None
-    known.watched("ADDED", _body(5, uid="uid-2"))
-    known.answered(_body(9, uid="uid-1"))
+    known.apply_event("ADDED", _body(5, uid="uid-2"))
+    known.update(_body(9, uid="uid-1"))
     assert known.get(KEY) == _body(5, uid="uid-2")
     known.forget(KEY, "uid-1")
     assert known.get(KEY) == _body(5, uid="uid-2")
@@ -263,22 +263,22 @@ async def test_an_answer_cannot_bring_back_a_deleted_job_or_overwrite_its_succes
 
 async def test_a_page_that_is_older_than_a_deletion_does_not_bring_the_job_back() -> None:
     known = jobs.Jobs(queue.Queue())
-    known.watched("ADDED", _body(1))
-    known.watched("DELETED", _body(9))
-    known.listed([_body(1)], 8)
+    known.apply_event("ADDED", _body(1))
+    known.apply_event("DELETED", _body(9))
+    known.add_page([_body(1)], 8)
     assert known.get(KEY) is None
     known.keep({KEY}, 8, None)
-    known.listed([_body(10, uid="uid-2")], 11)
+    known.add_page([_body(10, uid="uid-2")], 11)
     assert known.get(KEY) is not None
 
 
 async def test_a_sweep_removes_jobs_whose_deletion_was_missed() -> None:
     work: queue.Queue[queue.Key] = queue.Queue()
     known = jobs.Jobs(work)
-    known.watched("ADDED", _body(1))
+    known.apply_event("ADDED", _body(1))
     newer = _body(8)
     newer["metadata"]["name"] = "newer"
-    known.watched("ADDED", newer)
+    known.apply_event("ADDED", newer)
     known.keep(set(), 5, None)
     assert known.get(KEY) is None
     assert known.get(queue.Key("default", "newer")) == newer
@@ -306,7 +306,7 @@ async def test_who_owns_which_field_is_not_kept() -> None:
     known = jobs.Jobs(queue.Queue())
     body = _body(1)
     body["metadata"]["managedFields"] = [{"manager": "kubectl"}]
-    known.watched("ADDED", body)
+    known.apply_event("ADDED", body)
     assert known.get(KEY) == _body(1)
 
 

@@ -149,7 +149,7 @@ async def _follow_pods(steps: list[Step], seed: int) -> None:
             )
         await waiting.idle()
         assert (
-            dict(pods.of(records.Owner("default", "digits", objects.UID)))
+            dict(pods.for_owner(records.Owner("default", "digits", objects.UID)))
             == story.stored_versions()
         )
 
@@ -169,7 +169,7 @@ async def _follow_jobs(steps: list[Step], seed: int) -> None:
         for step in steps:
             await story.take(
                 step,
-                known.answered,
+                known.update,
                 lambda: tasks.append(asyncio.create_task(_quietly(swept.sweep()))),
             )
         await waiting.idle()
@@ -201,7 +201,7 @@ async def _watch_as_kopf(
             first = request.url.query["resourceVersion"]
             async for event in api.watch(resources.JOBS, None, first):
                 version = event.object["metadata"]["resourceVersion"]
-                known.watched(event.type, event.object)
+                known.apply_event(event.type, event.object)
         await asyncio.sleep(0)
 
 

@@ -20,7 +20,7 @@ def _body(version: int, **more: object) -> dict[str, object]:
 def test_a_large_spec_is_kept_compressed_and_comes_back_for_a_look() -> None:
     known = jobs.Jobs(queue.Queue())
     spec: dict[str, object] = {"values": [{} for _ in range(jobs.LARGE_SPEC_BYTES)]}
-    known.watched("ADDED", _body(1, spec=spec))
+    known.apply_event("ADDED", _body(1, spec=spec))
     [kept] = known.bodies()
     assert "spec" not in kept
     assert max(len(value) for value in kept.values() if isinstance(value, bytes)) < 1000
@@ -32,7 +32,7 @@ def test_a_large_spec_is_kept_compressed_and_comes_back_for_a_look() -> None:
 
 def test_annotations_are_not_kept() -> None:
     known = jobs.Jobs(queue.Queue())
-    known.watched("ADDED", _body(1))
+    known.apply_event("ADDED", _body(1))
     body = known.get(KEY)
     assert body is not None
     assert body["metadata"].keys() == {"name", "namespace", "uid", "resourceVersion"}
@@ -47,7 +47,7 @@ def test_of_labels_those_are_kept_that_decide() -> None:
     short: dict[str, object] = {**METADATA, "resourceVersion": "1", "labels": queued}
     owners = [{"name": f"o{number}"} for number in range(1000)]
     more: dict[str, object] = {"labels": labels | queued, "ownerReferences": owners}
-    known.watched("ADDED", {**objects.job(), "metadata": short | more})
+    known.apply_event("ADDED", {**objects.job(), "metadata": short | more})
     [kept] = known.bodies()
     assert kept["metadata"] == short
 
@@ -55,8 +55,8 @@ def test_of_labels_those_are_kept_that_decide() -> None:
 def test_a_job_whose_status_is_beyond_the_limits_keeps_its_ports() -> None:
     known = jobs.Jobs(queue.Queue())
     status = {"state": "Running", "hostPorts": {"first": 10_000, "count": 2}}
-    known.watched("ADDED", _body(1, status=status))
-    known.watched("MODIFIED", _body(2, **{gate.STATUS_PROBLEM: "status: it is too large"}))
+    known.apply_event("ADDED", _body(1, status=status))
+    known.apply_event("MODIFIED", _body(2, **{gate.STATUS_PROBLEM: "status: it is too large"}))
     [newest] = known.bodies()
     assert newest["status"] == status
     assert known.count_beyond_limits() == 1
@@ -74,8 +74,8 @@ def test_a_large_status_is_kept_compressed_and_its_changes_are_counted() -> None
     attempts = {f"worker-{number}": 1 for number in range(3_000)}
     small = {"state": "Running", "attempt": 1, "hostPorts": {"first": 10_000, "count": 2}}
     large = {**small, "replicaAttempts": attempts, "conditions": [{"type": "Running"}]}
-    known.watched("ADDED", _body(1, status=large))
-    known.watched("MODIFIED", _body(2, status={**large, "attempt": 2}))
+    known.apply_event("ADDED", _body(1, status=large))
+    known.apply_event("MODIFIED", _body(2, status={**large, "attempt": 2}))
     assert changes == [(None, large), (large, {**large, "attempt": 2})]
     [kept] = known.bodies()
     assert kept["status"] == {**small, "attempt": 2}
@@ -96,7 +96,7 @@ def test_a_job_whose_change_cannot_be_counted_is_seen_and_so_is_the_next(
     known = jobs.Jobs(work, fail)
     other = _body(2)
     other["metadata"] = {**METADATA, "name": "flowers", "uid": "v", "resourceVersion": "2"}
-    known.listed([_body(1), other], 2)
+    known.add_page([_body(1), other], 2)
     names = {body["metadata"]["name"] for body in known.bodies()}
     assert names == {"digits", "flowers"}
     assert len(work) == 2

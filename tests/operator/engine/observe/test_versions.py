@@ -186,5 +186,5 @@ async def test_flavors_are_read_in_the_version_of_workloads() -> None:
     await api.create(resources.RESOURCE_FLAVORS.at(OLDER), None, flavor)
     cache = flavors.Flavors(api, followed)
     admitted = records.workload(workload({}))
-    assert await cache.of([admitted]) == {"fast": observation.Flavor({"pool": "a"}, ())}
+    assert await cache.read([admitted]) == {"fast": observation.Flavor({"pool": "a"}, ())}
     task.cancel()

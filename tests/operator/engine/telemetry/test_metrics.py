@@ -134,7 +134,7 @@ async def test_the_state_is_read_when_somebody_asks() -> None:
     for number, state in enumerate(("Running", "Running", "Failed", "")):
         name = f"job-{number}"
         metadata = {"namespace": "a", "name": name, "uid": name, "resourceVersion": "1"}
-        known.watched("ADDED", {"metadata": metadata, "status": {"state": state}})
+        known.apply_event("ADDED", {"metadata": metadata, "status": {"state": state}})
     time.now += 7
     assert value(counted, "jobs", state="Running") == 2
     assert value(counted, "jobs", state="Pending") == 1
@@ -199,7 +199,7 @@ def _families(counted: metrics.Metrics) -> dict[str, tuple[str, list[str]]]:
         ),
     )
     counted.called("get", "pods", 200, 0.1)
-    counted.reconciled(metrics.Outcome.DONE, 0.1)
+    counted.reconciled(metrics.ReconcileResult.DONE, 0.1)
     counted.reported(202)
     families = {}
     for family in counted.registry.collect():
@@ -227,7 +227,7 @@ async def test_no_label_names_a_job_or_a_pod() -> None:
 
 def test_the_page_lists_every_outcome() -> None:
     listed = [row[0] for row in pages.rows("operate/metrics.md", "### Outcomes of a look at a job")]
-    assert listed == list(metrics.Outcome)
+    assert listed == list(metrics.ReconcileResult)
 
 
 async def test_the_process_shows_what_happened_on_a_real_server(

@@ -50,7 +50,7 @@ async def writing(
 async def test_the_last_report_is_tried_again_however_late_its_error_comes() -> None:
     api, known, time = Hanging(), jobs.Jobs(queue.Queue()), clock.Clock()
     body = await api.create(resources.JOBS, "default", objects.job())
-    known.watched("ADDED", body)
+    known.apply_event("ADDED", body)
     async with writing(api, known, time) as writer:
         last = progress.Report(step=100, total_steps=100)
         writer.submit(publisher.Report(KEY, body["metadata"]["uid"], last, time.utc()))
@@ -68,7 +68,7 @@ async def test_a_recreated_job_never_gets_its_predecessors_report() -> None:
     api, known, time = Hanging(), jobs.Jobs(queue.Queue()), clock.Clock()
     api.hangs = False
     before = await api.create(resources.JOBS, "default", objects.job())
-    known.watched("ADDED", before)
+    known.apply_event("ADDED", before)
     api.remove(resources.JOBS.path("default", "digits"))
     await api.create(resources.JOBS, "default", objects.job())  # The watch has not seen it.
     async with writing(api, known, time) as writer:

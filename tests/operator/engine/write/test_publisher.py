@@ -70,12 +70,12 @@ class Desk:
 
     async def add_job(self, name: str, namespace: str = "default") -> str:
         body = await self.api.create(resources.JOBS, namespace, objects.job(name))
-        self.known.watched("ADDED", body)
+        self.known.apply_event("ADDED", body)
         return str(body["metadata"]["uid"])
 
     async def start_attempt(self, number: int) -> None:
         path = resources.JOBS.path("default", "digits", "status")
-        self.known.answered(await self.api.patch(path, {"status": {"attempt": number}}))
+        self.known.update(await self.api.patch(path, {"status": {"attempt": number}}))
 
     async def rest(self) -> None:
         """Let everything happen that can without more time."""
@@ -91,7 +91,7 @@ class Desk:
 async def _desk() -> AsyncIterator[Desk]:
     api, known, time = Slow(), jobs.Jobs(queue.Queue()), clock.Clock()
     body = await api.create(resources.JOBS, "default", objects.job())
-    known.watched("ADDED", body)
+    known.apply_event("ADDED", body)
     writer = publisher.Publisher(api, known, time.utc, INTERVAL)
     task = asyncio.create_task(writer.run())
     yield Desk(api, writer, known, time, body["metadata"]["uid"])
@@ -142,7 +142,7 @@ async def test_a_report_that_another_operator_has_overtaken_is_dropped() -> None
         path = resources.JOBS.path("default", "digits", "status")
         other = {"metadata": {}, "status": {"progress": later}}
         body = await memory_api.MemoryApi.apply(desk.api, path, other, "tfparallel-progress")
-        desk.known.watched("MODIFIED", body)
+        desk.known.apply_event("MODIFIED", body)
         await desk.pass_time(INTERVAL)
         await desk.pass_time(INTERVAL)
         assert desk.api.steps == [1]

@@ -14,7 +14,7 @@ from tfparallel_operator.engine.workqueue.timers import Timers
 
 
 @dataclasses.dataclass(slots=True)
-class Context:
+class Dependencies:
     """The cluster as it was last seen, the ways to act on it, and the leave to do so."""
 
     api: client.Client
