@@ -355,6 +355,14 @@ def a_world(**job: object) -> World:
     return world
 
 
+def running(**job: object) -> World:
+    """A job whose pods run."""
+    world = a_world(**job)
+    world.run()
+    world.settle()
+    return world
+
+
 def state_of(world: World) -> str | None:
     """What the job's state is by now."""
     return world.status.state

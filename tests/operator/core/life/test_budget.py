@@ -3,17 +3,85 @@
 from testing.operator import builders
 from tfparallel_operator.api import names
 from tfparallel_operator.core import observation
+from tfparallel_operator.core.status import conditions
 
 
-def running(**job: object) -> builders.World:
-    world = builders.a_world(**job)
+def test_limit_two_means_three_runs() -> None:
+    world = builders.a_world(worker=1, run_policy={"backoffLimit": 2})
+    runs = 0
+    while not conditions.finished(world.status):
+        runs += 1
+        world.exit("job-worker-0", 1)
+        world.settle()
+    assert runs == 3
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+
+
+def test_disruptions_do_not_count_against_the_limit() -> None:
+    world = builders.a_world(worker=2, run_policy={"backoffLimit": 0})
+    for attempt in range(2, 6):
+        world.run()
+        world.settle()
+        del world.pods["job-worker-1"]
+        world.settle()
+        assert world.status.attempt == attempt
+    assert world.status.restarts.disruption == 4
+    assert world.status.restarts.failure == 0
+
+
+def test_an_evaluator_never_fails_training() -> None:
+    world = builders.a_world(chief=1, worker=1, evaluator=1, run_policy={"backoffLimit": 1})
+    for _ in range(4):
+        world.run()
+        world.settle()
+        if world.pods["job-evaluator-0"].phase is observation.Phase.RUNNING:
+            world.exit("job-evaluator-0", 1)
+        world.settle()
+    assert builders.state_of(world) is names.State.RUNNING
+    assert world.status.replicas["Evaluator"].failed == 1
+    world.exit("job-worker-0", 1)
+    world.settle()
+    assert world.status.attempt == 2, "the evaluator has not used up the budget of training"
+    assert world.status.restarts.failure == 1
+
+
+def test_failures_at_the_same_time_are_counted_one_by_one() -> None:
+    world = builders.a_world(chief=1, worker=2, ps=1, run_policy={"backoffLimit": 1})
     world.run()
     world.settle()
-    return world
+    world.exit("job-worker-0", 1)
+    world.exit("job-worker-1", 1)
+    world.settle()
+    assert world.status.restarts.failure == 1
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+
+
+def test_a_restart_becomes_a_disruption_when_a_node_turns_out_to_be_lost() -> None:
+    world = builders.running(chief=1, worker=1, run_policy={"backoffLimit": 1})
+    world.exit("job-chief-0", 1)
+    world.step()
+    assert world.status.restart_causes == {"RetryableExit": 1}
+    world.update("job-worker-0", disrupted=True)
+    world.step()
+    world.settle()
+    assert world.status.attempt == 2
+    assert world.status.restart_causes == {"Disruption": 1}
+    assert (world.status.restarts.failure, world.status.restarts.disruption) == (0, 1)
+
+
+def test_a_worker_of_a_dead_node_still_excuses_its_peers() -> None:
+    world = builders.running(worker=2)
+    world.exit("job-worker-1", 1)
+    world.advance(20)
+    world.step()
+    world.update("job-worker-0", disrupted=True)
+    world.step()
+    restarts = world.status.restarts
+    assert (restarts.failure, restarts.disruption) == (0, 1)
 
 
 def test_an_evicted_evaluator_excuses_no_failure_of_a_worker() -> None:
-    world = running(worker=2, evaluator=1, run_policy={"backoffLimit": 1})
+    world = builders.running(worker=2, evaluator=1, run_policy={"backoffLimit": 1})
     failures = 0
     while world.status.state != names.State.FAILED:
         assert failures < 3
@@ -34,7 +102,7 @@ def test_an_evicted_evaluator_excuses_no_failure_of_a_worker() -> None:
 
 
 def test_a_pod_drained_after_scaling_excuses_no_older_failure() -> None:
-    world = running(worker=2, elastic=True)
+    world = builders.running(worker=2, elastic=True)
     world.exit("job-worker-1", 1)
     world.settle()
     world.run()
@@ -50,19 +118,8 @@ def test_a_pod_drained_after_scaling_excuses_no_older_failure() -> None:
     assert (restarts.failure, restarts.disruption) == (1, 0)
 
 
-def test_a_worker_of_a_dead_node_still_excuses_its_peers() -> None:
-    world = running(worker=2)
-    world.exit("job-worker-1", 1)
-    world.advance(20)
-    world.step()
-    world.update("job-worker-0", disrupted=True)
-    world.step()
-    restarts = world.status.restarts
-    assert (restarts.failure, restarts.disruption) == (0, 1)
-
-
 def test_a_job_that_is_suspended_after_its_success_has_succeeded() -> None:
-    world = running(chief=1, worker=1)
+    world = builders.running(chief=1, worker=1)
     world.exit("job-chief-0", 0)
     world.edit(suspend=True)
     world.settle()
@@ -71,43 +128,8 @@ def test_a_job_that_is_suspended_after_its_success_has_succeeded() -> None:
 
 
 def test_a_refused_pod_takes_no_success_back() -> None:
-    world = running(chief=1, worker=1)
+    world = builders.running(chief=1, worker=1)
     world.exit("job-chief-0", 0)
     refusal = observation.Refusal(names.Reason.INVALID_TEMPLATE, "the worker's is wrong")
     world.step(refusal=refusal)
     assert world.status.state is names.State.SUCCEEDED
-
-
-def test_a_worker_that_comes_back_is_not_passed_over_for_an_older_loss() -> None:
-    rules = [{"roles": ["Worker"], "action": "Ignore"}]
-    world = running(
-        chief=1,
-        ps=1,
-        worker=3,
-        elastic=True,
-        run_policy={"failurePolicy": {"rules": rules}, "scaleCooldownSeconds": 0},
-    )
-    world.exit("job-worker-2", 1)
-    world.settle()
-    assert world.status.replicas["Worker"].ignored == "2"
-    for count in (2, 3):
-        world.scale(count)
-        world.settle()
-        world.run()
-        world.settle()
-    assert world.status.replicas["Worker"].ignored == ""
-    assert world.pods["job-worker-2"].phase is observation.Phase.RUNNING
-
-
-def test_a_vanished_evaluator_waits_while_another_loss_settles() -> None:
-    world = running(worker=2, evaluator=1)
-    world.exit("job-worker-1", 75)
-    del world.pods["job-evaluator-0"]
-    before = list(world.created)
-    world.step()
-    world.step()
-    assert world.created == before
-    world.advance(20)
-    world.settle()
-    attempts = [attempt for name, attempt, _ in world.created if name == "job-evaluator-0"]
-    assert attempts == [1, 2]

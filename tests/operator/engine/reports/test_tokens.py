@@ -3,18 +3,16 @@
 import asyncio
 import base64
 import json
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import test_utils
 
 from testing import waiting
-from testing.operator import objects, operator_process
+from testing.operator import objects
 from testing.operator.memory_cluster import MemoryCluster
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.engine.reports import endpoint, tokens
-from tfparallel_operator.engine.run import engine, settings
 from tfparallel_operator.engine.write import publisher
 
 AUDIENCE = "tfparallel.dev/job-uid"
@@ -145,11 +143,3 @@ async def test_without_a_token_nobody_learns_which_jobs_there_are() -> None:
     [(status, text)] = answers
     assert status == 401
     assert "job-uid" not in text
-
-
-def test_the_lease_has_a_separate_client(tmp_path: pathlib.Path) -> None:
-    kubeconfig = operator_process.write_kubeconfig("https://127.0.0.1:1", tmp_path)
-    options = settings.Settings("trainer:test", lease="lease", kubeconfig=str(kubeconfig))
-    parts = engine.Engine(options)
-    assert parts._lease is not None
-    assert parts._lease._api is not parts.api

@@ -195,7 +195,7 @@ def _define(namespace: Namespace, *rules: dict[str, str]) -> None:
     namespaces.install(namespace.cluster, definition)
 
 
-async def test_a_verdict_that_the_status_cannot_take_is_said_by_events(
+async def test_a_failure_that_the_status_cannot_take_is_reported_by_events(
     namespace: Namespace,
 ) -> None:
     """The job was stored before its definition got a rule at its root."""
@@ -223,7 +223,7 @@ async def test_a_verdict_that_the_status_cannot_take_is_said_by_events(
         await waiting.until_async(is_in_force, "the rule is in force")
         async with namespace.operator():
             expected = {"InvalidSpec", "StatusRefused"}
-            await waiting.until_async(reasons, "the verdict is said", when=expected.__eq__)
+            await waiting.until_async(reasons, "the failure is reported", when=expected.__eq__)
         assert await namespace.status("1st-run") == {}
         [refused] = [one for one in _events(namespace) if one["reason"] == "StatusRefused"]
         assert RULE["message"] in refused["note"]

@@ -1,7 +1,6 @@
 """Deadlines: from times in the status, on quiet jobs, and never for time without an operator."""
 
 import datetime
-from typing import Any
 
 import pytest
 
@@ -10,21 +9,6 @@ from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import installation, observation
 from tfparallel_operator.core.life import cleanup
 from tfparallel_operator.core.status import conditions
-
-LISTENING = builders.START
-
-
-def running(**job: Any) -> builders.World:
-    world = builders.World(builders.a_job(**job))
-    world.settle()
-    world.run()
-    world.settle()
-    return world
-
-
-def truth(world: builders.World, kind: names.Condition) -> tuple[str, str] | None:
-    condition = conditions.find(world.status, kind)
-    return None if condition is None else (condition.status.value, condition.reason)
 
 
 def report(world: builders.World, step: int) -> None:
@@ -50,7 +34,7 @@ def test_pods_that_wait_for_too_long_fail_the_job_with_the_schedulers_words() ->
     world.settle()
     wait(world)
     assert (world.now - builders.START).total_seconds() == 60
-    assert truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
     failed = conditions.find(world.status, names.Condition.FAILED)
     assert failed is not None
     assert failed.message == (
@@ -85,7 +69,7 @@ def test_by_a_rule_pods_that_wait_for_too_long_are_recreated() -> None:
     assert world.status.restart_causes == {"PendingTooLong": 1}
     assert {pod.attempt for pod in world.pods.values()} == {2}
     wait(world)
-    assert truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
 
 
 def test_a_worker_that_waits_for_too_long_may_be_left_out() -> None:
@@ -103,7 +87,7 @@ def test_a_worker_that_waits_for_too_long_may_be_left_out() -> None:
 
 def test_a_failure_that_settles_is_no_wait() -> None:
     policy = {"pendingDeadlineSeconds": 60, "backoffLimit": 0}
-    world = running(worker=2, run_policy=policy)
+    world = builders.running(worker=2, run_policy=policy)
     world.advance(59)
     world.exit("job-worker-0", 1)
     world.settle()
@@ -113,11 +97,11 @@ def test_a_failure_that_settles_is_no_wait() -> None:
     assert conditions.find(world.status, names.Condition.FAILED) is None
     world.advance(10)
     world.settle()
-    assert truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
 
 
 def test_a_job_that_runs_waits_for_nothing() -> None:
-    world = running(worker=1, run_policy={"pendingDeadlineSeconds": 60})
+    world = builders.running(worker=1, run_policy={"pendingDeadlineSeconds": 60})
     assert world.decide().wake_at is None
     world.advance(3600)
     world.settle()
@@ -145,51 +129,54 @@ def test_asynchronous_training_does_not_run_without_its_server() -> None:
     assert world.status.state is names.State.PENDING
     world.advance(60)
     world.settle()
-    assert truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
 
 
 def test_the_wait_is_counted_from_zero_in_each_attempt() -> None:
-    world = running(worker=2, run_policy={"pendingDeadlineSeconds": 60})
+    world = builders.running(worker=2, run_policy={"pendingDeadlineSeconds": 60})
     world.advance(3600)
     del world.pods["job-worker-1"]
     world.settle()
     wait(world)
-    assert truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "PendingDeadlineExceeded")
     assert (world.now - builders.START).total_seconds() == 3660
 
 
 def test_training_that_makes_no_progress_is_run_again_within_the_budget() -> None:
-    world = running(worker=1, run_policy={"stallDeadlineSeconds": 60, "backoffLimit": 1})
+    world = builders.running(worker=1, run_policy={"stallDeadlineSeconds": 60, "backoffLimit": 1})
     world.advance(5)
     report(world, 3)
     wait(world)
     assert (world.now - builders.START).total_seconds() == 65
     assert world.status.attempt == 2
     assert world.status.restart_causes == {"Stall": 1}
-    assert truth(world, names.Condition.TRAINING_STALLED) == ("True", "StallDeadlineExceeded")
+    assert builders.truth(world, names.Condition.TRAINING_STALLED) == (
+        "True",
+        "StallDeadlineExceeded",
+    )
     world.run()
     world.settle()
-    assert truth(world, names.Condition.TRAINING_STALLED) == ("False", "ReplicasRunning")
+    assert builders.truth(world, names.Condition.TRAINING_STALLED) == ("False", "ReplicasRunning")
     assert world.decide().wake_at is None, "this attempt has not reported yet"
     world.advance(5)
     report(world, 3)
     wait(world)
-    assert truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
-    assert truth(world, names.Condition.TRAINING_STALLED) == ("False", "JobFinished")
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "BackoffLimitExceeded")
+    assert builders.truth(world, names.Condition.TRAINING_STALLED) == ("False", "JobFinished")
 
 
 def test_a_stall_of_a_replica_that_a_rule_ignores_is_not_ignored() -> None:
     rules = [{"causes": ["Stall"], "roles": ["Worker"], "action": "Ignore"}]
     policy = {"stallDeadlineSeconds": 60, "failurePolicy": {"rules": rules}}
-    world = running(worker=2, run_policy=policy, spec={"successPolicy": "AllWorkers"})
+    world = builders.running(worker=2, run_policy=policy, spec={"successPolicy": "AllWorkers"})
     world.advance(5)
     report(world, 3)
     wait(world)
-    assert truth(world, names.Condition.FAILED) == ("True", "FailurePolicy")
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "FailurePolicy")
 
 
 def test_each_report_moves_the_stall() -> None:
-    world = running(worker=1, run_policy={"stallDeadlineSeconds": 60})
+    world = builders.running(worker=1, run_policy={"stallDeadlineSeconds": 60})
     for step in range(1, 5):
         world.advance(50)
         report(world, step)
@@ -199,7 +186,7 @@ def test_each_report_moves_the_stall() -> None:
 
 @pytest.mark.parametrize("away", [30, 100_000])
 def test_time_without_an_operator_never_turns_into_a_stall(away: int) -> None:
-    world = running(worker=1, run_policy={"stallDeadlineSeconds": 60})
+    world = builders.running(worker=1, run_policy={"stallDeadlineSeconds": 60})
     world.advance(5)
     report(world, 3)
     world.advance(away)
@@ -213,12 +200,12 @@ def test_time_without_an_operator_never_turns_into_a_stall(away: int) -> None:
 
 
 def test_a_job_that_never_reports_never_stalls() -> None:
-    world = running(worker=1, run_policy={"stallDeadlineSeconds": 60})
+    world = builders.running(worker=1, run_policy={"stallDeadlineSeconds": 60})
     assert world.decide().wake_at is None
 
 
 def test_the_active_deadline_does_not_count_time_in_suspension() -> None:
-    world = running(worker=1, run_policy={"activeDeadlineSeconds": 60})
+    world = builders.running(worker=1, run_policy={"activeDeadlineSeconds": 60})
     world.edit(suspend=True)
     world.settle()
     world.advance(3600)
@@ -227,12 +214,12 @@ def test_the_active_deadline_does_not_count_time_in_suspension() -> None:
     world.edit(suspend=False)
     world.settle()
     wait(world)
-    assert truth(world, names.Condition.FAILED) == ("True", "DeadlineExceeded")
+    assert builders.truth(world, names.Condition.FAILED) == ("True", "DeadlineExceeded")
     assert (world.now - builders.START).total_seconds() == 3660
 
 
 def test_a_pod_that_its_node_does_not_end_is_deleted_by_force_in_bounded_time() -> None:
-    world = running(worker=2)
+    world = builders.running(worker=2)
     world.exit("job-worker-0", 1)
     world.step()
     for pod in list(world.pods.values()):
@@ -252,7 +239,7 @@ def test_a_pod_that_its_node_does_not_end_is_deleted_by_force_in_bounded_time() 
 
 @pytest.mark.parametrize("state", ["suspended", "ended"])
 def test_a_dead_node_holds_up_no_other_part_of_life_either(state: str) -> None:
-    world = running(worker=1)
+    world = builders.running(worker=1)
     if state == "suspended":
         world.edit(suspend=True)
     else:
@@ -270,12 +257,12 @@ def test_a_refusal_for_now_is_reported_once_and_the_job_goes_on() -> None:
     for used in range(3):
         quota = names.Reason.QUOTA_EXCEEDED
         world.step(refusal=observation.Refusal(quota, words.format(used), final=False))
-    assert truth(world, names.Condition.CREATION_REFUSED) == ("True", "QuotaExceeded")
+    assert builders.truth(world, names.Condition.CREATION_REFUSED) == ("True", "QuotaExceeded")
     assert world.status.state is names.State.PENDING
     events = [event for event in world.events if event.reason == names.Reason.QUOTA_EXCEEDED]
     assert len(events) == 1
     world.settle()
-    assert truth(world, names.Condition.CREATION_REFUSED) == ("False", "ReplicasCreated")
+    assert builders.truth(world, names.Condition.CREATION_REFUSED) == ("False", "ReplicasCreated")
     running_ = conditions.find(world.status, names.Condition.RUNNING)
     assert running_ is not None
     assert "quota" not in running_.message
@@ -319,14 +306,3 @@ def test_while_pods_are_refused_the_running_condition_says_why() -> None:
     condition = conditions.find(world.status, names.Condition.RUNNING)
     assert condition is not None
     assert condition.message.endswith("the API server refuses to create pods, trying again: no")
-
-
-def test_an_attempt_that_a_wrong_clock_has_set_for_later_begins_at_once() -> None:
-    world = running(worker=1, run_policy={"backoffLimit": 5})
-    world.now += datetime.timedelta(hours=1)  # The operator of now has another clock.
-    world.exit("job-worker-0", 75)
-    world.step()
-    world.reap()
-    world.now -= datetime.timedelta(hours=1)
-    world.step()
-    assert [(pod.attempt, pod.deleting) for pod in world.pods.values()] == [(2, False)]
