@@ -173,19 +173,19 @@ class World:
     def carry_out(self, outcome: decision.Decision, writes: int | None = None) -> bool:
         """Carry a decision out, or only its first writes; say whether anything changed."""
         actions: list[Any] = [*outcome.deletions, *outcome.changes, *outcome.creations]
-        if outcome.status != self.job.status and not outcome.starts:
+        if outcome.status != self.job.status and not outcome.creates_first:
             actions.insert(0, outcome.status)
         for action in actions if writes is None else actions[:writes]:
             self._carry_out(action)
         if outcome.delete_job:
             self.deleted = True
-        if not outcome.starts:
+        if not outcome.creates_first:
             self.events += outcome.events
         return bool(actions) or outcome.delete_job
 
     def begin(self) -> None:
         """Write the first status of a job of which nothing can be created."""
-        self.carry_out(dataclasses.replace(self.decide(), starts=False, creations=()))
+        self.carry_out(dataclasses.replace(self.decide(), creates_first=False, creations=()))
 
     def settle(self) -> None:
         """Decide until nothing is left to do; deleted pods vanish at once."""

@@ -21,6 +21,7 @@ from tfparallel_operator.core.life import (
     obstacles,
     scaling,
     spec_validity,
+    start,
     training,
 )
 from tfparallel_operator.core.pods import claims, config
@@ -93,7 +94,7 @@ def _decide(
     described = dataclasses.replace(before, status=status)
     decided = next(filter(None, (phase(described) for phase in PHASES)))
     overdue, look_again_at = cleanup.force_deletions(children.pods, now)
-    status = _with_attempt_of(children.pods, decided.status)
+    status = start.adopt_attempt(children.pods, decided.status)
     status = host_ports.give_back(described, status)
     return dataclasses.replace(
         decided,
@@ -109,16 +110,6 @@ def _decide(
 def _find_notices(children: observation.Children) -> tuple[decision.Event, ...]:
     hidden = obstacles.find_hidden(children.pods)
     return (decision.warning(hidden.reason, obstacles.describe(hidden)),) if hidden else ()
-
-
-def _with_attempt_of(
-    pods: tuple[observation.Pod, ...], status: job_status.JobStatus
-) -> job_status.JobStatus:
-    """Return the status of a job that rests with the attempt that began before any status."""
-    if status.attempt or not pods:
-        return status
-    counted = status.model_copy(update={"attempt": max(pod.attempt for pod in pods)})
-    return status if conditions.begun(counted) else counted
 
 
 def _warn_of_separate_training(

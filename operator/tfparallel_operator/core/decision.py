@@ -94,8 +94,7 @@ class Decision:
     when it differs from the job's, conditional on resourceVersion. After each step a new
     observation leads to the rest of the same steps, so it does not matter where the operator dies.
 
-    A job that starts has nothing on record that its pods could contradict. They come first, and
-    the next decision, which sees them, has the status.
+    The pods of a new job come before its first status: see `core.life.start`.
     """
 
     status: job_status.JobStatus
@@ -104,7 +103,7 @@ class Decision:
     changes: tuple[Change, ...] = ()
     creations: tuple[Manifest, ...] = ()
     """What pods need, such as the Service and a PodGroup, comes before them."""
-    starts: bool = False
+    creates_first: bool = False
     """Whether the creations come before the status, which is left to the next decision."""
     notices: tuple[Event, ...] = ()
     """Events that go with no change of the status."""

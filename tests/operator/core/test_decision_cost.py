@@ -61,4 +61,4 @@ def test_while_creation_is_refused_a_decision_builds_no_manifest() -> None:
     world = builders.World(builders.a_job(trainer=True, worker=2))
     children, environment = world.children(), observation.Environment(may_create=False)
     refused = decide.decide(world.layout(), children, environment, world.now, world.settings)
-    assert refused == dataclasses.replace(world.decide(), creations=(), starts=False)
+    assert refused == dataclasses.replace(world.decide(), creations=(), creates_first=False)

@@ -70,7 +70,7 @@ def wait_for_permission(context: DecisionContext) -> decision.Decision | None:
     """Have a job wait that may not use what it names; one that has begun goes on."""
     if not context.environment.restriction or conditions.begun(context.status):
         return None
-    if context.children.pods:  # They were created before there was a status.
+    if context.children.pods:  # They precede the first status.
         return None
     # Nothing runs, so ports of nodes that were found for it are not taken.
     status = context.status.model_copy(update={"host_ports": context.job.status.host_ports})

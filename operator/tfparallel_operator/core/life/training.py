@@ -1,4 +1,4 @@
-"""A job that is to train: it begins, answers losses, scales, and gets the pods that are missing."""
+"""A job that may train: it starts, answers losses, scales, and gets its missing pods."""
 
 import dataclasses
 
@@ -16,13 +16,13 @@ from tfparallel_operator.core.life import (
     recovery,
     restarts,
     scaling,
+    start,
 )
 from tfparallel_operator.core.pods import (
     claims,
     config,
     network,
     pod_builder,
-    restart_policies,
 )
 from tfparallel_operator.core.queue import gang, kueue
 from tfparallel_operator.core.status import conditions
@@ -34,75 +34,16 @@ _REFUSED = names.Condition.CREATION_REFUSED
 def train(context: DecisionContext) -> decision.Decision:
     """Bring a job that may run one step on."""
     before = context
-    context, events = _begin(context)
+    context, events = start.begin(context)
     decided = _fail_at_deadline(context)
     if decided is None:
         course = recovery.answer_losses(context)
         decided = course if isinstance(course, decision.Decision) else _go_on(context, course)
-    starts = _is_new(before) and any(one["kind"] == "Pod" for one in decided.creations)
-    return dataclasses.replace(decided, events=(*events, *decided.events), starts=starts)
-
-
-def _is_new(context: DecisionContext) -> bool:
-    """Whether the job has no pods, and no status that anybody could rely on.
-
-    Other jobs have to find the ports of nodes that this one takes in its status.
-    """
-    nothing_on_record = context.job.status == job_status.JobStatus()
-    return nothing_on_record and not (context.children.pods or context.layout.host_ports)
-
-
-def _started_otherwise(context: DecisionContext) -> bool:
-    """Whether the first pods are of another spec, which was edited before there was a status."""
-    children = context.children
-    if context.status.attempt or not children.pods:
-        return False
-    fingerprint = config.fingerprint(context.requested, context.settings)
-    return children.config is None or children.config.fingerprint != fingerprint
-
-
-def _begin(
-    context: DecisionContext,
-) -> tuple[DecisionContext, tuple[decision.Event, ...]]:
-    """Begin the first attempt, or the next one after a suspension or a correction."""
-    status = kueue.with_admission(context, context.status)
-    if conditions.begun(context.status):
-        return dataclasses.replace(context, status=status), ()
-    waited = conditions.denied(context.status, names.Condition.ADMITTED)
-    reason = names.Reason.JOB_ADMITTED if waited else names.Reason.JOB_STARTED
-    if conditions.holds(status, names.Condition.SUSPENDED):
-        reason, message = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
-        status = context.stamp.set(status, names.Condition.SUSPENDED, False, reason, message)
-    status = conditions.without(status, names.Condition.FAILED)
-    if _started_otherwise(context):
-        status = restarts.next_attempt(status, context.now)
-    status = restarts.next_attempt(status, context.now)
-    fresh = {
-        "start_time": context.now,
-        "completion_time": None,
-        "last_cause": "",
-        "restarts_since_progress": 0,
-    }
-    status = status.model_copy(update=fresh)
-    message = f"attempt {status.attempt} with {len(context.layout.all_replicas)} replicas"
-    events = [decision.normal(reason, message)]
-    if not context.status.attempt and (ignored := _restarts_in_place(context)):
-        words = f"{ignored}: only the operator restarts replicas"
-        events.append(decision.warning(names.Reason.RESTART_POLICY_IGNORED, words))
-    return dataclasses.replace(context, status=status), tuple(events)
-
-
-def _restarts_in_place(context: DecisionContext) -> str:
-    """Say which fields of templates ask for restarts in place; empty: none does."""
-    fields = [
-        f"{role.value}.template.spec.{kind}[{number}].{field}"
-        for role, spec in context.layout.specs.items()
-        for kind, number, field in restart_policies.find(spec.pod_spec)
-    ]
-    if not fields:
-        return ""
-    others = f" and {len(fields) - 1} more fields count" if fields[1:] else " counts"
-    return f"tfReplicaSpecs.{fields[0]}{others} for nothing"
+    return dataclasses.replace(
+        decided,
+        events=(*events, *decided.events),
+        creates_first=start.may_precede_status(before, decided),
+    )
 
 
 def _fail_at_deadline(context: DecisionContext) -> decision.Decision | None:

@@ -1,4 +1,4 @@
-"""The workers, which take jobs from the queue and look at them."""
+"""The workers, which take jobs from the queue and reconcile them."""
 
 import asyncio
 import logging
@@ -14,11 +14,11 @@ from tfparallel_operator.engine.write import dependencies
 _LOG = logging.getLogger(__name__)
 
 CONFLICT_SECONDS = 0.05
-"""When to look again at a job that changed under a decision: at once, but not in a tight loop."""
+"""Pause before a job that changed during its reconcile is reconciled again."""
 
 
 class Workers:
-    """Takes keys from the queue and looks at their jobs, each with its own pauses."""
+    """Reconciles the keys of the queue, and pauses a job after failures."""
 
     def __init__(self, engine: dependencies.Dependencies) -> None:
         self._queue = engine.work
@@ -28,7 +28,7 @@ class Workers:
         self._backoff: timers.Backoff[queue.Key] = timers.Backoff()
 
     async def run(self) -> None:
-        """Work forever. Several of these may run: the queue keeps them apart."""
+        """Reconcile until cancelled. Several of these may run at the same time."""
         while True:
             key = await self._queue.get()
             begun = time.perf_counter()
@@ -40,8 +40,8 @@ class Workers:
                 self._metrics.reconciled(outcome, time.perf_counter() - begun)
                 served = outcome not in metrics.UNSERVED
                 started = outcome is metrics.ReconcileResult.STARTED
-            finally:  # Pods of other jobs go before the first status of one whose pods exist.
-                self._queue.done(key, served=served, yields=started)
+            finally:  # The first status of a new job has time until other jobs have their pods.
+                self._queue.done(key, served=served, low_priority=started)
             await asyncio.sleep(0)  # A look with nothing to write has not waited.
 
     async def _look_at(self, key: queue.Key) -> metrics.ReconcileResult:

@@ -1,7 +1,31 @@
-"""Which jobs have to be looked at: each key once, and never two workers on one key.
+"""The queue of jobs to reconcile: each key once, and never two workers on one key.
 
-Namespaces take turns, and none has all workers. So no job waits for those of another namespace,
-however many these are and however slowly the API server writes them.
+A key is the namespace and the name of a job. It carries no event: whoever takes a key observes the
+job and all its children as they are now. So many events on one job need a single reconcile.
+
+As in client-go's workqueue, a key is in at most one of three states.
+
+- A queued key waits for a worker. To add it again changes nothing.
+- A worker processes a key from `get` to `done`. A key that is added meanwhile becomes dirty, and is
+  queued again after `done`. So events during a reconcile are not lost.
+- A key rests if its last reconcile began less than `spacing` seconds ago. Like a key that is
+  processed, it becomes dirty. So a flood of events on one job leaves the workers to other jobs.
+
+Namespaces take turns (`turns`), and within a namespace the oldest key comes first. A namespace has
+at most `most_of_namespace` workers. So no job waits for the jobs of another namespace, however many
+these are, and however slowly the API server answers their writes.
+
+After `done(low_priority=True)`, other keys come before a key the next time. This delays the first
+status of a new job until the pods of other new jobs exist (`core.life.start`). When the key is
+`PATIENCE_SECONDS` old, it comes before other keys, so it cannot starve.
+
+The queue knows neither deadlines nor failures. `timers.Timers` adds a key when a deadline, a pause
+or a retry is due. `timers.Backoff` says how long to wait after a failure. The worker then calls
+`done(served=False)`, so that the age of the key still counts from the unserved event.
+
+`age` is the delay between an event and its status, for the metrics. `oldest` and `stuck` are for
+the probes. If one worker has had a key for minutes, or no worker takes any key, the process must
+restart. A key that waits for its turn isn't stuck.
 """
 
 import asyncio
@@ -24,11 +48,11 @@ class Key(NamedTuple):
 K = TypeVar("K", bound=Hashable)
 
 PATIENCE_SECONDS = 5.0
-"""How long a key that yields lets others go before it."""
+"""How long a key of low priority waits behind others."""
 
 
 class _Lane(Generic[K]):
-    """Keys that wait for a worker, and since when."""
+    """Queued keys, and since when."""
 
     def __init__(self) -> None:
         self._since: collections.OrderedDict[K, float] = collections.OrderedDict()
@@ -39,7 +63,7 @@ class _Lane(Generic[K]):
         self._turns.add(namespace, key)
 
     def take(self, may: Callable[[str], bool]) -> K | None:
-        """Take the key whose turn it is of those namespaces that may have one."""
+        """Take the key whose turn it is, of the namespaces that may have a worker."""
         key = self._turns.take_where(may)
         if key is not None:
             del self._since[key]
@@ -47,7 +71,7 @@ class _Lane(Generic[K]):
 
     @property
     def oldest(self) -> float:
-        """When the key that has waited longest was added; infinity: none waits."""
+        """When the oldest key was queued; infinity: the lane is empty."""
         return next(iter(self._since.values()), math.inf)
 
     def __contains__(self, key: K) -> bool:
@@ -63,7 +87,7 @@ def _namespace_of(key: Hashable) -> str:
 
 
 class Queue(Generic[K]):
-    """A queue of distinct keys; one that is added while it is worked on comes once more."""
+    """A queue of distinct keys, each with one worker at a time."""
 
     def __init__(
         self,
@@ -77,80 +101,86 @@ class Queue(Generic[K]):
 
         Args:
             clock: seconds of a clock that is never set.
-            opened: whether keys are taken in from the start.
-            spacing: seconds from one start of work on a key to the next, at least.
-            most_of_namespace: how many keys of one namespace are worked on at the same time.
+            opened: whether the queue accepts keys from the start.
+            spacing: minimum seconds between the starts of two reconciles of a key.
+            most_of_namespace: maximum number of workers for the keys of one namespace.
         """
         self._clock = clock
         self.opened = opened
-        """Whether keys are taken in; a queue that nobody works on would only grow."""
+        """Whether the queue accepts keys. Without workers it would only grow."""
         self._spacing = spacing
         self._most_of_namespace = most_of_namespace
-        self._queued: _Lane[K] = _Lane()
-        self._yielding: _Lane[K] = _Lane()
-        """Keys that wait, and let others go first for a while."""
-        self._yields: set[K] = set()
-        self._running: dict[K, float] = {}
+        self._lane: _Lane[K] = _Lane()
+        self._low_lane: _Lane[K] = _Lane()
+        """Queued keys of low priority."""
+        self._low_priority: set[K] = set()
+        """Keys that are queued with low priority when they are added."""
+        self._processing: dict[K, float] = {}
+        """Keys that a worker has, and since when."""
         self._taken_at = -math.inf
-        """When a key was taken last."""
+        """When a worker last took a key."""
         self._resting: set[K] = set()
-        """Keys whose work has ended, and may not begin again yet."""
-        self._again: dict[K, float] = {}
-        self._since: dict[K, float] = {}
-        """When that was which no look has served yet, of each key."""
+        """Keys that are done, and whose spacing is not over."""
+        self._dirty: dict[K, float] = {}
+        """Processing and resting keys that were added again, and when."""
+        self._unserved_since: dict[K, float] = {}
+        """Time of each key's oldest event that no reconcile has handled."""
         self._changed = asyncio.Event()
         """Set when there may be a key to take."""
 
     def open(self, keys: Iterable[K]) -> None:
-        """Take keys in from now on, these first."""
+        """Accept keys from now on, starting with these."""
         self.opened = True
         for key in keys:
             self.add(key)
 
     def add(self, key: K) -> None:
-        """Have a key looked at, once the queue is open."""
+        """Queue a key, or mark it dirty; do nothing before the queue is open."""
         if not self.opened:
             return
         now = self._clock()
-        if key in self._running or key in self._resting:
-            self._again.setdefault(key, now)
-        elif key not in self._queued and key not in self._yielding:
-            lane = self._yielding if key in self._yields else self._queued
+        if key in self._processing or key in self._resting:
+            self._dirty.setdefault(key, now)
+        elif key not in self._lane and key not in self._low_lane:
+            lane = self._low_lane if key in self._low_priority else self._lane
             lane.add(_namespace_of(key), key, now)
-            self._since.setdefault(key, now)
+            self._unserved_since.setdefault(key, now)
             self._changed.set()
 
     async def get(self) -> K:
-        """Wait for a key and take it; `done` gives it back."""
+        """Wait for a key and take it, until `done`."""
         while (key := self._take()) is None:
             self._changed.clear()
             await self._changed.wait()
-        self._running[key] = self._taken_at = self._clock()
+        self._processing[key] = self._taken_at = self._clock()
         return key
 
     def _take(self) -> K | None:
-        is_due = self._clock() - self._yielding.oldest >= PATIENCE_SECONDS
-        lanes = (self._yielding, self._queued) if is_due else (self._queued, self._yielding)
+        is_due = self._clock() - self._low_lane.oldest >= PATIENCE_SECONDS
+        lanes = (self._low_lane, self._lane) if is_due else (self._lane, self._low_lane)
         for lane in lanes:
             if (key := lane.take(self._has_worker)) is not None:
                 return key
         return None
 
     def _has_worker(self, namespace: str) -> bool:
-        """Whether one more key of a namespace may be worked on."""
-        running = sum(_namespace_of(key) == namespace for key in self._running)
+        """Whether a namespace may have one more worker."""
+        running = sum(_namespace_of(key) == namespace for key in self._processing)
         return running < self._most_of_namespace
 
-    def done(self, key: K, *, served: bool = True, yields: bool = False) -> None:
-        """Say that the work on a key has ended; not `served`: what it was for is left to do.
+    def done(self, key: K, *, served: bool = True, low_priority: bool = False) -> None:
+        """Return a key after its reconcile.
 
-        If it `yields`, the next work on it may wait until others have had theirs.
+        Args:
+            key: the key.
+            served: whether the reconcile has handled the events before it.
+            low_priority: whether other keys come first the next time.
         """
-        (self._yields.add if yields else self._yields.discard)(key)
-        pause = self._running.pop(key) + self._spacing - self._clock()
+        (self._low_priority.add if low_priority else self._low_priority.discard)(key)
+        pause = self._processing.pop(key) + self._spacing - self._clock()
         self._changed.set()
         if served:
-            del self._since[key]
+            del self._unserved_since[key]
         if pause > 0:
             self._resting.add(key)
             asyncio.get_running_loop().call_later(pause, self._release, key)
@@ -158,30 +188,30 @@ class Queue(Generic[K]):
             self._release(key)
 
     def _release(self, key: K) -> None:
-        """Let work on a key begin again, now if something has happened since."""
+        """End the rest of a key, and queue it if it is dirty."""
         self._resting.discard(key)
-        if key in self._again:
-            self._since.setdefault(key, self._again.pop(key))
+        if key in self._dirty:
+            self._unserved_since.setdefault(key, self._dirty.pop(key))
             self.add(key)
 
     def age(self, key: K) -> float:
-        """Return the seconds since a key that is worked on was first added for this work."""
-        return self._clock() - self._since[key]
+        """Return the seconds since the oldest unserved event of a key that a worker has."""
+        return self._clock() - self._unserved_since[key]
 
     def oldest(self) -> float:
-        """Return for how many seconds the oldest key has waited or been worked on; 0: idle."""
-        now, lanes = self._clock(), (self._queued, self._yielding)
-        return now - min(now, *(lane.oldest for lane in lanes), *self._running.values())
+        """Return the seconds for which the oldest key has been queued or processing; 0: idle."""
+        now, lanes = self._clock(), (self._lane, self._low_lane)
+        return now - min(now, *(lane.oldest for lane in lanes), *self._processing.values())
 
     def stuck(self) -> float:
-        """Return for how many seconds one key has been worked on, or none taken of those that wait.
+        """Return the seconds for which a worker has had a key, or no worker has taken a queued one.
 
-        A key that waits for longer waits for its turn: there may be very many of its namespace.
+        A key may be queued for longer, because it waits for its turn.
         """
-        now, lanes = self._clock(), (self._queued, self._yielding)
+        now, lanes = self._clock(), (self._lane, self._low_lane)
         untaken_since = max(self._taken_at, min(lane.oldest for lane in lanes))
-        return now - min(now, untaken_since, *self._running.values())
+        return now - min(now, untaken_since, *self._processing.values())
 
     def __len__(self) -> int:
-        resting = len(self._resting & self._again.keys())
-        return len(self._queued) + len(self._yielding) + len(self._running) + resting
+        resting = len(self._resting & self._dirty.keys())
+        return len(self._lane) + len(self._low_lane) + len(self._processing) + resting

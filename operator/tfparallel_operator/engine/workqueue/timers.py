@@ -1,4 +1,4 @@
-"""When to look at a job though nothing happens: at times that were set, and after failures."""
+"""Times at which a job is reconciled without an event: deadlines, and retries after failures."""
 
 import asyncio
 import datetime
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from tfparallel_operator import wall_clock
 
 LONGEST_SLEEP_SECONDS = 30.0
-"""The clock is asked again at least this often, for it may be set."""
+"""Longest time between two readings of the clock, which somebody may set."""
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
@@ -19,7 +19,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Timers(Generic[K]):
-    """Fires each key at the earliest of the times that it was set to since it last fired.
+    """Fires each key at the earliest of the times set since it last fired.
 
     The event loop keeps one handle for each key.
     """
@@ -32,7 +32,7 @@ class Timers(Generic[K]):
         self._times: dict[K, tuple[datetime.datetime, asyncio.TimerHandle]] = {}
 
     def set(self, key: K, at: datetime.datetime) -> None:
-        """Fire a key at a time, unless it fires before."""
+        """Fire a key at a time, unless it fires earlier."""
         earlier = self._times.get(key)
         if earlier is None:
             self._wait(key, at)
@@ -45,7 +45,7 @@ class Timers(Generic[K]):
         self.set(key, self._clock() + datetime.timedelta(seconds=seconds))
 
     def check(self, key: K) -> None:
-        """Fire a key if its time has come by the clock, which need not go as the loop's does."""
+        """Fire a key if it is due by the clock, which may differ from the event loop's."""
         at, handle = self._times.pop(key)
         handle.cancel()
         if at <= self._clock():
@@ -59,16 +59,16 @@ class Timers(Generic[K]):
 
 
 class Backoff(Generic[K]):
-    """How long to leave a key alone after failures: twice as long each time, up to a bound."""
+    """Pauses of a key after failures: each twice as long as the last, up to a bound."""
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
         self._draw = draw
         self._failures: dict[K, int] = {}
 
     def failed(self, key: K, longest: float = math.inf) -> float:
-        """Count a failure; return the seconds to wait, spread over the upper half.
+        """Count a failure, and return the seconds to wait: a random part of the upper half.
 
-        They are no more than the `longest` pause, which may be shorter than that of all.
+        They are at most `longest`, and at most `LONGEST_PAUSE_SECONDS`.
         """
         count = self._failures.get(key, 0)
         self._failures[key] = count + 1

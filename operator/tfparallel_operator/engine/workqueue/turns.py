@@ -1,4 +1,4 @@
-"""Whose turn it is: one namespace after the other, and in each the one that has waited longest."""
+"""Turns of namespaces: round robin between them, first in, first out within each."""
 
 import collections
 from collections.abc import Callable, Hashable
@@ -8,18 +8,18 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Turns(Generic[T]):
-    """Those who wait for a turn. However many of a namespace wait, others come between them."""
+    """Items that wait for a turn. Those of other namespaces come between those of one."""
 
     def __init__(self) -> None:
         self._items: collections.OrderedDict[str, collections.OrderedDict[T, None]]
         self._items = collections.OrderedDict()
 
     def add(self, namespace: str, item: T) -> None:
-        """Have an item of a namespace wait, unless it does already."""
+        """Add an item, unless it waits already."""
         self._items.setdefault(namespace, collections.OrderedDict()).setdefault(item)
 
     def discard(self, namespace: str, item: T) -> None:
-        """Have an item of a namespace no longer wait."""
+        """Remove an item, if it waits."""
         items = self._items.get(namespace, collections.OrderedDict())
         items.pop(item, None)
         if not items:
@@ -27,19 +27,19 @@ class Turns(Generic[T]):
 
     @property
     def first(self) -> T | None:
-        """Whose turn it is; None: nobody waits."""
+        """The item whose turn it is; None: no item waits."""
         items = next(iter(self._items.values()), None)
         return None if items is None else next(iter(items))
 
     def take(self) -> None:
-        """End the turn of the first: its namespace is now the last."""
+        """Remove the first item, and move its namespace to the end."""
         namespace, items = next(iter(self._items.items()))
         self.discard(namespace, next(iter(items)))
         if items:
             self._items.move_to_end(namespace)
 
     def take_where(self, may: Callable[[str], bool]) -> T | None:
-        """Take the first item of a namespace that may have a turn now; None: nobody waits there."""
+        """Take the first item of a namespace that may have a turn; None: none waits there."""
         namespace = next(filter(may, self._items), None)
         if namespace is None:
             return None
@@ -49,7 +49,7 @@ class Turns(Generic[T]):
         return item
 
     def put_off(self) -> None:
-        """Have the first wait again, as the last of its namespace."""
+        """Move the first item to the end of its namespace, and the namespace to the end."""
         namespace, items = next(iter(self._items.items()))
         items.move_to_end(next(iter(items)))
         self._items.move_to_end(namespace)

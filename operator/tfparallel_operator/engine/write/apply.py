@@ -38,17 +38,9 @@ class Applier:
             errors.Conflict: the job has changed since it was read.
             errors.ApiError: anything else; a later decision leads to the rest of the same steps.
         """
-        if decided.starts:
-            self._check_newest(body)
-            try:
-                outcome = await self._creator.create(decided.creations)
-            except errors.Conflict:
-                raise
-            except errors.ApiError:
-                await self._write_status(body, decided)  # Its deadlines count from now on.
-                raise
-            if outcome == writes.DONE:
-                return writes.STARTED
+        outcome = await self._create_first(body, decided) if decided.creates_first else None
+        if outcome == writes.DONE:
+            return writes.STARTED
         try:
             written = await self._write_status(body, decided)
         except (errors.Invalid, errors.Refused) as error:
@@ -62,18 +54,30 @@ class Applier:
                 _LOG.warning("%s", event.message)
         await self.delete(body["metadata"]["namespace"], decided.deletions, body)
         await self._change(body, decided.changes)
-        if not decided.starts:
+        if outcome is None:
             outcome = await self._creator.create(decided.creations)
         if decided.delete_job and outcome == writes.DONE:
             await self._delete_job(written or body)
         return outcome
 
-    def _check_newest(self, body: jobs.Body) -> None:
-        """Notice what the condition of a status would: that the job has changed meanwhile."""
+    async def _create_first(
+        self, body: jobs.Body, decided: decision.Decision
+    ) -> writes.ApplyResult:
+        """Create the pods of a new job before its status, unless the job has changed.
+
+        A status is written under the condition that the job hasn't changed. A creation can't be.
+        """
         newest = self._engine.jobs.get(jobs.key_of(body))
         version = "resourceVersion"
         if newest is None or newest["metadata"][version] != body["metadata"][version]:
             raise errors.Conflict("the job has changed since it was read")
+        try:
+            return await self._creator.create(decided.creations)
+        except errors.Conflict:
+            raise
+        except errors.ApiError:
+            await self._write_status(body, decided)  # Its deadlines count from now on.
+            raise
 
     async def _write_status(self, body: jobs.Body, decided: decision.Decision) -> jobs.Body | None:
         old = {k: v for k, v in (body.get("status") or {}).items() if k not in gate.REPORTED}

@@ -123,5 +123,5 @@ def test_while_no_pod_may_be_created_a_status_says_why() -> None:
     world = builders.World(builders.a_job(worker=2))
     refusal = observation.Refusal(names.Reason.QUOTA_EXCEEDED, "quota", final=False)
     outcome = dataclasses.replace(world.decide(refusal), creations=())
-    assert not outcome.starts
+    assert not outcome.creates_first
     assert outcome.status.conditions

@@ -84,13 +84,13 @@ async def test_a_queue_that_nobody_works_on_takes_nothing_in() -> None:
     assert len(work) == 2
 
 
-async def test_a_key_that_yields_lets_others_go_first_for_a_while() -> None:
+async def test_a_key_of_low_priority_lets_others_go_first_for_a_while() -> None:
     time = clock.Clock()
     work: queue.Queue[str] = queue.Queue(clock=time)
     work.add("started")
     assert await work.get() == "started"
     work.add("started")
-    work.done("started", served=False, yields=True)
+    work.done("started", served=False, low_priority=True)
     for key in ("new", "newer", "started"):
         work.add(key)
     assert len(work) == 3
@@ -100,14 +100,14 @@ async def test_a_key_that_yields_lets_others_go_first_for_a_while() -> None:
     assert await work.get() == "started", "it has waited long enough"
     work.add("started")
     work.done("started")
-    assert [await work.get(), await work.get()] == ["newer", "started"], "it yields once"
+    assert [await work.get(), await work.get()] == ["newer", "started"], "it has low priority once"
 
 
-async def test_a_key_that_yields_waits_for_nobody_where_nobody_waits() -> None:
+async def test_a_key_of_low_priority_waits_for_nobody_where_nobody_waits() -> None:
     work: queue.Queue[str] = queue.Queue()
     work.add("started")
     work.add(await work.get())
-    work.done("started", served=False, yields=True)
+    work.done("started", served=False, low_priority=True)
     assert await work.get() == "started"
 
 
