@@ -1,7 +1,4 @@
-"""Many jobs, and a large one, from `apply` to their end: time, CPU time and memory.
-
-Beside them stands the floor: a client that knows all pods beforehand and does nothing else.
-"""
+"""Many jobs, and a large one, from `apply` to their end: time, CPU time and memory."""
 
 import asyncio
 import dataclasses
@@ -14,14 +11,9 @@ from typing import Any
 from benchmarks import results
 from benchmarks.operators import arena, contestants, load, usage
 from testing.cluster import settings
-from testing.operator.namespaces import Namespace
-from tfparallel_operator import wall_clock
-from tfparallel_operator.api import load as api_load
-from tfparallel_operator.api_server import resources
-from tfparallel_operator.core import decide, installation, layout, observation
 
 MANY_TARGET, LARGE_TARGET, CPU_TARGET = 0.9, 0.36, 0.7
-FLOOR_TARGET, SPLIT_TARGET = 1.15, 1.2
+SPLIT_TARGET = 1.2
 TRAINER: Mapping[str, Any] = {"trainer": {"epochs": 1, "globalBatchSize": 1000}}
 SPLIT: Mapping[str, Any] = {
     **TRAINER,
@@ -52,8 +44,6 @@ class Taken:
 
     ours: list[Sample] = dataclasses.field(default_factory=list)
     theirs: list[Sample] = dataclasses.field(default_factory=list)
-    floor: list[float] = dataclasses.field(default_factory=list)
-    """Seconds of the client that does nothing else."""
 
 
 def measure(size: results.Size) -> list[results.Result]:
@@ -82,10 +72,7 @@ async def _in_turns(
     async def theirs(shape: tuple[int, int]) -> None:
         taken[shape].theirs.append(await sample(contestants.THEIRS, place, *shape))
 
-    async def bare(shape: tuple[int, int]) -> None:
-        taken[shape].floor.append(await floor(place, *shape))
-
-    turns = [ours, theirs, bare]
+    turns = [ours, theirs]
     for one in (contestants.OURS, contestants.THEIRS):
         await sample(one, place, 1, 2)  # The API server's caches are warm after it.
     for _ in range(repeats):
@@ -93,40 +80,9 @@ async def _in_turns(
             for turn in turns:
                 await turn(shape)
             last = taken[shape]
-            print(shape, last.ours[-1], last.theirs[-1], last.floor[-1], flush=True)
+            print(shape, last.ours[-1], last.theirs[-1], flush=True)
         turns.reverse()  # What one leaves behind in the API server falls to each of them as often.
     return taken
-
-
-async def floor(place: contestants.Place, jobs: int, workers: int) -> float:
-    """Create jobs, a status of each, and their pods without an operator.
-
-    Returns:
-        The seconds until all pods exist.
-    """
-    names = [f"job-{number}" for number in range(jobs)]
-    async with load.opened(place.cluster, place.namespace) as opened:
-        work = load.Load(opened, contestants.OURS)
-        prepared = [_prepared(opened, name, workers) for name in names]
-
-        async def create(
-            job: contestants.Body, status: contestants.Body, pods: Sequence[contestants.Body]
-        ) -> None:
-            api, namespace = opened.api, opened.name
-            await api.create(resources.JOBS, namespace, job)
-            path = resources.JOBS.path(namespace, job["metadata"]["name"], "status")
-            await api.patch(path, {"status": status})
-            created = (api.create(resources.PODS, namespace, p, metadata_only=True) for p in pods)
-            await asyncio.gather(*created)
-
-        async def create_all() -> None:
-            await asyncio.gather(*(create(*one) for one in prepared))
-
-        await _collect_garbage(place)
-        seconds = await work.until_pods(names, workers, create_all())
-        await asyncio.to_thread(work.wipe)
-    await asyncio.sleep(SETTLE_SECONDS)
-    return seconds
 
 
 async def _collect_garbage(place: contestants.Place) -> None:
@@ -135,21 +91,6 @@ async def _collect_garbage(place: contestants.Place) -> None:
     Two long runs that are nearly equal have several searches, whose whole number would decide.
     """
     await asyncio.to_thread(place.cluster.run_kubectl, "get", "--raw", COLLECT_GARBAGE)
-
-
-def _prepared(
-    place: Namespace, name: str, workers: int
-) -> tuple[contestants.Body, contestants.Body, list[contestants.Body]]:
-    """A job, its first status, and its pods, as our operator writes them."""
-    job = contestants.OURS.job(name, workers)
-    identity = {"namespace": place.name, "uid": name, "generation": 1}
-    known = api_load.parse_job({**job, "metadata": {**job["metadata"], **identity}})
-    settings_of_jobs = installation.Settings(trainer_image="trainer:test")
-    now = wall_clock.utc_now().replace(microsecond=0)
-    plan, environment = layout.build(known), observation.Environment()
-    decided = decide.decide(plan, observation.Children(), environment, now, settings_of_jobs)
-    status = decided.status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return job, status, [one for one in decided.creations if one["kind"] == "Pod"]
 
 
 async def split_row(place: contestants.Place, size: results.Size) -> results.Result:
@@ -203,22 +144,13 @@ async def sample(
 
 
 def compared(jobs: int, workers: int, taken: Taken) -> list[results.Result]:
-    """Rows for the time, for CPU time with memory, and for the floor."""
+    """Rows for the time, and for CPU time with memory."""
     what = f"{jobs} jobs of {workers} pods" if jobs > 1 else f"one job of {workers} pods"
     ours, theirs = taken.ours, taken.theirs
     memory = [statistics.median(one.resident for one in side) for side in (ours, theirs)]
-    pods = [one.pods for one in ours]
     time_target = MANY_TARGET if jobs > 1 else LARGE_TARGET
     return [
         _ratio(f"from apply to all pods, {what}", time_target, ours, theirs, lambda one: one.pods),
-        results.Result(
-            f"from apply to all pods against a client that does nothing else, {what}",
-            FLOOR_TARGET,
-            results.Bound.AT_MOST,
-            statistics.median(pods) / statistics.median(taken.floor),
-            " x",
-            f"{_middle(pods)} against {_middle(taken.floor)}",
-        ),
         dataclasses.replace(
             row := _ratio(
                 f"CPU time from apply to the end, {what}",
