@@ -52,7 +52,7 @@ def peak(order: schedule.Schedule, devices: Sequence[str], microbatches: int, ro
     module = user.Module(pathlib.Path(__file__), functions)
     batch = rows * microbatches
     x = np.random.default_rng(0).normal(size=(batch, _NARROW)).astype(np.float32)
-    division = batching.Division(batch, ranks=1, local_ranks=(0,) * len(devices))
+    division = batching.BatchSharding(batch, ranks=1, local_ranks=(0,) * len(devices))
     examples = arrays.ArraySource((x, x, None), division, None)
     bare = skeleton.build(module, 0)
     mesh = shape.Mesh(stage=len(devices))

@@ -134,7 +134,7 @@ def train(
     module = user.Module(pathlib.Path(__file__), case.functions(synchronized=True))
     mesh = shape.Mesh(data=len(processes.tasks) * len(names), generation=generation)
     places = [processes.me * len(names) + place for place in range(len(names))]
-    division = batching.Division(batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places))
+    division = batching.BatchSharding(batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places))
     examples = source.training(module, requests.of(division, SEED))
     replicas = []
     for rank, name in zip(places, names, strict=True):

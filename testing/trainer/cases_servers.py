@@ -147,16 +147,16 @@ def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trai
         for epoch in range(cases.STEPS):
             for batch in examples.epoch(epoch, 0):
                 if number < cases.STEPS:
-                    engine.give(number, batch, frozenset())
+                    engine.submit(number, batch, frozenset())
                     number += 1
-        engine.settle()
+        engine.drain()
         staleness = engine.staleness.values(bounded=False)["staleness_mean"]
         results.append(Trained(chief_replica.model.get_weights(), staleness))
     return results
 
 
 def _feed(module: user.Module, seed: int) -> batching.Source:
-    division = batching.Division(batch_size=cases.BATCH, ranks=1, local_ranks=(0,))
+    division = batching.BatchSharding(batch_size=cases.BATCH, ranks=1, local_ranks=(0,))
     return source.training(module, requests.of(division, seed))
 
 

@@ -69,7 +69,9 @@ def build_apart(module: user.Module, examples: Any, ranks: int) -> list[replica.
 
 def feed_of(examples: Any, ranks: int, batch: int, seed: int | None = None) -> arrays.ArraySource:
     """The examples (x, y, sample_weight), in their own order if there is no seed."""
-    division = batching.Division(batch_size=batch, ranks=ranks, local_ranks=tuple(range(ranks)))
+    division = batching.BatchSharding(
+        batch_size=batch, ranks=ranks, local_ranks=tuple(range(ranks))
+    )
     return arrays.ArraySource(examples, division, seed)
 
 

@@ -7,7 +7,7 @@ from tfparallel_trainer.data import batching, source
 
 
 def of(
-    division: batching.Division,
+    division: batching.BatchSharding,
     seed: int,
     folder: pathlib.Path = pathlib.Path(),
     *,

@@ -42,7 +42,7 @@ def prepare(
     module = user.Module(pathlib.Path(__file__), functions)
     places = places or dict(enumerate(devices.DEVICES[: mesh.size]))
     places_of_data = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in places)
-    division = batching.Division(batch_size=batch, ranks=mesh.data, local_ranks=places_of_data)
+    division = batching.BatchSharding(batch_size=batch, ranks=mesh.data, local_ranks=places_of_data)
     examples = source.training(module, requests.of(division, cases.SEED))
     replica.forget_names()
     bare = skeleton.build(module, cases.SEED)

@@ -20,7 +20,7 @@ from tfparallel_operator.core.life import failure, policy
 from tfparallel_operator.core.queue import gang
 from tfparallel_trainer.contract import job_file, progress
 from tfparallel_trainer.engines.split.pipeline import schedule
-from tfparallel_trainer.keras_fit import support
+from tfparallel_trainer.keras_fit import supported_arguments
 
 
 @pytest.mark.parametrize("page", pages.ALL, ids=lambda page: str(page.relative_to(paths.ROOT)))
@@ -155,7 +155,7 @@ def test_the_versions_are_those_of_the_requirements() -> None:
 def test_the_page_on_fit_shows_what_fit_supports() -> None:
     page = (paths.ROOT / "docs/how-to/fit.md").read_text()
     assert fit_support.table(fit_support.ARGUMENTS, "argument") in page
-    assert fit_support.table(support.CALLBACKS, "callback") in page
+    assert fit_support.table(supported_arguments.CALLBACKS, "callback") in page
 
 
 SCOPES = {

@@ -115,7 +115,7 @@ def test_a_batch_goes_the_way_of_the_page() -> None:
     module = ranks.module(normalised.build, normalised.compile_model)
     data = normalised.examples()
     replicas = ranks.build(module, data, 2)
-    division = batching.Division(batch_size=4, ranks=2, local_ranks=(0, 1))
+    division = batching.BatchSharding(batch_size=4, ranks=2, local_ranks=(0, 1))
     data_set = tf.data.Dataset.from_tensor_slices(data[:2])
     source = stream.StreamSource(data_set, lambda _: data_set, division, "training_data")
     examples = feed.Feed(source)

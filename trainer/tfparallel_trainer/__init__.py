@@ -16,6 +16,6 @@ def __getattr__(name: str) -> Any:
         from tfparallel_trainer.objective import phases
 
         return phases.Phase
-    from tfparallel_trainer.keras_fit import call
+    from tfparallel_trainer.keras_fit import fit
 
-    return getattr(call, name)
+    return getattr(fit, name)

@@ -79,13 +79,13 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
         if settings.uses_servers and not settings.cluster.is_chief and not settings.evaluates:
             control.serve(settings, out, stop)
             return
-        course: type[engine.Course] = mesh.Course
+        course: type[engine.RunTemplate] = mesh.MeshRun
         if settings.uses_servers:
-            course = servers.Course
+            course = servers.ParameterServerRun
         elif settings.divides_model:
-            course = split.Course
+            course = split.SplitRun
         elif settings.under_strategy:
-            course = strategy.Course
+            course = strategy.StrategyRun
         with stall.watching(stall.limits(settings.job.trainer), give_up) as watch:
             module = user.load(settings.source_dir, settings.job.trainer.module, watch.moved)
             process = setup.RunContext(

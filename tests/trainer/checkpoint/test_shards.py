@@ -93,7 +93,7 @@ Divided = dict[str, tuple[tuple[int, ...], Division]]
 def states(wholes: Divided, processes: int, add: float | None) -> list[shard.State]:
     """Deal the parts of variables to as many ranks, and those to processes; None for zeros."""
     ranks: list[dict[str, shard.Shard]] = []
-    described = {key: shard.Whole(shape, f"a {key}") for key, (shape, _) in wholes.items()}
+    described = {key: shard.FullVariable(shape, f"a {key}") for key, (shape, _) in wholes.items()}
     for key, (shape, division) in wholes.items():
         value = np.zeros(shape, "float32") if add is None else content(shape, add)
         for number, part in enumerate(parts(shape, division)):

@@ -62,7 +62,7 @@ def test_an_optimizer_of_some_weights_has_the_slots_of_the_whole_ones(name: str)
     some = {
         key: shard.Shard(
             variable=keras.Variable(np.zeros((2, *model_weights[key].shape[1:])), name="half"),
-            whole=shard.Whole(tuple(model_weights[key].shape), key),
+            whole=shard.FullVariable(tuple(model_weights[key].shape), key),
             part=(slice(2, 4),),
         )
         for key in ("model/2/0", "model/0/1", "model/1/0")

@@ -39,17 +39,17 @@ class Numbers:
 def test_a_feed_goes_on_where_the_state_of_another_says(epoch: int, count: int) -> None:
     first, second = feed.Feed(Numbers()), feed.Feed(Numbers())
     first.restore(feed.State(epoch))
-    batches = first.rest()
+    batches = first.remaining()
     passed = [next(batches).parts for _ in range(count)]
     state = first.state  # of what is given; more is prepared
     batches.close()
     assert state == feed.State(epoch, 3 * count)
     second.restore(state)
-    rest = [one.parts for one in second.rest()]
+    rest = [one.parts for one in second.remaining()]
     assert passed + rest == [[(epoch, place)] for place in range(0, 30, 3)]
     second.end_epoch()
     assert second.state == feed.State(epoch + 1)
-    batches = second.rest()
+    batches = second.remaining()
     assert next(batches).parts == [(epoch + 1, 0)]
     batches.close()
 
@@ -67,7 +67,7 @@ def test_an_epoch_of_unknown_length_counts_as_long_as_the_first_that_ended() -> 
     numbers = feed.Feed(Unknown())
     assert numbers.examples is None
     for _ in range(2):
-        assert list(numbers.rest())
+        assert list(numbers.remaining())
         numbers.end_epoch()
         assert numbers.examples == 30
 

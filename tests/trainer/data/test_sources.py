@@ -30,7 +30,7 @@ NAMES = ("mapped", "records", "generated")
 
 def opened(
     function: Callable[..., Any],
-    division: batching.Division,
+    division: batching.BatchSharding,
     seed: int = 7,
     *,
     evaluation: bool = False,
@@ -86,8 +86,10 @@ def write(path: pathlib.Path, rows: list[int]) -> None:
             writer.write(str(row))
 
 
-def division(batch: int, count: int, places: tuple[int, ...] | None = None) -> batching.Division:
-    return batching.Division(
+def division(
+    batch: int, count: int, places: tuple[int, ...] | None = None
+) -> batching.BatchSharding:
+    return batching.BatchSharding(
         batch_size=batch, ranks=count, local_ranks=places or tuple(range(count))
     )
 

@@ -13,7 +13,7 @@ from testing.trainer import launch, reference, server_jobs
 from testing.trainer import runs as trainings
 from tfparallel_trainer import errors, settings
 from tfparallel_trainer.contract import environment, exits, outputs
-from tfparallel_trainer.keras_fit import surroundings
+from tfparallel_trainer.keras_fit import distribution
 from tfparallel_trainer.loop import preflight
 from tfparallel_trainer.reporting import results
 
@@ -172,4 +172,4 @@ def test_fit_does_not_train_in_an_evaluator(monkeypatch: pytest.MonkeyPatch) -> 
     task = {"type": "evaluator", "index": 0}
     monkeypatch.setenv(environment.TF_CONFIG, json.dumps({"cluster": cluster, "task": task}))
     with pytest.raises(errors.BadConfigurationError, match="as an evaluator, and fit trains"):
-        surroundings.described()
+        distribution.described()

@@ -20,7 +20,7 @@ from testing.trainer import runs as trainings
 from testing.trainer.models import fitted
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import batches
-from tfparallel_trainer.keras_fit import callbacks, support
+from tfparallel_trainer.keras_fit import callbacks, supported_arguments
 
 pytestmark = [
     # Keras' own callbacks read variables in a way that NumPy deprecates.
@@ -168,8 +168,8 @@ def test_two_processes_give_what_keras_gives_in_one(
             compare((saved, history), result, fitted.CASES[name].tolerance)
 
 
-def refused(rows: Sequence[support.Row]) -> set[str]:
-    return {row.name for row in rows if row.by_engine[0] is support.Verdict.REFUSED}
+def refused(rows: Sequence[supported_arguments.Row]) -> set[str]:
+    return {row.name for row in rows if row.by_engine[0] is supported_arguments.Verdict.REFUSED}
 
 
 def test_the_table_has_every_argument_and_each_is_run() -> None:
@@ -188,12 +188,14 @@ def test_the_table_has_every_argument_and_each_is_run() -> None:
 
 def test_the_table_has_every_callback_and_each_is_run_or_refused() -> None:
     callbacks_of_keras = {name for name in dir(keras.callbacks) if not name.startswith("_")}
-    assert {row.name for row in support.CALLBACKS} == callbacks_of_keras
-    assert set(fitted.CASES) >= callbacks_of_keras - refused(support.CALLBACKS) - {"CallbackList"}
-    for row in support.CALLBACKS:
+    assert {row.name for row in supported_arguments.CALLBACKS} == callbacks_of_keras
+    assert set(fitted.CASES) >= callbacks_of_keras - refused(supported_arguments.CALLBACKS) - {
+        "CallbackList"
+    }
+    for row in supported_arguments.CALLBACKS:
         kind = getattr(keras.callbacks, row.name)
         for strategy, verdict in row.verdicts.items():
-            if verdict is support.Verdict.REFUSED:
+            if verdict is supported_arguments.Verdict.REFUSED:
                 said = f"{row.name} cannot be honoured with {strategy}"
                 with pytest.raises(errors.UserCodeError, match=said):
                     callbacks.checked([kind.__new__(kind)], strategy)
@@ -284,7 +286,7 @@ def test_batches_that_do_not_fit_the_first_two_are_reported(data: Any, said: str
     opened = batches.opened(data, "x", None)
     assert opened is not None
     with pytest.raises(errors.UserCodeError, match=re.escape(said)):
-        list(batches.Whole(opened, None, None).epoch(0))
+        list(batches.BatchedDataset(opened, None, None).epoch(0))
 
 
 def test_batches_take_the_types_of_the_first_one() -> None:
@@ -292,7 +294,7 @@ def test_batches_take_the_types_of_the_first_one() -> None:
         itertools.chain(columns((4, 6)), columns((4, 6), (2, 6), dtype="int8")), "x", None
     )
     assert opened is not None
-    arrays = list(batches.Whole(opened, None, None).epoch(0))
+    arrays = list(batches.BatchedDataset(opened, None, None).epoch(0))
     assert [(x.dtype, x.shape, y.dtype) for x, y, _ in arrays] == [
         ("float64", (4, 6), "float64"),
         ("float64", (4, 6), "float64"),

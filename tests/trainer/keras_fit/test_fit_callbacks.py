@@ -18,7 +18,7 @@ import tfparallel_trainer
 from testing import paths
 from testing.trainer import ranks
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.keras_fit import callbacks, reach
+from tfparallel_trainer.keras_fit import callbacks, model_access
 from tfparallel_trainer.objective import evaluate, replica
 
 # Keras' own callbacks read variables in a way that NumPy deprecates.
@@ -140,13 +140,15 @@ def test_batches_have_the_metrics_that_keras_gives() -> None:
 def acts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An entry for each time that processes talk about what callbacks have decided."""
     counts: list[int] = []
-    after = reach.Whole.after
+    after = model_access.ReplicatedModelAccess.after
 
-    def counted(shared_decisions: reach.Whole, call: Callable[[], bytes]) -> bytes:
+    def counted(
+        shared_decisions: model_access.ReplicatedModelAccess, call: Callable[[], bytes]
+    ) -> bytes:
         counts.append(1)
         return after(shared_decisions, call)
 
-    monkeypatch.setattr(reach.Whole, "after", counted)
+    monkeypatch.setattr(model_access.ReplicatedModelAccess, "after", counted)
     return counts
 
 
@@ -171,13 +173,13 @@ def sums(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[str]:
     """How often replicas talk to each other about a decision, by what they tell."""
     counts = collections.Counter[str]()
     for name in ("_exchange", "_share"):
-        talk = getattr(reach.Whole, name)
+        talk = getattr(model_access.ReplicatedModelAccess, name)
 
         def counted(one: Any, *arguments: Any, name: str = name, talk: Any = talk) -> Any:
             counts[name] += 1
             return talk(one, *arguments)
 
-        monkeypatch.setattr(reach.Whole, name, counted)
+        monkeypatch.setattr(model_access.ReplicatedModelAccess, name, counted)
     return counts
 
 
@@ -211,9 +213,11 @@ def test_a_batch_without_a_decision_is_one_sum_at_most(
     assert sums == ({} if is_local else {"_exchange": 6})
 
 
-def decisions_of(replicas: Sequence[replica.Replica], *, is_local: bool) -> reach.Whole:
+def decisions_of(
+    replicas: Sequence[replica.Replica], *, is_local: bool
+) -> model_access.ReplicatedModelAccess:
     """Decisions that take the way of one process, or that of several."""
-    shared_decisions = reach.Whole(replicas)
+    shared_decisions = model_access.ReplicatedModelAccess(replicas)
     shared_decisions._is_local = is_local
     return shared_decisions
 
@@ -282,7 +286,7 @@ def assert_alike(replicas: Sequence[replica.Replica]) -> None:
 
 def test_only_what_a_callback_changes_is_shared(shared: list[int]) -> None:
     replicas = replicas_of(2)
-    shared_decisions = reach.Whole(replicas)
+    shared_decisions = model_access.ReplicatedModelAccess(replicas)
     optimizer = replicas[0].optimizer
     for rate in (0.5, 0.25):
 
@@ -299,7 +303,7 @@ def test_only_what_a_callback_changes_is_shared(shared: list[int]) -> None:
 def test_any_sets_of_variables_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "MAX_VARIANTS", 4)
     replicas = replicas_of(3)
-    shared_decisions = reach.Whole(replicas)
+    shared_decisions = model_access.ReplicatedModelAccess(replicas)
     weights = replicas[0].model.weights
     for place in (0, 1, 2, 3, 4, 1, 5):
 
@@ -323,7 +327,7 @@ class Pair:
 
 
 class Side:
-    """A `reach.Reach` of one of the two."""
+    """A `model_access.ModelAccess` of one of the two."""
 
     changes = 0
 

@@ -107,13 +107,13 @@ ENDLESS: dict[str, Callable[[], Any]] = {
 }
 
 
-def source(data: Any, steps: int | None = None, first: int = 0) -> batches.Whole:
+def source(data: Any, steps: int | None = None, first: int = 0) -> batches.BatchedDataset:
     opened = batches.opened(data, "x", 1)
     assert opened is not None
-    return batches.Whole(opened, steps, None, first_epoch=first)
+    return batches.BatchedDataset(opened, steps, None, first_epoch=first)
 
 
-def epoch(of: batches.Whole, number: int) -> list[list[int]]:
+def epoch(of: batches.BatchedDataset, number: int) -> list[list[int]]:
     return [np.asarray(batch[1]).tolist() for batch in of.epoch(number)]
 
 

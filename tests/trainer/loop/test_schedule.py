@@ -116,7 +116,7 @@ def test_batches_of_the_data_decide_how_many_steps_there_are(*, knows: bool) -> 
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
     if not knows:
         data = data.filter(lambda *_: True)
-    division = batching.Division(batch_size=3, ranks=2, local_ranks=(0, 1))
+    division = batching.BatchSharding(batch_size=3, ranks=2, local_ranks=(0, 1))
     loop = prepared(spec, stream.StreamSource(data, lambda _: data, division, "training_data"))
     loop.run()
     assert isinstance(loop.reporter, Totals)

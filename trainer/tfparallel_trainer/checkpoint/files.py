@@ -142,7 +142,7 @@ def complete(
     parts: int,
     attempt: int,
     at: Position,
-    wholes: Mapping[str, shard.Whole],
+    wholes: Mapping[str, shard.FullVariable],
 ) -> bytes:
     """The content of `index.json` for a checkpoint of these variables whose parts are written.
 

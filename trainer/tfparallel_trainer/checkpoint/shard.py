@@ -81,7 +81,7 @@ def box(part: Part, shape: Sequence[int]) -> Box:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Whole:
+class FullVariable:
     """A variable of the unsplit model or its optimizer, of which ranks hold parts."""
 
     shape: tuple[int, ...]
@@ -95,7 +95,7 @@ class Shard:
 
     variable: Any
     """The keras.Variable on the rank's device that holds the part, and nothing else."""
-    whole: Whole
+    whole: FullVariable
     part: Part = ()
     """Which part of the whole variable; empty for all."""
     writes: bool = True
@@ -116,7 +116,7 @@ class State:
     """What a process brings to a checkpoint, and takes from one."""
 
     shares: Shares
-    wholes: Mapping[str, Whole]
+    wholes: Mapping[str, FullVariable]
     """The variables of all processes, by key."""
 
     def each(self) -> Iterator[tuple[str, Shard]]:
@@ -127,7 +127,7 @@ class State:
 
 def undivided(variables: Mapping[str, Any]) -> State:
     """The state of a process that holds all of each variable, as one rank."""
-    wholes = {key: Whole(tuple(one.shape), one.path) for key, one in variables.items()}
+    wholes = {key: FullVariable(tuple(one.shape), one.path) for key, one in variables.items()}
     share = {key: Shard(variable=one, whole=wholes[key]) for key, one in variables.items()}
     return State([share], wholes)
 

@@ -103,7 +103,7 @@ def shards(
                 function="compile_model",
             )
         if slot.weight is None:
-            whole = shard.Whole(tuple(variable.shape), variable.path)
+            whole = shard.FullVariable(tuple(variable.shape), variable.path)
             one = shard.Shard(variable=variable, whole=whole, writes=writes_counters)
         else:
             weight = weights[slot.weight]
@@ -111,7 +111,7 @@ def shards(
             shape = tuple(weight.whole.shape[axis] for axis in slot.axes)
             one = shard.Shard(
                 variable=variable,
-                whole=shard.Whole(shape, variable.path),
+                whole=shard.FullVariable(shape, variable.path),
                 part=tuple(slices[axis] for axis in slot.axes),
                 writes=weight.writes and (len(slot.axes) == len(slices) or _first(weight, slot)),
             )

@@ -281,7 +281,7 @@ class Store:
 
 
 def check(
-    folder: directory.Directory, index: files.Index, wholes: Mapping[str, shard.Whole]
+    folder: directory.Directory, index: files.Index, wholes: Mapping[str, shard.FullVariable]
 ) -> None:
     """Refuse (BadConfigurationError) a checkpoint of another model, by keys, shapes and labels."""
 

@@ -4,7 +4,7 @@ TensorFlow waits for a missing peer forever, silently, and holds Python's lock: 
 signal handler runs. So the processes meet first: each listens at its address, and every two get
 connected, by a greeting that no stranger can give. A connection lasts as long as its processes, so
 its end shows that a peer has ended: to this process while it waits, to a small second program
-(`sentinel`) while TensorFlow starts.
+(`heartbeat`) while TensorFlow starts.
 """
 
 import collections
@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfparallel_trainer import errors, tasks
-from tfparallel_trainer.comms import cluster, greeting, sentinel
+from tfparallel_trainer.comms import cluster, greeting, heartbeat
 from tfparallel_trainer.contract import environment
 
 _PROBE_SECONDS = 2.0
@@ -143,7 +143,7 @@ class Rendezvous(cluster.Listener):
         env = {name: text for name, text in os.environ.items() if name != environment.TF_CONFIG}
         words = (self._processes.task.name, os.environ.get(environment.FAILURE_FILE, ""))
         with subprocess.Popen(
-            (sys.executable, "-I", "-S", sentinel.__file__, str(os.getpid()), *words, *groups),
+            (sys.executable, "-I", "-S", heartbeat.__file__, str(os.getpid()), *words, *groups),
             env=env,
             stdin=subprocess.PIPE,
             pass_fds=[connection.fileno() for connection in self._connections()],

@@ -20,7 +20,7 @@ _NOT_DENSE = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTe
 class ArraySource:
     """Batches from arrays (x, y, sample_weight), shuffled for each epoch if there is a seed."""
 
-    def __init__(self, examples: Any, division: batching.Division, seed: int | None) -> None:
+    def __init__(self, examples: Any, division: batching.BatchSharding, seed: int | None) -> None:
         self._arrays = examples
         self._division = division
         self._seed = seed

@@ -85,8 +85,8 @@ def of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
     return Batches(name, begin, skip, count, None, endless=count is None)
 
 
-class Whole:
-    """Whole batches, a `batching.Undivided`, of which the first must be what fit takes.
+class BatchedDataset:
+    """Whole batches, a `batching.Shardable`, of which the first must be what fit takes.
 
     `steps` make an epoch; None: a pass. `class_weight` gives each example the weight of its class.
     With `restarts` each epoch begins a new pass, also with `steps`.
@@ -144,7 +144,7 @@ class Whole:
             checksum = zlib.crc32(np.ascontiguousarray(content).tobytes(), checksum)
         return checksum
 
-    def divided(self, division: batching.Division) -> batching.Source:
+    def divided(self, division: batching.BatchSharding) -> batching.Source:
         """Cut each batch over the ranks."""
         return _Source(self, division)
 
@@ -259,7 +259,7 @@ class Whole:
 class _Source:
     """Each batch, cut over the ranks."""
 
-    def __init__(self, whole: Whole, division: batching.Division) -> None:
+    def __init__(self, whole: BatchedDataset, division: batching.BatchSharding) -> None:
         self._whole = whole
         self._division = division
         steps = whole.steps

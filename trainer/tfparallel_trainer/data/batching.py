@@ -23,7 +23,7 @@ class Batch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Division:
+class BatchSharding:
     """How batches are cut."""
 
     batch_size: int
@@ -81,10 +81,10 @@ class Indexed(Protocol):
 
 
 @runtime_checkable
-class Undivided(Protocol):
+class Shardable(Protocol):
     """Makes a source by itself once it knows how batches are cut."""
 
-    def divided(self, division: Division) -> Source:
+    def divided(self, division: BatchSharding) -> Source:
         """Cut batches in this way."""
 
 

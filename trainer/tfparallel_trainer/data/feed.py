@@ -67,9 +67,9 @@ class Feed:
     def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
         """The batches of an epoch from the example at position `start` on."""
         self.restore(State(number, start))
-        return self.rest()
+        return self.remaining()
 
-    def rest(self) -> Generator[batching.Batch, None, None]:
+    def remaining(self) -> Generator[batching.Batch, None, None]:
         """The batches of this epoch that are not given yet."""
         batches = self._source.epoch(self._state.epoch, self._state.example)
         return self._counted(self.wait.timed(prefetched(batches)))

@@ -61,7 +61,7 @@ class Rows:
 class RowsSource:
     """Batches of such examples; what a function gives instead of an example is a UserCodeError."""
 
-    def __init__(self, rows: Rows, division: batching.Division) -> None:
+    def __init__(self, rows: Rows, division: batching.BatchSharding) -> None:
         self._rows = rows
         self._division = division
         self._functions = [_traced(function) for function in rows.functions]

@@ -16,7 +16,7 @@ class Request:
     """What the data functions are told, but for the epoch, and how batches are cut."""
 
     context: user.Context
-    division: batching.Division
+    division: batching.BatchSharding
     endless_allowed: bool
     """Whether the job gives steps, so that an epoch need not end."""
 
@@ -52,8 +52,8 @@ class _Function:
         division = self.request.division
         if isinstance(data, keras.utils.PyDataset):
             py_batches = batches.of_py_dataset(data, self.name, self._order_seed)
-            data = batches.Whole(py_batches, None, None, restarts=not self.shuffled)
-        if isinstance(data, batching.Undivided):
+            data = batches.BatchedDataset(py_batches, None, None, restarts=not self.shuffled)
+        if isinstance(data, batching.Shardable):
             return data.divided(division)
         if isinstance(data, tf.data.Dataset):
             return self._stream(data)

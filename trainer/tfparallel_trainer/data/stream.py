@@ -32,7 +32,7 @@ class StreamSource:
         self,
         data_set: tf.data.Dataset,
         make: Callable[[int], tf.data.Dataset],
-        division: batching.Division,
+        division: batching.BatchSharding,
         function: str,
     ) -> None:
         self._make = make
@@ -96,7 +96,7 @@ class GeneratedSource:
     def __init__(
         self,
         make: Callable[[int], Generator[Any, None, None]],
-        division: batching.Division,
+        division: batching.BatchSharding,
         function: str,
     ) -> None:
         self._make = make

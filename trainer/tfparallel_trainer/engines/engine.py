@@ -155,12 +155,12 @@ class Engine(Protocol):
     def reset(self) -> None:
         """Forget what the metrics have seen."""
 
-    def give(
+    def submit(
         self, step: int, batch: batching.Batch, asked: frozenset[Flag]
     ) -> tuple[Sequence[StepResult], frozenset[Flag]]:
         """Give the batch of a step: which steps are made since the last call, and all flags."""
 
-    def settle(self) -> Sequence[StepResult]:
+    def drain(self) -> Sequence[StepResult]:
         """Return when no step is pending, with those that are made since the last call."""
 
     def metrics(self) -> dict[str, float]:
@@ -209,7 +209,7 @@ class Synchronous:
         self._latest = None
         evaluate.reset_metrics(self._replicas)
 
-    def give(
+    def submit(
         self, step: int, batch: batching.Batch, asked: frozenset[Flag]
     ) -> tuple[Sequence[StepResult], frozenset[Flag]]:
         """Make the step."""
@@ -217,7 +217,7 @@ class Synchronous:
         self._latest = result.metrics
         return [result], result.flags
 
-    def settle(self) -> Sequence[StepResult]:
+    def drain(self) -> Sequence[StepResult]:
         """Nothing is ever pending."""
         return []
 
@@ -247,7 +247,7 @@ class Prepared:
     steps_by_worker: dict[str, int] | None = None
 
 
-class Course(abc.ABC):
+class RunTemplate(abc.ABC):
     """The course of a run with one engine, in the order of its methods."""
 
     def __init__(self, context: setup.RunContext) -> None:

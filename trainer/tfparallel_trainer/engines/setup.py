@@ -73,7 +73,7 @@ class RunContext:
         return shape.Mesh(**axes, generation=next(_generations))
 
     @contextlib.contextmanager
-    def joined(self, count: int) -> Iterator[list[str]]:
+    def join_cluster(self, count: int) -> Iterator[list[str]]:
         """Be one cluster with the peers in the body, which gets the names of the devices."""
         cluster, handle = self.settings.cluster, None
         if not self.devices and not cluster.alone:
@@ -83,7 +83,7 @@ class RunContext:
                 handle = rendezvous.join(cluster, connections)
         self.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
         names = devices.names(cluster, count)
-        self.compare(names[0], count)
+        self.check_same_everywhere(names[0], count)
         self._choose_transport(names)
         yield names
         del handle  # what holds the cluster
@@ -99,7 +99,7 @@ class RunContext:
         if cluster.is_chief:
             self.out.say(nccl.describe(obstacle))
 
-    def compare(self, device: str, count: int) -> None:
+    def check_same_everywhere(self, device: str, count: int) -> None:
         """Refuse (BadConfigurationError) a run in which a process is started otherwise."""
         path = self.module.path
         job = "the arguments of fit" if self.script else "the job file"
@@ -145,7 +145,7 @@ def prepare(
     mesh: shape.Mesh,
     devices: list[str],
     scope: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
-    division: batching.Division | None = None,
+    division: batching.BatchSharding | None = None,
 ) -> Ready:
     """Load the data, build a replica on each device and restore the newest checkpoint.
 
@@ -174,7 +174,7 @@ def prepare(
                 module_sum=settings.module_sum,
             )
         context.until_end.enter_context(saved.living())
-    cut = division or over(mesh, settings, len(devices))
+    cut = division or division_for(mesh, settings, len(devices))
     training, evaluation = examples(settings, module, cut)
     first = settings.cluster.me * len(devices) if division is None else 0
     sample, seed = training.sample(), settings.job.trainer.seed
@@ -250,11 +250,13 @@ def _check_metrics(module: user.Module, replica: replica.Replica, sample: Any) -
         metrics.check(replica.model, lambda: phases.predict(replica.model, tensors), tensors)
 
 
-def over(mesh: shape.Mesh, settings: settings.Settings, devices: int) -> batching.Division:
+def division_for(
+    mesh: shape.Mesh, settings: settings.Settings, devices: int
+) -> batching.BatchSharding:
     """How batches are cut for the devices of this process."""
     first = settings.cluster.me * devices
     places = [mesh.coordinates(first + place)[shape.Axis.DATA] for place in range(devices)]
-    return batching.Division(
+    return batching.BatchSharding(
         batch_size=settings.job.trainer.global_batch_size,
         ranks=mesh.data,
         local_ranks=tuple(places),
@@ -262,15 +264,15 @@ def over(mesh: shape.Mesh, settings: settings.Settings, devices: int) -> batchin
 
 
 def examples(
-    settings: settings.Settings, module: user.Module, division: batching.Division
+    settings: settings.Settings, module: user.Module, division: batching.BatchSharding
 ) -> tuple[feed.Feed, feed.Feed | None]:
     """The examples to train on, and those to evaluate on while training."""
     evaluates = module.has("evaluation_data") and not settings.job.evaluator
-    evaluation = source.evaluation(module, request(settings, division)) if evaluates else None
-    return source.training(module, request(settings, division)), evaluation
+    evaluation = source.evaluation(module, data_request(settings, division)) if evaluates else None
+    return source.training(module, data_request(settings, division)), evaluation
 
 
-def request(settings: settings.Settings, division: batching.Division) -> source.Request:
+def data_request(settings: settings.Settings, division: batching.BatchSharding) -> source.Request:
     """What data functions are asked for."""
     endless_allowed = settings.job.trainer.steps is not None
     return source.Request(user_context(settings), division, endless_allowed)

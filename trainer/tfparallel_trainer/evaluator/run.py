@@ -61,8 +61,10 @@ class Evaluator:
         self._watch = context.watch
         self._folder = settings.checkpoints
         self._skipped: set[tuple[str, str]] = set()
-        cut = batching.Division(settings.job.trainer.global_batch_size, ranks=1, local_ranks=(0,))
-        self._examples = source.evaluation(context.module, setup.request(settings, cut))
+        cut = batching.BatchSharding(
+            settings.job.trainer.global_batch_size, ranks=1, local_ranks=(0,)
+        )
+        self._examples = source.evaluation(context.module, setup.data_request(settings, cut))
         sample, seed = self._examples.sample(), settings.job.trainer.seed
         model_replica = replica.build(context.module, shape.Mesh(), 0, "", seed, sample)
         self._variables = keys.of(model_replica.model, model_replica.optimizer)

@@ -56,7 +56,7 @@ def split(data: Any, share: float) -> tuple[Any, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """What `examples` gave, to train on or to validate on; a `batching.Undivided`."""
+    """What `examples` gave, to train on or to validate on; a `batching.Shardable`."""
 
     data: Any
     batch_size: int
@@ -66,7 +66,7 @@ class Examples:
     """Batches in an epoch; None: all that there are."""
     first_epoch: int = 0
 
-    def divided(self, division: batching.Division) -> batching.Source:
+    def divided(self, division: batching.BatchSharding) -> batching.Source:
         """Cut batches of this size for these ranks."""
         cut = dataclasses.replace(division, batch_size=self.batch_size)
         whole = arrays.ArraySource(self.data, cut, self.seed)

@@ -18,7 +18,12 @@ import numpy as np
 from tfparallel_trainer import errors, settings, user
 from tfparallel_trainer.data import order
 from tfparallel_trainer.engines import setup
-from tfparallel_trainer.keras_fit import memories, reach, support, trainability
+from tfparallel_trainer.keras_fit import (
+    callback_state,
+    model_access,
+    supported_arguments,
+    trainability,
+)
 from tfparallel_trainer.loop import observer
 
 BAR = 1
@@ -71,8 +76,8 @@ def checked(callbacks: Any, strategy: str) -> list[Any]:
             raise errors.UserCodeError(
                 f"callbacks holds {callback!r}: give objects of keras.callbacks.Callback."
             )
-        for row in support.CALLBACKS:
-            refused = row.verdicts[strategy] is support.Verdict.REFUSED
+        for row in supported_arguments.CALLBACKS:
+            refused = row.verdicts[strategy] is supported_arguments.Verdict.REFUSED
             if refused and isinstance(callback, getattr(keras.callbacks, row.name)):
                 raise errors.UserCodeError(
                     f"The callback {row.name} cannot be honoured with {strategy}: {row.note}."
@@ -84,7 +89,7 @@ def of_module(
     settings: settings.Settings,
     module: user.Module,
     ready: setup.Ready,
-    build_reach: Callable[[Sequence[Any]], reach.Reach] | None = None,
+    build_reach: Callable[[Sequence[Any]], model_access.ModelAccess] | None = None,
 ) -> observer.Observer:
     """Those that a job's module brings, over replicas of the whole model without `build_reach`."""
     if not module.has("callbacks"):
@@ -112,7 +117,11 @@ def of_module(
         steps=None if length is None else order.steps(length, spec.global_batch_size),
         validates=ready.evaluation is not None,
     )
-    over = reach.Whole(ready.replicas) if build_reach is None else build_reach(callbacks)
+    over = (
+        model_access.ReplicatedModelAccess(ready.replicas)
+        if build_reach is None
+        else build_reach(callbacks)
+    )
     guard = functools.partial(user.guard, module.path)
     return Callbacks(plan, over, lambda: over.model, ready.start.observer, guard)
 
@@ -125,7 +134,7 @@ class Callbacks(observer.Observer):
     def __init__(
         self,
         plan: Plan,
-        over: reach.Reach,
+        over: model_access.ModelAccess,
         hand_back: Callable[[], Any],
         memory: str = "",
         guard: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
@@ -188,12 +197,12 @@ class Callbacks(observer.Observer):
         if not self._reach.leads:
             return ""
         written = self._reach.dump_closures()
-        return memories.dump(self._plan.callbacks, stopped=self.stop, closures=written)
+        return callback_state.dump(self._plan.callbacks, stopped=self.stop, closures=written)
 
     def _remember(self, memory: str) -> None:
-        if memories.load(memory, self._plan.callbacks):
+        if callback_state.load(memory, self._plan.callbacks):
             self._model.stop_training = True
-        self._reach.restore_closures(memories.load_closures(memory))
+        self._reach.restore_closures(callback_state.load_closures(memory))
 
     def evaluates_after(self, epoch: int) -> bool:
         plan, number = self._plan, epoch + 1

@@ -84,8 +84,8 @@ class Arguments:
 class Inputs:
     """The data of a run."""
 
-    training: batching.Undivided
-    validation: batching.Undivided | None
+    training: batching.Shardable
+    validation: batching.Shardable | None
     batch_size: int
     """Examples in a step over all replicas."""
     steps: int | None
@@ -115,7 +115,7 @@ def _of_batches(arguments: Arguments, x_batches: batches.Batches) -> Inputs:
             )
     if arguments.output_dir is not None:
         _check_order(arguments)
-    source = batches.Whole(
+    source = batches.BatchedDataset(
         x_batches,
         arguments.steps_per_epoch,
         arguments.class_weight,
@@ -176,13 +176,15 @@ def _of_arrays(arguments: Arguments, seed: int | None) -> Inputs:
     )
 
 
-def _validation(arguments: Arguments) -> batching.Undivided | None:
+def _validation(arguments: Arguments) -> batching.Shardable | None:
     data = arguments.validation_data
     if data is None:
         return None
     validation_batches = batches.opened(data, "validation_data", None)
     if validation_batches is not None:
-        return batches.Whole(validation_batches, arguments.validation_steps, None, restarts=True)
+        return batches.BatchedDataset(
+            validation_batches, arguments.validation_steps, None, restarts=True
+        )
     is_tuple = isinstance(data, (tuple, list)) and len(data) in (1, 2, 3)
     if not is_tuple and not isinstance(data, np.ndarray | tf.Tensor | dict):
         raise errors.UserCodeError(
@@ -192,7 +194,7 @@ def _validation(arguments: Arguments) -> batching.Undivided | None:
     return _held_out(arguments, arrays.examples(x, y, weight, "validation_data"))
 
 
-def _held_out(arguments: Arguments, examples: Any) -> batching.Undivided:
+def _held_out(arguments: Arguments, examples: Any) -> batching.Shardable:
     count, steps = len(nest.leaves(examples)[0]), arguments.validation_steps
     size = arguments.validation_batch_size or arguments.batch_size or _even(count, steps)
     if steps is not None:

@@ -1,6 +1,6 @@
 """Every run from start to end: connect, prepare, train, finish.
 
-What differs between engines is in `engines.engine.Course`.
+What differs between engines is in `engines.engine.RunTemplate`.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ Observe = Callable[[setup.Ready, Callable[[Sequence[Any]], Any] | None], observe
 """Gives who observes a run, from what is prepared and from how far callbacks reach."""
 
 
-def train_to_end(course: engine.Course, observe: Observe) -> None:
+def train_to_end(course: engine.RunTemplate, observe: Observe) -> None:
     """Train the user's model and leave the results in the output directory.
 
     A run that ends early raises a TrainerError, or an error of TensorFlow's as it is.
@@ -131,7 +131,7 @@ def _start(context: setup.RunContext, prepared: engine.Prepared) -> Mapping[str,
     }
 
 
-def _announce(course: engine.Course, prepared: engine.Prepared, steps: int | None) -> None:
+def _announce(course: engine.RunTemplate, prepared: engine.Prepared, steps: int | None) -> None:
     """Say what is trained where, and what may surprise people about it."""
     context = course.context
     for sentence in course.announcement(steps):
@@ -203,7 +203,7 @@ def _write_summary(
 
 
 @contextlib.contextmanager
-def _leaving(course: engine.Course) -> Iterator[None]:
+def _leaving(course: engine.RunTemplate) -> Iterator[None]:
     """Leave where all end alike, with the work done or with one error, when no peer needs this one.
 
     A process that ends while another still receives what they agreed on is its lost peer.

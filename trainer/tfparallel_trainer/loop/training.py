@@ -140,7 +140,7 @@ class Training:
         self._batches = order.steps(self._place.example, self.spec.global_batch_size)
         self._ended_epoch = self._left_out = False
         self.observer.epoch_begins(self._place.epoch)
-        with contextlib.closing(self.examples.rest()) as batches:
+        with contextlib.closing(self.examples.remaining()) as batches:
             whole = self._go_through(batches)
         if whole:
             self._end_epoch()
@@ -169,7 +169,7 @@ class Training:
         self.observer.batch_begins(self._batches)
         flags = self._make_step(batch)
         if not self._tally.means():  # of workers' steps none of this epoch has come back
-            self._settle()
+            self._drain()
         self.observer.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
         return flags
 
@@ -182,7 +182,7 @@ class Training:
             engine.Flag.CHANGED: self.observer.changes > self._changes,
         }
         self._changes = self.observer.changes
-        results, flags = self.engine.give(
+        results, flags = self.engine.submit(
             self._step, batch, frozenset(flag for flag, is_set in asked.items() if is_set)
         )
         self._step += 1
@@ -190,8 +190,8 @@ class Training:
         self._count(results)
         return flags
 
-    def _settle(self) -> None:
-        self._count(self.engine.settle())
+    def _drain(self) -> None:
+        self._count(self.engine.drain())
 
     def _count(self, results: _Results) -> None:
         for one in results:
@@ -230,7 +230,7 @@ class Training:
                 f" context.epoch is {ended}: give some in each.",
                 function="training_data",
             )
-        self._settle()
+        self._drain()
         self._counted_steps = self._batches
         self.examples.end_epoch()
         self._ended_epoch = True
@@ -244,7 +244,7 @@ class Training:
 
     def _save(self) -> None:
         if self._saved_at != self._step:
-            self._settle()
+            self._drain()
             if not self.engine.weights_are_finite():
                 if self.observer.takes_non_finite:
                     return

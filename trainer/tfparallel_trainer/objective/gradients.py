@@ -38,7 +38,7 @@ class Kind:
     """The look-ups that a sparse gradient comes from, in the order of its slices."""
 
 
-def kind(gradient: Any, known: Collection[lookups.Rows] | None = None) -> Kind:
+def classify(gradient: Any, known: Collection[lookups.Rows] | None = None) -> Kind:
     """Return of what kind a gradient is; `known` is as in `lookups.of`."""
     if gradient is None:
         return Kind(Form.ABSENT)
@@ -52,7 +52,9 @@ def zeros(kinds: Sequence[Kind], variables: Sequence[Any]) -> list[Any]:
     return [_zero(kind, variable) for kind, variable in zip(kinds, variables, strict=True)]
 
 
-def nothing_if(empty: tf.Tensor, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+def zero_if_empty(
+    empty: tf.Tensor, gradients: Sequence[Any], variables: Sequence[Any]
+) -> list[Any]:
     """The gradients, or zeros where a rank computed them, which may be NaN, from no examples."""
 
     def unless_empty(tensor: tf.Tensor) -> tf.Tensor:
@@ -77,7 +79,7 @@ def add(first: Any, second: Any) -> Any:
     return tf.convert_to_tensor(first) + tf.convert_to_tensor(second)
 
 
-def add_up(
+def all_reduce(
     data: collectives.Communicator,
     gradients: Sequence[Any],
     kinds: Sequence[Kind],

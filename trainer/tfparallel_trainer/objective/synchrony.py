@@ -33,7 +33,7 @@ def among(layers_of_all: Iterable[Any]) -> list[Any]:
     ]
 
 
-class Within(tf.distribute.ReplicaContext):  # type: ignore[misc]  # TensorFlow has no types
+class NestedReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc]  # TensorFlow has no types
     """A replica context within the current one, whose place and variables it has."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ def number(context: Any) -> Any:
     return place if known is None else int(known)
 
 
-class Context(Within):
+class Context(NestedReplicaContext):
     """A rank's place among those that a batch is divided over; enter it around a forward pass."""
 
     def __init__(self, data: collectives.Communicator) -> None:

@@ -21,7 +21,7 @@ Kinds = list[gradients.Kind]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shared:
+class ReducedPhase:
     """What a phase of a divided batch leads to, the same on all ranks; no weight has changed."""
 
     gradients: list[Any]
@@ -60,7 +60,7 @@ class RankInput:
 
 def phases_of_rank(
     replica: replica.Replica, rank_input: RankInput
-) -> Iterator[tuple[phases.Computation, Shared]]:
+) -> Iterator[tuple[phases.Computation, ReducedPhase]]:
     """Compute a batch with other ranks, a phase at a time: apply it, then ask for the next one."""
     program = collectives.Program.VERIFY if rank_input.is_trial else collectives.Program.TRAIN
     replica.data.begin(program)
@@ -68,7 +68,9 @@ def phases_of_rank(
         yield phase, _phase_of_rank(replica, place, rank_input)
 
 
-def joined(results: Sequence[Shared]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+def combine_phases(
+    results: Sequence[ReducedPhase],
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """The loss, its terms, the flags, and whether all are finite, of all phases of a step."""
     return (
         tf.add_n([shared.loss for shared in results]),
@@ -78,7 +80,7 @@ def joined(results: Sequence[Shared]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, 
     )
 
 
-def _phase_of_rank(replica: replica.Replica, place: int, rank_input: RankInput) -> Shared:
+def _phase_of_rank(replica: replica.Replica, place: int, rank_input: RankInput) -> ReducedPhase:
     phase, part = replica.computations[place], rank_input.part
     flags = rank_input.flags[:0] if place else rank_input.flags
     gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
@@ -100,12 +102,12 @@ def _phase_of_rank(replica: replica.Replica, place: int, rank_input: RankInput) 
     else:
         seed = replica.data.of_first(tf.ones((), penalty.dtype))  # once, not for each rank
         computed = _backward(phase, tape, fractions, (penalty, seed), scales)
-        of_each = [gradients.kind(one) for one in computed]
+        of_each = [gradients.classify(one) for one in computed]
         if rank_input.maybe_empty:
-            computed = gradients.nothing_if(tf.equal(count, 0), computed, variables)
+            computed = gradients.zero_if_empty(tf.equal(count, 0), computed, variables)
     states = metrics.contributions(replica) if gives_metrics else []
     joined_weights = assigned.contributions(count)
-    sums_of_all = gradients.add_up(
+    sums_of_all = gradients.all_reduce(
         replica.data, computed, of_each, variables, [numerators, *joined_weights, *states]
     )
     totals, (values, *states) = sums_of_all[: len(variables)], sums_of_all[len(variables) :]
@@ -113,7 +115,7 @@ def _phase_of_rank(replica: replica.Replica, place: int, rank_input: RankInput) 
     states = states[len(joined_weights) :]
     values = values * scales
     total = tf.reduce_sum(values) + tf.cast(penalty, tf.float64)
-    return Shared(
+    return ReducedPhase(
         gradients=totals,
         kinds=of_each,
         loss=total,
@@ -132,7 +134,7 @@ def nothing(spec: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Computed:
+class LocalGradients:
     """What a batch that is shared with no other rank leads to; no variable has changed."""
 
     gradients: list[Any]
@@ -143,7 +145,7 @@ class Computed:
     isolated: metrics.Isolated
 
 
-def of_batch(replica: replica.Replica, part: Any, step: tf.Tensor) -> Computed:
+def of_batch(replica: replica.Replica, part: Any, step: tf.Tensor) -> LocalGradients:
     """Compute what a batch leads to when it is shared with no other rank."""
     (phase,) = replica.computations
     with tf.GradientTape() as tape:
@@ -157,7 +159,7 @@ def of_batch(replica: replica.Replica, part: Any, step: tf.Tensor) -> Computed:
     scales = _scales(phase, denominators)
     values = numerators * scales
     once = penalty, tf.ones((), penalty.dtype)
-    return Computed(
+    return LocalGradients(
         gradients=_backward(phase, tape, fractions, once, scales, isolated.watched),
         loss=tf.reduce_sum(values) + tf.cast(penalty, tf.float64),
         terms=values,

@@ -112,7 +112,7 @@ def substituted(owner: Any, substitutes: Mapping[str, Any]) -> Iterator[None]:
             setattr(owner, name, original)
 
 
-class Sums(synchrony.Within):
+class Sums(synchrony.NestedReplicaContext):
     """A replica's context that notes what layers add up, and gives sums that are known."""
 
     def __init__(self, known: list[tf.Tensor] | None = None) -> None:

@@ -55,7 +55,7 @@ def eager(user_module: user.Module, seed: int = 3) -> Any:
     return model
 
 
-def shapes(wholes: Mapping[str, shard.Whole]) -> dict[str, tuple[int, ...]]:
+def shapes(wholes: Mapping[str, shard.FullVariable]) -> dict[str, tuple[int, ...]]:
     return {key: one.shape for key, one in wholes.items()}
 
 

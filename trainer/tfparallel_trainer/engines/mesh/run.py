@@ -12,7 +12,7 @@ from tfparallel_trainer.objective import independence
 from tfparallel_trainer.reporting import console
 
 
-class Course(engine.Course):
+class MeshRun(engine.RunTemplate):
     """Every rank has the whole model."""
 
     @contextlib.contextmanager
@@ -28,7 +28,7 @@ class Course(engine.Course):
                 f"({len(self.context.settings.cluster.tasks)} processes with {count} devices each)"
                 f" that share it: give at least {ranks}, or use fewer replicas."
             )
-        with self.context.joined(count) as self._devices:
+        with self.context.join_cluster(count) as self._devices:
             yield
 
     def prepared(self) -> engine.Prepared:

@@ -140,9 +140,11 @@ class TrainStep(engine.Step):
         results = self._phases(replica, rank_input)
         states = results[-1].metric_states
         values = metrics.tensors(replica, states) if rank_input.gives_metrics else {}
-        return *train.joined(results), values
+        return *train.combine_phases(results), values
 
-    def _phases(self, replica: replica.Replica, rank_input: train.RankInput) -> list[train.Shared]:
+    def _phases(
+        self, replica: replica.Replica, rank_input: train.RankInput
+    ) -> list[train.ReducedPhase]:
         """Compute and apply each phase on a rank; gives what each led to."""
         before = state.Memory(replica) if self._leaves_out else None
         results = []

@@ -89,7 +89,7 @@ class Asynchronous:
         """Forget what the metrics have seen."""
         self._states = self._nothing()
 
-    def give(
+    def submit(
         self, step: int, batch: batching.Batch, asked: frozenset[engine.Flag]
     ) -> tuple[Sequence[engine.StepResult], frozenset[engine.Flag]]:
         """Give a batch to the next worker that is free."""
@@ -108,11 +108,11 @@ class Asynchronous:
         self, work: Work, referee: checked_steps.Referee
     ) -> Sequence[engine.StepResult]:
         """Have a step made when all before it are, and compared with one process."""
-        results = [*self.settle()]
+        results = [*self.drain()]
         before, states = referee.state(), self._states
         self._states = self._nothing()
         self._send(work)
-        (result,) = self.settle()
+        (result,) = self.drain()
         measured = metrics.results(self.replica, steps.states(self.replica, self._states))
         self._states = states + self._states
         if result.finite:
@@ -120,7 +120,7 @@ class Asynchronous:
             result = dataclasses.replace(result, check=check)
         return [*results, result]
 
-    def settle(self) -> Sequence[engine.StepResult]:
+    def drain(self) -> Sequence[engine.StepResult]:
         """Return when no step is pending."""
         while self.ledger:
             self._take_in(self.ledger.take())

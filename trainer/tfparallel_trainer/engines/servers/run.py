@@ -29,7 +29,7 @@ _DISMISS_SECONDS = 10.0
 """How long the others may take to hear that training is done."""
 
 
-class Course(engine.Course):
+class ParameterServerRun(engine.RunTemplate):
     """Servers hold the model; this is the chief."""
 
     def __init__(self, context: setup.RunContext) -> None:

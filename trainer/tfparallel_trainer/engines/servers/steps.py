@@ -116,7 +116,7 @@ class Steps:
         numbers = [_worker(), applied, staleness, computed.loss, computed.terms]
         return _packed([*numbers, *computed.isolated.contributions])
 
-    def _apply(self, computed: train.Computed) -> tf.Tensor:
+    def _apply(self, computed: train.LocalGradients) -> tf.Tensor:
         optimizer, variables = self.replica.optimizer, self.replica.model.trainable_variables
         for variable, value in computed.isolated.assigned:
             variable.assign(value)

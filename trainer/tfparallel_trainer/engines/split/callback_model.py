@@ -33,7 +33,7 @@ _ON_OTHERS = {
 
 
 class SplitReach:
-    """A `keras_fit.reach.Reach` over ranks that each have a part of the model."""
+    """A `keras_fit.model_access.ModelAccess` over ranks that each have a part of the model."""
 
     def __init__(self, local_ranks: ranks.Ranks, callbacks: Sequence[Any]) -> None:
         """Take callbacks, or raise a UserCodeError for one that needs the model."""

@@ -26,7 +26,7 @@ from tfparallel_trainer.reporting import console
 from tfparallel_trainer.storage import folder
 
 
-class Course(engine.Course):
+class SplitRun(engine.RunTemplate):
     """Ranks have parts of the model."""
 
     @contextlib.contextmanager
@@ -34,7 +34,7 @@ class Course(engine.Course):
         """Be one cluster with all peers."""
         count = self.context.count_devices()
         self._job_mesh = _mesh_of(self.context.settings, count)
-        with self.context.joined(count) as self._devices:
+        with self.context.join_cluster(count) as self._devices:
             yield
 
     def prepared(self) -> engine.Prepared:
@@ -46,7 +46,7 @@ class Course(engine.Course):
         bare = skeleton.build(module, settings.job.trainer.seed)
         model_partition = self._divide(bare, all_peers)
         mesh = model_partition.mesh
-        division = setup.over(mesh, settings, len(self._devices))
+        division = setup.division_for(mesh, settings, len(self._devices))
         examples, evaluation_examples = setup.examples(settings, module, division)
         single = self._build_single(bare, examples)
         places = dict(enumerate(self._devices, settings.cluster.me * len(self._devices)))

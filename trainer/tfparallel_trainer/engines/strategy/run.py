@@ -21,7 +21,7 @@ _TPU_START_SECONDS = 600
 """How long a TPU may take to be initialised."""
 
 
-class Course(engine.Course):
+class StrategyRun(engine.RunTemplate):
     """A strategy places the model."""
 
     @contextlib.contextmanager
@@ -37,7 +37,7 @@ class Course(engine.Course):
         self._local_ranks = steps.ranks_of_process(self._strategy)
         _check_places(settings, self._strategy, self._local_ranks)
         self._device = devices.names(settings.cluster, count)[0]
-        context.compare(self._device, count)
+        context.check_same_everywhere(self._device, count)
         connections.close()  # TensorFlow has started in all processes
         yield
 
@@ -45,7 +45,9 @@ class Course(engine.Course):
         """Build the model within the strategy's scope."""
         context, strategy = self.context, self._strategy
         size, ranks = context.settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
-        division = batching.Division(batch_size=size, ranks=ranks, local_ranks=self._local_ranks)
+        division = batching.BatchSharding(
+            batch_size=size, ranks=ranks, local_ranks=self._local_ranks
+        )
         ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope, division)
         (built,) = ready.replicas
         for phase in built.computations:

@@ -79,7 +79,7 @@ class Steps:
         """
 
         def on_replica(part: Any) -> None:
-            with Summed():
+            with NoReduceContext():
                 tracing.compute(self._replica_in_context(), part)
 
         def on_all(part: Any) -> None:
@@ -238,15 +238,15 @@ def _step(
     number: tf.Tensor,
     flags: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-    """What `train.joined` gives."""
+    """What `train.combine_phases` gives."""
     rank_input = train.RankInput(part=part, step=number, flags=flags[0], maybe_empty=not everywhere)
     with _kept(replica, part, everywhere):
         results = []
         for phase, shared in train.phases_of_rank(replica, rank_input):
             results.append(shared)
-            with Summed():
+            with NoReduceContext():
                 phase.optimizer.apply(shared.gradients, phase.variables)
-    return list(train.joined(results))
+    return list(train.combine_phases(results))
 
 
 def _sums(replica: replica.Replica, part: Any, everywhere: bool) -> list[tf.Tensor]:
@@ -294,7 +294,7 @@ class Exchange(collectives.Communicator):
             return [self._context.all_gather(tensor, axis=0) for tensor in tensors]
 
 
-class Summed(synchrony.Within):
+class NoReduceContext(synchrony.NestedReplicaContext):
     """A replica's context in which gradients are sums already; enter it around `apply`."""
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:

@@ -19,7 +19,7 @@ class Outcome:
     metrics: dict[str, tf.Tensor]
 
 
-Apply = Callable[[phases.Computation, train.Shared], None]
+Apply = Callable[[phases.Computation, train.ReducedPhase], None]
 
 
 class Trial(Protocol):
@@ -33,9 +33,9 @@ class Trial(Protocol):
         """
 
 
-def outcome(replica: replica.Replica, results: Sequence[train.Shared]) -> tuple[Any, ...]:
+def outcome(replica: replica.Replica, results: Sequence[train.ReducedPhase]) -> tuple[Any, ...]:
     """The outcome of a step whose phases gave these results, with the metrics."""
-    loss, *_ = train.joined(results)
+    loss, *_ = train.combine_phases(results)
     gradients = [[split(gradient) for gradient in one.gradients] for one in results]
     return loss, gradients, metrics.tensors(replica, results[-1].metric_states)
 

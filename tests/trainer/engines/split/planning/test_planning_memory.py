@@ -64,7 +64,9 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
         )
         for one in (first, last.tensor)
     )
-    examples = arrays.ArraySource((inputs, expected, None), batching.Division(rows, 1, (0,)), None)
+    examples = arrays.ArraySource(
+        (inputs, expected, None), batching.BatchSharding(rows, 1, (0,)), None
+    )
     mesh = shape.Mesh(generation=ranks.generation())
     divided = split_partition.divide(recorded, mesh)
     (batch,) = examples.epoch(0, 0)

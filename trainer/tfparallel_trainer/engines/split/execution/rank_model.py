@@ -110,7 +110,7 @@ class Rank:
 
     def kind(self, key: str, gradient: Any) -> gradients.Kind:
         """Of what kind a gradient of a weight is that its nodes lead to."""
-        return gradients.kind(gradient, self.rows.get(key, ()))
+        return gradients.classify(gradient, self.rows.get(key, ()))
 
     def penalty(self) -> float:
         """The regularisation of the weights that it owns."""

@@ -84,7 +84,9 @@ class RankTransport:
             for rank, one in local_gradients.items():
                 end, others = self._ends[ranks, rank], also.get(rank, ())
                 with tf.device(self._devices[rank]):
-                    totals[rank] = gradients.add_up(end, one, kinds[rank], variables[rank], others)
+                    totals[rank] = gradients.all_reduce(
+                        end, one, kinds[rank], variables[rank], others
+                    )
             return totals
         parts = zip(*local_gradients.values(), strict=True)
         further = zip(*(also.get(rank, ()) for rank in local_gradients), strict=True)

@@ -129,7 +129,7 @@ class Reduction:
             worker = self._workers[index]
             summand = self._shared(key, worker.gradients[key], worker.rank.weights[key])
             # Each stage's look-ups are look-ups of their own.
-            return [summand], [gradients.kind(summand, ())]
+            return [summand], [gradients.classify(summand, ())]
 
         self._sum(ranks, participants, None, [key], summands)
 

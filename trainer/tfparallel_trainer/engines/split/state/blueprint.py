@@ -25,7 +25,7 @@ class Blueprint:
     """The weights of the model by key; they have no values."""
     slots: dict[slots.Slot, str]
     """Keys of the optimizer's variables."""
-    wholes: dict[str, shard.Whole]
+    wholes: dict[str, shard.FullVariable]
     """All that a checkpoint holds, by key."""
 
     @property
@@ -63,10 +63,10 @@ def draw(module: user.Module, seed: int) -> Blueprint:
     trained = {by_id[id(one)]: one for one in model.trainable_variables}
     named = slots.keys_of(slots.of(model.optimizer, trained))
     model.optimizer.build(slots.stand_ins(trained, "float64"))
-    wholes = {key: shard.Whole(tuple(one.shape), one.path) for key, one in weights.items()}
+    wholes = {key: shard.FullVariable(tuple(one.shape), one.path) for key, one in weights.items()}
     for slot, key in named.items():
         weight = None if slot.weight is None else trained[slot.weight]
         shape = () if weight is None else tuple(weight.shape[axis] for axis in slot.axes)
         label = slot.name if weight is None else f"{weight.path}{slot.name}"
-        wholes[key] = shard.Whole(shape, label)
+        wholes[key] = shard.FullVariable(shape, label)
     return Blueprint(model=model, weights=weights, slots=named, wholes=wholes)

@@ -1,6 +1,6 @@
 """Ends a process whose peer ends while TensorFlow connects them.
 
-Usage: sentinel.py PID OWN_NAME FAILURE_FILE NAME=FD,FD...
+Usage: heartbeat.py PID OWN_NAME FAILURE_FILE NAME=FD,FD...
 
 TensorFlow would wait for that peer forever, and lets no other thread of Python run meanwhile. So
 this program inherits the connections with the peers and writes the sentence that the process cannot

@@ -10,7 +10,7 @@ import pytest
 
 import tfparallel_trainer
 from testing import paths
-from tfparallel_trainer.keras_fit import memories
+from tfparallel_trainer.keras_fit import callback_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
@@ -97,10 +97,10 @@ def test_after_an_early_stop_a_restart_trains_no_further(tmp_path: pathlib.Path)
 def test_other_callbacks_start_again() -> None:
     early = keras.callbacks.EarlyStopping("loss")
     early.wait = 2
-    text = memories.dump([early], stopped=True)
-    assert not memories.load(text, [keras.callbacks.ReduceLROnPlateau()])
+    text = callback_state.dump([early], stopped=True)
+    assert not callback_state.load(text, [keras.callbacks.ReduceLROnPlateau()])
     other = keras.callbacks.EarlyStopping("loss")
-    assert memories.load(text, [other])
+    assert callback_state.load(text, [other])
     assert other.wait == 2
 
 
@@ -109,12 +109,12 @@ def test_numbers_of_any_kind_come_back() -> None:
     for best in (np.float32(0.5), float("inf"), None):
         early.best = best
         other = keras.callbacks.EarlyStopping("loss")
-        memories.load(memories.dump([early], stopped=False), [other])
+        callback_state.load(callback_state.dump([early], stopped=False), [other])
         assert other.best == best
 
 
 def test_weights_that_are_not_kept_are_said() -> None:
     early = keras.callbacks.EarlyStopping("loss", restore_best_weights=True)
-    text = memories.dump([early], stopped=False)
+    text = callback_state.dump([early], stopped=False)
     with pytest.warns(UserWarning, match="restores the best weights since this restart"):
-        memories.load(text, [early])
+        callback_state.load(text, [early])

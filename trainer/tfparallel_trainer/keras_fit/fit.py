@@ -22,7 +22,7 @@ from tfparallel_trainer.engines.mesh import run as mesh
 from tfparallel_trainer.engines.servers import control
 from tfparallel_trainer.engines.servers import run as servers
 from tfparallel_trainer.keras_fit import callbacks as callbacks_of
-from tfparallel_trainer.keras_fit import inputs, models, reach, surroundings
+from tfparallel_trainer.keras_fit import distribution, inputs, model_access, models
 from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.loop import exit_report, observer, preflight, run
 from tfparallel_trainer.reporting import console
@@ -39,15 +39,15 @@ def start(start_timeout_seconds: int = _WAIT_SECONDS) -> None:
     own fit is refused from then on: each process would train a model of its own. If the peers do
     not come, or TensorFlow was used before, it is a TrainerError.
     """
-    if surroundings.in_job():
-        surroundings.exit_by_contract()
-    cluster = surroundings.described()
+    if distribution.in_job():
+        distribution.exit_by_contract()
+    cluster = distribution.described()
     if cluster.alone:
         return
     keras.Model.fit = _refused
     if cluster.of(tasks.SERVER):
         return
-    surroundings.join(cluster, start_timeout_seconds, console.Console(cluster.task.name).say)
+    distribution.join(cluster, start_timeout_seconds, console.Console(cluster.task.name).say)
 
 
 def fit(
@@ -125,10 +125,10 @@ class _Call:
     def __init__(self, arguments: inputs.Arguments) -> None:
         self._arguments = arguments
         self._started = time.monotonic()
-        self._in_job = surroundings.in_job()
+        self._in_job = distribution.in_job()
         if self._in_job:
-            surroundings.exit_by_contract()
-        self._cluster = surroundings.described()
+            distribution.exit_by_contract()
+        self._cluster = distribution.described()
         alone = self._cluster.alone
         self._out = console.Console(
             "" if alone else self._cluster.task.name,
@@ -151,7 +151,7 @@ class _Call:
             preflight.check(settings)
             listens = self._in_job or self._arguments.output_dir is not None
             late = functools.partial(self._give_up, errors.PreemptedError(termination.LATE))
-            with surroundings.listening(listens, late, settings.grace_seconds) as stop:
+            with distribution.listening(listens, late, settings.grace_seconds) as stop:
                 self._train(settings, data, stop)
         return None if self._training_callbacks is None else self._training_callbacks.history
 
@@ -182,7 +182,7 @@ class _Call:
         module = None
         try:
             if settings.uses_servers:
-                surroundings.before_servers()
+                distribution.before_servers()
             if settings.uses_servers and not settings.cluster.is_chief:
                 control.serve(settings, self._out, stop)
                 termination.end(0)
@@ -218,12 +218,12 @@ class _Call:
         observe = functools.partial(self._observer, data)
         settings = context.settings
         if settings.uses_servers:
-            run.train_to_end(servers.Course(context), observe)
+            run.train_to_end(servers.ParameterServerRun(context), observe)
             return
         limit = settings.job.trainer.start_timeout_seconds
         with context.watch.waiting():
-            count = surroundings.join(settings.cluster, limit, self._out.say)
-        run.train_to_end(mesh.Course(dataclasses.replace(context, devices=count)), observe)
+            count = distribution.join(settings.cluster, limit, self._out.say)
+        run.train_to_end(mesh.MeshRun(dataclasses.replace(context, devices=count)), observe)
 
     def _observer(self, data: inputs.Inputs, ready: setup.Ready, _: object) -> observer.Observer:
         plan = callbacks_of.Plan(
@@ -235,7 +235,10 @@ class _Call:
             validation_freq=self._arguments.validation_freq,
         )
         self._training_callbacks = callbacks_of.Callbacks(
-            plan, reach.Whole(ready.replicas), self._models.hand_back, ready.start.observer
+            plan,
+            model_access.ReplicatedModelAccess(ready.replicas),
+            self._models.hand_back,
+            ready.start.observer,
         )
         return self._training_callbacks
 

@@ -16,7 +16,7 @@ from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.objective import evaluate, replica, state, tracing, writes
 
 
-class Reach(Protocol):
+class ModelAccess(Protocol):
     """Between all processes of a run; each makes the same calls in the same order."""
 
     @property
@@ -47,7 +47,7 @@ class Reach(Protocol):
         """Give them the values that `dump_closures` gave, within a call on that process."""
 
 
-class Whole:
+class ReplicatedModelAccess:
     """Over replicas that each have the whole model."""
 
     def __init__(self, replicas: Sequence[replica.Replica]) -> None:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from testing.trainer import ranks
 from tfparallel_trainer import errors
-from tfparallel_trainer.keras_fit import reach
+from tfparallel_trainer.keras_fit import model_access
 from tfparallel_trainer.objective import tracing
 
 X = np.zeros((4, 3), "float32")
@@ -29,7 +29,7 @@ def test_variables_outside_the_model_that_callbacks_write_are_bounded(
     )
     (one,) = ranks.build_apart(module, (X, X, None), 1)
     one.closures.extend(tracing.trace(one, SPEC).closures)
-    callbacks = reach.Whole([one])
+    callbacks = model_access.ReplicatedModelAccess([one])
 
     def write(variable: tf.Variable, value: float) -> bytes:
         variable.assign(tf.fill(variable.shape, value))
