@@ -79,13 +79,13 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
         if settings.uses_servers and not settings.cluster.is_chief and not settings.evaluates:
             control.serve(settings, out, stop)
             return
-        course: type[engine.RunTemplate] = mesh.MeshRun
+        template: type[engine.RunTemplate] = mesh.MeshRun
         if settings.uses_servers:
-            course = servers.ParameterServerRun
+            template = servers.ParameterServerRun
         elif settings.divides_model:
-            course = split.SplitRun
+            template = split.SplitRun
         elif settings.under_strategy:
-            course = strategy.StrategyRun
+            template = strategy.StrategyRun
         with stall.watching(stall.limits(settings.job.trainer), give_up) as watch:
             module = user.load(settings.source_dir, settings.job.trainer.module, watch.moved)
             process = setup.RunContext(
@@ -102,7 +102,7 @@ def _attempt(settings: settings.Settings, out: console.Console, started: float) 
                 evaluator.until_done(process)
             else:
                 observe = functools.partial(callbacks.of_module, settings, module)
-                run.train_to_end(course(process), observe)
+                run.train_to_end(template(process), observe)
     except Exception as error:
         raise exit_report.translate(error, settings.cluster.alone, module) from error
     finally:

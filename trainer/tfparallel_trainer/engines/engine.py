@@ -1,23 +1,23 @@
-"""What the run and its outer loop ask of an engine, whether ranks make steps together or alone."""
+"""The interface between the training loop and an engine."""
 
 import abc
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import cluster
-from tfparallel_trainer.contract import progress, verification
+from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching, fingerprints
 from tfparallel_trainer.engines import setup
-from tfparallel_trainer.objective import evaluate, independence, replica, state
+from tfparallel_trainer.objective import evaluate, independence, replica, state, train
 
 
-class Flag(enum.IntEnum):
-    """What any process may ask for in a step; all learn of it in the same step."""
+class StepRequest(enum.IntEnum):
+    """What any process may request with a step; all learn of it in the same step."""
 
     STOP = 0
     """A process was asked to end."""
@@ -43,7 +43,7 @@ class StepResult:
     staleness: int | None = None
     """How many steps of others came between reading the weights and applying the gradient; None
     where all make each step together."""
-    flags: frozenset[Flag] = frozenset()
+    requests: frozenset[StepRequest] = frozenset()
     """Those of all processes, where all make each step together."""
     metrics: dict[str, float] | None = None
     """Over all ranks; None where the step adds none up."""
@@ -60,22 +60,8 @@ Watched = Callable[[Iterator[batching.Batch]], Iterator[batching.Batch]]
 """Goes through batches and says of each that it is done."""
 
 
-REQUESTS = len(Flag) + fingerprints.SUMMANDS
+REQUESTS = len(StepRequest) + fingerprints.SUMMANDS
 """How many numbers a process adds to the sum that a step makes over all of them."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Computed:
-    """What a step gives, as arrays."""
-
-    loss: Any
-    terms: Any
-    """The loss of each output."""
-    requests: Any
-    """Summed over all processes."""
-    finite: Any
-    metrics: dict[str, float] | None = None
-    """As in `StepResult`."""
 
 
 class Step(abc.ABC):
@@ -96,8 +82,10 @@ class Step(abc.ABC):
         """Compares steps, by number from 1, with one process. It takes the batch, and whether
         observers have changed variables since the step before."""
 
-    def __call__(self, step: int, batch: batching.Batch, asked: frozenset[Flag]) -> StepResult:
-        """Make the step of a number, from 0, on a batch; this process asks for these flags.
+    def __call__(
+        self, step: int, batch: batching.Batch, requests: frozenset[StepRequest]
+    ) -> StepResult:
+        """Compute the step of a number, from 0, on a batch, with the requests of this process.
 
         If processes were given different examples, it is a UserCodeError.
         """
@@ -105,38 +93,39 @@ class Step(abc.ABC):
         if not self._is_tried and part is not None:
             self._is_tried = True
             self.check(part)
-        flags = (float(flag in asked) for flag in Flag)
-        requests = [*flags, *fingerprints.summands(batch.fingerprint)]
-        computed = self.compute(step, batch, requests, gives_metrics=Flag.METRICS in asked)
-        sums = computed.requests
-        if not fingerprints.alike(sums[len(Flag) :]):
+        numbers = [float(request in requests) for request in StepRequest]
+        numbers += fingerprints.summands(batch.fingerprint)
+        gives_metrics = StepRequest.METRICS in requests
+        output = self.compute(step, batch, numbers, gives_metrics=gives_metrics)
+        sums = output.requests
+        if not fingerprints.alike(sums[len(StepRequest) :]):
             raise errors.UserCodeError(
-                f"Some replicas get other examples than others, which shows in step {step + 1}: "
+                f"Replicas received different examples (first seen in step {step + 1}): "
                 "give the same in the same order everywhere. Sort lists of files, and let what is "
                 "random follow from a seed: in the function training_data from context.seed and "
                 "context.epoch, in a script from a seed that all replicas share.",
                 function="training_data",
             ).on_every_process()
         check = None
-        if self.referee is not None and computed.finite:
-            check = self.referee(step + 1, batch, bool(sums[Flag.CHANGED] > 0))
+        if self.referee is not None and output.finite:
+            check = self.referee(step + 1, batch, bool(sums[StepRequest.CHANGED] > 0))
         return StepResult(
-            losses={"loss": float(computed.loss), **self._replica.by_output(computed.terms)},
+            losses={"loss": float(output.loss), **self._replica.by_output(output.terms)},
             examples=batch.examples,
-            finite=bool(computed.finite),
-            flags=frozenset(flag for flag in Flag if sums[flag] > 0),
-            metrics=computed.metrics,
+            finite=bool(output.finite),
+            requests=frozenset(request for request in StepRequest if sums[request] > 0),
+            metrics=output.metrics,
             check=check,
         )
 
     @abc.abstractmethod
     def compute(
         self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
-    ) -> Computed:
+    ) -> train.StepOutput:
         """Compute a step and apply its gradients.
 
-        `requests` is what this process adds to the sum over all: flags, and the fingerprint of the
-        batch. Metrics may be asked for, where the engine adds them up in steps.
+        `requests` is what this process adds to the sum over all: its requests as 0 or 1, and the
+        fingerprint of the batch. The output has metrics if the engine adds them up in steps.
         """
 
     def check(self, part: Any) -> None:
@@ -146,22 +135,22 @@ class Step(abc.ABC):
 
 
 class Engine(Protocol):
-    """Makes steps in any order; each batch that is given leads to one step."""
+    """Computes steps in any order; each batch that is submitted leads to one step."""
 
     @property
     def pending(self) -> int:
-        """How many steps are given and not made yet."""
+        """How many steps are submitted and have no result yet."""
 
     def reset(self) -> None:
         """Forget what the metrics have seen."""
 
     def submit(
-        self, step: int, batch: batching.Batch, asked: frozenset[Flag]
-    ) -> tuple[Sequence[StepResult], frozenset[Flag]]:
-        """Give the batch of a step: which steps are made since the last call, and all flags."""
+        self, step: int, batch: batching.Batch, requests: frozenset[StepRequest]
+    ) -> tuple[Sequence[StepResult], frozenset[StepRequest]]:
+        """Submit a batch. Return the results that are ready and the requests of all processes."""
 
     def drain(self) -> Sequence[StepResult]:
-        """Return when no step is pending, with those that are made since the last call."""
+        """Wait for all pending steps, and return the results since the last call."""
 
     def metrics(self) -> dict[str, float]:
         """The metrics over what they have seen, and what else tells how training goes."""
@@ -177,7 +166,7 @@ class Engine(Protocol):
 
 
 class Synchronous:
-    """All ranks make each step together, so a step that is given is made."""
+    """All ranks compute each step together, so a step has its result when it is submitted."""
 
     pending = 0
 
@@ -187,21 +176,12 @@ class Synchronous:
         step: Step,
         evaluator: evaluate.Evaluator | None,
         examples: batching.Source | None,
-        report: Callable[[], dict[str, float]] | None = None,
-        are_weights_finite: Callable[[], bool] | None = None,
-        barrier: Callable[[], None] | None = None,
     ) -> None:
-        """Take the replicas of this process, and the examples to evaluate on.
-
-        The last three are the mesh's where absent: `report` gives metrics, `barrier` waits for all.
-        """
+        """Take the replicas of this process, and the examples to evaluate on."""
         self._replicas = replicas
         self._step = step
         self._evaluator = evaluator
         self._examples = examples
-        self._report = report or evaluate.Report(replicas).metrics
-        self.weights_are_finite = are_weights_finite or state.finiteness(replicas[0])
-        self.barrier = barrier or state.barrier(replicas)
         self._latest: dict[str, float] | None = None
 
     def reset(self) -> None:
@@ -210,12 +190,12 @@ class Synchronous:
         evaluate.reset_metrics(self._replicas)
 
     def submit(
-        self, step: int, batch: batching.Batch, asked: frozenset[Flag]
-    ) -> tuple[Sequence[StepResult], frozenset[Flag]]:
-        """Make the step."""
-        result = self._step(step, batch, asked)
+        self, step: int, batch: batching.Batch, requests: frozenset[StepRequest]
+    ) -> tuple[Sequence[StepResult], frozenset[StepRequest]]:
+        """Compute the step."""
+        result = self._step(step, batch, requests)
         self._latest = result.metrics
-        return [result], result.flags
+        return [result], result.requests
 
     def drain(self) -> Sequence[StepResult]:
         """Nothing is ever pending."""
@@ -223,7 +203,31 @@ class Synchronous:
 
     def metrics(self) -> dict[str, float]:
         """The metrics over all ranks: those that the last step has given, if it has."""
-        return self._report() if self._latest is None else self._latest
+        return self.reduce_metrics() if self._latest is None else self._latest
+
+    def reduce_metrics(self) -> dict[str, float]:
+        """Sum the metrics over all ranks."""
+        return self._report.metrics()
+
+    @functools.cached_property
+    def _report(self) -> evaluate.Report:
+        return evaluate.Report(self._replicas)
+
+    def weights_are_finite(self) -> bool:
+        """Whether the weights that are trained are finite, the same on every process."""
+        return self._finiteness()
+
+    @functools.cached_property
+    def _finiteness(self) -> Callable[[], bool]:
+        return state.finiteness(self._replicas[0])
+
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+        self._barrier()
+
+    @functools.cached_property
+    def _barrier(self) -> Callable[[], object]:
+        return state.barrier(self._replicas)
 
     def evaluate(self, watched: Watched) -> dict[str, float] | None:
         """Evaluate on all ranks."""
@@ -233,44 +237,34 @@ class Synchronous:
         return self._evaluator.run(watched(self._examples.epoch(0, 0)))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What a run trains with."""
-
-    ready: setup.Ready
-    engine: Engine
-    export: Callable[[files.Position], None] | None = None
-    """Leaves the trained model, on all processes; absent: the first replica has all of it."""
-    build_reach: Callable[[Sequence[Any]], Any] | None = None
-    """Gives how far callbacks reach; absent: over replicas of the whole model."""
-    placement: Callable[[], progress.Placement | None] = lambda: None
-    steps_by_worker: dict[str, int] | None = None
-
-
 class RunTemplate(abc.ABC):
-    """The course of a run with one engine, in the order of its methods."""
+    """Template of a run. The methods are called in this order."""
 
     def __init__(self, context: setup.RunContext) -> None:
         self.context = context
         self.barrier: Callable[[], object] | None = None
-        """Returns when all processes have come to it; absent before it is prepared."""
+        """Returns when all processes have come to it; absent before `prepare` sets it.
+
+        The template's: if all processes end alike, none leaves before all have come.
+        """
 
     @abc.abstractmethod
-    def connected(self) -> AbstractContextManager[None]:
+    def connect(self) -> AbstractContextManager[None]:
         """Reach the other processes, until the body ends."""
 
-    def watched(self) -> AbstractContextManager[None]:
-        """End this process when one that it needs is lost, until the body ends."""
+    def watch_peers(self) -> AbstractContextManager[None]:
+        """End this process if one that it needs is lost, until the body ends."""
         peers = cluster.watched(self.context.settings.cluster)
         return cluster.watching(peers, self.context.give_up)
 
     @abc.abstractmethod
-    def prepared(self) -> Prepared:
-        """Build what is trained, load the data and restore the newest checkpoint.
-
-        The course's, once there is a barrier: if all end alike, nobody leaves before all have come.
-        """
+    def prepare(self) -> setup.EngineSetup:
+        """Build what is trained, load the data and restore the newest checkpoint."""
 
     @abc.abstractmethod
-    def announcement(self, total: int | None) -> Iterable[str]:
+    def build_engine(self, engine_setup: setup.EngineSetup) -> Engine:
+        """Build the engine that trains what is prepared."""
+
+    @abc.abstractmethod
+    def describe(self, total: int | None) -> Iterable[str]:
         """Lines for people on what is prepared, from the number of steps where that is known."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfparallel_trainer import errors, settings, user
 from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, shard, store
 from tfparallel_trainer.comms import agreement, collectives, devices, nccl, rendezvous, shape
-from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.contract import outputs, progress
 from tfparallel_trainer.data import batching, feed, nest, source
 from tfparallel_trainer.engines import comparison
 from tfparallel_trainer.lifecycle import stall, termination
@@ -116,8 +116,8 @@ class RunContext:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """Replicas, examples and where training starts."""
+class EngineSetup:
+    """What an engine is built from and a run trains with."""
 
     replicas: list[replica.Replica]
     training: feed.Feed
@@ -131,6 +131,12 @@ class Ready:
     """Number of this attempt, from 1."""
     advice: list[str]
     """Sentences for the user about the model."""
+    export: Callable[[files.Position], None] | None = None
+    """Leaves the trained model, on all processes; absent: the first replica has all of it."""
+    build_model_access: Callable[[Sequence[Any]], Any] | None = None
+    """Gives what callbacks see as the model; absent: replicas of the whole model."""
+    placement: Callable[[], progress.Placement | None] = lambda: None
+    steps_by_worker: dict[str, int] | None = None
 
     def save(self, at: files.Position) -> bool:
         """Save a checkpoint; gives whether this process is one that does."""
@@ -146,7 +152,7 @@ def prepare(
     devices: list[str],
     scope: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     division: batching.BatchSharding | None = None,
-) -> Ready:
+) -> EngineSetup:
     """Load the data, build a replica on each device and restore the newest checkpoint.
 
     Variables are created in the scope. The division says how batches are cut when the mesh has but
@@ -205,7 +211,7 @@ def prepare(
     start = restored or files.Position(step=0, epoch=settings.first_epoch, example=0)
     with watch.waiting():
         step, epoch, example = state.share(replicas, [start.step, start.epoch, start.example])
-    return Ready(
+    return EngineSetup(
         replicas=replicas,
         training=training,
         evaluation=evaluation,

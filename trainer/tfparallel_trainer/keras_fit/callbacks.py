@@ -88,10 +88,9 @@ def checked(callbacks: Any, strategy: str) -> list[Any]:
 def of_module(
     settings: settings.Settings,
     module: user.Module,
-    ready: setup.Ready,
-    build_reach: Callable[[Sequence[Any]], model_access.ModelAccess] | None = None,
+    engine_setup: setup.EngineSetup,
 ) -> observer.Observer:
-    """Those that a job's module brings, over replicas of the whole model without `build_reach`."""
+    """Build the observer that calls the callbacks of a job's module."""
     if not module.has("callbacks"):
         return observer.Observer()
     if settings.under_strategy:
@@ -101,7 +100,7 @@ def of_module(
             function="callbacks",
         )
     spec = settings.job.trainer
-    context = setup.user_context(settings, ready.start.epoch)
+    context = setup.user_context(settings, engine_setup.start.epoch)
     with module.concerns("callbacks"):
         callbacks = checked(module.call_with("callbacks", context), settings.job.strategy)
     if any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in callbacks):
@@ -110,20 +109,18 @@ def of_module(
             "exported in any case: remove it.",
             function="callbacks",
         )
-    length = ready.training.examples
+    length = engine_setup.training.examples
     plan = Plan(
         callbacks=callbacks,
         epochs=spec.epochs,
         steps=None if length is None else order.steps(length, spec.global_batch_size),
-        validates=ready.evaluation is not None,
+        validates=engine_setup.evaluation is not None,
     )
-    over = (
-        model_access.ReplicatedModelAccess(ready.replicas)
-        if build_reach is None
-        else build_reach(callbacks)
-    )
+    build = engine_setup.build_model_access
+    replicas = engine_setup.replicas
+    access = build(callbacks) if build else model_access.ReplicatedModelAccess(replicas)
     guard = functools.partial(user.guard, module.path)
-    return Callbacks(plan, over, lambda: over.model, ready.start.observer, guard)
+    return Callbacks(plan, access, lambda: access.model, engine_setup.start.observer, guard)
 
 
 class Callbacks(observer.Observer):

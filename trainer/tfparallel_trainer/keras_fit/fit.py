@@ -225,7 +225,7 @@ class _Call:
             count = distribution.join(settings.cluster, limit, self._out.say)
         run.train_to_end(mesh.MeshRun(dataclasses.replace(context, devices=count)), observe)
 
-    def _observer(self, data: inputs.Inputs, ready: setup.Ready, _: object) -> observer.Observer:
+    def _observer(self, data: inputs.Inputs, engine_setup: setup.EngineSetup) -> observer.Observer:
         plan = callbacks_of.Plan(
             callbacks=self._callbacks,
             epochs=self._arguments.epochs,
@@ -236,9 +236,9 @@ class _Call:
         )
         self._training_callbacks = callbacks_of.Callbacks(
             plan,
-            model_access.ReplicatedModelAccess(ready.replicas),
+            model_access.ReplicatedModelAccess(engine_setup.replicas),
             self._models.hand_back,
-            ready.start.observer,
+            engine_setup.start.observer,
         )
         return self._training_callbacks
 

@@ -6,7 +6,7 @@ What differs between engines is in `engines.engine.RunTemplate`.
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -21,39 +21,40 @@ from tfparallel_trainer.loop import observer, training
 from tfparallel_trainer.reporting import console, progress, records, reports, results
 from tfparallel_trainer.storage import durable, folder
 
-Observe = Callable[[setup.Ready, Callable[[Sequence[Any]], Any] | None], observer.Observer]
-"""Gives who observes a run, from what is prepared and from how far callbacks reach."""
+Observe = Callable[[setup.EngineSetup], observer.Observer]
+"""Gives the observer of a run."""
 
 
-def train_to_end(course: engine.RunTemplate, observe: Observe) -> None:
+def train_to_end(template: engine.RunTemplate, observe: Observe) -> None:
     """Train the user's model and leave the results in the output directory.
 
     A run that ends early raises a TrainerError, or an error of TensorFlow's as it is.
     """
-    context = course.context
+    context = template.context
     chief = context.settings.cluster.is_chief
     with (
         context.until_end,
-        course.connected(),
-        _leaving(course),
+        template.connect(),
+        _leaving(template),
         _reporter(context) as reporter,
-        course.watched(),
+        template.watch_peers(),
     ):
-        prepared = course.prepared()
-        reporter.placement = prepared.placement
-        reporter.wait = prepared.ready.training.wait
-        reporter.start = lambda: _start(context, prepared)
-        outer = _loop(context, prepared, reporter, observe)
+        engine_setup = template.prepare()
+        trainer = template.build_engine(engine_setup)
+        reporter.placement = engine_setup.placement
+        reporter.wait = engine_setup.training.wait
+        reporter.start = lambda: _start(context, engine_setup)
+        outer = _loop(context, engine_setup, trainer, reporter, observe)
         if chief:
-            _announce(course, prepared, outer.total_steps)
+            _announce(template, engine_setup, outer.total_steps)
         context.stop.allow(termination.STEP_SECONDS)
         outer.run()
         if not context.script:
-            _export(context, prepared, outer.position)
+            _export(context, engine_setup, outer.position)
             if chief:
-                _write_summary(context, prepared, reporter, outer.position)
+                _write_summary(context, engine_setup, reporter, outer.position)
         with context.watch.waiting():
-            prepared.engine.barrier()  # nobody leaves before the chief has written everything
+            trainer.barrier()  # nobody leaves before the chief has written everything
 
 
 @contextlib.contextmanager
@@ -86,42 +87,43 @@ def _reporter(context: setup.RunContext) -> Iterator[reports.Reporter]:
 
 def _loop(
     context: setup.RunContext,
-    prepared: engine.Prepared,
+    engine_setup: setup.EngineSetup,
+    trainer: engine.Engine,
     reporter: reports.Reporter,
     observe: Observe,
 ) -> training.Training:
     """Put together the outer loop around an engine."""
-    settings, ready = context.settings, prepared.ready
+    settings = context.settings
 
     def save(at: files.Position) -> None:
         began = time.monotonic()
-        if ready.save(at):
+        if engine_setup.save(at):
             seconds = round(time.monotonic() - began, 3)
             reporter.event(outputs.TrainEvent.CHECKPOINT, at.step, seconds=seconds)
             reporter.flush()
 
     if settings.logs_steps and settings.cluster.is_chief:
-        weights = ready.replicas[0].model.trainable_variables
+        weights = engine_setup.replicas[0].model.trainable_variables
         reporter.step_log = records.StepLog(settings.output_dir, weights)
     spec = settings.job.trainer
     return training.Training(
         spec=spec,
-        examples=ready.training,
-        engine=prepared.engine,
+        examples=engine_setup.training,
+        engine=trainer,
         reporter=reporter,
         termination=context.stop,
         watch=context.watch,
         schedule=training.Schedule(spec.checkpoint, settings.cluster.is_chief),
         save=save,
-        observer=observe(ready, prepared.build_reach),
-        start=ready.start,
+        observer=observe(engine_setup),
+        start=engine_setup.start,
     )
 
 
-def _start(context: setup.RunContext, prepared: engine.Prepared) -> Mapping[str, Any]:
+def _start(context: setup.RunContext, engine_setup: setup.EngineSetup) -> Mapping[str, Any]:
     """What the record of the first step says of this process."""
     return {
-        "attempt": prepared.ready.attempt,
+        "attempt": engine_setup.attempt,
         "seconds": round(time.monotonic() - context.started, 3),
         "versions": {
             "TensorFlow": tf.__version__,
@@ -131,43 +133,45 @@ def _start(context: setup.RunContext, prepared: engine.Prepared) -> Mapping[str,
     }
 
 
-def _announce(course: engine.RunTemplate, prepared: engine.Prepared, steps: int | None) -> None:
+def _announce(
+    template: engine.RunTemplate, engine_setup: setup.EngineSetup, steps: int | None
+) -> None:
     """Say what is trained where, and what may surprise people about it."""
-    context = course.context
-    for sentence in course.announcement(steps):
+    context = template.context
+    for sentence in template.describe(steps):
         context.out.say(sentence)
-    for sentence in (*context.module.hints.values(), *prepared.ready.advice):
+    for sentence in (*context.module.hints.values(), *engine_setup.advice):
         context.out.say(f"warning: {sentence}")
     if context.settings.job.trainer.checkpoint is None and not context.script:
         context.out.say("warning: without trainer.checkpoint a restart begins at step 0")
 
 
-def _export(context: setup.RunContext, prepared: engine.Prepared, at: files.Position) -> None:
+def _export(context: setup.RunContext, engine_setup: setup.EngineSetup, at: files.Position) -> None:
     """Leave the trained model in the output directory."""
     settings, path = context.settings, context.module.path
-    if prepared.export is None and not settings.cluster.is_chief:
+    if engine_setup.export is None and not settings.cluster.is_chief:
         return
     context.watch.moved(f"the export of {outputs.MODEL} began")
-    if prepared.export is not None:
-        prepared.export(at)
+    if engine_setup.export is not None:
+        engine_setup.export(at)
         return
-    _check_owner(prepared)
-    model = prepared.ready.replicas[0].model
+    _check_owner(engine_setup)
+    model = engine_setup.replicas[0].model
     export.save(model, settings.output_dir / outputs.MODEL, path)
     if settings.job.trainer.saved_model:
         context.watch.moved(f"the export of {outputs.SAVED_MODEL} began")
         export.save_for_serving(model, settings.output_dir / outputs.SAVED_MODEL, path)
 
 
-def _check_owner(prepared: engine.Prepared) -> None:
+def _check_owner(engine_setup: setup.EngineSetup) -> None:
     """Leave no results (PreemptedError) where another process has taken the place for them."""
-    if prepared.ready.saved is not None:
-        prepared.ready.saved.check_owner()
+    if engine_setup.saved is not None:
+        engine_setup.saved.check_owner()
 
 
 def _write_summary(
     context: setup.RunContext,
-    prepared: engine.Prepared,
+    engine_setup: setup.EngineSetup,
     reporter: reports.Reporter,
     position: files.Position,
 ) -> None:
@@ -185,12 +189,12 @@ def _write_summary(
         module_digest=settings.module_digest,
         steps=position.step,
         epochs=position.epoch,
-        attempt=prepared.ready.attempt,
+        attempt=engine_setup.attempt,
         duration_seconds=round(duration, 3),
         metrics={name: outputs.number(value) for name, value in reporter.metrics.items()},
-        steps_by_worker=prepared.steps_by_worker,
+        steps_by_worker=engine_setup.steps_by_worker,
     )
-    _check_owner(prepared)
+    _check_owner(engine_setup)
     reporter.event(outputs.TrainEvent.DONE, position.step)
     reporter.flush()
     content = summary.model_dump_json(by_alias=True, exclude_none=True)
@@ -203,7 +207,7 @@ def _write_summary(
 
 
 @contextlib.contextmanager
-def _leaving(course: engine.RunTemplate) -> Iterator[None]:
+def _leaving(template: engine.RunTemplate) -> Iterator[None]:
     """Leave where all end alike, with the work done or with one error, when no peer needs this one.
 
     A process that ends while another still receives what they agreed on is its lost peer.
@@ -216,7 +220,7 @@ def _leaving(course: engine.RunTemplate) -> Iterator[None]:
         alike = error.everywhere
         raise
     finally:
-        if alike and course.barrier is not None and not course.context.settings.cluster.alone:
+        if alike and template.barrier is not None and not template.context.settings.cluster.alone:
             # A peer that leaves first breaks this wait, and has seen the end of all work before.
-            with course.context.watch.waiting(), contextlib.suppress(tf.errors.OpError):
-                course.barrier()
+            with template.context.watch.waiting(), contextlib.suppress(tf.errors.OpError):
+                template.barrier()

@@ -1,8 +1,8 @@
-"""The outer loop: epochs and steps, checkpoints, evaluation and reports, in one order everywhere.
+"""The training loop: epochs, steps, checkpoints, evaluation and reports, in one order everywhere.
 
-Every process runs the same loop and decides alike: from counts, and from flags that are added up in
-each step. No process acts on its clock or a signal alone. An engine may have steps
-pending; counts are of steps that are given, and nothing is saved or evaluated before they are made.
+Every process runs the same loop and decides alike: from counts, and from requests that each step
+sums over all processes. No process acts on its clock or a signal alone. An engine may have steps
+pending. Counts are of submitted steps, and the loop saves and evaluates only when none is pending.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class Schedule:
         self._last = self._clock()
 
 
-_Flags = frozenset[engine.Flag]
+_Requests = frozenset[engine.StepRequest]
 _Results = Sequence[engine.StepResult]
 
 
@@ -148,8 +148,8 @@ class Training:
     def _go_through(self, batches: Iterator[batching.Batch]) -> bool:
         """Make a step of each batch; whether the epoch ended before training did."""
         for batch in batches:
-            flags = self._observed_step(batch)
-            if engine.Flag.STOP in flags:
+            requests = self._observed_step(batch)
+            if engine.StepRequest.STOP in requests:
                 self._stop()
             if self.observer.stop:
                 break
@@ -157,38 +157,37 @@ class Training:
                 self._save()
                 self._report()
                 return False
-            if engine.Flag.SAVE in flags or self.schedule.due_after(self._step):
+            if engine.StepRequest.SAVE in requests or self.schedule.due_after(self._step):
                 self._save()
-            if engine.Flag.REPORT in flags:
+            if engine.StepRequest.REPORT in requests:
                 self._report()
         return True
 
-    def _observed_step(self, batch: batching.Batch) -> _Flags:
+    def _observed_step(self, batch: batching.Batch) -> _Requests:
         if not self.observer.each_batch:
             return self._make_step(batch)
         self.observer.batch_begins(self._batches)
-        flags = self._make_step(batch)
+        requests = self._make_step(batch)
         if not self._tally.means():  # of workers' steps none of this epoch has come back
             self._drain()
         self.observer.batch_ends(self._batches - 1, {"loss": math.nan, **self._values()})
-        return flags
+        return requests
 
-    def _make_step(self, batch: batching.Batch) -> _Flags:
-        asked = {
-            engine.Flag.STOP: self.termination.asked,
-            engine.Flag.REPORT: self.reporter.due,
-            engine.Flag.SAVE: self.schedule.due_by_clock,
-            engine.Flag.METRICS: self.observer.each_batch,
-            engine.Flag.CHANGED: self.observer.changes > self._changes,
+    def _make_step(self, batch: batching.Batch) -> _Requests:
+        is_requested = {
+            engine.StepRequest.STOP: self.termination.asked,
+            engine.StepRequest.REPORT: self.reporter.due,
+            engine.StepRequest.SAVE: self.schedule.due_by_clock,
+            engine.StepRequest.METRICS: self.observer.each_batch,
+            engine.StepRequest.CHANGED: self.observer.changes > self._changes,
         }
         self._changes = self.observer.changes
-        results, flags = self.engine.submit(
-            self._step, batch, frozenset(flag for flag, is_set in asked.items() if is_set)
-        )
+        own_requests = frozenset(request for request, is_set in is_requested.items() if is_set)
+        results, requests = self.engine.submit(self._step, batch, own_requests)
         self._step += 1
         self._batches += 1
         self._count(results)
-        return flags
+        return requests
 
     def _drain(self) -> None:
         self._count(self.engine.drain())

@@ -7,8 +7,8 @@ ranks of Σ (w / D) dn, plus dR once; so D is summed first and the gradients aft
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -31,11 +31,31 @@ class ReducedPhase:
     loss: tf.Tensor
     terms: tf.Tensor
     """The loss of each output."""
-    flags: tf.Tensor
-    """Of all phases, those of the first one."""
+    requests: tf.Tensor
+    """Summed over all processes; the first phase has them all."""
     finite: tf.Tensor
     metric_states: list[tf.Tensor]
     """Of the model's metrics_variables, over all ranks; none where they are not asked for."""
+
+
+class StepOutput(NamedTuple):
+    """Result of a step over all ranks, as a pytree of tensors or arrays."""
+
+    loss: Any
+    terms: Any
+    """The loss of each output."""
+    requests: Any
+    """Summed over all processes."""
+    finite: Any
+    """Whether the loss and, where they are looked at, all gradients are finite numbers."""
+    metrics: Any = None
+    """Over all ranks, by name; None if the step adds none up."""
+
+    def fetch(self) -> "StepOutput":
+        """The same as arrays, and metrics as numbers."""
+        loss, terms, requests, finite = (tensor.numpy() for tensor in self[:4])
+        numbers = None if self.metrics is None else metrics.numbers(self.metrics)
+        return StepOutput(loss, terms, requests, finite, numbers)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +66,8 @@ class RankInput:
     """Its examples; None when it has none."""
     step: tf.Tensor
     """Number of the step."""
-    flags: tf.Tensor
-    """What this rank asks for, float64 in the order of `Flag`, and further numbers."""
+    requests: tf.Tensor
+    """What this rank requests, float64 in the order of `StepRequest`, and further numbers."""
     kinds: Sequence[Kinds] | None = None
     """Of the gradients of each phase, which a rank without examples cannot know."""
     maybe_empty: bool = False
@@ -69,20 +89,21 @@ def phases_of_rank(
 
 
 def combine_phases(
-    results: Sequence[ReducedPhase],
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The loss, its terms, the flags, and whether all are finite, of all phases of a step."""
-    return (
-        tf.add_n([shared.loss for shared in results]),
-        tf.concat([shared.terms for shared in results], 0),
-        results[0].flags,
-        tf.reduce_all(tf.stack([shared.finite for shared in results])),
+    results: Sequence[ReducedPhase], values: Mapping[str, tf.Tensor] | None = None
+) -> StepOutput:
+    """Combine the phases of a step, with the values of its metrics."""
+    return StepOutput(
+        loss=tf.add_n([phase.loss for phase in results]),
+        terms=tf.concat([phase.terms for phase in results], 0),
+        requests=results[0].requests,
+        finite=tf.reduce_all(tf.stack([phase.finite for phase in results])),
+        metrics=values,
     )
 
 
 def _phase_of_rank(replica: replica.Replica, place: int, rank_input: RankInput) -> ReducedPhase:
     phase, part = replica.computations[place], rank_input.part
-    flags = rank_input.flags[:0] if place else rank_input.flags
+    requests = rank_input.requests[:0] if place else rank_input.requests
     gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
     variables = phase.variables
     count = tf.constant(0) if part is None else tf.shape(nest.leaves(part)[0])[0]
@@ -94,7 +115,7 @@ def _phase_of_rank(replica: replica.Replica, place: int, rank_input: RankInput) 
             fractions = _forward(replica, phase, part, rank_input.step, alike=alike)
         penalty = phase.penalty()
     numerators, denominators = _sums(phase, fractions)
-    sums = replica.data.sum(tf.concat([denominators, flags], 0))
+    sums = replica.data.sum(tf.concat([denominators, requests], 0))
     scales = _scales(phase, sums[: len(phase.terms)])
     if part is None:
         of_each = [] if rank_input.kinds is None else rank_input.kinds[place]
@@ -120,7 +141,7 @@ def _phase_of_rank(replica: replica.Replica, place: int, rank_input: RankInput) 
         kinds=of_each,
         loss=total,
         terms=values,
-        flags=sums[len(phase.terms) :],
+        requests=sums[len(phase.terms) :],
         finite=gradients.are_finite(phase.optimizer, total, totals),
         metric_states=states,
     )

@@ -118,8 +118,10 @@ def test_flags_of_any_rank_reach_all() -> None:
     replicas = ranks.build(module, data(), 2)
     step = steps.TrainStep(module, replicas, source(2, 5).spec)
     batch = next(source(2, 5).epoch(0, 0))
-    assert step(0, batch, frozenset()).flags == frozenset()
-    assert step(1, batch, frozenset({engine.Flag.STOP})).flags == {engine.Flag.STOP}
+    assert step(0, batch, frozenset()).requests == frozenset()
+    assert step(1, batch, frozenset({engine.StepRequest.STOP})).requests == {
+        engine.StepRequest.STOP
+    }
 
 
 def test_replicas_stay_equal_and_draw_different_masks() -> None:

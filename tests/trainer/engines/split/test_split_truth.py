@@ -174,8 +174,10 @@ def test_flags_of_a_rank_without_loss_reach_all() -> None:
         case.functions(synchronized=False), shape.Mesh(stage=2), 2
     )
     batch = next(iter(examples.epoch(0, 0)))
-    assert step(0, batch, frozenset({engine.Flag.STOP})).flags == {engine.Flag.STOP}
-    assert step(1, batch, frozenset()).flags == frozenset()
+    assert step(0, batch, frozenset({engine.StepRequest.STOP})).requests == {
+        engine.StepRequest.STOP
+    }
+    assert step(1, batch, frozenset()).requests == frozenset()
 
 
 def bounded() -> Any:

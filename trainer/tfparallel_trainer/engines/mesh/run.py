@@ -16,7 +16,7 @@ class MeshRun(engine.RunTemplate):
     """Every rank has the whole model."""
 
     @contextlib.contextmanager
-    def connected(self) -> Iterator[None]:
+    def connect(self) -> Iterator[None]:
         """Be one cluster with all peers."""
         count = self.context.count_devices()
         ranks = count * len(self.context.settings.cluster.tasks)
@@ -31,30 +31,36 @@ class MeshRun(engine.RunTemplate):
         with self.context.join_cluster(count) as self._devices:
             yield
 
-    def prepared(self) -> engine.Prepared:
+    def prepare(self) -> setup.EngineSetup:
         """Build a replica on each device."""
-        ready = setup.prepare(self.context, self._mesh, self._devices)
-        setup.check_export(self.context, ready.replicas[0].model)
+        engine_setup = setup.prepare(self.context, self._mesh, self._devices)
+        setup.check_export(self.context, engine_setup.replicas[0].model)
+        return engine_setup
+
+    def build_engine(self, engine_setup: setup.EngineSetup) -> engine.Engine:
+        """Trace nothing yet: the first step does."""
         module, evaluator = self.context.module, None
-        if ready.evaluation is not None:
+        if engine_setup.evaluation is not None:
             # A script's callbacks (SwapEMAWeights) say whether averages are, as in Keras.
-            averaged, spec = not self.context.script, ready.evaluation.spec
-            evaluator = steps.Evaluation(module, ready.replicas, spec, averaged=averaged)
+            averaged, spec = not self.context.script, engine_setup.evaluation.spec
+            evaluator = steps.Evaluation(module, engine_setup.replicas, spec, averaged=averaged)
         choice = self.context.settings.job.trainer.on_non_finite_loss
         leaves_out = choice is job_file.OnNonFiniteLoss.CONTINUE
         step = steps.TrainStep(
             module,
-            ready.replicas,
-            ready.training.spec,
+            engine_setup.replicas,
+            engine_setup.training.spec,
             leaves_out=leaves_out,
             verify=self.context.settings.job.trainer.verify,
-            targets=ready.training.targets(independence.POOL),
+            targets=engine_setup.training.targets(independence.POOL),
         )
-        synchronous = engine.Synchronous(ready.replicas, step, evaluator, ready.evaluation)
+        synchronous = engine.Synchronous(
+            engine_setup.replicas, step, evaluator, engine_setup.evaluation
+        )
         self.barrier = synchronous.barrier
-        return engine.Prepared(ready=ready, engine=synchronous)
+        return synchronous
 
-    def announcement(self, total: int | None) -> Iterator[str]:
+    def describe(self, total: int | None) -> Iterator[str]:
         """The ranks, where they are, and their parts of a batch."""
         ranks, settings = self._mesh.data, self.context.settings
         if ranks == 1 and self.context.script:

@@ -66,7 +66,7 @@ class TrainStep(engine.Step):
                 rank_input = train.RankInput(
                     part=next(remaining) if has_part else nothing,
                     step=step,
-                    flags=tf.zeros((0,), tf.float64),
+                    requests=tf.zeros((0,), tf.float64),
                     kinds=self._kinds,
                     maybe_empty=self._all_take_part,
                     gives_metrics=True,
@@ -83,7 +83,7 @@ class TrainStep(engine.Step):
 
     def compute(
         self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
-    ) -> engine.Computed:
+    ) -> train.StepOutput:
         """Run the step on this process's parts of a batch."""
         rank_parts = batch.parts
         if self._all_take_part:
@@ -94,14 +94,12 @@ class TrainStep(engine.Step):
         parts = [part for part in rank_parts if part is not None]
         # A step that is left out leaves the metrics as they were, so they are not known within it.
         gives_metrics = gives_metrics and not self._leaves_out
-        *tensors, values = self._function(pattern, gives_metrics)(
+        output: train.StepOutput = self._function(pattern, gives_metrics)(
             tf.constant(step, tf.int64),
             tf.constant(requests, tf.float64),
             nest.convert(tf.convert_to_tensor, parts),
         )
-        numbers = metrics.numbers(values) if gives_metrics else None
-        loss, terms, sums, finite = (tensor.numpy() for tensor in tensors)
-        return engine.Computed(loss, terms, sums, finite, numbers)
+        return output.fetch()
 
     def _function(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
         if not all(pattern) and self._kinds is None:
@@ -113,21 +111,21 @@ class TrainStep(engine.Step):
         return self._traced[key]
 
     def _trace(self, pattern: tuple[bool, ...], gives_metrics: bool) -> Any:
-        def run(step: tf.Tensor, flags: tf.Tensor, parts: Any) -> Any:
-            waiting = iter(parts)
-            outcomes = []
+        def run(step: tf.Tensor, requests: tf.Tensor, parts: Any) -> train.StepOutput:
+            remaining, first = iter(parts), self._replicas[0]
+            outputs = []
             for local_replica, has_part in zip(self._replicas, pattern, strict=True):
                 rank_input = train.RankInput(
-                    part=next(waiting) if has_part else None,
+                    part=next(remaining) if has_part else None,
                     step=step,
-                    flags=flags if local_replica is self._replicas[0] else tf.zeros_like(flags),
+                    requests=requests if local_replica is first else tf.zeros_like(requests),
                     kinds=self._kinds,
                     maybe_empty=self._all_take_part,
                     gives_metrics=gives_metrics,
                 )
                 with tf.device(local_replica.device):
-                    outcomes.append(self._rank_step(local_replica, rank_input))
-            return outcomes[0]
+                    outputs.append(self._rank_step(local_replica, rank_input))
+            return outputs[0]
 
         with user.guard(self.module.path, "tracing a training step raised"):
             return tf.function(run, autograph=False).get_concrete_function(
@@ -136,11 +134,12 @@ class TrainStep(engine.Step):
                 [self._spec for has_part in pattern if has_part],
             )
 
-    def _rank_step(self, replica: replica.Replica, rank_input: train.RankInput) -> Any:
+    def _rank_step(self, replica: replica.Replica, rank_input: train.RankInput) -> train.StepOutput:
         results = self._phases(replica, rank_input)
-        states = results[-1].metric_states
-        values = metrics.tensors(replica, states) if rank_input.gives_metrics else {}
-        return *train.combine_phases(results), values
+        if not rank_input.gives_metrics:
+            return train.combine_phases(results)
+        values = metrics.tensors(replica, results[-1].metric_states)
+        return train.combine_phases(results, values)
 
     def _phases(
         self, replica: replica.Replica, rank_input: train.RankInput

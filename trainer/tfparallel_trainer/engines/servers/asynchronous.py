@@ -90,19 +90,19 @@ class Asynchronous:
         self._states = self._nothing()
 
     def submit(
-        self, step: int, batch: batching.Batch, asked: frozenset[engine.Flag]
-    ) -> tuple[Sequence[engine.StepResult], frozenset[engine.Flag]]:
+        self, step: int, batch: batching.Batch, requests: frozenset[engine.StepRequest]
+    ) -> tuple[Sequence[engine.StepResult], frozenset[engine.StepRequest]]:
         """Give a batch to the next worker that is free."""
-        changed = engine.Flag.CHANGED in asked
+        changed = engine.StepRequest.CHANGED in requests
         if self.referee is not None and self.referee.is_due(batch.examples, changed=changed):
             self._omission = self.referee.omission(step)
             if self._omission is None:
-                return self._give_alone(Work(step, batch), self.referee), asked
+                return self._give_alone(Work(step, batch), self.referee), requests
         self._send(Work(step, batch))
         while len(self.ledger) >= self._limit:
             self._take_in(self.ledger.take())
         self._take_in(self.ledger.ready())
-        return self._collected(), asked
+        return self._collected(), requests
 
     def _give_alone(
         self, work: Work, referee: checked_steps.Referee

@@ -1,6 +1,7 @@
 """The course of an asynchronous run as the chief sees it."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -38,7 +39,7 @@ class ParameterServerRun(engine.RunTemplate):
         self._limit = context.settings.job.trainer.start_timeout_seconds
 
     @contextlib.contextmanager
-    def connected(self) -> Iterator[None]:
+    def connect(self) -> Iterator[None]:
         """Reach workers and servers, and dismiss them when all is done."""
         self.context.count_devices()
         others, out = self._cluster.peers, self.context.out
@@ -52,7 +53,7 @@ class ParameterServerRun(engine.RunTemplate):
                 self._answers.dismiss((task.name for task in others), _DISMISS_SECONDS)
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
+    def watch_peers(self) -> Iterator[None]:
         """Look which workers are there, and whether all servers are."""
         servers, give_up = self._cluster.of(tasks.SERVER), self.context.give_up
         with (
@@ -62,48 +63,54 @@ class ParameterServerRun(engine.RunTemplate):
         ):
             yield
 
-    def prepared(self) -> engine.Prepared:
+    def prepare(self) -> setup.EngineSetup:
         """Build the model on the servers; nobody waits for the chief, which ends last."""
         context = self.context
         with context.watch.waiting():
             strategy = _connect(self._cluster)
         context.stop.install()  # TensorFlow takes SIGTERM when it starts a cluster
-        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope)
-        replica = ready.replicas[0]
+        self._strategy = strategy
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        engine_setup = setup.prepare(context, shape.Mesh(), [""], strategy.scope)
+        replica = engine_setup.replicas[0]
         steps.check(replica, len(self._cluster.of("worker")))
         # Callbacks may predict and evaluate: Keras does that here, with the servers' variables.
         replica.model._distribute_strategy = None
         setup.check_export(context, replica.model)
+        return dataclasses.replace(engine_setup, steps_by_worker=self._workers.steps)
+
+    def build_engine(self, engine_setup: setup.EngineSetup) -> engine.Engine:
+        """Give the workers' steps to a coordinator."""
+        context, strategy = self.context, self._strategy
+        (replica,) = engine_setup.replicas
         with strategy.scope():
-            applied_steps = tf.Variable(ready.start.step, dtype=tf.int64, trainable=False)
+            applied_steps = tf.Variable(engine_setup.start.step, dtype=tf.int64, trainable=False)
         bound, workers = context.settings.job.trainer.max_staleness, self._workers
         most = asynchronous.waiting(len(workers.steps)) + len(workers.steps)
-        worker_engine = asynchronous.Asynchronous(
-            ledger=ledger.Ledger(coordinator, most, workers.count_hung),
+        return asynchronous.Asynchronous(
+            ledger=ledger.Ledger(self._coordinator, most, workers.count_hung),
             workers=workers,
             replica=replica,
             steps=steps.Steps(strategy, context.module, replica, applied_steps, bound),
-            training=ready.training,
-            evaluation=ready.evaluation,
-            referee=self._referee(ready),
+            training=engine_setup.training,
+            evaluation=engine_setup.evaluation,
+            referee=self._referee(engine_setup),
         )
-        return engine.Prepared(ready=ready, engine=worker_engine, steps_by_worker=workers.steps)
 
-    def _referee(self, ready: setup.Ready) -> checked_steps.Referee | None:
+    def _referee(self, engine_setup: setup.EngineSetup) -> checked_steps.Referee | None:
         context, trainer = self.context, self.context.settings.job.trainer
         if trainer.verify is job_file.Verify.OFF:
             return None
-        (served,), sample = ready.replicas, ready.training.sample()
+        (served,), sample = engine_setup.replicas, engine_setup.training.sample()
         return checked_steps.Referee(
             served,
             checked_steps.build(context.module, context.mesh(), trainer.seed, served.model, sample),
-            ready.training.spec,
+            engine_setup.training.spec,
             len(self._workers.steps),
             always=trainer.verify is job_file.Verify.ALWAYS,
         )
 
-    def announcement(self, total: int | None) -> Iterator[str]:
+    def describe(self, total: int | None) -> Iterator[str]:
         """The workers and servers, and what bounds staleness."""
         settings = self.context.settings
         servers, workers = self._cluster.of(tasks.SERVER), self._cluster.of("worker")

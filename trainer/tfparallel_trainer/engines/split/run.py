@@ -30,14 +30,14 @@ class SplitRun(engine.RunTemplate):
     """Ranks have parts of the model."""
 
     @contextlib.contextmanager
-    def connected(self) -> Iterator[None]:
+    def connect(self) -> Iterator[None]:
         """Be one cluster with all peers."""
         count = self.context.count_devices()
         self._job_mesh = _mesh_of(self.context.settings, count)
         with self.context.join_cluster(count) as self._devices:
             yield
 
-    def prepared(self) -> engine.Prepared:
+    def prepare(self) -> setup.EngineSetup:
         """Divide the model, and build what the ranks of this process have of it."""
         context = self.context
         settings, module = context.settings, context.module
@@ -48,12 +48,12 @@ class SplitRun(engine.RunTemplate):
         mesh = model_partition.mesh
         division = setup.division_for(mesh, settings, len(self._devices))
         examples, evaluation_examples = setup.examples(settings, module, division)
-        single = self._build_single(bare, examples)
+        self._single = self._build_single(bare, examples)
         places = dict(enumerate(self._devices, settings.cluster.me * len(self._devices)))
         self._ranks = ranks.build(module, bare, model_partition, places, examples)
         checks.check(bare)
         with context.watch.waiting("the wait for another job's end"):
-            model_state = persistence.Persistence(
+            model_state = self._model_state = persistence.Persistence(
                 settings, module, all_peers, self._ranks.local, context.out.say
             )
         self._compare_models(bare, examples.spec)  # functions of the user have bound the last now
@@ -61,7 +61,14 @@ class SplitRun(engine.RunTemplate):
         if saved is not None:
             context.until_end.enter_context(saved.living())
         context.watch.moved("reading the newest checkpoint began")
-        ready = setup.Ready(
+        self.barrier = self._ranks.barrier
+
+        def export(at: files.Position) -> None:
+            model_state.export(at)
+            if settings.cluster.is_chief:
+                self._write_pipeline()
+
+        return setup.EngineSetup(
             replicas=[one.head for one in self._ranks.local],
             training=examples,
             evaluation=evaluation_examples,
@@ -70,19 +77,8 @@ class SplitRun(engine.RunTemplate):
             start=model_state.start(),
             attempt=saved.attempt if saved is not None else settings.attempt or 1,
             advice=checks.advice(bare, mesh.data),
-        )
-        self.barrier = self._ranks.barrier
-
-        def export(at: files.Position) -> None:
-            model_state.export(at)
-            if settings.cluster.is_chief:
-                self._write_pipeline()
-
-        return engine.Prepared(
-            ready=ready,
-            engine=self._engine(ready, model_state, single),
             export=export,
-            build_reach=functools.partial(callback_model.SplitReach, self._ranks),
+            build_model_access=functools.partial(callback_model.SplitReach, self._ranks),
             placement=self._placement,
         )
 
@@ -115,41 +111,36 @@ class SplitRun(engine.RunTemplate):
         )
         return dataclasses.replace(divided, same_dropout=context.settings.same_dropout)
 
-    def _engine(
-        self, ready: setup.Ready, state: persistence.Persistence, single: replica.Replica | str
-    ) -> engine.Engine:
+    def build_engine(self, engine_setup: setup.EngineSetup) -> engine.Engine:
+        """Build the pipeline's step, and what compares it with one process."""
         module, spec = self.context.module, self.context.settings.job.trainer
+        state = self._model_state
         evaluator = None
-        if ready.evaluation is not None:
-            evaluator = pipeline_steps.Evaluation(module, self._ranks, ready.evaluation.spec)
+        if engine_setup.evaluation is not None:
+            evaluator = pipeline_steps.Evaluation(module, self._ranks, engine_setup.evaluation.spec)
         step = pipeline_steps.TrainStep(
             module,
             self._ranks,
-            ready.training.spec,
+            engine_setup.training.spec,
             spec.global_batch_size,
             leaves_out=spec.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE,
-            targets=ready.training.targets(independence.POOL),
+            targets=engine_setup.training.targets(independence.POOL),
         )
-        step.check_size(_last_batch(spec, ready.training))
+        step.check_size(_last_batch(spec, engine_setup.training))
         if spec.verify is not job_file.Verify.OFF:
-            trials = step_trial.Trials(self._ranks, step, state.state, ready.training.spec)
+            trials = step_trial.Trials(self._ranks, step, state.state, engine_setup.training.spec)
             step.referee = examination.Referee(
                 self._ranks,
                 trials,
                 functools.partial(
-                    single_process.judge, single, ready.training.spec, state.drawn.slots
+                    single_process.judge,
+                    self._single,
+                    engine_setup.training.spec,
+                    state.drawn.slots,
                 ),
                 always=spec.verify is job_file.Verify.ALWAYS,
             )
-        return engine.Synchronous(
-            ready.replicas,
-            step,
-            evaluator,
-            ready.evaluation,
-            self._ranks.metrics,
-            self._ranks.finite,
-            self._ranks.barrier,
-        )
+        return pipeline_steps.PipelineEngine(self._ranks, step, evaluator, engine_setup.evaluation)
 
     def _build_single(self, bare: Any, examples: batching.Source) -> replica.Replica | str:
         """Build the model of one process, on the first process, to compare steps with it.
@@ -168,7 +159,7 @@ class SplitRun(engine.RunTemplate):
         mesh, sample = self.context.mesh(), examples.sample()
         return single_process.build(self.context.module, mesh, processor, trainer.seed, sample)
 
-    def announcement(self, total: int | None) -> Iterator[str]:
+    def describe(self, total: int | None) -> Iterator[str]:
         """The axes of the mesh, the stages, and why the planner chose them."""
         settings, divided = self.context.settings, self._ranks.partition
         axes = " x ".join(f"{axis} {divided.mesh.degree(axis)}" for axis in shape.Axis)

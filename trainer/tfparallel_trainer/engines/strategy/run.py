@@ -25,7 +25,7 @@ class StrategyRun(engine.RunTemplate):
     """A strategy places the model."""
 
     @contextlib.contextmanager
-    def connected(self) -> Iterator[None]:
+    def connect(self) -> Iterator[None]:
         """Build the strategy, which starts TensorFlow's cluster."""
         context, settings = self.context, self.context.settings
         count = context.count_devices()
@@ -41,50 +41,45 @@ class StrategyRun(engine.RunTemplate):
         connections.close()  # TensorFlow has started in all processes
         yield
 
-    def prepared(self) -> engine.Prepared:
+    def prepare(self) -> setup.EngineSetup:
         """Build the model within the strategy's scope."""
         context, strategy = self.context, self._strategy
         size, ranks = context.settings.job.trainer.global_batch_size, strategy.num_replicas_in_sync
         division = batching.BatchSharding(
             batch_size=size, ranks=ranks, local_ranks=self._local_ranks
         )
-        ready = setup.prepare(context, shape.Mesh(), [""], strategy.scope, division)
-        (built,) = ready.replicas
+        engine_setup = setup.prepare(context, shape.Mesh(), [""], strategy.scope, division)
+        (built,) = engine_setup.replicas
         for phase in built.computations:
             check_optimizer(phase.optimizer)
         setup.check_export(context, built.model)
-        traced = steps.Steps(strategy, context.module, built)
-        compares_models = self._compares_models(traced)
-        if compares_models:
-            self._compare_models(traced, ready.training.spec)
-        omitted: list[str] = []
-        if context.settings.job.trainer.verify is not job_file.Verify.OFF:
-            processes = len(context.settings.cluster.tasks)
-            name = context.settings.job.strategy
-            omitted = omissions(name, processes, compares_models=compares_models)
-        start = ready.start
+        traced = self._traced = steps.Steps(strategy, context.module, built)
+        if self._compares_models(traced):
+            self._compare_models(traced, engine_setup.training.spec)
+        start = engine_setup.start
         with context.watch.waiting():
             step, epoch, example = traced.share_state([start.step, start.epoch, start.example])
         position = files.Position(step=step, epoch=epoch, example=example, observer=start.observer)
-        ready = dataclasses.replace(ready, start=position)
         self.barrier = traced.barrier
-        evaluator = None
-        if ready.evaluation is not None:
-            evaluator = steps.Evaluation(traced, ready.evaluation.spec)
-        synchronous = engine.Synchronous(
-            ready.replicas,
-            steps.TrainStep(
-                traced,
-                ready.training.spec,
-                ready.training.targets(independence.POOL),
-                omitted=omitted,
-            ),
-            evaluator,
-            ready.evaluation,
-            traced.report,
-            barrier=traced.barrier,
+        return dataclasses.replace(engine_setup, start=position)
+
+    def build_engine(self, engine_setup: setup.EngineSetup) -> engine.Engine:
+        """Trace nothing yet: the first step does."""
+        settings, traced, evaluator = self.context.settings, self._traced, None
+        omitted: list[str] = []
+        if settings.job.trainer.verify is not job_file.Verify.OFF:
+            processes = len(settings.cluster.tasks)
+            compares_models = self._compares_models(traced)
+            omitted = omissions(settings.job.strategy, processes, compares_models=compares_models)
+        if engine_setup.evaluation is not None:
+            evaluator = steps.Evaluation(traced, engine_setup.evaluation.spec)
+        step = steps.TrainStep(
+            traced,
+            engine_setup.training.spec,
+            engine_setup.training.targets(independence.POOL),
+            omitted=omitted,
         )
-        return engine.Prepared(ready=ready, engine=synchronous)
+        return steps.StrategyEngine(traced, step, evaluator, engine_setup.evaluation)
 
     def _compares_models(self, traced: steps.Steps) -> bool:
         """Whether processes can compare their models; TPUs hold variables in a way of their own."""
@@ -104,7 +99,7 @@ class StrategyRun(engine.RunTemplate):
                 self.context.settings.cluster, self._device, ([digests], []), comparison.ALIKE
             )
 
-    def announcement(self, total: int | None) -> Iterator[str]:
+    def describe(self, total: int | None) -> Iterator[str]:
         """The strategy and its replicas."""
         settings, strategy = self.context.settings, self._strategy
         yield (

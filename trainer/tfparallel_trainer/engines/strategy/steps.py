@@ -189,12 +189,34 @@ class TrainStep(engine.Step):
 
     def compute(
         self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
-    ) -> engine.Computed:
+    ) -> train.StepOutput:
         """Run the step on all replicas."""
         first, number = tf.constant(requests, tf.float64), tf.constant(step, tf.int64)
-        flags = self._steps.spread(lambda place: [tf.zeros_like(first) if place else first])
-        tensors = self._steps.on_batch("a training step", _step, batch, self._spec, number, flags)
-        return engine.Computed(*(tensor.numpy() for tensor in tensors))
+        spread = self._steps.spread(lambda place: [tf.zeros_like(first) if place else first])
+        tensors = self._steps.on_batch("a training step", _step, batch, self._spec, number, spread)
+        return train.StepOutput(*tensors).fetch()
+
+
+class StrategyEngine(engine.Synchronous):
+    """Steps of all replicas of a strategy, which adds up their metrics."""
+
+    def __init__(
+        self,
+        traced: Steps,
+        step: TrainStep,
+        evaluator: evaluate.Evaluator | None,
+        examples: batching.Source | None,
+    ) -> None:
+        super().__init__([traced.replica], step, evaluator, examples)
+        self._steps = traced
+
+    def reduce_metrics(self) -> dict[str, float]:
+        """The metrics over all replicas."""
+        return self._steps.report()
+
+    def barrier(self) -> None:
+        """Return when every replica has come here."""
+        self._steps.barrier()
 
 
 class Omission:
@@ -236,17 +258,20 @@ def _step(
     part: Any,
     everywhere: bool,
     number: tf.Tensor,
-    flags: Sequence[tf.Tensor],
+    requests: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-    """What `train.combine_phases` gives."""
-    rank_input = train.RankInput(part=part, step=number, flags=flags[0], maybe_empty=not everywhere)
+    """The fields of a `StepOutput` that are tensors."""
+    rank_input = train.RankInput(
+        part=part, step=number, requests=requests[0], maybe_empty=not everywhere
+    )
     with _kept(replica, part, everywhere):
         results = []
         for phase, shared in train.phases_of_rank(replica, rank_input):
             results.append(shared)
             with NoReduceContext():
                 phase.optimizer.apply(shared.gradients, phase.variables)
-    return list(train.combine_phases(results))
+    *tensors, _ = train.combine_phases(results)
+    return tensors
 
 
 def _sums(replica: replica.Replica, part: Any, everywhere: bool) -> list[tf.Tensor]:

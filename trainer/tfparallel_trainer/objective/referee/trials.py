@@ -35,9 +35,12 @@ class Trial(Protocol):
 
 def outcome(replica: replica.Replica, results: Sequence[train.ReducedPhase]) -> tuple[Any, ...]:
     """The outcome of a step whose phases gave these results, with the metrics."""
-    loss, *_ = train.combine_phases(results)
     gradients = [[split(gradient) for gradient in one.gradients] for one in results]
-    return loss, gradients, metrics.tensors(replica, results[-1].metric_states)
+    return (
+        train.combine_phases(results).loss,
+        gradients,
+        metrics.tensors(replica, results[-1].metric_states),
+    )
 
 
 def split(gradient: Any) -> Any:

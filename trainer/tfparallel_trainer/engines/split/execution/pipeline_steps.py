@@ -24,7 +24,7 @@ from tfparallel_trainer.engines.split.execution import (
     step_reduction,
 )
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
-from tfparallel_trainer.objective import evaluate, synchrony
+from tfparallel_trainer.objective import evaluate, synchrony, train
 from tfparallel_trainer.objective.referee import trials
 
 
@@ -58,7 +58,7 @@ class TrainStep(engine.Step):
 
     def compute(
         self, step: int, batch: batching.Batch, requests: Sequence[float], *, gives_metrics: bool
-    ) -> engine.Computed:
+    ) -> train.StepOutput:
         """Run the step on this process's parts of a batch."""
         shares = self._ranks.shares(batch.examples)
         parts = self._ranks.parts(batch, shares)
@@ -67,7 +67,7 @@ class TrainStep(engine.Step):
         )
         *values, seen = (tensor.numpy() for tensor in results)
         self._ranks.timing.add(seen.tolist())
-        return engine.Computed(*values)
+        return train.StepOutput(*values)
 
     def _function(self, shares: stage_worker.Shares) -> Any:
         self.check_size(sum(shares))
@@ -161,6 +161,32 @@ class TrainStep(engine.Step):
         reduction = step_reduction.Reduction(workers, between, signals, self._kinds, division)
         _emit(divided, divided.training(workload.shares), workers, between, reduction.total)
         return reduction
+
+
+class PipelineEngine(engine.Synchronous):
+    """Steps of ranks that each have a part of the model."""
+
+    def __init__(
+        self,
+        local_ranks: ranks.Ranks,
+        step: TrainStep,
+        evaluator: evaluate.Evaluator | None,
+        examples: batching.Source | None,
+    ) -> None:
+        super().__init__([rank.head for rank in local_ranks.local], step, evaluator, examples)
+        self._ranks = local_ranks
+
+    def reduce_metrics(self) -> dict[str, float]:
+        """Sum the metrics over all ranks."""
+        return self._ranks.metrics()
+
+    def weights_are_finite(self) -> bool:
+        """Whether the weights of all ranks are finite, the same on every process."""
+        return self._ranks.finite()
+
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+        self._ranks.barrier()
 
 
 class Evaluation(evaluate.Evaluator):
