@@ -10,6 +10,7 @@ from tfparallel_trainer.contract import environment, exits, outputs
 from tfparallel_trainer.lifecycle import termination
 from tfparallel_trainer.loop import preflight
 from tfparallel_trainer.reporting import console, results
+from tfparallel_trainer.settings import Settings
 
 
 def main() -> None:
@@ -42,7 +43,7 @@ def attempt(env: Mapping[str, str], started: float) -> exits.Exit:
     return exits.Exit.DONE
 
 
-def _has_finished(settings: settings.Settings, out: console.Console) -> bool:
+def _has_finished(settings: Settings, out: console.Console) -> bool:
     if results.end_of(settings) is None or results.owed(settings):
         return False
     if settings.evaluates or results.has_model(settings):
@@ -54,7 +55,7 @@ def _has_finished(settings: settings.Settings, out: console.Console) -> bool:
     return False
 
 
-def _attempt(settings: settings.Settings, out: console.Console, started: float) -> None:
+def _attempt(settings: Settings, out: console.Console, started: float) -> None:
     # TensorFlow takes seconds to import; what is wrong with the settings shows before.
     from tfparallel_trainer import user
     from tfparallel_trainer.comms import devices

@@ -20,7 +20,7 @@ from testing.trainer import checkpoints
 from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import entries, files, owner, shard, store
 from tfparallel_trainer.comms import agreement
-from tfparallel_trainer.storage import folder as folders
+from tfparallel_trainer.storage.folder import Folder
 
 Division = tuple[tuple[int, ...], ...]
 """For each axis of a variable where its parts begin."""
@@ -65,7 +65,7 @@ class Processes:
         names = tuple(f"worker-{number}" for number in range(self._count))
         together = agreement.Peers(me=me, names=names, gather=gather)
         folder = self._folders[me % len(self._folders)]
-        return store.Store(folders.Folder(folder), 3, "a", 1, self.said.append, together)
+        return store.Store(Folder(folder), 3, "a", 1, self.said.append, together)
 
 
 def at(step: int) -> files.Position:
@@ -201,10 +201,10 @@ def test_a_part_that_is_damaged_later_keeps_an_older_checkpoint(tmp_path: pathli
         data.write_bytes(data.read_bytes()[:-1] + b"?")
     for step in (4, 5):
         assert save(tmp_path, step) == [None, None]
-    kept = entries.checkpoints(folders.Folder(tmp_path))
+    kept = entries.checkpoints(Folder(tmp_path))
     assert [entries.step_of(one) for one in kept] == [1, 4, 5]
     assert save(tmp_path, 6) == [None, None]
-    kept = entries.checkpoints(folders.Folder(tmp_path))
+    kept = entries.checkpoints(Folder(tmp_path))
     assert [entries.step_of(one) for one in kept] == [4, 5, 6]
 
 
@@ -216,7 +216,7 @@ def test_a_process_that_cannot_write_leaves_the_one_before_and_is_named(
 
     def work(me: int, writer: store.Store) -> None:
         if me == 1:  # a folder where its file should be
-            taken = owner.find(folders.Folder(tmp_path))
+            taken = owner.find(Folder(tmp_path))
             assert taken is not None
             draft = tmp_path / f".writing-{writer.attempt:06}-{taken.process}-1-{entries.name(2)}"
             (draft / "part-00001.bin").mkdir(parents=True)
@@ -237,7 +237,7 @@ def test_a_slow_process_is_waited_for(tmp_path: pathlib.Path) -> None:
     def work(me: int, writer: store.Store) -> bool:
         if me == 1:
             time.sleep(0.5)
-            assert not entries.checkpoints(folders.Folder(tmp_path))
+            assert not entries.checkpoints(Folder(tmp_path))
         writer.save(given_states[me], at(1))
         return (tmp_path / "step-0000000001" / "index.json").is_file()
 
@@ -260,9 +260,7 @@ def test_parts_that_do_not_make_up_the_whole_are_no_checkpoint(tmp_path: pathlib
         with pytest.raises(errors.StorageError, match=said):
             checkpoints.opened(tmp_path).save(state, at(1))
     checkpoints.opened(tmp_path).save(given_state, at(1))
-    assert [path.name for path in entries.checkpoints(folders.Folder(tmp_path))] == [
-        "step-0000000001"
-    ]
+    assert [path.name for path in entries.checkpoints(Folder(tmp_path))] == ["step-0000000001"]
 
 
 def test_processes_that_share_no_folder_are_reported(tmp_path: pathlib.Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from testing import clock
 from testing.trainer import launch
 from testing.trainer import runs as trainings
-from tfparallel_trainer import errors
 from tfparallel_trainer.contract import exits, job_file
+from tfparallel_trainer.errors import TrainerError
 from tfparallel_trainer.lifecycle import stall
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -24,10 +24,10 @@ class Process:
     """Notes why it is to be given up."""
 
     def __init__(self) -> None:
-        self.errors: list[errors.TrainerError] = []
+        self.errors: list[TrainerError] = []
         self.ended = threading.Event()
 
-    def give_up(self, error: errors.TrainerError) -> None:
+    def give_up(self, error: TrainerError) -> None:
         self.errors.append(error)
         self.ended.set()
 
@@ -105,7 +105,7 @@ def test_others_get_more_time_than_all_their_limits() -> None:
 def test_a_watch_that_is_over_ends_nothing(
     tmp_path: pathlib.Path, virtual_clock: clock.Clock
 ) -> None:
-    reported: list[errors.TrainerError] = []
+    reported: list[TrainerError] = []
     before = set(threading.enumerate())
     limits = stall.Limits(work=600, wait=600)
     with (tmp_path / "stacks").open("w") as stream, stall.watching(limits, reported.append, stream):

@@ -12,7 +12,7 @@ from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, feed, stream
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.mesh import steps
+from tfparallel_trainer.engines.mesh.steps import TrainStep
 from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.loop import observer, training
 from tfparallel_trainer.reporting import console, progress, reports
@@ -77,7 +77,7 @@ def prepared(spec: job_file.TrainerSpec, source: batching.Source, **more: Any) -
         spec=spec,
         examples=examples,
         engine=engine.Synchronous(
-            replicas, steps.TrainStep(user_module, replicas, examples.spec), None, None
+            replicas, TrainStep(user_module, replicas, examples.spec), None, None
         ),
         reporter=Totals(out, None, progress.Pusher(None, out.say), chief=True),
         termination=termination.Termination(lambda: None, 30),

@@ -14,6 +14,7 @@ from tfparallel_trainer.contract import job_file, limits, outputs, verification
 from tfparallel_trainer.contract import progress as protocol
 from tfparallel_trainer.data import batching
 from tfparallel_trainer.reporting import console, input_wait, progress, records, reports
+from tfparallel_trainer.reporting.reports import Reporter
 from tfparallel_trainer.storage import folder as folders
 
 
@@ -37,7 +38,7 @@ def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> clock.Clock:
 
 def test_a_resumed_run_reports_the_pace_since_it_resumed(virtual_clock: clock.Clock) -> None:
     kept = Kept()
-    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
+    reporter = Reporter(console.Console("test"), None, kept, chief=True)
 
     def step(number: int, seconds: float) -> None:
         virtual_clock.advance(seconds)
@@ -68,7 +69,7 @@ def test_a_resumed_run_reports_the_pace_since_it_resumed(virtual_clock: clock.Cl
 def test_the_time_to_go_forgets_a_slow_start(virtual_clock: clock.Clock) -> None:
     """A check of a step, or files that no cache has yet, made it ten times as long."""
     kept = Kept()
-    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
+    reporter = Reporter(console.Console("test"), None, kept, chief=True)
     etas = []
     for number in range(1, 101):
         virtual_clock.advance(20 if number == 3 else 1)
@@ -85,7 +86,7 @@ def test_the_time_to_go_forgets_a_slow_start(virtual_clock: clock.Clock) -> None
 def test_people_count_epochs_from_one(capsys: pytest.CaptureFixture[str]) -> None:
     """As Keras does: the epoch that goes on, and at its end the same."""
     kept = Kept()
-    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True, epochs=3)
+    reporter = Reporter(console.Console("test"), None, kept, chief=True, epochs=3)
     reporter.train({"loss": 0.5}, 1, 6, 0)
     reporter.train({"loss": 0.5}, 2, 6, 1, has_ended=True)
     reporter.train({"loss": 0.5}, 6, 6, 3, has_ended=True)
@@ -98,7 +99,7 @@ def test_a_step_that_has_been_shown_is_not_shown_again_at_the_end_of_its_epoch(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     kept = Kept()
-    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True, epochs=3)
+    reporter = Reporter(console.Console("test"), None, kept, chief=True, epochs=3)
     reporter.train({"loss": 0.5}, 2, 6, 0)
     reporter.train({"loss": 0.5}, 2, 6, 1, has_ended=True)
     assert capsys.readouterr().out.count("step 2/6") == 1
@@ -107,7 +108,7 @@ def test_a_step_that_has_been_shown_is_not_shown_again_at_the_end_of_its_epoch(
 
 def test_a_report_has_the_share_of_time_that_input_took(virtual_clock: clock.Clock) -> None:
     kept = Kept()
-    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
+    reporter = Reporter(console.Console("test"), None, kept, chief=True)
     reporter.wait = input_wait.Wait(virtual_clock.monotonic)
 
     def batches() -> Generator[batching.Batch, None, None]:
@@ -128,7 +129,7 @@ def test_a_report_costs_next_to_nothing(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written = records.Records(tmp_path, folders.Folder(tmp_path))
-    reporter = reports.Reporter(console.Console("test"), written, Kept(), chief=True)
+    reporter = Reporter(console.Console("test"), written, Kept(), chief=True)
     costs = []
     for step in range(1, 101):
         reporter.stepped(step, 20, 0.5)
@@ -147,7 +148,7 @@ def test_a_report_never_holds_what_the_contract_refuses(
 ) -> None:
     kept = Kept()
     written = records.Records(tmp_path, folders.Folder(tmp_path))
-    reporter = reports.Reporter(console.Console("test"), written, kept, chief=True)
+    reporter = Reporter(console.Console("test"), written, kept, chief=True)
     values = {
         "\x1b[2Jloss": math.nan,
         "\x00" * 300: -math.inf,
@@ -172,7 +173,7 @@ def test_a_report_never_holds_what_the_contract_refuses(
 
 def test_a_report_places_the_parts_of_a_split_model() -> None:
     kept = Kept()
-    reporter = reports.Reporter(console.Console("test"), None, kept, chief=True)
+    reporter = Reporter(console.Console("test"), None, kept, chief=True)
     reporter.train({"loss": 0.5}, 1, 10, 0)
     split = protocol.Placement(mesh=job_file.Mesh(tensor=2))
     reporter.placement = lambda: split
@@ -185,7 +186,7 @@ def test_a_check_is_said_recorded_and_reported(
 ) -> None:
     kept = Kept()
     written = records.Records(tmp_path, folders.Folder(tmp_path))
-    reporter = reports.Reporter(console.Console("test"), written, kept, chief=True)
+    reporter = Reporter(console.Console("test"), written, kept, chief=True)
     loss = verification.Quantity.LOSS
     for step, value in ((1, 3e-16), (2, 1e-16)):
         difference = verification.Difference(value, 1e-10)

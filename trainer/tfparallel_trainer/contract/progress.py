@@ -8,7 +8,9 @@ from typing import Annotated
 
 import pydantic
 
-from tfparallel_trainer.contract import base, job_file, limits, separate_training, verification
+from tfparallel_trainer.contract import base, job_file, limits
+from tfparallel_trainer.contract.separate_training import SeparateTraining
+from tfparallel_trainer.contract.verification import Verification
 
 MIN_INTERVAL_SECONDS = 5.0
 """Shortest time between two reports of a job, except for the last one."""
@@ -106,8 +108,8 @@ class Placement(base.Model):
         return mesh
 
 
-_Verified = verification.Verification | None
-_Separate = separate_training.SeparateTraining | None
+_Verified = Verification | None
+_Separate = SeparateTraining | None
 
 
 class Report(Progress):

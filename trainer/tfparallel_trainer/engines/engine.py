@@ -13,7 +13,8 @@ from tfparallel_trainer.comms import cluster
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching, fingerprints
 from tfparallel_trainer.engines import setup
-from tfparallel_trainer.objective import evaluate, independence, replica, state, train
+from tfparallel_trainer.objective import evaluate, independence, state, train
+from tfparallel_trainer.objective.replica import Replica
 
 
 class StepRequest(enum.IntEnum):
@@ -68,7 +69,7 @@ class Step(abc.ABC):
     """Makes the steps of all ranks together, each a call; `compute` is the engine's."""
 
     def __init__(
-        self, module: user.Module, replica: replica.Replica, parts: int, targets: Any = None
+        self, module: user.Module, replica: Replica, parts: int, targets: Any = None
     ) -> None:
         """Take any replica of this process, and how many parts a batch is divided into.
 
@@ -172,7 +173,7 @@ class Synchronous:
 
     def __init__(
         self,
-        replicas: Sequence[replica.Replica],
+        replicas: Sequence[Replica],
         step: Step,
         evaluator: evaluate.Evaluator | None,
         examples: batching.Source | None,

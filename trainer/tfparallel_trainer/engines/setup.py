@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, settings, user
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import export, files, initial_weights, keys, shard, store
 from tfparallel_trainer.comms import agreement, collectives, devices, nccl, rendezvous, shape
 from tfparallel_trainer.contract import outputs, progress
@@ -25,7 +25,9 @@ from tfparallel_trainer.objective import (
     tracing,
     updates,
 )
+from tfparallel_trainer.objective.replica import Replica
 from tfparallel_trainer.reporting import console
+from tfparallel_trainer.settings import Settings
 
 _generations = itertools.count()
 """Of the meshes of this process; a script may train several times."""
@@ -35,7 +37,7 @@ _generations = itertools.count()
 class RunContext:
     """A run as this process sees it."""
 
-    settings: settings.Settings
+    settings: Settings
     module: user.Module
     out: console.Console
     stop: termination.Termination
@@ -119,7 +121,7 @@ class RunContext:
 class EngineSetup:
     """What an engine is built from and a run trains with."""
 
-    replicas: list[replica.Replica]
+    replicas: list[Replica]
     training: feed.Feed
     evaluation: feed.Feed | None
     saved: store.Store | None
@@ -184,7 +186,7 @@ def prepare(
     training, evaluation = examples(settings, module, cut)
     first = settings.cluster.me * len(devices) if division is None else 0
     sample, seed = training.sample(), settings.job.trainer.seed
-    replicas: list[replica.Replica] = []
+    replicas: list[Replica] = []
     for place, device in enumerate(devices):
         if replicas:
             replica.forget_names()
@@ -223,7 +225,7 @@ def prepare(
     )
 
 
-def _trace(context: RunContext, replicas: Sequence[replica.Replica], spec: Any) -> None:
+def _trace(context: RunContext, replicas: Sequence[Replica], spec: Any) -> None:
     """Find what steps take besides state, and refuse models that differ in it."""
     module, first = context.module, replicas[0]
     cluster, is_twinned = context.settings.cluster, context.has_twins and len(replicas) > 1
@@ -249,16 +251,14 @@ def _trace(context: RunContext, replicas: Sequence[replica.Replica], spec: Any) 
         one.closures.extend(trace.closures)
 
 
-def _check_metrics(module: user.Module, replica: replica.Replica, sample: Any) -> None:
+def _check_metrics(module: user.Module, replica: Replica, sample: Any) -> None:
     """Refuse metrics that are wrong when they are added up."""
     with tf.device(replica.device), user.guard(module.path, "computing the metrics raised"):
         tensors = nest.convert(tf.convert_to_tensor, sample)
         metrics.check(replica.model, lambda: phases.predict(replica.model, tensors), tensors)
 
 
-def division_for(
-    mesh: shape.Mesh, settings: settings.Settings, devices: int
-) -> batching.BatchSharding:
+def division_for(mesh: shape.Mesh, settings: Settings, devices: int) -> batching.BatchSharding:
     """How batches are cut for the devices of this process."""
     first = settings.cluster.me * devices
     places = [mesh.coordinates(first + place)[shape.Axis.DATA] for place in range(devices)]
@@ -270,7 +270,7 @@ def division_for(
 
 
 def examples(
-    settings: settings.Settings, module: user.Module, division: batching.BatchSharding
+    settings: Settings, module: user.Module, division: batching.BatchSharding
 ) -> tuple[feed.Feed, feed.Feed | None]:
     """The examples to train on, and those to evaluate on while training."""
     evaluates = module.has("evaluation_data") and not settings.job.evaluator
@@ -278,13 +278,13 @@ def examples(
     return source.training(module, data_request(settings, division)), evaluation
 
 
-def data_request(settings: settings.Settings, division: batching.BatchSharding) -> source.Request:
+def data_request(settings: Settings, division: batching.BatchSharding) -> source.Request:
     """What data functions are asked for."""
     endless_allowed = settings.job.trainer.steps is not None
     return source.Request(user_context(settings), division, endless_allowed)
 
 
-def user_context(settings: settings.Settings, epoch: int = 0) -> user.Context:
+def user_context(settings: Settings, epoch: int = 0) -> user.Context:
     """What the user's functions may want to know in an epoch."""
     spec = settings.job.trainer
     return user.Context(

@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from tfparallel_trainer import errors, settings, user
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.checkpoint import entries, files, keys, shard, store
 from tfparallel_trainer.comms import devices, shape
 from tfparallel_trainer.contract import outputs
@@ -17,6 +17,7 @@ from tfparallel_trainer.engines import setup
 from tfparallel_trainer.engines.mesh import steps
 from tfparallel_trainer.objective import replica
 from tfparallel_trainer.reporting import console, records, results
+from tfparallel_trainer.settings import Settings
 from tfparallel_trainer.storage import directory
 
 _LOOK_EVERY_SECONDS = 1.0
@@ -37,7 +38,7 @@ def until_done(context: setup.RunContext) -> None:
     context.out.say(f"training is done, and step {evaluator.evaluated} was evaluated last")
 
 
-def check(settings: settings.Settings, module: user.Module) -> None:
+def check(settings: Settings, module: user.Module) -> None:
     """Refuse (UserCodeError) a job with an evaluator and without anything to evaluate."""
     if settings.job.evaluator and not module.has("evaluation_data"):
         raise errors.UserCodeError(

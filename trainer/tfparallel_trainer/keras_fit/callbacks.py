@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfparallel_trainer import errors, settings, user
+from tfparallel_trainer import errors, user
 from tfparallel_trainer.data import order
 from tfparallel_trainer.engines import setup
 from tfparallel_trainer.keras_fit import (
@@ -25,6 +25,7 @@ from tfparallel_trainer.keras_fit import (
     trainability,
 )
 from tfparallel_trainer.loop import observer
+from tfparallel_trainer.settings import Settings
 
 BAR = 1
 _OLD_NAMES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
@@ -86,7 +87,7 @@ def checked(callbacks: Any, strategy: str) -> list[Any]:
 
 
 def of_module(
-    settings: settings.Settings,
+    settings: Settings,
     module: user.Module,
     engine_setup: setup.EngineSetup,
 ) -> observer.Observer:

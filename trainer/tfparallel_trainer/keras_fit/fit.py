@@ -27,6 +27,7 @@ from tfparallel_trainer.lifecycle import stall, termination
 from tfparallel_trainer.loop import exit_report, observer, preflight, run
 from tfparallel_trainer.reporting import console
 from tfparallel_trainer.scripts import explanation, first_step
+from tfparallel_trainer.settings import Settings
 
 _WAIT_SECONDS = 600
 _STEP_SECONDS = 1800
@@ -155,13 +156,13 @@ class _Call:
                 self._train(settings, data, stop)
         return None if self._training_callbacks is None else self._training_callbacks.history
 
-    def _settings(self, data: inputs.Inputs, folder: pathlib.Path) -> settings.Settings:
+    def _settings(self, data: inputs.Inputs, folder: pathlib.Path) -> Settings:
         job = job_file.JobFile(
             name="fit",
             strategy=_strategy(self._cluster),
             trainer=self._arguments.spec(data.batch_size),
         )
-        return settings.Settings(
+        return Settings(
             job=job,
             digest=hashlib.sha256(job.model_dump_json(by_alias=True).encode()).hexdigest(),
             cluster=self._cluster,
@@ -177,7 +178,7 @@ class _Call:
         )
 
     def _train(
-        self, settings: settings.Settings, data: inputs.Inputs, stop: termination.Termination
+        self, settings: Settings, data: inputs.Inputs, stop: termination.Termination
     ) -> None:
         module = None
         try:

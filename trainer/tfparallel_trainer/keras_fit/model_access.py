@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import evaluate, replica, state, tracing, writes
+from tfparallel_trainer.objective import evaluate, state, tracing, writes
+from tfparallel_trainer.objective.replica import Replica
 
 
 class ModelAccess(Protocol):
@@ -50,7 +51,7 @@ class ModelAccess(Protocol):
 class ReplicatedModelAccess:
     """Over replicas that each have the whole model."""
 
-    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
+    def __init__(self, replicas: Sequence[Replica]) -> None:
         """Take the replicas of this process."""
         self._replicas = replicas
         self._share_statistics = state.sharing_statistics(replicas)
@@ -159,7 +160,7 @@ class ReplicatedModelAccess:
     def _tell(self, content: tf.Tensor) -> tf.Tensor:
         """Give what the leading process gives to all."""
 
-        def gather(one: replica.Replica) -> tf.Tensor:
+        def gather(one: Replica) -> tf.Tensor:
             return one.data.gather_rows([content if one.data.index == 0 else content[:0]])[0]
 
         return state.on_each(self._replicas, collectives.Program.TELL, gather)[0]

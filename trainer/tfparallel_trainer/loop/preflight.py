@@ -6,6 +6,7 @@ from tfparallel_trainer import errors, settings, tasks
 from tfparallel_trainer.comms import tpu_name
 from tfparallel_trainer.contract import environment, job_file
 from tfparallel_trainer.reporting import results
+from tfparallel_trainer.settings import Settings
 from tfparallel_trainer.storage import address, connection
 
 _STRATEGIES = (
@@ -20,7 +21,7 @@ _STRATEGIES = (
 _NEEDED = {"worker": "computes gradients", tasks.SERVER: "holds the weights"}
 
 
-def check(settings: settings.Settings) -> None:
+def check(settings: Settings) -> None:
     """Refuse (BadConfigurationError) what is impossible before anything is started."""
     _check_bucket(settings)
     _check_module(settings)
@@ -54,7 +55,7 @@ def check(settings: settings.Settings) -> None:
         _check_under_strategy(settings)
 
 
-def _check_bucket(settings: settings.Settings) -> None:
+def _check_bucket(settings: Settings) -> None:
     """Refuse a bucket that cannot be used, before minutes are spent on data and model."""
     checkpoint = settings.job.trainer.checkpoint
     if checkpoint is None or checkpoint.uri is None:
@@ -72,7 +73,7 @@ def _check_bucket(settings: settings.Settings) -> None:
         ) from error
 
 
-def _check_module(settings: settings.Settings) -> None:
+def _check_module(settings: Settings) -> None:
     """Refuse a module that would not be trained, because another one was, to the end."""
     ended = results.end_of(settings)
     if ended is None or ended.module_digest in (None, settings.module_digest):
@@ -86,7 +87,7 @@ def _check_module(settings: settings.Settings) -> None:
     )
 
 
-def _check_under_strategy(settings: settings.Settings) -> None:
+def _check_under_strategy(settings: Settings) -> None:
     strategy, processes = settings.job.strategy, len(settings.cluster.tasks)
     if settings.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE:
         raise errors.BadConfigurationError(
@@ -102,7 +103,7 @@ def _check_under_strategy(settings: settings.Settings) -> None:
             )
 
 
-def _check_evaluator(settings: settings.Settings) -> None:
+def _check_evaluator(settings: Settings) -> None:
     if settings.evaluates and not settings.job.evaluator:
         raise errors.BadConfigurationError(
             "TF_CONFIG starts this process as an evaluator, and the job file says evaluator: false."
@@ -115,7 +116,7 @@ def _check_evaluator(settings: settings.Settings) -> None:
         )
 
 
-def _check_servers(settings: settings.Settings) -> None:
+def _check_servers(settings: Settings) -> None:
     missing = [
         f"{role} ({meaning})" for role, meaning in _NEEDED.items() if not settings.cluster.of(role)
     ]

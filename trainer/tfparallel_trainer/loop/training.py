@@ -15,9 +15,10 @@ from tfparallel_trainer import errors
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, feed, order
-from tfparallel_trainer.engines import engine
-from tfparallel_trainer.lifecycle import stall, termination
-from tfparallel_trainer.loop import observer
+from tfparallel_trainer.engines.engine import Engine, StepRequest, StepResult
+from tfparallel_trainer.lifecycle import stall
+from tfparallel_trainer.lifecycle.termination import Termination
+from tfparallel_trainer.loop.observer import Observer
 from tfparallel_trainer.reporting import reports
 
 
@@ -53,8 +54,8 @@ class Schedule:
         self._last = self._clock()
 
 
-_Requests = frozenset[engine.StepRequest]
-_Results = Sequence[engine.StepResult]
+_Requests = frozenset[StepRequest]
+_Results = Sequence[StepResult]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -63,14 +64,14 @@ class Training:
 
     spec: job_file.TrainerSpec
     examples: feed.Feed
-    engine: engine.Engine
+    engine: Engine
     reporter: reports.Reporter
-    termination: termination.Termination
+    termination: Termination
     watch: stall.Watch
     schedule: Schedule
     save: Callable[[files.Position], None]
     """Saves a checkpoint, where one is configured and this process writes it."""
-    observer: observer.Observer
+    observer: Observer
     start: files.Position
 
     def __post_init__(self) -> None:
@@ -149,7 +150,7 @@ class Training:
         """Make a step of each batch; whether the epoch ended before training did."""
         for batch in batches:
             requests = self._observed_step(batch)
-            if engine.StepRequest.STOP in requests:
+            if StepRequest.STOP in requests:
                 self._stop()
             if self.observer.stop:
                 break
@@ -157,9 +158,9 @@ class Training:
                 self._save()
                 self._report()
                 return False
-            if engine.StepRequest.SAVE in requests or self.schedule.due_after(self._step):
+            if StepRequest.SAVE in requests or self.schedule.due_after(self._step):
                 self._save()
-            if engine.StepRequest.REPORT in requests:
+            if StepRequest.REPORT in requests:
                 self._report()
         return True
 
@@ -175,11 +176,11 @@ class Training:
 
     def _make_step(self, batch: batching.Batch) -> _Requests:
         is_requested = {
-            engine.StepRequest.STOP: self.termination.asked,
-            engine.StepRequest.REPORT: self.reporter.due,
-            engine.StepRequest.SAVE: self.schedule.due_by_clock,
-            engine.StepRequest.METRICS: self.observer.each_batch,
-            engine.StepRequest.CHANGED: self.observer.changes > self._changes,
+            StepRequest.STOP: self.termination.asked,
+            StepRequest.REPORT: self.reporter.due,
+            StepRequest.SAVE: self.schedule.due_by_clock,
+            StepRequest.METRICS: self.observer.each_batch,
+            StepRequest.CHANGED: self.observer.changes > self._changes,
         }
         self._changes = self.observer.changes
         own_requests = frozenset(request for request, is_set in is_requested.items() if is_set)

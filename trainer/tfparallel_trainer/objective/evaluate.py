@@ -17,7 +17,8 @@ import tensorflow as tf
 from tfparallel_trainer import errors
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import batching
-from tfparallel_trainer.objective import loss, metrics, replica, state
+from tfparallel_trainer.objective import loss, metrics, state
+from tfparallel_trainer.objective.replica import Replica
 
 
 class Evaluator(abc.ABC):
@@ -25,7 +26,7 @@ class Evaluator(abc.ABC):
 
     def __init__(
         self,
-        replicas: Sequence[replica.Replica],
+        replicas: Sequence[Replica],
         share_statistics: Callable[[], Any],
         averaged: Callable[[], AbstractContextManager[None]],
     ) -> None:
@@ -78,7 +79,7 @@ def _name(term: loss.Term) -> str:
 class Report:
     """Combines the metrics of all ranks, and sums of numbers that each process brings."""
 
-    def __init__(self, replicas: Sequence[replica.Replica]) -> None:
+    def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
         self._traced: Any = None
 
@@ -95,20 +96,20 @@ class Report:
         return values
 
     def _run(self, numbers: tf.Tensor) -> list[tf.Tensor]:
-        def add_up(one: replica.Replica) -> list[tf.Tensor]:
+        def add_up(one: Replica) -> list[tf.Tensor]:
             mine = numbers if one is self._replicas[0] else tf.zeros_like(numbers)
             return one.data.sum_all([mine, *metrics.contributions(one)])
 
         return state.on_each(self._replicas, collectives.Program.REPORT, add_up)[0]
 
 
-def reset_metrics(replicas: Sequence[replica.Replica]) -> None:
+def reset_metrics(replicas: Sequence[Replica]) -> None:
     """Forget what the metrics have seen."""
     for local_replica in replicas:
         local_replica.model.reset_metrics()
 
 
-def losses(replica: replica.Replica, totals: Any, penalty: float | None = None) -> dict[str, float]:
+def losses(replica: Replica, totals: Any, penalty: float | None = None) -> dict[str, float]:
     """The loss over all examples, and with several outputs that of each, as any replica names it.
 
     Totals [2, terms] are the sum over all examples of what `sums_of` gives. The penalty regularises
@@ -128,7 +129,7 @@ def penalty_of(weights: Iterable[Any]) -> float:
     return float(sum(float(one.regularizer(one)) for one in weights if one.regularizer))
 
 
-def sums_of(replica: replica.Replica, part: Any) -> tf.Tensor:
+def sums_of(replica: Replica, part: Any) -> tf.Tensor:
     """Numerators and denominators of the loss over some examples: [2, terms]; feeds the metrics."""
     fractions = [
         fraction
@@ -148,7 +149,7 @@ def adopt_averages(model: Any) -> bool:
 
 
 @contextlib.contextmanager
-def averaged(replicas: Sequence[replica.Replica]) -> Iterator[None]:
+def averaged(replicas: Sequence[Replica]) -> Iterator[None]:
     """Let the models of the body have the averages, where they are kept."""
     with contextlib.ExitStack() as stack:
         for local_replica in replicas:

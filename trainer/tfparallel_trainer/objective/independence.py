@@ -23,7 +23,8 @@ import tensorflow as tf
 from tfparallel_trainer import errors, random_state, user
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import checks, drawn, loss, metrics, phases, replica, trial
+from tfparallel_trainer.objective import checks, drawn, loss, metrics, phases, trial
+from tfparallel_trainer.objective.replica import Replica
 
 EXAMPLES = 8
 """How many are tried."""
@@ -55,7 +56,7 @@ Compute = Callable[[Any, bool], list[loss.Fraction]]
 """From (x, y, sample_weight), and whether it is as in training, to the terms of the loss."""
 
 
-def check(replica: replica.Replica, part: Any, targets: Any = None) -> None:
+def check(replica: Replica, part: Any, targets: Any = None) -> None:
     """Refuse (UserCodeError) a loss in which examples, (x, y, sample_weight), depend on each other.
 
     `targets` are some from all over the data. A loss that is random is not refused if it draws by
@@ -73,13 +74,13 @@ def check(replica: replica.Replica, part: Any, targets: Any = None) -> None:
         _try_drawn(replica, part, pool, pattern)
 
 
-def _try(replica: replica.Replica, compute: Compute, examples: Any, training: bool) -> None:
+def _try(replica: Replica, compute: Compute, examples: Any, training: bool) -> None:
     term = _dependent(replica, compute, replica.terms, examples, training)
     if term is not None:
         raise _refusal(replica.model, term, training)
 
 
-def _try_drawn(replica: replica.Replica, part: Any, pool: Any, pattern: str) -> None:
+def _try_drawn(replica: Replica, part: Any, pool: Any, pattern: str) -> None:
     """Try drawn targets, which the user's loss need not take: what it raises is no fault."""
     dependent = None
     for seed in _SEEDS:
@@ -94,7 +95,7 @@ def _try_drawn(replica: replica.Replica, part: Any, pool: Any, pattern: str) -> 
 
 
 def _drawn(
-    replica: replica.Replica, part: Any, pool: Any, pattern: str, seed: int
+    replica: Replica, part: Any, pool: Any, pattern: str, seed: int
 ) -> tuple[Compute, list[loss.Term], Any]:
     """What computes some terms for drawn targets, the terms, and the examples with them."""
     x, _, weight = part
@@ -128,7 +129,7 @@ def _near(predicted: Any, y: Any) -> Any:
     return nest.packed(predicted, [drawn.near(*pair) for pair in zip(flat, targets, strict=True)])
 
 
-def _of_model(replica: replica.Replica) -> Compute:
+def _of_model(replica: Replica) -> Compute:
     alone = collectives.Communicator(0, 1, 0, replica.device)
 
     def fractions(examples: Any, training: bool) -> list[loss.Fraction]:
@@ -143,7 +144,7 @@ def _of_model(replica: replica.Replica) -> Compute:
 
 
 def _dependent(
-    replica: replica.Replica,
+    replica: Replica,
     compute: Compute,
     terms: list[loss.Term],
     examples: Any,
@@ -194,7 +195,7 @@ def _rows(examples: Any, first: int, end: int) -> Any:
 
 
 def _sums(
-    replica: replica.Replica, compute: Compute, examples: Any, training: bool, known: Any
+    replica: Replica, compute: Compute, examples: Any, training: bool, known: Any
 ) -> tuple[Any, trial.Sums, list[Any]]:
     """Numerators and denominators of the terms over some examples [terms, 2]."""
     sums = trial.Sums(known)
@@ -210,7 +211,7 @@ def _sums(
     return numbers, sums, draws.shapes
 
 
-def _alike(replica: replica.Replica, whole: Any, other: Any) -> list[bool]:
+def _alike(replica: Replica, whole: Any, other: Any) -> list[bool]:
     """Whether two sums are equal for each term, up to rounding."""
     types = (layer.compute_dtype for layer in checks.layers(replica.model))
     precision = max(_PRECISIONS.get(one, 0.0) for one in types)

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
-from tfparallel_trainer.objective import replica
+from tfparallel_trainer.objective.replica import Replica
 
 SUMMED = ("sum", "none")
 """Values of `keras.Variable.aggregation` of variables that are added up; "none" is what a variable
@@ -67,7 +67,7 @@ class _Scope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
         super().add_update((variable, value))
 
 
-def isolate(replica: replica.Replica, call: Callable[[], Any], tape: Any = None) -> Isolated:
+def isolate(replica: Replica, call: Callable[[], Any], tape: Any = None) -> Isolated:
     """Call a function on the model so that it changes no variable.
 
     The tape, if there is one, watches what the function assigns to weights.
@@ -89,17 +89,17 @@ def isolate(replica: replica.Replica, call: Callable[[], Any], tape: Any = None)
     )
 
 
-def contributions(replica: replica.Replica) -> list[tf.Tensor]:
+def contributions(replica: Replica) -> list[tf.Tensor]:
     """What a rank adds to the sum over ranks, one tensor for each of its metrics' variables."""
     return [_contribution(variable, replica) for variable in replica.model.metrics_variables]
 
 
-def results(replica: replica.Replica, sums: Sequence[tf.Tensor]) -> dict[str, float]:
+def results(replica: Replica, sums: Sequence[tf.Tensor]) -> dict[str, float]:
     """Compute the metrics from the sums of the contributions, without changing the rank's own."""
     return numbers(tensors(replica, sums))
 
 
-def tensors(replica: replica.Replica, sums: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+def tensors(replica: Replica, sums: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
     """The metrics by name, from the sums of the contributions."""
     mapping = [
         (variable, tf.cast(total, variable.dtype))
@@ -121,7 +121,7 @@ def numbers(values: Mapping[str, tf.Tensor]) -> dict[str, float]:
     return named
 
 
-def _contribution(variable: Any, replica: replica.Replica) -> tf.Tensor:
+def _contribution(variable: Any, replica: Replica) -> tf.Tensor:
     value = tf.convert_to_tensor(variable)
     if not value.dtype.is_floating:
         value = tf.cast(value, tf.int64)

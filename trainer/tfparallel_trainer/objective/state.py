@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import gradients, replica
+from tfparallel_trainer.objective import gradients
+from tfparallel_trainer.objective.replica import Replica
 
 BUCKET_BYTES = 64 * 2**20
 """What replicas add up at once: the state of training in one piece would be copied as a whole."""
@@ -22,9 +23,9 @@ _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.int32, 8: tf.int64}
 
 
 def on_each(
-    replicas: Sequence[replica.Replica],
+    replicas: Sequence[Replica],
     program: collectives.Program,
-    run: Callable[[replica.Replica], _Result],
+    run: Callable[[Replica], _Result],
     variant: int = 0,
 ) -> list[_Result]:
     """Trace a program of all ranks: what each replica of this process does, on its device."""
@@ -36,7 +37,7 @@ def on_each(
     return results
 
 
-def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[int]:
+def share(replicas: Sequence[Replica], numbers: Sequence[int]) -> list[int]:
     """Give every replica the state of the first one; return the numbers of its process, as many."""
     if replicas[0].data.size == 1:
         return list(numbers)
@@ -46,9 +47,9 @@ def share(replicas: Sequence[replica.Replica], numbers: Sequence[int]) -> list[i
 
 
 def sharing(
-    replicas: Sequence[replica.Replica],
+    replicas: Sequence[Replica],
     program: collectives.Program = collectives.Program.SHARE_CHANGES,
-    part: Callable[[replica.Replica], list[Any]] = replica.Replica.state,
+    part: Callable[[Replica], list[Any]] = Replica.state,
     variant: int = 0,
 ) -> Callable[..., Any]:
     """What gives every replica the state of the first one, or a part of it, at each call.
@@ -65,18 +66,18 @@ def sharing(
     return traced
 
 
-def sharing_statistics(replicas: Sequence[replica.Replica]) -> Callable[[], Any]:
+def sharing_statistics(replicas: Sequence[Replica]) -> Callable[[], Any]:
     """What gives every replica the first one's weights that are not trained, at each call.
 
     Replicas gather statistics (of BatchNormalization) each for itself, and the first one's are
     saved; so those are what must be evaluated. Without a need for it nothing is computed.
     """
-    traced = sharing(replicas, collectives.Program.SHARE_STATISTICS, replica.Replica.statistics)
+    traced = sharing(replicas, collectives.Program.SHARE_STATISTICS, Replica.statistics)
     first = replicas[0]
     return lambda: traced() if first.data.size > 1 and first.statistics() else None
 
 
-def barrier(replicas: Sequence[replica.Replica]) -> Callable[[], Any]:
+def barrier(replicas: Sequence[Replica]) -> Callable[[], Any]:
     """What returns when every rank has called it."""
 
     def run() -> list[tf.Tensor]:
@@ -87,7 +88,7 @@ def barrier(replicas: Sequence[replica.Replica]) -> Callable[[], Any]:
     return traced
 
 
-def finiteness(replica: replica.Replica) -> Callable[[], bool]:
+def finiteness(replica: Replica) -> Callable[[], bool]:
     """What tells whether the weights that are trained are finite, the same on every process."""
 
     def run() -> tf.Tensor:
@@ -99,7 +100,7 @@ def finiteness(replica: replica.Replica) -> Callable[[], bool]:
     return lambda: bool(traced().numpy())
 
 
-def spread(replica: replica.Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
+def spread(replica: Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
     """Assign the first replica's values, a bucket in memory at a time; give its numbers."""
     shared = replica.data.sum(replica.data.of_first(numbers))
     before = [shared]
@@ -174,7 +175,7 @@ def _unpack(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 class Memory:
     """What the forward pass changes (statistics and metrics), as it was before; for one trace."""
 
-    def __init__(self, replica: replica.Replica, *, updates_too: bool = True) -> None:
+    def __init__(self, replica: Replica, *, updates_too: bool = True) -> None:
         """Note how all is, or what ranks do not join (see `updates`)."""
         self._replica = replica
         updates = replica.updates.weights(replica.model) if replica.updates else []

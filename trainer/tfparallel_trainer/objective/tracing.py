@@ -20,7 +20,8 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors, random_state
 from tfparallel_trainer.comms import collectives
-from tfparallel_trainer.objective import checks, replica
+from tfparallel_trainer.objective import checks
+from tfparallel_trainer.objective.replica import Replica
 
 MOST_BYTES = 16 << 20
 """Of variables outside the model that callbacks write: a checkpoint's index has them."""
@@ -89,14 +90,14 @@ class Trace:
     """The place of each among the names of layers, without counts, and its digest; sorted."""
 
 
-def trace(replica: replica.Replica, spec: Any) -> Trace:
+def trace(replica: Replica, spec: Any) -> Trace:
     """Trace the forward pass and the loss on a part like `spec`; nothing is computed."""
     run = functools.partial(compute, replica)
     function = tf.function(run, autograph=False).get_concrete_function(spec)
     return of_graph(function.graph, variables_of(replica))
 
 
-def compute(replica: replica.Replica, part: Any) -> None:
+def compute(replica: Replica, part: Any) -> None:
     """Compute what a trace is to find, while it is traced."""
     alone = collectives.Communicator(0, 1, 0, replica.device)
     with tf.device(replica.device), random_state.drawing_from(replica.generator):
@@ -106,7 +107,7 @@ def compute(replica: replica.Replica, part: Any) -> None:
             _update(phase.optimizer, phase.variables)
 
 
-def variables_of(replica: replica.Replica) -> list[Any]:
+def variables_of(replica: Replica) -> list[Any]:
     """The variables of a replica that are no closures."""
     return [
         *replica.model.variables,

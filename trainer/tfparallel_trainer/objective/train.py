@@ -15,9 +15,13 @@ import tensorflow as tf
 from tfparallel_trainer import random_state
 from tfparallel_trainer.comms import collectives
 from tfparallel_trainer.data import nest
-from tfparallel_trainer.objective import gradients, loss, metrics, phases, replica, updates
+from tfparallel_trainer.objective import gradients, metrics, phases, updates
+from tfparallel_trainer.objective.gradients import Kind
+from tfparallel_trainer.objective.loss import Fraction
+from tfparallel_trainer.objective.metrics import Isolated
+from tfparallel_trainer.objective.replica import Replica
 
-Kinds = list[gradients.Kind]
+Kinds = list[Kind]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class RankInput:
 
 
 def phases_of_rank(
-    replica: replica.Replica, rank_input: RankInput
+    replica: Replica, rank_input: RankInput
 ) -> Iterator[tuple[phases.Computation, ReducedPhase]]:
     """Compute a batch with other ranks, a phase at a time: apply it, then ask for the next one."""
     program = collectives.Program.VERIFY if rank_input.is_trial else collectives.Program.TRAIN
@@ -101,7 +105,7 @@ def combine_phases(
     )
 
 
-def _phase_of_rank(replica: replica.Replica, place: int, rank_input: RankInput) -> ReducedPhase:
+def _phase_of_rank(replica: Replica, place: int, rank_input: RankInput) -> ReducedPhase:
     phase, part = replica.computations[place], rank_input.part
     requests = rank_input.requests[:0] if place else rank_input.requests
     gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
@@ -163,10 +167,10 @@ class LocalGradients:
     loss: tf.Tensor
     terms: tf.Tensor
     """The loss of each output."""
-    isolated: metrics.Isolated
+    isolated: Isolated
 
 
-def of_batch(replica: replica.Replica, part: Any, step: tf.Tensor) -> LocalGradients:
+def of_batch(replica: Replica, part: Any, step: tf.Tensor) -> LocalGradients:
     """Compute what a batch leads to when it is shared with no other rank."""
     (phase,) = replica.computations
     with tf.GradientTape() as tape:
@@ -189,14 +193,14 @@ def of_batch(replica: replica.Replica, part: Any, step: tf.Tensor) -> LocalGradi
 
 
 def _forward(
-    replica: replica.Replica,
+    replica: Replica,
     phase: phases.Computation,
     part: Any,
     step: tf.Tensor,
     *,
     alone: bool = False,
     alike: bool = False,
-) -> list[loss.Fraction]:
+) -> list[Fraction]:
     goes_on = phase is not replica.computations[0]
     with drawing(replica, step, alone=alone, goes_on=goes_on, alike=alike):
         return phase.fractions(part, replica.data, training=True)
@@ -204,7 +208,7 @@ def _forward(
 
 @contextlib.contextmanager
 def drawing(
-    replica: replica.Replica,
+    replica: Replica,
     step: tf.Tensor,
     *,
     alone: bool = False,
@@ -230,7 +234,7 @@ def drawing(
         yield
 
 
-def _sums(phase: phases.Computation, fractions: list[loss.Fraction]) -> tuple[tf.Tensor, tf.Tensor]:
+def _sums(phase: phases.Computation, fractions: list[Fraction]) -> tuple[tf.Tensor, tf.Tensor]:
     """Numerators and denominators of the terms, float64 [terms]; zeros without examples."""
     if not fractions:
         nothing = tf.zeros((len(phase.terms),), tf.float64)
@@ -249,7 +253,7 @@ def _scales(phase: phases.Computation, denominators: tf.Tensor) -> tf.Tensor:
 def _backward(
     phase: phases.Computation,
     tape: tf.GradientTape,
-    fractions: list[loss.Fraction],
+    fractions: list[Fraction],
     penalty: tuple[tf.Tensor, tf.Tensor],
     scales: tf.Tensor,
     assigned: Sequence[tuple[Any, tf.Tensor]] = (),

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 import pydantic
 
-from tfparallel_trainer import settings
 from tfparallel_trainer.contract import outputs
+from tfparallel_trainer.settings import Settings
 from tfparallel_trainer.storage import bucket
 
 _LOOK_EVERY_SECONDS = 0.5
@@ -20,7 +20,7 @@ _SILENCE_SECONDS = 60.0
 """How long an evaluator may show no sign of life before the chief no longer waits for it."""
 
 
-def read(settings: settings.Settings) -> outputs.Evaluated | None:
+def read(settings: Settings) -> outputs.Evaluated | None:
     """How far the evaluator of this job has come; None when it has not begun."""
     try:
         evaluated = outputs.Evaluated.model_validate_json(settings.results.read(outputs.EVALUATION))
@@ -30,7 +30,7 @@ def read(settings: settings.Settings) -> outputs.Evaluated | None:
     return evaluated if same else None
 
 
-def metrics(settings: settings.Settings) -> dict[str, float]:
+def metrics(settings: Settings) -> dict[str, float]:
     """The latest metrics of the job's evaluator with val_ before their names."""
     evaluated = read(settings) if settings.job.evaluator else None
     if evaluated is None:
@@ -38,14 +38,14 @@ def metrics(settings: settings.Settings) -> dict[str, float]:
     return {f"val_{name}": float(value) for name, value in evaluated.metrics.items()}
 
 
-def owed(settings: settings.Settings) -> bool:
+def owed(settings: Settings) -> bool:
     """Whether this process is an evaluator that has not evaluated the last step of training."""
     ended, latest = end_of(settings), read(settings)
     return settings.evaluates and (ended is None or latest is None or latest.step != ended.steps)
 
 
 def wait_for(
-    step: int, settings: settings.Settings, say: Callable[[str], None], moved: Callable[[str], None]
+    step: int, settings: Settings, say: Callable[[str], None], moved: Callable[[str], None]
 ) -> None:
     """Wait until a live evaluator has evaluated a step's checkpoint; `moved` hears of each look."""
     limit = settings.job.trainer.start_timeout_seconds
@@ -73,7 +73,7 @@ _INTERVAL_SECONDS = 5.0
 class Status:
     """Writes how far the evaluator has come."""
 
-    def __init__(self, settings: settings.Settings) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._results = settings.results
         self._latest = outputs.Evaluated(
             job_digest=settings.digest, job_uid=settings.job_uid, beat=0
@@ -100,7 +100,7 @@ class Status:
         self._written_at = time.monotonic()
 
 
-def has_model(settings: settings.Settings) -> bool:
+def has_model(settings: Settings) -> bool:
     """Whether the results have the trained model, which a disk may have lost at a power cut."""
     if isinstance(settings.results, bucket.Bucket):  # an object is there as a whole, or not at all
         return settings.results.has(outputs.MODEL)
@@ -115,7 +115,7 @@ def _opens(path: pathlib.Path) -> bool:
         return False
 
 
-def end_of(settings: settings.Settings) -> outputs.Summary | None:
+def end_of(settings: Settings) -> outputs.Summary | None:
     """How this very job ended in this output directory; None when it has not."""
     try:
         summary = outputs.Summary.model_validate_json(settings.results.read(outputs.SUMMARY))

@@ -16,6 +16,7 @@ from tfparallel_trainer.comms import shape, tpu_name
 from tfparallel_trainer.contract import exits, outputs, verification
 from tfparallel_trainer.data import arrays
 from tfparallel_trainer.engines.strategy import run, steps
+from tfparallel_trainer.engines.strategy.steps import Evaluation, Steps, TrainStep
 from tfparallel_trainer.objective import replica, tracing
 
 STEPS = 15
@@ -119,18 +120,18 @@ def test_the_model_is_trained_and_exported(tmp_path: pathlib.Path, runs: trainin
 
 def build(
     model: Any, examples: Any, compiled: Any, batch: int, replicas: int = 3
-) -> tuple[replica.Replica, steps.Steps, arrays.ArraySource]:
+) -> tuple[replica.Replica, Steps, arrays.ArraySource]:
     """A model under a strategy of this process's devices, and batches of the examples."""
     strategy = ranks.strategy(replicas)
     module = ranks.module(lambda: model(), lambda one: one.compile(**compiled()))
     batches = ranks.feed_of((*examples, None), replicas, batch)
     with strategy.scope():
         mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
-    return mirror, steps.Steps(strategy, module, mirror), batches
+    return mirror, Steps(strategy, module, mirror), batches
 
 
-def train(traced: steps.Steps, batches: arrays.ArraySource) -> list[float]:
-    step = steps.TrainStep(traced, batches.spec)
+def train(traced: Steps, batches: arrays.ArraySource) -> list[float]:
+    step = TrainStep(traced, batches.spec)
     return [
         step(number, batch, frozenset()).loss for number, batch in enumerate(batches.epoch(0, 0))
     ]
@@ -168,7 +169,7 @@ def test_synchronised_normalisation_and_averages_equal_one_replica() -> None:
         mirror, traced, batches = build(model, labelled(), compiled, 10, replicas)
         losses = train(traced, batches)  # of 10, 10 and 1 examples
         report = traced.report()
-        metrics = steps.Evaluation(traced, batches.spec).run(batches.epoch(0, 0))
+        metrics = Evaluation(traced, batches.spec).run(batches.epoch(0, 0))
         results.append((losses, report, metrics, mirror.model.get_weights()))
     for one, other in zip(*(keras.tree.flatten(each) for each in results), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-8)
@@ -189,7 +190,7 @@ def test_lengths_that_are_long_unused_are_forgotten(monkeypatch: pytest.MonkeyPa
     model = lambda: keras.Sequential([keras.Input((None,)), Traced(), keras.layers.Dense(1)])  # noqa: E731
     feeds = {length: ranks.feed_of((*sized(length), None), 1, 6) for length in (3, 4, 5)}
     _, traced, batches = build(model, sized(3), lambda: {"optimizer": "sgd", "loss": "mse"}, 6, 1)
-    step = steps.TrainStep(traced, batches.spec)
+    step = TrainStep(traced, batches.spec)
 
     def traces(length: int) -> int:
         before = Traced.count
@@ -216,7 +217,7 @@ def test_a_replica_without_examples_spoils_no_statistics() -> None:
     for variable in mirror.statistics():
         for local in variable.value.values:
             assert np.isfinite(local.numpy()).all()
-    metrics = steps.Evaluation(traced, batches.spec).run(batches.epoch(0, 0))
+    metrics = Evaluation(traced, batches.spec).run(batches.epoch(0, 0))
     first, *others = mirror.statistics()[0].value.values
     assert all(np.array_equal(first.numpy(), other.numpy()) for other in others)
     alone = normalised(synchronized=False)
@@ -287,7 +288,7 @@ def test_a_variable_of_its_own_that_a_step_assigns_on_each_replica_is_refused() 
 
 def test_it_says_once_that_no_step_is_compared_with_one_process() -> None:
     _, traced, batches = build(lambda: normalised(synchronized=True), labelled(), compiled, 10)
-    step = steps.TrainStep(traced, batches.spec, omitted=["strategy Custom"])
+    step = TrainStep(traced, batches.spec, omitted=["strategy Custom"])
     checks = [
         step(number, batch, frozenset()).check for number, batch in enumerate(batches.epoch(0, 0))
     ]

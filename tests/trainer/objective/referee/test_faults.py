@@ -15,7 +15,8 @@ from testing.trainer import losses, ranks
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import job_file, verification
 from tfparallel_trainer.engines.mesh import steps
-from tfparallel_trainer.objective import independence, loss, replica, updates
+from tfparallel_trainer.objective import independence, loss, updates
+from tfparallel_trainer.objective.replica import Replica
 
 LAYERS, OPS = keras.layers, keras.ops
 pytestmark = pytest.mark.usefixtures("float64")
@@ -48,7 +49,7 @@ def checks_of(
     *,
     count: int = 2,
     batch: int = 4,
-    before: Callable[[int, list[replica.Replica]], None] = lambda *_: None,
+    before: Callable[[int, list[Replica]], None] = lambda *_: None,
 ) -> Iterator[verification.Check]:
     """Train for eight steps on ranks of this process; gives the checks.
 
@@ -142,7 +143,7 @@ def test_a_loss_class_that_the_trainer_does_not_call_as_keras_does_is_found(
 
 
 def test_a_variable_of_the_loss_that_only_the_chief_has_changed_is_found() -> None:
-    def lower(number: int, replicas: list[replica.Replica]) -> None:
+    def lower(number: int, replicas: list[Replica]) -> None:
         if number == 2:
             replicas[0].model.loss.alpha.assign(0.25)
 
@@ -164,7 +165,7 @@ class Pruned(keras.layers.Layer):
 
 
 def test_a_mask_of_bool_that_only_the_chief_has_changed_is_found() -> None:
-    def prune(number: int, replicas: list[replica.Replica]) -> None:
+    def prune(number: int, replicas: list[Replica]) -> None:
         if number == 2:
             replicas[0].model.layers[1].kept.assign([True, False, True, True])
 
@@ -175,7 +176,7 @@ def test_a_mask_of_bool_that_only_the_chief_has_changed_is_found() -> None:
 
 
 def test_weights_that_are_frozen_on_the_chief_alone_are_found() -> None:
-    def freeze(number: int, replicas: list[replica.Replica]) -> None:
+    def freeze(number: int, replicas: list[Replica]) -> None:
         if number == 2:
             replicas[0].model.layers[0].trainable = False
 

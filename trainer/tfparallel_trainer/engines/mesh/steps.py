@@ -11,8 +11,9 @@ from tfparallel_trainer import errors, user
 from tfparallel_trainer.contract import job_file
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.objective import checks, evaluate, metrics, replica, state, synchrony, train
+from tfparallel_trainer.objective import checks, evaluate, metrics, state, synchrony, train
 from tfparallel_trainer.objective.referee import inspection, trials
+from tfparallel_trainer.objective.replica import Replica
 
 
 class TrainStep(engine.Step):
@@ -25,7 +26,7 @@ class TrainStep(engine.Step):
     def __init__(
         self,
         module: user.Module,
-        replicas: Sequence[replica.Replica],
+        replicas: Sequence[Replica],
         spec: Any,
         *,
         leaves_out: bool = False,
@@ -134,16 +135,14 @@ class TrainStep(engine.Step):
                 [self._spec for has_part in pattern if has_part],
             )
 
-    def _rank_step(self, replica: replica.Replica, rank_input: train.RankInput) -> train.StepOutput:
+    def _rank_step(self, replica: Replica, rank_input: train.RankInput) -> train.StepOutput:
         results = self._phases(replica, rank_input)
         if not rank_input.gives_metrics:
             return train.combine_phases(results)
         values = metrics.tensors(replica, results[-1].metric_states)
         return train.combine_phases(results, values)
 
-    def _phases(
-        self, replica: replica.Replica, rank_input: train.RankInput
-    ) -> list[train.ReducedPhase]:
+    def _phases(self, replica: Replica, rank_input: train.RankInput) -> list[train.ReducedPhase]:
         """Compute and apply each phase on a rank; gives what each led to."""
         before = state.Memory(replica) if self._leaves_out else None
         results = []
@@ -174,7 +173,7 @@ class Evaluation(evaluate.Evaluator):
     def __init__(
         self,
         module: user.Module,
-        replicas: Sequence[replica.Replica],
+        replicas: Sequence[Replica],
         spec: Any,
         *,
         averaged: bool = True,

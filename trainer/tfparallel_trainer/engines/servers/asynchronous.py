@@ -11,8 +11,11 @@ import tensorflow as tf
 from tfparallel_trainer.contract import verification
 from tfparallel_trainer.data import batching, nest
 from tfparallel_trainer.engines import engine
-from tfparallel_trainer.engines.servers import checked_steps, ledger, presence, steps
-from tfparallel_trainer.objective import evaluate, metrics, replica
+from tfparallel_trainer.engines.servers import checked_steps, presence, steps
+from tfparallel_trainer.engines.servers.ledger import Ledger
+from tfparallel_trainer.engines.servers.steps import Steps
+from tfparallel_trainer.objective import evaluate, metrics
+from tfparallel_trainer.objective.replica import Replica
 
 _WAITING_PER_WORKER = 3
 """Batches that are given out at once for each worker: one in work, the others on their way."""
@@ -58,11 +61,11 @@ class Work:
 class Asynchronous:
     """Steps of workers that do not wait for each other; an `engine.Engine`."""
 
-    ledger: ledger.Ledger[Work]
+    ledger: Ledger[Work]
     workers: presence.Workers
-    replica: replica.Replica
+    replica: Replica
     """Its variables are on the servers."""
-    steps: steps.Steps
+    steps: Steps
     training: batching.Source
     evaluation: batching.Source | None
     referee: checked_steps.Referee | None = None

@@ -15,10 +15,12 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, settings, tasks
+from tfparallel_trainer import errors
 from tfparallel_trainer.comms import cluster, devices
 from tfparallel_trainer.lifecycle import termination
 from tfparallel_trainer.reporting import console
+from tfparallel_trainer.settings import Settings
+from tfparallel_trainer.tasks import Task
 
 _ASK_EVERY_SECONDS = 1.0
 _LINGER_SECONDS = 2.0
@@ -39,7 +41,7 @@ class Answer(enum.StrEnum):
 class Control(cluster.Listener):
     """The chief's end; answers from a thread as long as the body of `with` runs."""
 
-    def __init__(self, chief: tasks.Task) -> None:
+    def __init__(self, chief: Task) -> None:
         super().__init__(chief, "control", self._reply)
         self._answer = Answer.RUN
         self._opened_at = time.monotonic()
@@ -70,7 +72,7 @@ class Control(cluster.Listener):
         with self._changed:
             self._lives.pop(name, None)
 
-    def absent(self, peer: tasks.Task) -> str:
+    def absent(self, peer: Task) -> str:
         """Why a process cannot be worked with; empty when it listens and has asked."""
         with self._changed:
             has_asked = peer.name in self._asked_at
@@ -93,7 +95,7 @@ class Control(cluster.Listener):
                     self._changed.notify()
 
 
-def ask(chief: tasks.Task, name: str, life: str) -> Answer | None:
+def ask(chief: Task, name: str, life: str) -> Answer | None:
     """Ask the chief whether training goes on; each process that has this name has another life."""
     try:
         with socket.create_connection(cluster.endpoint(chief), _ASK_SECONDS) as connection:
@@ -103,7 +105,7 @@ def ask(chief: tasks.Task, name: str, life: str) -> Answer | None:
         return None
 
 
-def serve(settings: settings.Settings, out: console.Console, stop: termination.Termination) -> None:
+def serve(settings: Settings, out: console.Console, stop: termination.Termination) -> None:
     """Serve until the chief says that training is done.
 
     Raises:
@@ -134,7 +136,7 @@ def serve(settings: settings.Settings, out: console.Console, stop: termination.T
     del server  # TensorFlow's server lives as long as it
 
 
-def _start(settings: settings.Settings) -> object:
+def _start(settings: Settings) -> object:
     task = settings.cluster.task
     peers = {
         role: {one.index: one.address for one in settings.cluster.of(role)}

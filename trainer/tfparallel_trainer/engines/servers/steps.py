@@ -23,13 +23,13 @@ from tfparallel_trainer.objective import (
     evaluate,
     gradients,
     metrics,
-    replica,
     tracing,
     train,
 )
+from tfparallel_trainer.objective.replica import Replica
 
 
-def states(replica: replica.Replica, contributions: np.ndarray) -> list[tf.Tensor]:
+def states(replica: Replica, contributions: np.ndarray) -> list[tf.Tensor]:
     """Give the states of the metrics, which a vector holds one after the other."""
     shapes = [tuple(variable.shape) for variable in replica.model.metrics_variables]
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
@@ -47,7 +47,7 @@ class Steps:
 
     strategy: Any
     module: user.Module
-    replica: replica.Replica
+    replica: Replica
     applied_steps: Any
     """The variable that counts the steps that are applied."""
     max_staleness: int | None
@@ -142,7 +142,7 @@ def _worker() -> tf.Tensor:
     return tf.strings.to_number(tf.strings.split(after, "/")[0], tf.int64)
 
 
-def check(replica: replica.Replica, workers: int) -> None:
+def check(replica: Replica, workers: int) -> None:
     """Refuse (UserCodeError) what cannot be done while several workers write at once."""
     model = replica.model
     checks.refuse_phases(model, "ParameterServer")

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfparallel_trainer import errors, settings, tasks, user
+from tfparallel_trainer import errors, tasks, user
 from tfparallel_trainer.checkpoint import files
 from tfparallel_trainer.comms import cluster, devices, rendezvous, shape, tpu_name
 from tfparallel_trainer.contract import job_file, user_module
@@ -16,6 +16,7 @@ from tfparallel_trainer.data import batching
 from tfparallel_trainer.engines import comparison, engine, setup
 from tfparallel_trainer.engines.strategy import steps
 from tfparallel_trainer.objective import checks, independence, likeness, tracing
+from tfparallel_trainer.settings import Settings
 
 _TPU_START_SECONDS = 600
 """How long a TPU may take to be initialised."""
@@ -139,7 +140,7 @@ def _build(context: setup.RunContext, connections: rendezvous.Rendezvous) -> Any
     return strategy
 
 
-def _check_places(settings: settings.Settings, strategy: Any, local_ranks: tuple[int, ...]) -> None:
+def _check_places(settings: Settings, strategy: Any, local_ranks: tuple[int, ...]) -> None:
     """Refuse (BadConfigurationError) processes that train alone, and replicas without examples."""
     processes, replicas = len(settings.cluster.tasks), strategy.num_replicas_in_sync
     kind = type(strategy).__name__

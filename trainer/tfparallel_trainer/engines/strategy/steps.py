@@ -22,12 +22,12 @@ from tfparallel_trainer.engines import engine
 from tfparallel_trainer.objective import (
     evaluate,
     metrics,
-    replica,
     state,
     synchrony,
     tracing,
     train,
 )
+from tfparallel_trainer.objective.replica import Replica
 
 MOST_TRACED = 32
 """Functions that are kept: batches of ever other lengths would fill the memory with them."""
@@ -36,7 +36,7 @@ MOST_TRACED = 32
 class Steps:
     """A model that a strategy holds and runs; replicas without examples get a batch of none."""
 
-    def __init__(self, strategy: Any, module: user.Module, replica: replica.Replica) -> None:
+    def __init__(self, strategy: Any, module: user.Module, replica: Replica) -> None:
         self.module = module
         self.replica = replica
         self._strategy = strategy
@@ -130,9 +130,7 @@ class Steps:
         results: list[tf.Tensor] = self._function(key, on_replica, inputs)(*inputs)
         return results
 
-    def _everywhere(
-        self, what: str, run: Callable[[replica.Replica], list[tf.Tensor]]
-    ) -> list[tf.Tensor]:
+    def _everywhere(self, what: str, run: Callable[[Replica], list[tf.Tensor]]) -> list[tf.Tensor]:
         """Run something without examples on every replica; give what the first one gives."""
         function = self._function((what,), lambda: run(self._replica_in_context()), ())
         results: list[tf.Tensor] = function()
@@ -157,7 +155,7 @@ class Steps:
             del self._traced[next(iter(self._traced))]
         return function
 
-    def _replica_in_context(self) -> replica.Replica:
+    def _replica_in_context(self) -> Replica:
         context = tf.distribute.get_replica_context()
         return dataclasses.replace(self.replica, data=Exchange(context))
 
@@ -254,7 +252,7 @@ class Evaluation(evaluate.Evaluator):
 
 
 def _step(
-    replica: replica.Replica,
+    replica: Replica,
     part: Any,
     everywhere: bool,
     number: tf.Tensor,
@@ -274,13 +272,13 @@ def _step(
     return tensors
 
 
-def _sums(replica: replica.Replica, part: Any, everywhere: bool) -> list[tf.Tensor]:
+def _sums(replica: Replica, part: Any, everywhere: bool) -> list[tf.Tensor]:
     with _kept(replica, part, everywhere):
         return [replica.data.sum(evaluate.sums_of(replica, part))]
 
 
 @contextlib.contextmanager
-def _kept(replica: replica.Replica, part: Any, everywhere: bool) -> Iterator[None]:
+def _kept(replica: Replica, part: Any, everywhere: bool) -> Iterator[None]:
     """Put back what a batch of no examples changes: statistics of nothing are no numbers."""
     before = None if everywhere else state.Memory(replica, updates_too=False)
     yield

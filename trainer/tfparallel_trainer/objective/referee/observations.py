@@ -9,8 +9,9 @@ import keras
 import numpy as np
 
 from tfparallel_trainer.contract import verification
-from tfparallel_trainer.objective import checks, replica
+from tfparallel_trainer.objective import checks
 from tfparallel_trainer.objective.referee import comparison, snapshots
+from tfparallel_trainer.objective.replica import Replica
 
 _KIND = verification.Quantity
 
@@ -63,7 +64,7 @@ class Variables:
     """Those whose changes are compared."""
 
 
-def variables_of(replica: replica.Replica, function: Any = None) -> Variables:
+def variables_of(replica: Replica, function: Any = None) -> Variables:
     """The variables of a rank that are compared; `function` is its traced reference, if any.
 
     Seeds differ by rank, and metrics are compared by themselves. Of what is neither the model's nor
@@ -111,7 +112,7 @@ def quantities(variables: Variables, metrics: Sequence[str]) -> list[Quantity]:
     ]
 
 
-def structure(replica: replica.Replica, variables: Variables) -> int:
+def structure(replica: Replica, variables: Variables) -> int:
     """A number that differs if ranks compare other variables, or train others of them."""
     trained = {id(one) for one in replica.model.trainable_variables}
     flags = [(tuple(one.shape), one.dtype, id(one) in trained) for one in replica.state()]

@@ -11,11 +11,12 @@ from typing import Any
 import tensorflow as tf
 from keras.src.trainers import compile_utils  # not in the public API
 
-from tfparallel_trainer.objective import metrics, phases, replica, train, trial
+from tfparallel_trainer.objective import metrics, phases, train, trial
 from tfparallel_trainer.objective.referee import draws, trials
+from tfparallel_trainer.objective.replica import Replica
 
 
-def trace(replica: replica.Replica, spec: Any, gradients: Sequence[Sequence[Any]] | None) -> Any:
+def trace(replica: Replica, spec: Any, gradients: Sequence[Sequence[Any]] | None) -> Any:
     """Trace what takes the step's number, a small batch, and gradients such as these.
 
     Without them it applies its own, and draws for each example as a worker does. The concrete
@@ -75,7 +76,7 @@ def _spec(gradient: Any) -> Any:
     return tf.TensorSpec(gradient.shape, gradient.dtype)
 
 
-def _loss(replica: replica.Replica, phase: phases.Computation, whole: Any) -> tf.Tensor:
+def _loss(replica: Replica, phase: phases.Computation, whole: Any) -> tf.Tensor:
     """The loss of a batch as Keras' fit has it; feeds the metrics."""
     if isinstance(phase, phases.Custom):
         values = phase.losses(whole, training=True).values()

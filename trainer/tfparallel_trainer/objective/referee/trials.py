@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tfparallel_trainer.objective import metrics, phases, replica, train
+from tfparallel_trainer.objective import metrics, phases, train
+from tfparallel_trainer.objective.replica import Replica
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Trial(Protocol):
         """
 
 
-def outcome(replica: replica.Replica, results: Sequence[train.ReducedPhase]) -> tuple[Any, ...]:
+def outcome(replica: Replica, results: Sequence[train.ReducedPhase]) -> tuple[Any, ...]:
     """The outcome of a step whose phases gave these results, with the metrics."""
     gradients = [[split(gradient) for gradient in one.gradients] for one in results]
     return (
