@@ -112,14 +112,14 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
     Each comes once: exceptions that several threads raise may name each other in a ring.
     """
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        yield one
-        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    visited: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
 def is_read_only(error: BaseException) -> bool:
     """Whether an exception, of Python or of TensorFlow, is of a write into a read-only folder."""
-    return any(_READ_ONLY in str(one) for one in causes(error))
+    return any(_READ_ONLY in str(cause) for cause in causes(error))

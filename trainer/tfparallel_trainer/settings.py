@@ -51,9 +51,9 @@ class Settings:
     source_dir: pathlib.Path
     output_dir: pathlib.Path
     job_uid: str
-    """Empty when nobody names jobs."""
+    """Empty outside a cluster."""
     attempt: int | None
-    """None when nobody counts attempts: the run then takes the next free number."""
+    """None: use the next free number."""
     cpu_devices: int
     logs_steps: bool
     """Whether the chief writes a line for each step."""

@@ -152,7 +152,9 @@ def _empty(folder: pathlib.Path) -> None:
 def _installed() -> list[str]:
     """Return a constraint for each package of this environment."""
     read = (distribution.metadata for distribution in importlib.metadata.distributions())
-    return sorted({f"{each['Name']}=={each['Version']}" for each in read if each["Name"]})
+    return sorted(
+        {f"{package['Name']}=={package['Version']}" for package in read if package["Name"]}
+    )
 
 
 def _pip() -> list[str]:

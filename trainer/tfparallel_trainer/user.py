@@ -31,7 +31,7 @@ _COMPILES = "compile_model"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a data function may want to know."""
+    """Information about the run for data functions."""
 
     seed: int
     """The job's seed: derive every random choice from it and from the epoch."""
@@ -62,7 +62,7 @@ class Module:
     seeded: Callable[[int], contextlib.AbstractContextManager[None]] = random_state.seeded_for_good
     """Gives the context with generators of a seed, in which functions of the user are called."""
     moved: Callable[[str], None] = lambda _: None
-    """Hears that a call begins and ends."""
+    """Called at the start and the end of each user function."""
     first_operation: str = ""
     """Where TensorFlow ran its first operation, if that was while the module was imported."""
     hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -78,8 +78,8 @@ class Module:
 
         These are globals of its module, and what dictionaries, lists and namespaces there hold.
         """
-        spaces = [getattr(one, "__globals__", {}) for one in self.functions.values()]
-        containers = {id(one): one for one in _containers(spaces)}.values()
+        spaces = [getattr(function, "__globals__", {}) for function in self.functions.values()]
+        containers = {id(container): container for container in _containers(spaces)}.values()
         before = [(container, copy.copy(container)) for container in containers]
         try:
             yield
@@ -124,10 +124,10 @@ class Module:
         if self.has("compile_model"):
             self.call("compile_model", model)
 
-    def call_with(self, name: str, known: Any) -> Any:
-        """Call a function that may want to know something, or not: gives whatever it returns."""
+    def call_with(self, name: str, argument: Any) -> Any:
+        """Call a function with the argument if it takes one, and return what it returns."""
         parameters = inspect.signature(self.functions[name]).parameters
-        return self.call(name, known) if parameters else self.call(name)
+        return self.call(name, argument) if parameters else self.call(name)
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function: gives whatever it returns."""
@@ -222,8 +222,8 @@ def guard(path: pathlib.Path, what: str) -> Iterator[None]:
                 f"{sentence}. In a cluster, the folder of the module is read-only: write below "
                 "context.output_dir."
             )
-        place = find_line(error, path.parent) or str(path)
-        raise errors.UserCodeError(sentence, trace(error, path.parent), place=place) from error
+        line = find_line(error, path.parent) or str(path)
+        raise errors.UserCodeError(sentence, trace(error, path.parent), place=line) from error
 
 
 def trace(error: BaseException, folder: pathlib.Path) -> str:
@@ -234,7 +234,7 @@ def trace(error: BaseException, folder: pathlib.Path) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not _inside(frame.filename, trainer)
     ]
-    user_frames = [place for place, frame in enumerate(frames) if _inside(frame.filename, folder)]
+    user_frames = [index for index, frame in enumerate(frames) if _inside(frame.filename, folder)]
     kept = frames[user_frames[0] :] if user_frames else frames[-3:]
     return "".join(traceback.format_list(kept))
 
@@ -313,8 +313,8 @@ def _noting_operations(folder: pathlib.Path) -> Iterator[list[str]]:
     def ensure_initialized(self: Any) -> None:
         if not self._initialized and not places:
             frames = traceback.extract_stack()
-            lines = [one for one in frames if _inside(one.filename, folder)]
-            places.extend(f"{one.filename}:{one.lineno}" for one in lines[-1:])
+            lines = [frame for frame in frames if _inside(frame.filename, folder)]
+            places.extend(f"{frame.filename}:{frame.lineno}" for frame in lines[-1:])
         original(self)
 
     context.Context.ensure_initialized = ensure_initialized

@@ -481,5 +481,5 @@ def test_processes_that_read_other_examples_are_reported(
         ended = group.wait()
     for one in ended:
         assert one.code == exits.Exit.USER_ERROR.value, one
-        assert "Some replicas get other examples than others" in one.errors
+        assert "Replicas received different examples" in one.errors
         assert "in step 1" in one.errors

@@ -40,11 +40,11 @@ class _Tokens(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
         super().__init__(initialize_variables=False)
-        self._places = {id(one): place for place, one in enumerate(variables.values())}
+        self._places = {id(variable): index for index, variable in enumerate(variables.values())}
 
     def get_current_value(self, variable: Any) -> Any:
-        place = self._places.get(id(variable))
-        return None if place is None else tf.constant(_FIRST_TOKEN + place, tf.int64)
+        index = self._places.get(id(variable))
+        return None if index is None else tf.constant(_FIRST_TOKEN + index, tf.int64)
 
 
 def save(model: Any, path: pathlib.Path, weights: Mapping[str, Any]) -> None:
@@ -73,8 +73,8 @@ def save_optimizer(optimizer: Any, path: pathlib.Path, slots: Mapping[str, Any])
         path: ends in .weights.h5.
         slots: those of its variables, by key, that are not written with their values.
     """
-    for place, one in enumerate(slots.values()):
-        one.assign(np.full(one.shape, _FIRST_TOKEN + place, np.float64))
+    for index, slot in enumerate(slots.values()):
+        slot.assign(np.full(slot.shape, _FIRST_TOKEN + index, np.float64))
     carrier = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     carrier.compile(optimizer, auto_scale_loss=False)
     carrier.save_weights(path)
@@ -86,15 +86,15 @@ def places(file: h5py.Group, variables: Mapping[str, Any]) -> dict[str, str]:
     keys: dict[str, str] = {}
 
     def visit(name: str, item: Any) -> None:
-        place = _token(item)
-        if place is not None:
-            keys[name] = names[place]
+        index = _token(item)
+        if index is not None:
+            keys[name] = names[index]
 
     file.visititems(visit)
     stored = set(keys.values())
-    for key, one in variables.items():
+    for key, variable in variables.items():
         if key not in stored:
-            raise _changed(one.path) if _LORA in one.path else _left_out(one.path)
+            raise _changed(variable.path) if _LORA in variable.path else _left_out(variable.path)
     return keys
 
 
@@ -134,9 +134,9 @@ def fill(
 def put_together(empty: pathlib.Path, weights: pathlib.Path, target: pathlib.Path) -> None:
     """Write a .keras file that has the weights of a file, and the rest of another .keras file."""
     with zipfile.ZipFile(empty) as source, zipfile.ZipFile(target, "w") as archive:
-        for one in source.infolist():
-            if one.filename != INSIDE:
-                archive.writestr(one, source.read(one))
+        for entry in source.infolist():
+            if entry.filename != INSIDE:
+                archive.writestr(entry, source.read(entry))
         archive.write(weights, INSIDE)
 
 
@@ -219,6 +219,6 @@ def _token(item: Any) -> int | None:
     if not isinstance(item, h5py.Dataset) or item.size == 0:
         return None
     if item.dtype == np.float64 or (item.dtype == np.int64 and item.shape == ()):
-        place = int(np.ravel(item[()])[0]) - _FIRST_TOKEN
-        return place if 0 <= place < 1 << 32 else None
+        index = int(np.ravel(item[()])[0]) - _FIRST_TOKEN
+        return index if 0 <= index < 1 << 32 else None
     return None

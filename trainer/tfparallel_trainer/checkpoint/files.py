@@ -119,15 +119,15 @@ def write_part(folder: directory.Directory, number: int, state: shard.State) -> 
     arrays: dict[str, Entry] = {}
     end = 0
     with folder.writer(data_file(number)) as data:
-        for key, one in state.each():
-            if not one.writes:
+        for key, weight_shard in state.each():
+            if not weight_shard.writes:
                 continue
-            piece, end = _write(data, one, number, end)
+            piece, end = _write(data, weight_shard, number, end)
             written.setdefault(key, []).append(piece)
             arrays[key] = Entry(
-                shape=one.whole.shape,
-                dtype=tf.as_dtype(one.variable.dtype).name,
-                label=one.whole.label,
+                shape=weight_shard.whole.shape,
+                dtype=tf.as_dtype(weight_shard.variable.dtype).name,
+                label=weight_shard.whole.label,
                 pieces=tuple(written[key]),
             )
     verify(folder, arrays, number)
@@ -224,15 +224,17 @@ def blocks(
         raise DamagedError(f"{folder} lacks {left} elements of {key} ({entry.label})")
 
 
-def _write(data: directory.Writer, one: shard.Shard, part: int, offset: int) -> tuple[Piece, int]:
+def _write(
+    data: directory.Writer, weight_shard: shard.Shard, part: int, offset: int
+) -> tuple[Piece, int]:
     """Append a shard to a file at an offset; gives where the file ends then, too."""
-    sums, box, end = [], one.box, offset
-    for block in shard.blocks(one.variable):
+    sums, box, end = [], weight_shard.box, offset
+    for block in shard.blocks(weight_shard.variable):
         content = block.tobytes()
         sums.append(zlib.crc32(content))
         data.write(content)
         end += len(content)
-    rows = shard.rows_of(box.shape, tf.as_dtype(one.variable.dtype).size)
+    rows = shard.rows_of(box.shape, tf.as_dtype(weight_shard.variable.dtype).size)
     piece = Piece(
         start=box.start, shape=box.shape, offset=offset, rows=rows, crc32s=tuple(sums), part=part
     )
@@ -273,10 +275,10 @@ def _gather(folder: directory.Directory, index: Index) -> dict[str, Entry]:
         except ValueError as error:
             raise DamagedError(f"{folder}/{_list(number)} cannot be read: {error}") from error
         for key, entry in part.arrays.items():
-            known = arrays.get(key, entry.model_copy(update={"pieces": ()}))
-            if (known.shape, known.dtype) != (entry.shape, entry.dtype):
+            earlier = arrays.get(key, entry.model_copy(update={"pieces": ()}))
+            if (earlier.shape, earlier.dtype) != (entry.shape, entry.dtype):
                 raise DamagedError(f"the parts of {folder} differ in {key} ({entry.label})")
-            arrays[key] = known.model_copy(update={"pieces": known.pieces + entry.pieces})
+            arrays[key] = earlier.model_copy(update={"pieces": earlier.pieces + entry.pieces})
     return arrays
 
 

@@ -20,8 +20,8 @@ def load(model: Any, setting: str, folder: pathlib.Path) -> None:
     `setting` is `trainer.initialWeights`: a path, relative to `folder` or absolute, or an address.
     """
     with reading(setting, folder) as path:
-        with tempfile.TemporaryDirectory() as place:
-            written = pathlib.Path(place) / f"here{archive.WEIGHTS}"
+        with tempfile.TemporaryDirectory() as directory:
+            written = pathlib.Path(directory) / f"here{archive.WEIGHTS}"
             model.save_weights(written)
             with archive.opened(path) as there, archive.opened(written) as here:
                 compare(path, shapes(there), shapes(here))

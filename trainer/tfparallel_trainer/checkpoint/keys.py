@@ -25,7 +25,7 @@ def of(model: Any, optimizer: Any) -> dict[str, Any]:
     weights = of_weights(model)
     weight_ids = {id(variable) for variable in weights.values()}
     slots = of_optimizer(optimizer).items()
-    return {**weights, **{key: one for key, one in slots if id(one) not in weight_ids}}
+    return {**weights, **{key: slot for key, slot in slots if id(slot) not in weight_ids}}
 
 
 def of_optimizer(optimizer: Any) -> dict[str, Any]:
@@ -52,11 +52,11 @@ def of_weights(model: Any) -> dict[str, Any]:
     If two weights would have one key, or a weight would have none, it is a UserCodeError.
     """
     weights: dict[str, Any] = {}
-    seen: set[int] = set()
+    visited: set[int] = set()
     for key, variable in _weights(model, ()):
-        if id(variable) in seen:
+        if id(variable) in visited:
             continue
-        seen.add(id(variable))
+        visited.add(id(variable))
         if key in weights:
             raise errors.UserCodeError(
                 f"Two variables have the checkpoint key {key} ({weights[key].path} and "
@@ -64,7 +64,7 @@ def of_weights(model: Any) -> dict[str, Any]:
                 function="build_model",
             )
         weights[key] = variable
-    lost = [variable.path for variable in model.weights if id(variable) not in seen]
+    lost = [variable.path for variable in model.weights if id(variable) not in visited]
     if lost:
         raise errors.UserCodeError(
             f"The weight {lost[0]} belongs to no layer of the model, so it cannot be saved: assign "
@@ -106,14 +106,14 @@ def _places(labels: Mapping[str, str]) -> dict[str, str]:
     return {label: key for key, label in labels.items() if counts[label] == 1}
 
 
-def _weights(layer: Any, place: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
+def _weights(layer: Any, path: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
     """Those of a container's layers first, by place, then those it holds itself."""
     inner: set[int] = set()
     for position, child in enumerate(getattr(layer, "layers", ())):
-        for key, variable in _weights(child, (*place, position)):
+        for key, variable in _weights(child, (*path, position)):
             inner.add(id(variable))
             yield key, variable
-    name = ".".join(map(str, place)) or "self"
+    name = ".".join(map(str, path)) or "self"
     direct_weights = [variable for variable in layer.weights if id(variable) not in inner]
     for position, variable in enumerate(direct_weights):
         yield f"{_MODEL}/{name}/{position}", variable

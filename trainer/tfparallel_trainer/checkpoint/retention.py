@@ -63,7 +63,7 @@ class Retention:
             (oldest, *_) = self._peers.gather(steps.pop() if steps else -1)
             if oldest < 0:
                 return
-            steps = [one for one in steps if one < oldest]
+            steps = [step for step in steps if step < oldest]
             health = self._examine_together(oldest)
             if health is Health.WHOLE:
                 readable += oldest <= step
@@ -92,7 +92,11 @@ class Retention:
         """
         same_step = []
         with contextlib.suppress(OSError):
-            same_step = [one for one in entries.of_step(self._folder, step) if one not in but]
+            same_step = [
+                checkpoint
+                for checkpoint in entries.of_step(self._folder, step)
+                if checkpoint not in but
+            ]
         names = self._peers.gather(zlib.crc32(same_step[-1].name.encode()) if same_step else -1)
         return same_step[-1] if same_step and len(set(names)) == 1 else None
 
@@ -115,10 +119,10 @@ class Retention:
         try:
             index = files.read_index(folder)
             for number in range(first, len(index.parts), every):
-                seen = folder.fingerprint(files.data_file(number))
-                if (seen, index.parts[number]) not in self._verified:
+                fingerprint = folder.fingerprint(files.data_file(number))
+                if (fingerprint, index.parts[number]) not in self._verified:
                     files.verify(folder, index.arrays, number)
-                    self._remember(seen, index.parts[number])
+                    self._remember(fingerprint, index.parts[number])
         except (files.UnreadableError, OSError, errors.BadConfigurationError) as error:
             self._say(f"a checkpoint cannot be read for now: {error}")
             return Health.UNREADABLE
@@ -134,7 +138,9 @@ class Retention:
     def _steps(self) -> list[int]:
         """The steps of the checkpoints that this process sees; of them, the chief's count."""
         with contextlib.suppress(OSError):
-            return sorted({entries.step_of(one) for one in entries.checkpoints(self._folder)})
+            return sorted(
+                {entries.step_of(checkpoint) for checkpoint in entries.checkpoints(self._folder)}
+            )
         return []
 
     def _remove_below(self, step: int) -> None:

@@ -53,8 +53,8 @@ class Box:
         """What two parts of one variable have in common; None for nothing."""
         lows = tuple(map(max, self.start, other.start))
         ends = (
-            min(one + length, two + width)
-            for one, length, two, width in zip(
+            min(start + length, two + width)
+            for start, length, two, width in zip(
                 self.start, self.shape, other.start, other.shape, strict=True
             )
         )
@@ -74,7 +74,7 @@ class Box:
 def box(part: Part, shape: Sequence[int]) -> Box:
     """Where a part lies in a variable of this shape; a ValueError for slices that do not fit."""
     axes = [*part, *[slice(None)] * (len(shape) - len(part))]
-    bounds = [one.indices(length) for one, length in zip(axes, shape, strict=True)]
+    bounds = [axis.indices(length) for axis, length in zip(axes, shape, strict=True)]
     if any(step != 1 or high < low for low, high, step in bounds):
         raise ValueError(f"{part} is no part of a variable of shape {tuple(shape)}")
     return Box(tuple(low for low, _, _ in bounds), tuple(high - low for low, high, _ in bounds))
@@ -127,19 +127,24 @@ class State:
 
 def undivided(variables: Mapping[str, Any]) -> State:
     """The state of a process that holds all of each variable, as one rank."""
-    wholes = {key: FullVariable(tuple(one.shape), one.path) for key, one in variables.items()}
-    share = {key: Shard(variable=one, whole=wholes[key]) for key, one in variables.items()}
+    wholes = {
+        key: FullVariable(tuple(variable.shape), variable.path)
+        for key, variable in variables.items()
+    }
+    share = {
+        key: Shard(variable=variable, whole=wholes[key]) for key, variable in variables.items()
+    }
     return State([share], wholes)
 
 
 def uncovered(boxes: Iterable[Box], shape: Sequence[int]) -> int:
     """How many elements of a variable lie in no part; a ValueError if two parts overlap."""
     placed: list[Box] = []
-    for one in boxes:
-        if any(one.overlap(other) for other in placed):
-            raise ValueError(f"two parts hold the same elements of {one.slices}")
-        placed.append(one)
-    return math.prod(shape) - sum(one.size for one in placed)
+    for box in boxes:
+        if any(box.overlap(other) for other in placed):
+            raise ValueError(f"two parts hold the same elements of {box.slices}")
+        placed.append(box)
+    return math.prod(shape) - sum(box.size for box in placed)
 
 
 def rows_of(shape: Sequence[int], item_bytes: int) -> int:
@@ -170,15 +175,15 @@ def assign(variable: Any, parts: Iterator[Placed]) -> None:
     kind = value.dtype.as_numpy_dtype
     if not _is_divisible(value):
         whole = np.empty(shape, kind)
-        for place, block in parts:
-            whole[place] = block
+        for box, block in parts:
+            whole[box] = block
         variable.assign(whole)
         return
-    for place, block in parts:
+    for box, block in parts:
         if block.shape == shape:
             variable.assign(block)
         else:
-            value[place].assign(block.astype(kind, copy=False))
+            value[box].assign(block.astype(kind, copy=False))
 
 
 def _is_divisible(value: Any) -> bool:

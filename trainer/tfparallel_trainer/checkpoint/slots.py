@@ -94,34 +94,34 @@ def shards(
         writes_counters: whether this is the one rank that writes what belongs to no weight.
     """
     shards_by_key: dict[str, shard.Shard] = {}
-    slots = of(optimizer, {key: one.variable for key, one in weights.items()})
+    slots = of(optimizer, {key: weight_shard.variable for key, weight_shard in weights.items()})
     for slot, variable in zip(slots, optimizer.variables, strict=True):
         if slot not in named:
             raise errors.UserCodeError(
-                f"The optimizer {type(optimizer).__name__} has a variable {variable.path} on a "
-                "part of the model that it has not on the whole model.",
+                f"The optimizer {type(optimizer).__name__} creates {variable.path} for a sharded "
+                "model but not for the full one.",
                 function="compile_model",
             )
         if slot.weight is None:
             whole = shard.FullVariable(tuple(variable.shape), variable.path)
-            one = shard.Shard(variable=variable, whole=whole, writes=writes_counters)
+            slot_shard = shard.Shard(variable=variable, whole=whole, writes=writes_counters)
         else:
             weight = weights[slot.weight]
             slices = weight.box.slices
             shape = tuple(weight.whole.shape[axis] for axis in slot.axes)
-            one = shard.Shard(
+            slot_shard = shard.Shard(
                 variable=variable,
                 whole=shard.FullVariable(shape, variable.path),
                 part=tuple(slices[axis] for axis in slot.axes),
                 writes=weight.writes and (len(slot.axes) == len(slices) or _first(weight, slot)),
             )
-        shards_by_key.setdefault(named[slot], one)
+        shards_by_key.setdefault(named[slot], slot_shard)
     return shards_by_key
 
 
 def stand_ins(weights: Mapping[str, Any], dtype: str | None = None) -> list[Any]:
     """Variables of few bytes that optimizers treat as these weights, of a dtype if it is named."""
-    return [_stand_in(place, one, dtype) for place, one in enumerate(weights.values())]
+    return [_stand_in(index, weight, dtype) for index, weight in enumerate(weights.values())]
 
 
 def _first(weight: shard.Shard, slot: Slot) -> bool:
@@ -129,7 +129,7 @@ def _first(weight: shard.Shard, slot: Slot) -> bool:
     return all(start == 0 for axis, start in enumerate(weight.box.start) if axis not in slot.axes)
 
 
-def _stand_in(place: int, weight: Any, dtype: str | None) -> Any:
+def _stand_in(index: int, weight: Any, dtype: str | None) -> Any:
     """A stand-in whose name is found in those of its slots."""
     if len(weight.shape) > len(_LENGTHS):
         raise ValueError(f"{weight.path} has {len(weight.shape)} axes")
@@ -139,7 +139,7 @@ def _stand_in(place: int, weight: Any, dtype: str | None) -> Any:
         for scope in scopes:
             stack.enter_context(keras.name_scope(scope))
         variable = keras.Variable(
-            value, dtype=dtype or weight.dtype, name=f"{name}standin{place}standin"
+            value, dtype=dtype or weight.dtype, name=f"{name}standin{index}standin"
         )
     variable.overwrite_with_gradient = weight.overwrite_with_gradient
     return variable
@@ -147,9 +147,9 @@ def _stand_in(place: int, weight: Any, dtype: str | None) -> Any:
 
 def _read(probe: Any, weights: Sequence[str]) -> list[Slot]:
     counted: collections.Counter[tuple[str | None, str]] = collections.Counter()
-    known: dict[int, Slot] = {}  # an optimizer may list one of its own twice
+    slots_by_id: dict[int, Slot] = {}  # an optimizer may list one of its own twice
     for variable in probe.variables:
-        if id(variable) in known:
+        if id(variable) in slots_by_id:
             continue
         mark = _MARK.search(variable.path)
         weight = None if mark is None else weights[int(mark[1])]
@@ -157,10 +157,10 @@ def _read(probe: Any, weights: Sequence[str]) -> list[Slot]:
         axes = () if mark is None else _axes(variable)
         number = counted[weight, name]
         counted[weight, name] += 1
-        known[id(variable)] = Slot(
+        slots_by_id[id(variable)] = Slot(
             weight=weight, name=name, number=number, axes=axes, dtype=variable.dtype
         )
-    return [known[id(variable)] for variable in probe.variables]
+    return [slots_by_id[id(variable)] for variable in probe.variables]
 
 
 def _name(path: str) -> str:

@@ -137,7 +137,7 @@ class Store:
         self._retention.remember(draft, checksum)
 
     def _finish(self, draft: directory.Directory, at: files.Position, state: shard.State) -> None:
-        """Make what all have written a checkpoint."""
+        """Publish the checkpoint that all processes have written."""
         if not self._peers.is_chief:
             return
         index = files.complete(draft, self._peers.count, self.attempt, at, state.wholes)
@@ -167,7 +167,7 @@ class Store:
                 break
             folder = self._retention.same(step, but=[folder for folder, _ in passed])
             if folder is None:  # no other writer has saved this step
-                steps = [one for one in steps if one < step]
+                steps = [candidate for candidate in steps if candidate < step]
                 continue
             index, health = self._verified(folder, state)
             if index is None:
@@ -204,9 +204,12 @@ class Store:
 
     def _assign(self, folder: directory.Directory, index: files.Index, state: shard.State) -> None:
         try:
-            for key, one in state.each():
-                parts = files.blocks(folder, index, key, one.box)
-                shard.assign(one.variable, ((at.within(one.box), block) for at, block in parts))
+            for key, weight_shard in state.each():
+                parts = files.blocks(folder, index, key, weight_shard.box)
+                shard.assign(
+                    weight_shard.variable,
+                    ((at.within(weight_shard.box), block) for at, block in parts),
+                )
         except files.DamagedError as error:
             raise errors.StorageError(f"{folder} was whole and is now damaged: {error}") from error
 
@@ -218,8 +221,8 @@ class Store:
         try:
             index = files.read_index(folder)
             check(folder, index, state.wholes)
-            for key, one in state.each():
-                for _ in files.blocks(folder, index, key, one.box):
+            for key, weight_shard in state.each():
+                for _ in files.blocks(folder, index, key, weight_shard.box):
                     pass
         except files.DamagedError as error:
             is_lasting = not isinstance(error, files.UnreadableError)
@@ -264,7 +267,7 @@ class Store:
                     "trainer.checkpoint.claim a claim that all of them share (ReadWriteMany)."
                 )
         if current is None:
-            raise errors.PeerLostError(f"{self._folder} belongs to nobody any more.")
+            raise errors.PeerLostError(f"No process owns {self._folder}.")
         return current
 
     def _has_intact(self, step: int) -> bool:

@@ -131,7 +131,7 @@ def peers(cluster: tasks.Cluster, device: str, watch: stall.Watch) -> Peers:
 
     def gather(number: int) -> Sequence[int]:
         with watch.waiting():
-            return [one for (one,) in numbers([number])]
+            return [value for (value,) in numbers([number])]
 
     names = tuple(task.name for task in cluster.tasks)
     return Peers(me=cluster.me, names=names, gather=gather)

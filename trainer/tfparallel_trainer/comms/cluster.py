@@ -38,13 +38,13 @@ def reach(
     """
     began = time.monotonic()
     next_say = began + _FIRST_SAY_SECONDS
-    waiting = peers
+    missing = peers
     while True:
-        reasons = {peer: (why or unreachable)(peer) for peer in waiting}
-        waiting = [peer for peer, reason in reasons.items() if reason]
-        if not waiting:
+        reasons = {peer: (why or unreachable)(peer) for peer in missing}
+        missing = [peer for peer, reason in reasons.items() if reason]
+        if not missing:
             return
-        absent = ", ".join(f"{peer.name} ({peer.address}: {reasons[peer]})" for peer in waiting)
+        absent = ", ".join(f"{peer.name} ({peer.address}: {reasons[peer]})" for peer in missing)
         now = time.monotonic()
         if now - began >= timeout_seconds:
             raise errors.StartTimeoutError(

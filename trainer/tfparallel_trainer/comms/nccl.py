@@ -85,6 +85,6 @@ def _addresses(count: int) -> list[str]:
     for number in range(count):
         text = ctypes.create_string_buffer(_LONGEST_ADDRESS)
         is_known = driver.cuDeviceGetPCIBusId(text, _LONGEST_ADDRESS, number) == 0
-        place = text.value.decode() if is_known else f"{unknown} {number}"
-        addresses.append(f"{machine} {place}")
+        address = text.value.decode() if is_known else f"{unknown} {number}"
+        addresses.append(f"{machine} {address}")
     return addresses

@@ -136,14 +136,14 @@ class Rendezvous(cluster.Listener):
             yield
             return
         groups = [
-            f"{name}={','.join(str(one.fileno()) for one in connections)}"
+            f"{name}={','.join(str(connection.fileno()) for connection in connections)}"
             for name, connections in self._sockets.items()
         ]
         # A cluster of thousands is longer than what a new process can be given.
         env = {name: text for name, text in os.environ.items() if name != environment.TF_CONFIG}
-        words = (self._processes.task.name, os.environ.get(environment.FAILURE_FILE, ""))
+        arguments = (self._processes.task.name, os.environ.get(environment.FAILURE_FILE, ""))
         with subprocess.Popen(
-            (sys.executable, "-I", "-S", heartbeat.__file__, str(os.getpid()), *words, *groups),
+            (sys.executable, "-I", "-S", heartbeat.__file__, str(os.getpid()), *arguments, *groups),
             env=env,
             stdin=subprocess.PIPE,
             pass_fds=[connection.fileno() for connection in self._connections()],
@@ -154,7 +154,7 @@ class Rendezvous(cluster.Listener):
                 guard.kill()
 
     def _connections(self) -> list[socket.socket]:
-        return [one for connections in self._sockets.values() for one in connections]
+        return [connection for connections in self._sockets.values() for connection in connections]
 
     def _hold(self, name: str, connection: socket.socket) -> None:
         with self._changing:

@@ -46,11 +46,11 @@ class Group:
     The keys of its pairs follow it."""
 
 
-def pair_key(key: int, size: int, one: int, other: int) -> int:
+def pair_key(key: int, size: int, rank: int, other: int) -> int:
     """The TensorFlow group key of two members, by their positions in a group of this key."""
-    low, high = sorted((one, other))
+    low, high = sorted((rank, other))
     if size > MAX_PAIRED or not 0 <= low < high < size:
-        raise ValueError(f"{one} and {other} are no pair in a group of {size} ranks")
+        raise ValueError(f"{rank} and {other} are no pair in a group of {size} ranks")
     return key + 1 + math.comb(high, 2) + low
 
 
@@ -95,19 +95,19 @@ class Mesh:
     def coordinates(self, rank: int) -> dict[Axis, int]:
         """Where a rank stands along each axis; a ValueError if the mesh has no such rank."""
         self._check_rank(rank)
-        place: dict[Axis, int] = {}
+        position: dict[Axis, int] = {}
         for axis, degree in zip(reversed(_AXES), reversed(self.degrees), strict=True):
-            rank, place[axis] = divmod(rank, degree)
-        return place
+            rank, position[axis] = divmod(rank, degree)
+        return position
 
     def group(self, rank: int, axis: Axis) -> Group:
         """The ranks that differ from this one along one axis only, itself among them."""
         self._check_rank(rank)
-        place, degree = _AXES.index(axis), self.degree(axis)
-        stride = math.prod(self.degrees[place + 1 :])
+        position, degree = _AXES.index(axis), self.degree(axis)
+        stride = math.prod(self.degrees[position + 1 :])
         slower, faster = rank // (stride * degree), rank % stride
         first = slower * stride * degree + faster
-        earlier = sum(self._keys(other) for other in _AXES[:place])
+        earlier = sum(self._keys(other) for other in _AXES[:position])
         number = (slower * stride + faster) * _width(degree)
         return Group(
             axis, (*range(first, first + stride * degree, stride),), self._key(earlier + number)

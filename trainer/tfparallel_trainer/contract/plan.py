@@ -138,9 +138,9 @@ def ranks(mesh: Axes, devices: int) -> tuple[Rank, ...]:
             rank=number,
             process=number // devices,
             device=number % devices,
-            **dict(zip(axes, place, strict=True)),
+            **dict(zip(axes, position, strict=True)),
         )
-        for number, place in enumerate(places)
+        for number, position in enumerate(places)
     )
 
 

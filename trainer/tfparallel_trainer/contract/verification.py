@@ -47,13 +47,17 @@ class Check:
     def sentence(self) -> str:
         """Say for people what was compared, and how near it is."""
         shown = [
-            _show(quantity.value, _format(one.value), _format(one.limit))
-            for quantity, one in self._in_order()
+            _show(quantity.value, _format(difference.value), _format(difference.limit))
+            for quantity, difference in self._in_order()
         ]
         return _describe(f"Step {self.step}", shown, self.omitted)
 
     def _in_order(self) -> list[tuple[Quantity, Difference]]:
-        return [(each, self.differences[each]) for each in Quantity if each in self.differences]
+        return [
+            (quantity, self.differences[quantity])
+            for quantity in Quantity
+            if quantity in self.differences
+        ]
 
 
 class Comparison(base.Model):
@@ -91,7 +95,11 @@ class Verification(base.Model):
     @classmethod
     def with_check(cls, earlier: Self | None, check: Check) -> Self:
         """Add a check to those before it: of each quantity the largest difference stays."""
-        compared = {} if earlier is None else {one.quantity: one for one in earlier.compared}
+        compared = (
+            {}
+            if earlier is None
+            else {comparison.quantity: comparison for comparison in earlier.compared}
+        )
         for quantity, newest in check.differences.items():
             before = compared.get(quantity)
             if before is None or newest.value >= float(before.difference):
@@ -103,7 +111,7 @@ class Verification(base.Model):
         return cls(
             checks=1 if earlier is None else earlier.checks + 1,
             step=min(check.step, limits.MAX_COUNT),
-            compared=tuple(compared[each] for each in Quantity if each in compared),
+            compared=tuple(compared[quantity] for quantity in Quantity if quantity in compared),
             omitted=tuple(
                 limits.printable(reason, limits.MAX_OMISSION_LETTERS)
                 for reason in check.omitted[: limits.MAX_OMISSIONS]
@@ -113,7 +121,10 @@ class Verification(base.Model):
     @property
     def sentence(self) -> str:
         """Say for people what was compared, and how near it is."""
-        shown = [_show(one.quantity.value, one.difference, one.limit) for one in self.compared]
+        shown = [
+            _show(comparison.quantity.value, comparison.difference, comparison.limit)
+            for comparison in self.compared
+        ]
         often = "1 check" if self.checks == 1 else f"{self.checks} checks"
         return _describe(f"Step {self.step} ({often})", shown, self.omitted)
 
@@ -128,11 +139,11 @@ def _show(name: str, difference: str, limit: str) -> tuple[str, str]:
 
 def _describe(head: str, shown: Sequence[tuple[str, str]], omitted: Sequence[str]) -> str:
     """Write the limit once where it is that of all quantities."""
-    rest = f"not compared: {'; '.join(omitted)}" if omitted else ""
+    omission = f"not compared: {'; '.join(omitted)}" if omitted else ""
     if not shown:
-        return f"{head} is {rest or 'not compared'}"
+        return f"{head} is {omission or 'not compared'}"
     if len({limit for _, limit in shown}) == 1:
-        words = f"{', '.join(name for name, _ in shown)} ({shown[0][1]})"
+        quantities = f"{', '.join(name for name, _ in shown)} ({shown[0][1]})"
     else:
-        words = ", ".join(f"{name} ({limit})" for name, limit in shown)
-    return f"{head} equals one process: {words}" + (f"; {rest}" if rest else "")
+        quantities = ", ".join(f"{name} ({limit})" for name, limit in shown)
+    return f"{head} equals one process: {quantities}" + (f"; {omission}" if omission else "")

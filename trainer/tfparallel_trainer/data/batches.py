@@ -73,8 +73,8 @@ def of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
             if seed is not None:
                 numbers = order.shuffled(range(count), count, seed, number).tolist()
         py_dataset.on_epoch_begin()
-        for place in numbers:
-            yield py_dataset[place]
+        for index in numbers:
+            yield py_dataset[index]
         py_dataset.on_epoch_end()
 
     def skip(begun: Iterator[Any] | None) -> None:
@@ -86,7 +86,7 @@ def of_py_dataset(py_dataset: Any, name: str, seed: int | None) -> Batches:
 
 
 class BatchedDataset:
-    """Whole batches, a `batching.Shardable`, of which the first must be what fit takes.
+    """Batched data (a `batching.Shardable`), checked on its first batch.
 
     `steps` make an epoch; None: a pass. `class_weight` gives each example the weight of its class.
     With `restarts` each epoch begins a new pass, also with `steps`.
@@ -109,7 +109,7 @@ class BatchedDataset:
         self._class_weight = class_weight
         self._restarts = restarts
         self._pass: Iterator[Any] | None = None
-        self._taken = 0
+        self._passed_batches = 0
         self._coming = first_epoch
         begun = batches.begin(first_epoch)
         first = next(begun, None)
@@ -166,17 +166,17 @@ class BatchedDataset:
             return
         if self._pass is None:
             self._pass = self._begin(number)
-        before = self._taken
+        before = self._passed_batches
         for batch in itertools.islice(self._pass, self._steps):
-            self._taken += 1
+            self._passed_batches += 1
             yield batch
-        if self._taken == 0:
+        if self._passed_batches == 0:
             raise errors.UserCodeError(
                 f"{self._batches.name} has no more batches for epoch {number + 1}: give "
                 "steps_per_epoch and enough batches, or a keras.utils.PyDataset."
             )
-        has_ended = self._steps is None or self._taken - before < self._steps
-        if has_ended or self._restarts or self._taken == self._batches.count:
+        has_ended = self._steps is None or self._passed_batches - before < self._steps
+        if has_ended or self._restarts or self._passed_batches == self._batches.count:
             self._end_pass()
 
     @property
@@ -208,7 +208,7 @@ class BatchedDataset:
         return self._take_begun() or self._batches.begin(number)
 
     def _end_pass(self) -> None:
-        self._taken = 0
+        self._passed_batches = 0
         if self._pass is not None and not self._batches.once:
             next(self._pass, None)  # a PyDataset is told of the end
             self._pass = None

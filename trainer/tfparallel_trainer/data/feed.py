@@ -17,12 +17,12 @@ BATCHES = 2
 """How many batches may be ready and not asked for yet."""
 
 _LEAVE_SECONDS = 2.0
-"""How long the end of an epoch waits for a batch that nobody wants any more."""
+"""How long the end of an epoch waits for a batch that is no longer needed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class State:
-    """The place of a feed: where the batches that it has given end."""
+    """The position of a feed: where the batches that it has given end."""
 
     epoch: int = 0
     example: int = 0
@@ -33,7 +33,7 @@ class Feed:
     """The batches of all epochs, prepared before they are asked for.
 
     The user's data function runs in the thread that asks for batches; only what reads, converts and
-    cuts examples runs in one of its own. The place counts what is given, not what is prepared.
+    cuts examples runs in one of its own. The position counts what is given, not what is prepared.
     """
 
     def __init__(self, source: batching.Source) -> None:
@@ -52,8 +52,8 @@ class Feed:
     @property
     def examples(self) -> int | None:
         """Examples in an epoch, where the source knows or an epoch has ended."""
-        known = self._source.examples
-        return self._length if known is None else known
+        length = self._source.examples
+        return self._length if length is None else length
 
     @property
     def state(self) -> State:
@@ -61,7 +61,7 @@ class Feed:
         return self._state
 
     def restore(self, state: State) -> None:
-        """Let the next batch be that which begins there."""
+        """Continue at this position."""
         self._state = state
 
     def epoch(self, number: int, start: int) -> Generator[batching.Batch, None, None]:
@@ -75,7 +75,7 @@ class Feed:
         return self._counted(self.wait.timed(prefetched(batches)))
 
     def end_epoch(self) -> None:
-        """Go on with the next epoch; what is left of this one is left out."""
+        """Skip the rest of this epoch."""
         if self._length is None:
             self._length = self._state.example
         self._state = State(self._state.epoch + 1)

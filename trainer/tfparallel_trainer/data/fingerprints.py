@@ -40,11 +40,11 @@ def of(examples: Any) -> Fingerprint:
     """A fingerprint that follows from the values and their places."""
     products = np.zeros(_VECTORS)
     checksum = 0
-    for place, leaf in enumerate(nest.leaves(examples)):
+    for index, leaf in enumerate(nest.leaves(examples)):
         array = np.asarray(leaf)
         content = b""
         if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
-            products += _products(array) * (1 + place)
+            products += _products(array) * (1 + index)
         elif array.dtype.kind in "OSU":
             content = repr(array.tolist()).encode()
         else:

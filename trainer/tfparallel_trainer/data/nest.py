@@ -20,8 +20,8 @@ def leaves(structure: Any) -> list[Any]:
 
 def packed(structure: Any, leaves: Sequence[Any]) -> Any:
     """The structure with other leaves, in the order of `leaves`."""
-    waiting = iter(leaves)
-    return convert(lambda _: next(waiting), structure)
+    remaining = iter(leaves)
+    return convert(lambda _: next(remaining), structure)
 
 
 def triple(data: Any) -> tuple[Any, Any, Any]:

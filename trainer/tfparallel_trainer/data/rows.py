@@ -86,10 +86,10 @@ class RowsSource:
             examples = self._examples(number, start).batch(sum(sizes))
         return self._cut(iter(examples), start)
 
-    def _cut(self, waiting: Iterator[Any], start: int) -> Generator[batching.Batch, None, None]:
+    def _cut(self, pending: Iterator[Any], start: int) -> Generator[batching.Batch, None, None]:
         for positions in order.batches(self.examples, self._division.batch_size, start):
             ranges = self._division.parts(positions)
-            whole = nest.triple(next(waiting)) if any(ranges) else None
+            whole = nest.triple(next(pending)) if any(ranges) else None
             parts: list[Any] = []
             first = 0
             for part in ranges:

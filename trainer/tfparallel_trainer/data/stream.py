@@ -116,8 +116,8 @@ class GeneratedSource:
     def _batches(self, examples: Generator[Any, None, None], start: int) -> Iterator[Any]:
         """The rest of the examples, as whole batches."""
         with contextlib.closing(examples):
-            rest = itertools.islice(examples, start, None)
-            while batch := list(itertools.islice(rest, self._division.batch_size)):
+            remaining = itertools.islice(examples, start, None)
+            while batch := list(itertools.islice(remaining, self._division.batch_size)):
                 yield self._joined(batch)
 
     def _joined(self, examples: Sequence[Any]) -> Any:

@@ -67,8 +67,8 @@ class RunContext:
         settings = self.settings
         if self.devices:
             return self.devices
-        place = self.module.first_operation
-        return devices.prepare(settings.cpu_devices, settings.cluster.alone, place)
+        operation = self.module.first_operation
+        return devices.prepare(settings.cpu_devices, settings.cluster.alone, operation)
 
     def mesh(self, **axes: int) -> shape.Mesh:
         """The mesh of a run, with ranks by axis."""
@@ -187,17 +187,20 @@ def prepare(
     first = settings.cluster.me * len(devices) if division is None else 0
     sample, seed = training.sample(), settings.job.trainer.seed
     replicas: list[Replica] = []
-    for place, device in enumerate(devices):
+    for index, device in enumerate(devices):
         if replicas:
             replica.forget_names()
         with scope():
-            replicas.append(replica.build(module, mesh, first + place, device, seed, sample))
+            replicas.append(replica.build(module, mesh, first + index, device, seed, sample))
     if cut.ranks > 1 or settings.uses_servers:
         with scope():
             _check_metrics(module, replicas[0], sample)
         with user.guard(module.path, "training on examples like the first one raised"):
             first_replica = updates.find(replicas[0], sample, divided=cut.ranks > 1)
-        replicas = [dataclasses.replace(one, updates=first_replica.updates) for one in replicas]
+        replicas = [
+            dataclasses.replace(rank_replica, updates=first_replica.updates)
+            for rank_replica in replicas
+        ]
     if division is None and not settings.uses_servers:
         _trace(context, replicas, training.spec)
     shards = shard.undivided(keys.of(replicas[0].model, replicas[0].optimizer))
@@ -236,19 +239,19 @@ def _trace(context: RunContext, replicas: Sequence[Replica], spec: Any) -> None:
         with user.guard(module.path, "tracing a training step raised"):
             traces = [tracing.trace(first, spec)]
             if is_twinned or traces[0].closures:  # equal replicas have as many
-                traces += [tracing.trace(one, spec) for one in replicas[1:]]
+                traces += [tracing.trace(rank_replica, spec) for rank_replica in replicas[1:]]
     if first.data.size > 1:
-        models = [likeness.describe(one.model) for one in replicas]
+        models = [likeness.describe(rank_replica.model) for rank_replica in replicas]
         traced = [
-            likeness.describe_trace(one.model, trace)
-            for one, trace in zip(replicas, traces, strict=False)
+            likeness.describe_trace(rank_replica.model, trace)
+            for rank_replica, trace in zip(replicas, traces, strict=False)
         ]
         remedy = comparison.FUNCTION if is_twinned else comparison.ALIKE
         with context.watch.waiting():
             comparison.check(cluster, first.device, (models, traced), remedy)
-    for one, trace in zip(replicas, traces, strict=False):
+    for rank_replica, trace in zip(replicas, traces, strict=False):
         tracing.check(trace, first.data.size)
-        one.closures.extend(trace.closures)
+        rank_replica.closures.extend(trace.closures)
 
 
 def _check_metrics(module: user.Module, replica: Replica, sample: Any) -> None:
@@ -261,7 +264,7 @@ def _check_metrics(module: user.Module, replica: Replica, sample: Any) -> None:
 def division_for(mesh: shape.Mesh, settings: Settings, devices: int) -> batching.BatchSharding:
     """How batches are cut for the devices of this process."""
     first = settings.cluster.me * devices
-    places = [mesh.coordinates(first + place)[shape.Axis.DATA] for place in range(devices)]
+    places = [mesh.coordinates(first + rank)[shape.Axis.DATA] for rank in range(devices)]
     return batching.BatchSharding(
         batch_size=settings.job.trainer.global_batch_size,
         ranks=mesh.data,
@@ -285,7 +288,7 @@ def data_request(settings: Settings, division: batching.BatchSharding) -> source
 
 
 def user_context(settings: Settings, epoch: int = 0) -> user.Context:
-    """What the user's functions may want to know in an epoch."""
+    """Build the information for the user's functions in an epoch."""
     spec = settings.job.trainer
     return user.Context(
         seed=spec.seed,

@@ -102,8 +102,8 @@ class _Windows:
         passed, window = divmod(number - self._first_epoch, self._windows)
         done = order.steps(start, self._batch_size)
         first = window * self._steps * self._batch_size
-        rest = self._whole.epoch(passed, first + start)
-        yield from itertools.islice(rest, self._steps - done)
+        windows = self._whole.epoch(passed, first + start)
+        yield from itertools.islice(windows, self._steps - done)
 
 
 def _array(value: Any) -> npt.NDArray[Any]:

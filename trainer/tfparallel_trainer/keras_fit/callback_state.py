@@ -28,7 +28,7 @@ def dump(callbacks: Sequence[Any], *, stopped: bool, closures: Mapping[str, Any]
 
     `closures` are the variables outside the model that callbacks have written.
     """
-    states = [[type(one).__name__, _state(one)] for one in callbacks]
+    states = [[type(callback).__name__, _state(callback)] for callback in callbacks]
     memory: dict[str, Any] = {"stopped": stopped, "callbacks": states}
     return json.dumps(memory | ({"closures": dict(closures)} if closures else {}), default=_number)
 
@@ -42,7 +42,9 @@ def load_closures(text: str) -> Mapping[str, Any]:
 def load(text: str, callbacks: Sequence[Any]) -> bool:
     """Give these callbacks the state that `dump` gave, if any; return whether one has stopped."""
     memory = json.loads(text or '{"stopped": false, "callbacks": []}')
-    if [name for name, _ in memory["callbacks"]] != [type(one).__name__ for one in callbacks]:
+    if [name for name, _ in memory["callbacks"]] != [
+        type(callback).__name__ for callback in callbacks
+    ]:
         return False
     for callback, (_, state) in zip(callbacks, memory["callbacks"], strict=True):
         _restore(callback, state)

@@ -104,7 +104,7 @@ def of_module(
     context = setup.user_context(settings, engine_setup.start.epoch)
     with module.concerns("callbacks"):
         callbacks = checked(module.call_with("callbacks", context), settings.job.strategy)
-    if any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in callbacks):
+    if any(isinstance(callback, keras.callbacks.SwapEMAWeights) for callback in callbacks):
         raise errors.UserCodeError(
             "callbacks gives SwapEMAWeights, and averages of the weights are what is evaluated and "
             "exported in any case: remove it.",
@@ -149,7 +149,7 @@ class Callbacks(observer.Observer):
         self._reach = over
         self._model = over.model
         self._trainability = trainability.Trainability(over.model)
-        self._seen = _Seen()
+        self._observed = _Seen()
         self.history = keras.callbacks.History()
         self._verbose = plan.verbose if over.leads else 0
         self._bar: Any = None
@@ -157,7 +157,9 @@ class Callbacks(observer.Observer):
         """How many batches of the epoch the bar shows."""
         listeners = self._listed()
         self._calls = {
-            moment: [getattr(one, moment) for one in listeners if _takes(one, moment)]
+            moment: [
+                getattr(callback, moment) for callback in listeners if _takes(callback, moment)
+            ]
             for moment in ("on_train_begin", "on_epoch_end", *_MOMENTS)
         }
         """By moment, those of the callbacks that override it."""
@@ -173,8 +175,12 @@ class Callbacks(observer.Observer):
     def _listed(self) -> list[Any]:
         """The chief's callbacks, then the history, all with their model."""
         plan, over = self._plan, self._reach
-        pairs = [(one, over.shown_to(one)) for one in plan.callbacks] if over.leads else []
-        pairs += [(self.history, self._model), (self._seen, self._model)]
+        pairs = (
+            [(callback, over.shown_to(callback)) for callback in plan.callbacks]
+            if over.leads
+            else []
+        )
+        pairs += [(self.history, self._model), (self._observed, self._model)]
         params = {"verbose": plan.verbose, "epochs": plan.epochs, "steps": plan.steps}
         with self._trainability.of_callbacks():
             for callback, model in pairs:
@@ -216,10 +222,16 @@ class Callbacks(observer.Observer):
         callbacks = self._plan.callbacks
         chiefs = self._act(
             "on_train_begin",
-            decisive=[one for one in _MOMENTS if any(_decides(each, one) for each in callbacks)],
-            each_batch=any(_takes(each, one) for each in callbacks for one in _OF_BATCHES),
+            decisive=[
+                moment
+                for moment in _MOMENTS
+                if any(_decides(callback, moment) for callback in callbacks)
+            ],
+            each_batch=any(
+                _takes(callback, moment) for callback in callbacks for moment in _OF_BATCHES
+            ),
             takes_non_finite=any(
-                isinstance(each, keras.callbacks.TerminateOnNaN) for each in callbacks
+                isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in callbacks
             ),
         )
         self._decisive = frozenset(chiefs["decisive"])
@@ -263,12 +275,12 @@ class Callbacks(observer.Observer):
         self._act("on_epoch_end", epoch, _sorted(logs))
         if self._verbose:
             self._bar.target = self._shown
-            self._bar.update(self._shown, sorted(self._seen.logs.items()), finalize=True)
+            self._bar.update(self._shown, sorted(self._observed.logs.items()), finalize=True)
 
     def training_ends(self) -> None:
         """Let the weights be what Keras' fit leaves, and tell them."""
         self._reach.finish(trained=self._trained)
-        self._pass("on_train_end", self._seen.logs)
+        self._pass("on_train_end", self._observed.logs)
         self._trainability.adopt()
         model = self._hand_back()
         self.history.set_model(model)
@@ -288,7 +300,7 @@ class Callbacks(observer.Observer):
             self._tell(moment, *facts)
             stop = bool(self._model.stop_training)
             problem = "" if moment in _OF_BATCHES else self._trainability.find_problem()
-            news = {"stop": stop, "problem": problem, "logs": self._seen.logs, **more}
+            news = {"stop": stop, "problem": problem, "logs": self._observed.logs, **more}
             return json.dumps(news).encode()
 
         announced: dict[str, Any] = json.loads(self._reach.after(answer))

@@ -154,8 +154,8 @@ def _of_arrays(arguments: Arguments, seed: int | None) -> Inputs:
     examples = arrays.examples(arguments.x, arguments.y, arguments.sample_weight, "x and y")
     validation = _validation(arguments)
     if validation is None and arguments.validation_split:
-        examples, rest = arrays.split(examples, arguments.validation_split)
-        validation = _held_out(arguments, rest)
+        examples, held_out = arrays.split(examples, arguments.validation_split)
+        validation = _held_out(arguments, held_out)
     if arguments.class_weight is not None:
         examples = arrays.weighted(examples, arguments.class_weight)
     count = len(nest.leaves(examples)[0])

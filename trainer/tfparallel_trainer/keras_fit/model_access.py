@@ -1,4 +1,4 @@
-"""How far callbacks reach: what they are given as the model, and who hears what they decide.
+"""What callbacks see as the model, and how their decisions reach all replicas.
 
 Callbacks run on the process of the first replica alone. What they say, and what they change in its
 model or optimizer, reaches all other replicas before anything else happens. TensorFlow reports the
@@ -65,8 +65,8 @@ class ReplicatedModelAccess:
         self._written: set[int] = set()
         self._places: dict[int, int] = {}
         first = len(variables) - len(self._closures) if self.is_alone else 0
-        for place, one in enumerate(variables[first:], first):
-            self._places[id(one.value.handle)] = place
+        for index, variable in enumerate(variables[first:], first):
+            self._places[id(variable.value.handle)] = index
         self._announced = tf.function(
             self._announce,
             autograph=False,
@@ -114,15 +114,15 @@ class ReplicatedModelAccess:
     def _changed(self, places: Collection[int]) -> frozenset[int]:
         """Of the places that a call may have written, those that it may have changed."""
         first = self._count - len(self._closures)
-        outside = self._watch.find_changed(place - first for place in places if place >= first)
+        outside = self._watch.find_changed(index - first for index in places if index >= first)
         return frozenset(
-            [*(place for place in places if place < first), *(first + place for place in outside)]
+            [*(index for index in places if index < first), *(first + place for place in outside)]
         )
 
     def _note(self, changed: frozenset[int]) -> None:
         """Note which variables outside the model were written, on all processes alike."""
         first = self._count - len(self._closures)
-        self._written |= {place - first for place in changed if place >= first}
+        self._written |= {index - first for index in changed if index >= first}
         if excess := tracing.describe_excess(self._closures, self._written):
             raise errors.UserCodeError(excess).on_every_process()
 
@@ -142,7 +142,7 @@ class ReplicatedModelAccess:
     def _exchange(self, answer: bytes, changed: frozenset[int]) -> frozenset[int]:
         """Let all processes have the leading one's answer; return what it has changed."""
         news = np.zeros(1 + self._count, np.float32)
-        news[[1 + place for place in changed]] = 1
+        news[[1 + index for index in changed]] = 1
         news[0] = answer != self._answer
         is_new, *differs = self._announced(tf.constant(news)).numpy() > 0
         if is_new:
@@ -154,14 +154,18 @@ class ReplicatedModelAccess:
         """Whether there is an answer, and of each variable whether it has changed: above 0."""
         program = collectives.Program.ANNOUNCE
         return state.on_each(
-            self._replicas, program, lambda one: one.data.sum(one.data.of_first(news))
+            self._replicas,
+            program,
+            lambda rank_replica: rank_replica.data.sum(rank_replica.data.of_first(news)),
         )[0]
 
     def _tell(self, content: tf.Tensor) -> tf.Tensor:
         """Give what the leading process gives to all."""
 
-        def gather(one: Replica) -> tf.Tensor:
-            return one.data.gather_rows([content if one.data.index == 0 else content[:0]])[0]
+        def gather(rank_replica: Replica) -> tf.Tensor:
+            return rank_replica.data.gather_rows(
+                [content if rank_replica.data.index == 0 else content[:0]]
+            )[0]
 
         return state.on_each(self._replicas, collectives.Program.TELL, gather)[0]
 
@@ -172,7 +176,7 @@ class ReplicatedModelAccess:
         if places not in self._sharings:
             self._sharings[places] = state.sharing(
                 self._replicas,
-                part=lambda replica: [replica.state()[place] for place in places],
+                part=lambda replica: [replica.state()[index] for index in places],
                 variant=len(self._sharings),
             )
         self._sharings[places]()

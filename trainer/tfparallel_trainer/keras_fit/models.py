@@ -118,9 +118,15 @@ def _exclude_alike(source: Any, target: Any) -> None:
             pairs = zip(source.variables, target.variables, strict=True)
             second._exclude_from_weight_decay_pattern = first._exclude_from_weight_decay_pattern
             second._exclude_from_weight_decay = {
-                second._var_key(other) for one, other in pairs if first._var_key(one) in excluded
+                second._var_key(other)
+                for variable, other in pairs
+                if first._var_key(variable) in excluded
             }
-        optimizers = [one.inner_optimizer for one in optimizers if hasattr(one, "inner_optimizer")]
+        optimizers = [
+            optimizer.inner_optimizer
+            for optimizer in optimizers
+            if hasattr(optimizer, "inner_optimizer")
+        ]
 
 
 def copy(source: Any, target: Any) -> None:
@@ -147,7 +153,7 @@ def _described(make: Callable[[], Any], what: str) -> Any:
         return make()
     except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
         raise errors.UserCodeError(
-            f"fit needs another model like the given one, and Keras cannot make it from the "
+            f"fit needs a second copy of the model, and Keras cannot clone it from the "
             f"model's {what} ({' '.join(str(error).split())[:300]}). Give fit a function that "
             "builds and compiles the model instead."
         ) from error

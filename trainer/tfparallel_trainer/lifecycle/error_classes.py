@@ -69,7 +69,7 @@ def shorten(text: str) -> str:
 
 def of_storage(error: BaseException) -> bool:
     """Whether an exception comes from storage or a network that did not answer as it does."""
-    return any(_passes(one) for one in _causes(error))
+    return any(_passes(cause) for cause in _causes(error))
 
 
 def of_device(error: BaseException) -> bool:
@@ -82,10 +82,10 @@ def of_device(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    for one in errors.causes(error):
-        yield one
-        if isinstance(one, urllib.error.URLError) and isinstance(one.reason, BaseException):
-            yield one.reason
+    for cause in errors.causes(error):
+        yield cause
+        if isinstance(cause, urllib.error.URLError) and isinstance(cause.reason, BaseException):
+            yield cause.reason
 
 
 def _passes(error: BaseException) -> bool:
@@ -96,4 +96,4 @@ def _passes(error: BaseException) -> bool:
     if isinstance(error, (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)):
         return True
     text = error.message if isinstance(error, tf.errors.OpError) else ""
-    return any(words in text for words in _STORAGE_WORDS)
+    return any(pattern in text for pattern in _STORAGE_WORDS)

@@ -134,8 +134,8 @@ def _is_from_full_disk(error: BaseException) -> bool:
     """Whether a failed write, of Python or TensorFlow, found no space."""
     full = (errno.ENOSPC, errno.EDQUOT)
     return any(
-        getattr(one, "errno", None) in full or os.strerror(errno.ENOSPC) in str(one)
-        for one in errors.causes(error)
+        getattr(cause, "errno", None) in full or os.strerror(errno.ENOSPC) in str(cause)
+        for cause in errors.causes(error)
     )
 
 

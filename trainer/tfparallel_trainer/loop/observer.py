@@ -9,7 +9,7 @@ Logs = dict[str, float]
 
 
 class Observer:
-    """Is told of each moment of training, and does nothing; the answers are read right after."""
+    """Hooks for the events of training. All do nothing by default; the loop reads the answers."""
 
     each_batch = False
     """Whether it is told of each batch, which costs a sum of the metrics for each."""

@@ -208,9 +208,9 @@ def _write_summary(
 
 @contextlib.contextmanager
 def _leaving(template: engine.RunTemplate) -> Iterator[None]:
-    """Leave where all end alike, with the work done or with one error, when no peer needs this one.
+    """If all processes end the same way, leave together.
 
-    A process that ends while another still receives what they agreed on is its lost peer.
+    An early exit would look like a lost peer to a process that still receives from this one.
     """
     alike = False
     try:

@@ -93,11 +93,11 @@ class Training:
     @property
     def total_steps(self) -> int | None:
         """Steps to make in all, where that is known."""
-        spec, place, per_epoch = self.spec, self._place, self._epoch_steps
+        spec, state, per_epoch = self.spec, self._place, self._epoch_steps
         if spec.steps is not None or spec.epochs is None or per_epoch is None:
             return spec.steps
-        done = self._batches if place.example else 0
-        return self._step - done + per_epoch * (spec.epochs - place.epoch)
+        done = self._batches if state.example else 0
+        return self._step - done + per_epoch * (spec.epochs - state.epoch)
 
     @property
     def _epoch_steps(self) -> int | None:
@@ -194,15 +194,15 @@ class Training:
         self._count(self.engine.drain())
 
     def _count(self, results: _Results) -> None:
-        for one in results:
+        for result in results:
             step = self._step - self.engine.pending
-            self.reporter.stepped(step, one.examples, one.loss, one.staleness)
-            if one.check is not None:
-                self.reporter.verified(one.check)
-            if one.finite or self.observer.takes_non_finite:
-                self._tally.add(one.losses, one.examples)
+            self.reporter.stepped(step, result.examples, result.loss, result.staleness)
+            if result.check is not None:
+                self.reporter.verified(result.check)
+            if result.finite or self.observer.takes_non_finite:
+                self._tally.add(result.losses, result.examples)
             else:
-                self._leave_out(one.loss)
+                self._leave_out(result.loss)
             self.watch.moved(f"step {step}")
 
     def _leave_out(self, loss: float) -> None:

@@ -101,15 +101,15 @@ def refuse_phases(model: Any, strategy: str) -> None:
 
 def layers(root: Any) -> Iterator[Any]:
     """All layers below a model, itself first, those inside other layers too; each once."""
-    seen: set[int] = set()
-    waiting = [root]
-    while waiting:
-        layer = waiting.pop()
-        if id(layer) in seen:
+    visited: set[int] = set()
+    pending = [root]
+    while pending:
+        layer = pending.pop()
+        if id(layer) in visited:
             continue
-        seen.add(id(layer))
+        visited.add(id(layer))
         yield layer
-        waiting.extend(reversed(list(children(layer))))
+        pending.extend(reversed(list(children(layer))))
 
 
 def children(layer: Any) -> Iterator[Any]:
@@ -138,7 +138,7 @@ def may_assign(model: Any) -> bool:
 
 def find_stateful(model: Any) -> Any:
     """The first layer that goes on from the state that the batch before has left, or None."""
-    recurrent = (one for one in layers(model) if isinstance(one, keras.layers.RNN))
+    recurrent = (layer for layer in layers(model) if isinstance(layer, keras.layers.RNN))
     return next((layer for layer in recurrent if layer.stateful), None)
 
 

@@ -62,14 +62,14 @@ def varied(part: Any, count: int, seed: int = 0) -> Any:
 
     def draw(leaf: Any) -> Any:
         rows = np.asarray(leaf)[np.arange(count) % len(leaf)]
-        for place in range(len(leaf), count):
-            shape = rows[place].shape
+        for index in range(len(leaf), count):
+            shape = rows[index].shape
             # Numbers of classes or words stay: each column may have a range of its own.
-            if rows.dtype.kind == "f" and np.any(rows[place] != np.round(rows[place])):
-                size = max(1e-3, float(np.max(np.abs(rows[place]))))
-                mixed = random.permutation(rows[place].reshape(-1)).reshape(shape)
+            if rows.dtype.kind == "f" and np.any(rows[index] != np.round(rows[index])):
+                size = max(1e-3, float(np.max(np.abs(rows[index]))))
+                mixed = random.permutation(rows[index].reshape(-1)).reshape(shape)
                 mixed = mixed * random.uniform(0.5, 1.5) + size * random.normal(0, 0.1, shape)
-                rows[place] = mixed
+                rows[index] = mixed
         return rows[np.argsort(np.arange(count) % len(leaf), kind="stable")]
 
     return nest.convert(draw, part)
@@ -136,20 +136,20 @@ def _different(pool: Any, count: int, random: np.random.Generator) -> Any:
     while len(chosen) < count:
         chosen.append(int(np.argmax(far)))
         far = np.minimum(far, np.linalg.norm(rows - rows[chosen[-1]], axis=1))
-    return np.array(sorted(chosen, key=lambda one: float(np.abs(rows[one]).sum())))
+    return np.array(sorted(chosen, key=lambda index: float(np.abs(rows[index]).sum())))
 
 
 def _prediction(random: np.random.Generator, outputs: Any, count: int) -> Any:
     shape = (count, *outputs.shape[1:])
-    known = outputs.astype(np.float64)
+    values = outputs.astype(np.float64)
     if outputs.dtype.kind != "f" and "float" not in outputs.dtype.name:
         return np.asarray(outputs)[random.integers(0, len(outputs), count)]
-    if known.size and np.min(known) >= 0 and np.max(known) <= 1:
+    if values.size and np.min(values) >= 0 and np.max(values) <= 1:
         drawn = random.uniform(0.02, 0.98, shape)
-        if known.ndim > 1 and known.shape[-1] > 1 and np.allclose(known.sum(-1), 1, atol=1e-2):
+        if values.ndim > 1 and values.shape[-1] > 1 and np.allclose(values.sum(-1), 1, atol=1e-2):
             drawn /= drawn.sum(-1, keepdims=True)
-    elif known.size and np.min(known) >= 0:
+    elif values.size and np.min(values) >= 0:
         drawn = np.exp(random.normal(size=shape))
     else:
-        drawn = random.normal(size=shape) * max(1.0, float(np.std(known)))
+        drawn = random.normal(size=shape) * max(1.0, float(np.std(values)))
     return tf.cast(tf.constant(drawn), outputs.dtype).numpy()

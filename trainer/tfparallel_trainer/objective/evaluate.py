@@ -96,9 +96,9 @@ class Report:
         return values
 
     def _run(self, numbers: tf.Tensor) -> list[tf.Tensor]:
-        def add_up(one: Replica) -> list[tf.Tensor]:
-            mine = numbers if one is self._replicas[0] else tf.zeros_like(numbers)
-            return one.data.sum_all([mine, *metrics.contributions(one)])
+        def add_up(rank_replica: Replica) -> list[tf.Tensor]:
+            mine = numbers if rank_replica is self._replicas[0] else tf.zeros_like(numbers)
+            return rank_replica.data.sum_all([mine, *metrics.contributions(rank_replica)])
 
         return state.on_each(self._replicas, collectives.Program.REPORT, add_up)[0]
 
@@ -126,7 +126,7 @@ def losses(replica: Replica, totals: Any, penalty: float | None = None) -> dict[
 
 def penalty_of(weights: Iterable[Any]) -> float:
     """The regularisation of weights."""
-    return float(sum(float(one.regularizer(one)) for one in weights if one.regularizer))
+    return float(sum(float(weight.regularizer(weight)) for weight in weights if weight.regularizer))
 
 
 def sums_of(replica: Replica, part: Any) -> tf.Tensor:

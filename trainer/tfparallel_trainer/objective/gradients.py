@@ -38,12 +38,12 @@ class Kind:
     """The look-ups that a sparse gradient comes from, in the order of its slices."""
 
 
-def classify(gradient: Any, known: Collection[lookups.Rows] | None = None) -> Kind:
-    """Return of what kind a gradient is; `known` is as in `lookups.of`."""
+def classify(gradient: Any, known_rows: Collection[lookups.Rows] | None = None) -> Kind:
+    """Return of what kind a gradient is; `known_rows` is as in `lookups.of`."""
     if gradient is None:
         return Kind(Form.ABSENT)
     if isinstance(gradient, tf.IndexedSlices):
-        return Kind(Form.SPARSE, lookups.of(gradient, known))
+        return Kind(Form.SPARSE, lookups.of(gradient, known_rows))
     return Kind(Form.DENSE)
 
 
@@ -90,27 +90,27 @@ def all_reduce(
     if data.size == 1:
         return [*gradients, *also]
     slices = {
-        place: lookups.add([lookups.divide(gradient, kinds[place].sources)])
-        for place, gradient in enumerate(gradients)
-        if kinds[place].form is Form.SPARSE
+        index: lookups.add([lookups.divide(gradient, kinds[index].sources)])
+        for index, gradient in enumerate(gradients)
+        if kinds[index].form is Form.SPARSE
     }
     dense = {
-        place: tf.ensure_shape(gradient, variables[place].shape)
-        for place, gradient in enumerate(gradients)
-        if kinds[place].form is Form.DENSE
+        index: tf.ensure_shape(gradient, variables[index].shape)
+        for index, gradient in enumerate(gradients)
+        if kinds[index].form is Form.DENSE
     }
-    repeated = [one.values for parts in slices.values() for one in parts if one.lookup.rows]
+    repeated = [part.values for parts in slices.values() for part in parts if part.lookup.rows]
     sums = data.sum_all([*dense.values(), *repeated, *also])
     lookup_sums = iter(sums[len(dense) :])
     totals: list[Any] = [None] * len(gradients)
-    for place, total in zip(dense, sums, strict=False):
-        totals[place] = total
-    for place, parts in slices.items():
+    for index, total in zip(dense, sums, strict=False):
+        totals[index] = total
+    for index, parts in slices.items():
         joined = [
-            one.with_values(next(lookup_sums)) if one.lookup.rows else lookups.gather(data, one)
-            for one in parts
+            part.with_values(next(lookup_sums)) if part.lookup.rows else lookups.gather(data, part)
+            for part in parts
         ]
-        totals[place] = lookups.join(joined, gradients[place].dense_shape)
+        totals[index] = lookups.join(joined, gradients[index].dense_shape)
     return [*totals, *lookup_sums]
 
 

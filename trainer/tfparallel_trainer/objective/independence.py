@@ -154,14 +154,14 @@ def _dependent(
     count = len(nest.leaves(examples)[0])
     middle = min(_FIRST, count // 2)
 
-    def sums(first: int, end: int, known: Any = None) -> tuple[Any, trial.Sums, list[Any]]:
-        return _sums(replica, compute, _rows(examples, first, end), training, known)
+    def sums(first: int, end: int, known_sums: Any = None) -> tuple[Any, trial.Sums, list[Any]]:
+        return _sums(replica, compute, _rows(examples, first, end), training, known_sums)
 
     whole, added, draws = sums(0, count)
     parts = [sums(*bounds, added.addends) for bounds in ((0, middle), (middle, count))]
     both = parts[0][0] + parts[1][0]
     alike = _alike(replica, whole, both)
-    if all(alike) and _add_up(added, [one for _, one, _ in parts]):
+    if all(alike) and _add_up(added, [sums_of_part for _, sums_of_part, _ in parts]):
         return None
     if draws != parts[0][2] or not all(_alike(replica, whole, sums(0, count)[0])):
         # What is random draws other numbers for other examples.
@@ -177,7 +177,7 @@ def _dependent(
 
 def _add_up(whole: trial.Sums, parts: list[trial.Sums]) -> bool:
     """Whether what layers add up over replicas is, of the parts, that of the whole."""
-    if any(len(one.addends) != len(whole.addends) for one in parts):
+    if any(len(part.addends) != len(whole.addends) for part in parts):
         return False
 
     def is_sum(total: Any, *addends: Any) -> bool:
@@ -186,7 +186,7 @@ def _add_up(whole: trial.Sums, parts: list[trial.Sums]) -> bool:
 
     return all(
         is_sum(total, *addends)
-        for total, *addends in zip(whole.addends, *(one.addends for one in parts), strict=True)
+        for total, *addends in zip(whole.addends, *(part.addends for part in parts), strict=True)
     )
 
 
@@ -195,10 +195,10 @@ def _rows(examples: Any, first: int, end: int) -> Any:
 
 
 def _sums(
-    replica: Replica, compute: Compute, examples: Any, training: bool, known: Any
+    replica: Replica, compute: Compute, examples: Any, training: bool, known_sums: Any
 ) -> tuple[Any, trial.Sums, list[Any]]:
     """Numerators and denominators of the terms over some examples [terms, 2]."""
-    sums = trial.Sums(known)
+    sums = trial.Sums(known_sums)
     with (
         tf.device(replica.device),
         trial.unchanged(replica.model),
@@ -207,14 +207,16 @@ def _sums(
         sums,
     ):
         computed = metrics.isolate(replica, lambda: compute(examples, training)).result
-    numbers = np.array([[float(one.numerator), float(one.denominator)] for one in computed])
+    numbers = np.array(
+        [[float(fraction.numerator), float(fraction.denominator)] for fraction in computed]
+    )
     return numbers, sums, draws.shapes
 
 
 def _alike(replica: Replica, whole: Any, other: Any) -> list[bool]:
     """Whether two sums are equal for each term, up to rounding."""
     types = (layer.compute_dtype for layer in checks.layers(replica.model))
-    precision = max(_PRECISIONS.get(one, 0.0) for one in types)
+    precision = max(_PRECISIONS.get(dtype, 0.0) for dtype in types)
     allowed = precision * np.maximum(np.abs(whole), np.abs(other))
     differs = np.abs(whole - other) > allowed  # not what is no number, which ends a step
     return [not term.any() for term in differs]

@@ -75,7 +75,9 @@ def check_metrics(model: Any, y: Any, y_pred: Any, specs: Any = None) -> None:
     The metrics of the model are built, if they are not yet. `specs` may have the shapes of outputs
     instead, with None for a length that only the data tell.
     """
-    compiled = [one for one in model.metrics if isinstance(one, compile_utils.CompileMetrics)]
+    compiled = [
+        metric for metric in model.metrics if isinstance(metric, compile_utils.CompileMetrics)
+    ]
     for metrics in compiled if y is not None else ():
         if not metrics.built:
             metrics.build(y, y_pred)
@@ -150,13 +152,13 @@ def _aligned(labels: Shape, outputs: Shape) -> tuple[Shape, Shape]:
     return labels, outputs
 
 
-def _equals(one: Shape, other: Shape) -> bool:
-    return len(one) == len(other) and all(
-        None in pair or pair[0] == pair[1] for pair in zip(one, other, strict=True)
+def _equals(shape: Shape, other: Shape) -> bool:
+    return len(shape) == len(other) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(shape, other, strict=True)
     )
 
 
-def _broadcasts(one: Shape, other: Shape) -> bool:
-    return len(one) == len(other) and all(
-        None in pair or 1 in pair or pair[0] == pair[1] for pair in zip(one, other, strict=True)
+def _broadcasts(shape: Shape, other: Shape) -> bool:
+    return len(shape) == len(other) and all(
+        None in pair or 1 in pair or pair[0] == pair[1] for pair in zip(shape, other, strict=True)
     )

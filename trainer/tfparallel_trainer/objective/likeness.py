@@ -33,8 +33,10 @@ def describe(model: Any) -> Digests:
 def describe_trace(model: Any, trace: tracing.Trace) -> Digests:
     """Digests of what a trace of a model has, and of the layers in which it has constants."""
     parts = _parts(model)
-    by_name = {tracing.uncounted(one.name): part for part, one in reversed(parts.items())}
-    kinds = [one.kind for one in trace.closures]
+    by_name = {
+        tracing.uncounted(part_name.name): part for part, part_name in reversed(parts.items())
+    }
+    kinds = [closure.kind for closure in trace.closures]
     contents = {_NOWHERE: [trace.operations, str(kinds)]}
     for name, constant in trace.constants:
         contents.setdefault(_place(name, by_name), []).append(constant)
@@ -46,19 +48,19 @@ def describe_trace(model: Any, trace: tracing.Trace) -> Digests:
 def describe_values(closures: Sequence[tracing.Closure]) -> Digests:
     """Digests of the values of variables outside a model."""
     return {
-        f"the variable {one.path}" + (f", number {place}" if place else ""): agreement.digest(
-            tracing.describe_array(tf.convert_to_tensor(one))
+        f"the variable {closure.path}" + (f", number {index}" if index else ""): agreement.digest(
+            tracing.describe_array(tf.convert_to_tensor(closure))
         )
-        for place, one in enumerate(closures)
+        for index, closure in enumerate(closures)
     }
 
 
 def _parts(model: Any) -> dict[str, Any]:
     """The layers of a model by names for people."""
     layers: dict[str, Any] = {}
-    for place, layer in enumerate(checks.layers(model)):
+    for index, layer in enumerate(checks.layers(model)):
         shown = f"the layer {layer.name} ({type(layer).__name__})"
-        layers[shown if shown not in layers else f"{shown}, number {place}"] = layer
+        layers[shown if shown not in layers else f"{shown}, number {index}"] = layer
     return layers
 
 
@@ -93,7 +95,7 @@ def _settings(layer: Any) -> dict[str, Any]:
         config.pop("vocabulary", None)
     if type(layer).__module__.startswith("keras."):
         return config
-    return {key: one for key, one in config.items() if key in _OF_ALL or _is_object(one)}
+    return {key: value for key, value in config.items() if key in _OF_ALL or _is_object(value)}
 
 
 def _is_object(value: Any) -> bool:
@@ -108,13 +110,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         if value.get("class_name") == "__lambda__":  # code, which is of one module anyhow
             return "lambda"
-        return {str(key): _plain(one) for key, one in value.items() if key not in _FREE}
+        return {str(key): _plain(item) for key, item in value.items() if key not in _FREE}
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Sequence):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((_plain(one) for one in value), key=repr)
+        return sorted((_plain(item) for item in value), key=repr)
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     return type(value).__name__

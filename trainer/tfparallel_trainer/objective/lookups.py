@@ -45,13 +45,15 @@ class Slices:
         return dataclasses.replace(self, values=values)
 
 
-def of(gradient: tf.IndexedSlices, known: Collection[Rows] | None = None) -> tuple[Lookup, ...]:
+def of(
+    gradient: tf.IndexedSlices, known_rows: Collection[Rows] | None = None
+) -> tuple[Lookup, ...]:
     """Return the look-ups that a tape's gradient comes from, in the order of its slices.
 
-    `known` are rows that do not follow from the batch; None if the graph is traced for batches of
-    unknown size. Then no rows that are known while tracing do.
+    `known_rows` are rows that do not follow from the batch; None if the graph is traced for
+    batches of unknown size. Then no rows that are known while tracing do.
     """
-    return tuple(_lookup(indices, known) for indices in _parts(gradient.indices))
+    return tuple(_lookup(indices, known_rows) for indices in _parts(gradient.indices))
 
 
 def divide(gradient: tf.IndexedSlices, lookups: Sequence[Lookup]) -> list[Slices]:
@@ -79,10 +81,10 @@ def add(parts: Iterable[Sequence[Slices]]) -> list[Slices]:
     by_batch: list[Slices] = []
     others: list[list[Slices]] = []
     for part in parts:
-        by_batch += [one for one in part if one.lookup.of_batch]
-        others.append([one for one in part if not one.lookup.of_batch])
+        by_batch += [part_slices for part_slices in part if part_slices.lookup.of_batch]
+        others.append([part_slices for part_slices in part if not part_slices.lookup.of_batch])
     sums = [
-        same[0].with_values(tf.add_n([one.values for one in same]))
+        same[0].with_values(tf.add_n([part_slices.values for part_slices in same]))
         for same in zip(*others, strict=True)
     ]
     return [*([_concatenated(by_batch)] if by_batch else []), *sums]
@@ -112,8 +114,8 @@ def join(parts: Sequence[Slices], dense_shape: tf.Tensor) -> tf.IndexedSlices:
 def _concatenated(parts: Sequence[Slices]) -> Slices:
     if len(parts) == 1:
         return parts[0]
-    indices = tf.concat([one.indices for one in parts], 0)
-    return Slices(parts[0].lookup, indices, tf.concat([one.values for one in parts], 0))
+    indices = tf.concat([part.indices for part in parts], 0)
+    return Slices(parts[0].lookup, indices, tf.concat([part.values for part in parts], 0))
 
 
 def _parts(indices: tf.Tensor) -> list[tf.Tensor]:
@@ -122,17 +124,17 @@ def _parts(indices: tf.Tensor) -> list[tf.Tensor]:
         indices = indices.op.inputs[0]
     if tf.is_symbolic_tensor(indices) and indices.op.type == "ConcatV2":
         *parts, _ = indices.op.inputs
-        return [one for part in parts for one in _parts(part)]
+        return [indices for part in parts for indices in _parts(part)]
     return [indices]
 
 
-def _lookup(indices: tf.Tensor, known: Collection[Rows] | None) -> Lookup:
+def _lookup(indices: tf.Tensor, known_rows: Collection[Rows] | None) -> Lookup:
     static = tf.get_static_value(_source(indices))
     if static is not None and (static >= 0).all():
         rows = tuple(int(row) for row in static.reshape(-1))
-        if known is None or rows in known:
+        if known_rows is None or rows in known_rows:
             return Lookup(of_batch=False, rows=rows)
-    return Lookup(of_batch=known is not None or _of_batch(indices))
+    return Lookup(of_batch=known_rows is not None or _of_batch(indices))
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:
@@ -152,14 +154,14 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 
 def _of_batch(tensor: tf.Tensor) -> bool:
     """Whether an example, or a number drawn at random, leads to a tensor."""
-    waiting, seen = [tensor], set()
-    while waiting:
-        one = waiting.pop()
-        is_example = one.op.type == "Placeholder" and one.dtype is not tf.resource
-        if is_example or "Random" in one.op.type:
+    pending, visited = [tensor], set()
+    while pending:
+        current = pending.pop()
+        is_example = current.op.type == "Placeholder" and current.dtype is not tf.resource
+        if is_example or "Random" in current.op.type:
             return True
-        seen.add(one.ref())
-        waiting += [cause for cause in _causes(one) if cause.ref() not in seen]
+        visited.add(current.ref())
+        pending += [cause for cause in _causes(current) if cause.ref() not in visited]
     return False
 
 

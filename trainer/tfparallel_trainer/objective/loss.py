@@ -316,7 +316,10 @@ def added(model: Any, examples: tf.Tensor) -> Fraction:
     added_losses = losses[: len(losses) - len(regularised)]  # Keras lists those of the weights last
     kind = keras.config.floatx()
     total = tf.add_n(
-        [tf.zeros((), kind), *(tf.cast(tf.reduce_sum(one), kind) for one in added_losses)]
+        [
+            tf.zeros((), kind),
+            *(tf.cast(tf.reduce_sum(added_loss), kind) for added_loss in added_losses),
+        ]
     )
     count = tf.cast(examples, kind)
     # The mean over no examples is NaN, and counts for nothing.
@@ -330,7 +333,7 @@ def names_of(model: Any, y_pred: Any) -> tuple[str, ...]:
         names, parts = tuple(y_pred), list(y_pred.values())
     elif isinstance(y_pred, (list, tuple)):
         output_names = getattr(model, "output_names", None)
-        names = tuple(output_names or (f"output_{place}" for place in range(len(y_pred))))
+        names = tuple(output_names or (f"output_{index}" for index in range(len(y_pred))))
         parts = list(y_pred)
     else:
         names, parts = (_ONLY_OUTPUT,), [y_pred]

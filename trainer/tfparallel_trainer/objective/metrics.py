@@ -80,12 +80,12 @@ def isolate(replica: Replica, call: Callable[[], Any], tape: Any = None) -> Isol
     with _Scope(tape, state_mapping=mapping, collect_losses=True) as scope:
         result = call()
     weights = {id(weight): weight for weight in replica.model.weights}
-    changed = {id(one): one for one, _ in scope.updates if id(one) in weights}
+    changed = {id(variable): variable for variable, _ in scope.updates if id(variable) in weights}
     return Isolated(
         result=result,
         contributions=[tf.convert_to_tensor(scope.get_current_value(state)) for state in states],
         assigned=[(weight, scope.get_current_value(weight)) for weight in changed.values()],
-        watched=[(one, value) for one, value in scope.updates if id(one) in weights],
+        watched=[(variable, value) for variable, value in scope.updates if id(variable) in weights],
     )
 
 
@@ -116,8 +116,8 @@ def numbers(values: Mapping[str, tf.Tensor]) -> dict[str, float]:
     named: dict[str, float] = {}
     for name, value in values.items():
         flat = value.numpy().reshape(-1)
-        for place, number in enumerate(flat):
-            named[name if flat.size == 1 else f"{name}_{place}"] = float(number)
+        for index, number in enumerate(flat):
+            named[name if flat.size == 1 else f"{name}_{index}"] = float(number)
     return named
 
 
@@ -138,7 +138,9 @@ def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:
     All of Keras' own can be. The model's metrics are built and reset, and `forward` calls it on the
     sample: (x, y, sample_weight) of one example, tensors [1, …].
     """
-    compiled = _of_users(one for metric in model.metrics for one in getattr(metric, "metrics", ()))
+    compiled = _of_users(
+        own_metric for metric in model.metrics for own_metric in getattr(metric, "metrics", ())
+    )
     attached = _of_users(model.metrics)  # those of layers
     if not compiled and not attached:
         return
@@ -165,21 +167,23 @@ def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:
 
 def _of_users(metrics: Iterable[Any]) -> list[Any]:
     """Those whose class is not Keras' own."""
-    return [one for one in metrics if not type(one).__module__.startswith("keras.")]
+    return [metric for metric in metrics if not type(metric).__module__.startswith("keras.")]
 
 
 def fault(metric: Any, update: Callable[[], Any]) -> str | None:
     """Why a reset metric cannot be added up, by an update whose changes of variables are lost."""
-    variables = [one for one in metric.variables if one.aggregation in SUMMED]
-    for one in variables:
-        if not (tf.as_dtype(one.dtype).is_floating or tf.as_dtype(one.dtype).is_integer):
-            return f"{one.path} is of type {one.dtype}"
-        if np.any(_number(one)):
-            return f"after reset_state {one.path} is not zero"
-    others = [one for one in vars(metric).values() if isinstance(one, tf.Variable)]
+    variables = [variable for variable in metric.variables if variable.aggregation in SUMMED]
+    for summed in variables:
+        if not (tf.as_dtype(summed.dtype).is_floating or tf.as_dtype(summed.dtype).is_integer):
+            return f"{summed.path} is of type {summed.dtype}"
+        if np.any(_number(summed)):
+            return f"after reset_state {summed.path} is not zero"
+    others = [
+        attribute for attribute in vars(metric).values() if isinstance(attribute, tf.Variable)
+    ]
     try:
         with _unchanged([*variables, *others]):
-            added = _added(variables, [np.zeros(one.shape) for one in variables], update)
+            added = _added(variables, [np.zeros(variable.shape) for variable in variables], update)
     except Exception as error:
         return (
             "update_state must work in a keras.StatelessScope, without tf.function and with the "
@@ -188,7 +192,7 @@ def fault(metric: Any, update: Callable[[], Any]) -> str | None:
         )
     for start in _starts(variables, added):
         again = added
-        with contextlib.suppress(Exception):  # a metric may refuse what no examples lead to
+        with contextlib.suppress(Exception):  # some metrics fail on an empty batch
             again = _added(variables, start, update)
         for variable, *values in zip(variables, start, added, again, strict=True):
             if not _alike(variable, *values):
@@ -199,19 +203,21 @@ def fault(metric: Any, update: Callable[[], Any]) -> str | None:
 @contextlib.contextmanager
 def _unchanged(variables: Sequence[Any]) -> Iterator[None]:
     """Raise if the body changes these variables."""
-    before = [_number(one) for one in variables]
+    before = [_number(variable) for variable in variables]
     yield
-    for one, value in zip(variables, before, strict=True):
-        if not np.array_equal(_number(one), value):
-            raise RuntimeError(f"{one.name} is changed behind Keras' back")
+    for variable, value in zip(variables, before, strict=True):
+        if not np.array_equal(_number(variable), value):
+            raise RuntimeError(f"{variable.name} is changed behind Keras' back")
 
 
 def _added(variables: Sequence[Any], start: Sequence[Any], update: Callable[[], Any]) -> list[Any]:
     """What an update adds to the variables when they have these values, as float64."""
-    tensors = [tf.cast(value, one.dtype) for one, value in zip(variables, start, strict=True)]
+    tensors = [
+        tf.cast(value, variable.dtype) for variable, value in zip(variables, start, strict=True)
+    ]
     with keras.StatelessScope(state_mapping=list(zip(variables, tensors, strict=True))) as scope:
         update()
-    ends = [_number(scope.get_current_value(one)) for one in variables]
+    ends = [_number(scope.get_current_value(variable)) for variable in variables]
     return [end - _number(value) for end, value in zip(ends, tensors, strict=True)]
 
 
@@ -220,13 +226,13 @@ def _starts(variables: Sequence[Any], added: Sequence[Any]) -> Iterator[list[Any
     yield list(added)
     random = np.random.default_rng(0)
     larger = []
-    for one, value in zip(variables, added, strict=True):
+    for variable, value in zip(variables, added, strict=True):
         size = _SIZE + 4 * np.max(np.abs(value), where=np.isfinite(value), initial=0)
-        size = min(size, float(tf.as_dtype(one.dtype).max) / 8)
+        size = min(size, float(tf.as_dtype(variable.dtype).max) / 8)
         # All numbers differ, as a variable may be set to the value of another one.
         larger.append(np.round(random.uniform(size / 2, size, value.shape)))
     yield larger
-    if not any(tf.as_dtype(one.dtype).is_unsigned for one in variables):
+    if not any(tf.as_dtype(variable.dtype).is_unsigned for variable in variables):
         yield [-value for value in larger]
 
 

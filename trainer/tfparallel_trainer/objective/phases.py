@@ -115,7 +115,9 @@ class Custom:
     def variables(self) -> list[Any]:
         """Those of its layers, each once."""
         layers = keras.tree.flatten(self._phase.layers)
-        weights = {id(one): one for layer in layers for one in layer.trainable_variables}
+        weights = {
+            id(variable): variable for layer in layers for variable in layer.trainable_variables
+        }
         return list(weights.values())
 
     def fractions(
@@ -126,8 +128,8 @@ class Custom:
             named = self.losses(part, training=training)
         values = (named[term.output] for term in self.terms)
         return [
-            loss.Fraction(tf.reduce_sum(each), tf.cast(tf.size(each), tf.float64))
-            for each in values
+            loss.Fraction(tf.reduce_sum(value), tf.cast(tf.size(value), tf.float64))
+            for value in values
         ]
 
     def penalty(self) -> tf.Tensor:
@@ -205,34 +207,36 @@ def _built(model: Any, sample: Any) -> list[Custom]:
     custom = [Custom(model, phase, sample) for phase in model.training_phases()]
     model.reset_metrics()
     _check(model, custom)
-    for optimizer in {id(one.optimizer): one.optimizer for one in custom}.values():
+    for optimizer in {id(phase.optimizer): phase.optimizer for phase in custom}.values():
         if not optimizer.built:
-            parts = [one.variables for one in custom if one.optimizer is optimizer]
-            optimizer.build(list({id(one): one for part in parts for one in part}.values()))
+            parts = [phase.variables for phase in custom if phase.optimizer is optimizer]
+            optimizer.build(
+                list({id(variable): variable for part in parts for variable in part}.values())
+            )
     return custom
 
 
 def _check(model: Any, custom: Sequence[Custom]) -> None:
     kind = type(model).__name__
-    names = [term.output for one in custom for term in one.terms]
+    names = [term.output for phase in custom for term in phase.terms]
     if not names or len(set(names)) < len(names):
         raise errors.UserCodeError(
             f"{kind}.{checks.HOOK} gives the losses {', '.join(names) or 'of no phase'}: give each "
             "a name of its own.",
             function="build_model",
         )
-    for one in custom:
-        if not isinstance(one.optimizer, keras.optimizers.Optimizer) or not one.variables:
+    for phase in custom:
+        if not isinstance(phase.optimizer, keras.optimizers.Optimizer) or not phase.variables:
             raise errors.UserCodeError(
-                f"{kind}.{checks.HOOK} gives a phase with the optimizer {one.optimizer!r} and "
-                f"{len(one.variables)} trainable weights. Give a Keras optimizer and layers that "
+                f"{kind}.{checks.HOOK} gives a phase with the optimizer {phase.optimizer!r} and "
+                f"{len(phase.variables)} trainable weights. Give a Keras optimizer and layers that "
                 "have weights once the losses were computed.",
                 function="build_model",
             )
-        checks.check_optimizer(one.optimizer)
-        if one.optimizer.use_ema:
+        checks.check_optimizer(phase.optimizer)
+        if phase.optimizer.use_ema:
             raise errors.UserCodeError(
-                f"The optimizer {type(one.optimizer).__name__} of {kind}.{checks.HOOK} has "
+                f"The optimizer {type(phase.optimizer).__name__} of {kind}.{checks.HOOK} has "
                 "use_ema=True: averages of the weights are kept for compiled models alone, so "
                 "remove it.",
                 function="build_model",

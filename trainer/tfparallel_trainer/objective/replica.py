@@ -42,16 +42,18 @@ class Replica:
     @property
     def optimizer(self) -> Any:
         """The optimizer, or what has the state of several."""
-        optimizers = {id(one.optimizer): one.optimizer for one in self.computations}
+        optimizers = {id(phase.optimizer): phase.optimizer for phase in self.computations}
         if len(optimizers) < 2:
             return self.computations[0].optimizer if optimizers else self.model.optimizer
-        variables = [variable for one in optimizers.values() for variable in one.variables]
+        variables = [
+            variable for optimizer in optimizers.values() for variable in optimizer.variables
+        ]
         return phases.Optimizers(variables)
 
     def by_output(self, values: Sequence[float]) -> dict[str, float]:
         """Name the values of the terms as Keras does; empty for a model with one output.
 
-        Those are before they are multiplied by loss_weights; of a weight 0 nothing is known.
+        Those are before they are multiplied by loss_weights. Terms with weight 0 are omitted.
         """
         named = {
             term.label: float(value) / (term.weight or 1.0)

@@ -60,7 +60,12 @@ def sharing(
 
     def run(numbers: Any = (0,)) -> tf.Tensor:
         shared = tf.convert_to_tensor(numbers, tf.int64)
-        return on_each(replicas, program, lambda one: spread(one, part(one), shared), variant)[0]
+        return on_each(
+            replicas,
+            program,
+            lambda rank_replica: spread(rank_replica, part(rank_replica), shared),
+            variant,
+        )[0]
 
     traced: Callable[..., Any] = tf.function(run, autograph=False)
     return traced
@@ -82,7 +87,7 @@ def barrier(replicas: Sequence[Replica]) -> Callable[[], Any]:
 
     def run() -> list[tf.Tensor]:
         program = collectives.Program.BARRIER
-        return on_each(replicas, program, lambda one: one.data.sum(tf.ones((1,))))
+        return on_each(replicas, program, lambda rank_replica: rank_replica.data.sum(tf.ones((1,))))
 
     traced: Callable[[], Any] = tf.function(run, autograph=False)
     return traced
@@ -179,9 +184,9 @@ class Memory:
         """Note how all is, or what ranks do not join (see `updates`)."""
         self._replica = replica
         updates = replica.updates.weights(replica.model) if replica.updates else []
-        weights = {id(one): one for one in (*replica.statistics(), *updates)}
-        for one in () if updates_too else updates:
-            del weights[id(one)]
+        weights = {id(variable): variable for variable in (*replica.statistics(), *updates)}
+        for variable in () if updates_too else updates:
+            del weights[id(variable)]
         changed = [*weights.values(), *replica.model.metrics_variables]
         self._before = [(variable, tf.identity(variable.value)) for variable in changed]
 

@@ -48,9 +48,9 @@ class NestedReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc] 
 
 def number(context: Any) -> Any:
     """A replica's place among all: a number where TensorFlow knows it while tracing."""
-    place = context.replica_id_in_sync_group
-    known = tf.get_static_value(place)
-    return place if known is None else int(known)
+    replica_id = context.replica_id_in_sync_group
+    static_number = tf.get_static_value(replica_id)
+    return replica_id if static_number is None else int(static_number)
 
 
 class Context(NestedReplicaContext):

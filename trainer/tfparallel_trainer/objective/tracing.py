@@ -140,7 +140,7 @@ def uncounted_path(name: str) -> str:
 def describe_array(array: Any) -> str:
     """A digest of an array, or of a tensor that is one."""
     value = np.asarray(array)
-    texts = [_describe_text(one) for one in value.flat] if value.dtype == object else []
+    texts = [_describe_text(text) for text in value.flat] if value.dtype == object else []
     content = repr(texts).encode() if texts else value.tobytes()
     return _digest(f"{value.shape} {value.dtype}".encode() + content)
 
@@ -159,7 +159,7 @@ def check(trace: Trace, ranks: int) -> None:
 
 def describe_excess(closures: Sequence[Closure], written: Iterable[int]) -> str:
     """Say that callbacks have written more, at these places, than a checkpoint keeps; or empty."""
-    sizes = {closures[place].path: closures[place].bytes for place in written}
+    sizes = {closures[index].path: closures[index].bytes for index in written}
     if sum(sizes.values()) <= MOST_BYTES:
         return ""
     largest = max(sizes, key=sizes.__getitem__)
@@ -172,18 +172,18 @@ def describe_excess(closures: Sequence[Closure], written: Iterable[int]) -> str:
 
 def read(closures: Iterable[Closure]) -> list[tuple[Kind, tf.Tensor]]:
     """The kinds of closures with their values."""
-    return [(one.kind, tf.convert_to_tensor(one)) for one in closures]
+    return [(closure.kind, tf.convert_to_tensor(closure)) for closure in closures]
 
 
 def dump(closures: Sequence[Closure], places: Iterable[int]) -> dict[str, Any]:
     """The values of those at some places, for JSON; `restore` takes it."""
-    return {str(place): _dump(closures[place]) for place in places}
+    return {str(index): _dump(closures[index]) for index in places}
 
 
 def restore(closures: Sequence[Closure], values: Mapping[str, Any]) -> None:
     """Assign what `dump` gave, to those that are still the same."""
-    for place, closure in enumerate(closures):
-        kept = values.get(str(place))
+    for index, closure in enumerate(closures):
+        kept = values.get(str(index))
         if kept is not None and kept["variable"] == _dump(closure)["variable"]:
             kind = tf.as_dtype(closure.dtype).as_numpy_dtype
             content = np.frombuffer(base64.b64decode(kept["value"]), kind)
@@ -206,7 +206,7 @@ def _update(optimizer: Any, variables: Sequence[Any]) -> None:
 
 def find_closures(graph: Any, variables: Iterable[Any]) -> list[Closure]:
     """The variables that a graph reads besides these, in the order in which it takes them."""
-    known = {id(copy.handle) for variable in variables for copy in _copies(variable.value)}
+    known_handles = {id(copy.handle) for variable in variables for copy in _copies(variable.value)}
     read = {id(variable.handle): variable for variable in graph.variables}
     assigned = {
         operation.inputs[0].name
@@ -216,7 +216,7 @@ def find_closures(graph: Any, variables: Iterable[Any]) -> list[Closure]:
     return [
         Closure(read[id(outer)], is_assigned=inner.name in assigned)
         for outer, inner in graph.captures
-        if id(outer) in read and id(outer) not in known and not _is_generator(inner)
+        if id(outer) in read and id(outer) not in known_handles and not _is_generator(inner)
     ]
 
 

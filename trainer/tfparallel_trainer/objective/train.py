@@ -1,4 +1,6 @@
-"""What a batch leads to on all ranks: forward, sum, backward, sum. An engine applies it.
+"""One training step over all ranks: forward, sum of denominators, backward, sum of gradients.
+
+An engine applies the gradients.
 
 The loss is L = Σ w N / D + R over its terms. N and D are the sums of their numerators and
 denominators over ranks, w their weights and R the regularisation. Its gradient is the sum over
@@ -26,7 +28,7 @@ Kinds = list[Kind]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReducedPhase:
-    """What a phase of a divided batch leads to, the same on all ranks; no weight has changed."""
+    """Result of one phase after the all-reduce: equal on all ranks, not yet applied."""
 
     gradients: list[Any]
     """Of the variables that the phase trains, over all ranks."""
@@ -88,8 +90,8 @@ def phases_of_rank(
     """Compute a batch with other ranks, a phase at a time: apply it, then ask for the next one."""
     program = collectives.Program.VERIFY if rank_input.is_trial else collectives.Program.TRAIN
     replica.data.begin(program)
-    for place, phase in enumerate(replica.computations):
-        yield phase, _phase_of_rank(replica, place, rank_input)
+    for index, phase in enumerate(replica.computations):
+        yield phase, _phase_of_rank(replica, index, rank_input)
 
 
 def combine_phases(
@@ -105,9 +107,9 @@ def combine_phases(
     )
 
 
-def _phase_of_rank(replica: Replica, place: int, rank_input: RankInput) -> ReducedPhase:
-    phase, part = replica.computations[place], rank_input.part
-    requests = rank_input.requests[:0] if place else rank_input.requests
+def _phase_of_rank(replica: Replica, index: int, rank_input: RankInput) -> ReducedPhase:
+    phase, part = replica.computations[index], rank_input.part
+    requests = rank_input.requests[:0] if index else rank_input.requests
     gives_metrics = rank_input.gives_metrics and phase is replica.computations[-1]
     variables = phase.variables
     count = tf.constant(0) if part is None else tf.shape(nest.leaves(part)[0])[0]
@@ -122,12 +124,12 @@ def _phase_of_rank(replica: Replica, place: int, rank_input: RankInput) -> Reduc
     sums = replica.data.sum(tf.concat([denominators, requests], 0))
     scales = _scales(phase, sums[: len(phase.terms)])
     if part is None:
-        of_each = [] if rank_input.kinds is None else rank_input.kinds[place]
+        of_each = [] if rank_input.kinds is None else rank_input.kinds[index]
         computed = gradients.zeros(of_each, variables)
     else:
         seed = replica.data.of_first(tf.ones((), penalty.dtype))  # once, not for each rank
         computed = _backward(phase, tape, fractions, (penalty, seed), scales)
-        of_each = [gradients.classify(one) for one in computed]
+        of_each = [gradients.classify(gradient) for gradient in computed]
         if rank_input.maybe_empty:
             computed = gradients.zero_if_empty(tf.equal(count, 0), computed, variables)
     states = metrics.contributions(replica) if gives_metrics else []
@@ -215,7 +217,7 @@ def drawing(
     goes_on: bool = False,
     alike: bool = False,
 ) -> Iterator[None]:
-    """Let what is random follow from the step and the rank, while a step is traced.
+    """Seed random operations from the step and the rank during tracing.
 
     Ranks differ, or each would repeat the others' dropout masks. A resumed run draws alike, but for
     TensorFlow's own operations (`tf.random.normal`), which begin again. `alone`: others run what is
@@ -276,8 +278,8 @@ def _backward(
     values = [value for _, value in assigned]
     results = tape.gradient(targets, [*sources, *values], output_gradients=seeds)
     totals, more = results[: len(sources)], results[len(sources) :]
-    for place, variable in enumerate(phase.variables):
-        for (one, _), gradient in zip(assigned, more, strict=True):
-            if one is variable:
-                totals[place] = gradients.add(totals[place], gradient)
+    for index, variable in enumerate(phase.variables):
+        for (assigned_variable, _), gradient in zip(assigned, more, strict=True):
+            if assigned_variable is variable:
+                totals[index] = gradients.add(totals[index], gradient)
     return list(totals)

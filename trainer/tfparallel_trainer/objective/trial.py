@@ -115,9 +115,9 @@ def substituted(owner: Any, substitutes: Mapping[str, Any]) -> Iterator[None]:
 class Sums(synchrony.NestedReplicaContext):
     """A replica's context that notes what layers add up, and gives sums that are known."""
 
-    def __init__(self, known: list[tf.Tensor] | None = None) -> None:
+    def __init__(self, known_addends: list[tf.Tensor] | None = None) -> None:
         super().__init__()
-        self._known = known
+        self._known_addends = known_addends
         self.addends: list[tf.Tensor] = []
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
@@ -127,9 +127,9 @@ class Sums(synchrony.NestedReplicaContext):
 
     def _sum(self, value: Any) -> tf.Tensor:
         self.addends.append(tf.convert_to_tensor(value))
-        if self._known is None or len(self._known) < len(self.addends):
+        if self._known_addends is None or len(self._known_addends) < len(self.addends):
             return self.addends[-1]
-        return self._known[len(self.addends) - 1]
+        return self._known_addends[len(self.addends) - 1]
 
 
 @contextlib.contextmanager

@@ -70,18 +70,18 @@ def find(replica: replicas.Replica, sample: Any, *, divided: bool) -> replicas.R
                 "Keras neither saves nor shares it. Let the layer make it by self.add_weight.",
                 function="build_model",
             )
-        for place in {*whole.assigned, *parts[0].assigned, *parts[1].assigned}:
+        for index in {*whole.assigned, *parts[0].assigned, *parts[1].assigned}:
             ends = [
-                one.assigned.get(place, replica.model.weights[place]) for one in (whole, *parts)
+                run.assigned.get(index, replica.model.weights[index]) for run in (whole, *parts)
             ]
-            possible = set(_joinings(replica.model.weights[place], ends))
-            joinings[place] = joinings.get(place, possible) & possible
+            possible = set(_joinings(replica.model.weights[index], ends))
+            joinings[index] = joinings.get(index, possible) & possible
     assigned = {}
-    for place in sorted(joinings):
-        chosen = next((one for one in Joining if one in joinings[place]), None)
+    for index in sorted(joinings):
+        chosen = next((joining for joining in Joining if joining in joinings[index]), None)
         if chosen is None and divided:
-            raise errors.UserCodeError(_sentence(replica.model, place), function="build_model")
-        assigned[place] = chosen or Joining.SAME
+            raise errors.UserCodeError(_sentence(replica.model, index), function="build_model")
+        assigned[index] = chosen or Joining.SAME
     return dataclasses.replace(replica, updates=Updates(assigned, adds_up))
 
 
@@ -94,10 +94,10 @@ class _Run:
     """TensorFlow's variables that it has changed."""
 
 
-def _run(replica: Any, examples: Any, first: int, end: int, known: Any) -> _Run:
+def _run(replica: Any, examples: Any, first: int, end: int, known_addends: Any) -> _Run:
     part = nest.convert(lambda leaf: tf.convert_to_tensor(leaf[first:end]), examples)
     alone = collectives.Communicator(0, 1, 0, replica.device)
-    sums = trial.Sums(known)
+    sums = trial.Sums(known_addends)
 
     def compute() -> None:
         with random_state.drawing_from(replica.generator):
@@ -112,20 +112,20 @@ def _run(replica: Any, examples: Any, first: int, end: int, known: Any) -> _Run:
         sums,
     ):
         isolated = metrics.isolate(replica, compute)
-    places = {id(weight): place for place, weight in enumerate(replica.model.weights)}
+    places = {id(weight): index for index, weight in enumerate(replica.model.weights)}
     assigned = {places[id(weight)]: value for weight, value in isolated.assigned}
     return _Run(assigned, sums, hidden)
 
 
 def _joinings(weight: Any, ends: Sequence[Any]) -> Iterator[Joining]:
     """How what two parts lead to may be joined into what the whole leads to (whole, part, part)."""
-    array, *results = (tf.convert_to_tensor(one).numpy() for one in (weight, *ends))
+    array, *results = (tf.convert_to_tensor(value).numpy() for value in (weight, *ends))
     if all(np.array_equal(end, results[0], equal_nan=array.dtype.kind == "f") for end in results):
         yield Joining.SAME
     kind = tf.as_dtype(weight.dtype)
     if not (kind.is_floating or kind.is_integer):
         return
-    before, whole, first, second = (one.astype(np.float64) for one in (array, *results))
+    before, whole, first, second = (array.astype(np.float64) for array in (array, *results))
     near = 0.0
     if kind.is_floating:
         rounding = _ROUNDINGS * float(tf.experimental.numpy.finfo(kind.as_numpy_dtype).eps)
@@ -138,13 +138,13 @@ def _joinings(weight: Any, ends: Sequence[Any]) -> Iterator[Joining]:
 
 
 def _size(*arrays: Any) -> float:
-    return max(float(np.max(np.abs(one), initial=0.0)) for one in arrays)
+    return max(float(np.max(np.abs(array), initial=0.0)) for array in arrays)
 
 
-def _sentence(model: Any, place: int) -> str:
-    weight = model.weights[place]
-    owners = [one for one in checks.layers(model) if any(w is weight for w in one.weights)]
-    owner = min(owners, key=lambda one: len(one.weights)).name
+def _sentence(model: Any, index: int) -> str:
+    weight = model.weights[index]
+    owners = [layer for layer in checks.layers(model) if any(w is weight for w in layer.weights)]
+    owner = min(owners, key=lambda layer: len(layer.weights)).name
     return (
         f"The layer {owner} assigns {weight.path} from the examples of a batch, which replicas "
         "can join by no mean or sum. Pass what it takes from the examples through "
@@ -166,15 +166,15 @@ class Updates:
 
     def weights(self, model: Any) -> list[Any]:
         """The weights of a model."""
-        return [model.weights[place] for place in self.joinings]
+        return [model.weights[index] for index in self.joinings]
 
 
 class Exchange:
     """What ranks join after the forward pass; make one before it, in each trace."""
 
     def __init__(self, model: Any, updates: Updates) -> None:
-        joined = {place: how for place, how in updates.joinings.items() if how is not Joining.SAME}
-        self._weights = [(model.weights[place], how) for place, how in joined.items()]
+        joined = {index: how for index, how in updates.joinings.items() if how is not Joining.SAME}
+        self._weights = [(model.weights[index], how) for index, how in joined.items()]
         self._before = [tf.identity(weight.value) for weight, _ in self._weights]
 
     def contributions(self, count: tf.Tensor) -> list[tf.Tensor]:

@@ -45,11 +45,11 @@ class Watch:
     def find_changed(self, places: Iterable[int]) -> set[int]:
         """Those at some places that have changed since they were last looked at."""
         changed = set()
-        for place in places:
-            digest = _digest(self._closures[place])
-            if digest != self._digests[place]:
-                self._digests[place] = digest
-                changed.add(place)
+        for index in places:
+            digest = _digest(self._closures[index])
+            if digest != self._digests[index]:
+                self._digests[index] = digest
+                changed.add(index)
         return changed
 
 

@@ -128,8 +128,8 @@ def _post(target: settings.ProgressTarget, report: progress.Report, limit: float
 def _body(report: progress.Report) -> bytes:
     """Write a report; one that is too long goes without its placement, then without metrics."""
     shorter = report.model_copy(update={"placement": None})
-    for each in (report, shorter, shorter.model_copy(update={"metrics": {}})):
-        body = each.model_dump_json(by_alias=True, exclude_none=True).encode()
+    for candidate in (report, shorter, shorter.model_copy(update={"metrics": {}})):
+        body = candidate.model_dump_json(by_alias=True, exclude_none=True).encode()
         if len(body) <= limits.MAX_BODY_BYTES:
             break
     return body

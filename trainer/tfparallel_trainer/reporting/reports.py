@@ -107,7 +107,9 @@ class Reporter:
         self._verification = verification.Verification.with_check(self._verification, check)
         if self.chief and self.lines:
             self.out.say(check.sentence)
-        differences = {name.value: one.value for name, one in check.differences.items()}
+        differences = {
+            name.value: difference.value for name, difference in check.differences.items()
+        }
         self.event(
             outputs.TrainEvent.VERIFIED,
             check.step,

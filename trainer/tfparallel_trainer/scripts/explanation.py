@@ -74,13 +74,13 @@ def find(error: BaseException) -> Call | None:
 
 def explain(call: Call) -> str:
     """Say what to change."""
-    place = call.place
+    caller = call.place
     pointer = f"See {documentation.reference(documentation.Section.KERAS_FIT)}."
     text = (
         f"Keras 3 cannot {call.method} under {call.strategy} in several processes: it fails in "
-        f"Keras itself ({place}), whatever the model and the data."
+        f"Keras itself ({caller}), whatever the model and the data."
         if call.strategy
-        else f"Keras 3 cannot {call.method} in several processes ({place}): each would train a "
+        else f"Keras 3 cannot {call.method} in several processes ({caller}): each would train a "
         "model of its own."
     )
     if call.method != "fit":
@@ -107,7 +107,7 @@ def explain_read_only(error: BaseException) -> str:
         return ""
     frames = traceback.extract_tb(error.__traceback__)
     folder = pathlib.Path.cwd()
-    of_script = [one for one in frames if pathlib.Path(one.filename).is_relative_to(folder)]
+    of_script = [frame for frame in frames if pathlib.Path(frame.filename).is_relative_to(folder)]
     [frame] = (of_script or frames)[-1:]
     return (
         f"{pathlib.Path(frame.filename).name}, line {frame.lineno}: {type(error).__name__}: "
@@ -116,12 +116,12 @@ def explain_read_only(error: BaseException) -> str:
     )
 
 
-def explain_separate(seen: separate_training.SeparateTraining, replacement: str) -> str:
+def explain_separate(evidence: separate_training.SeparateTraining, replacement: str) -> str:
     """Say why a replica ends that would train a model of its own, and what to change."""
     where = documentation.reference(documentation.Section.SEPARATE_TRAINING)
     return (
-        f"{seen.cause}. {seen.describe_remedy(replacement)}; if each replica is to train its own "
-        f"model, set spec.onSeparateTraining to Continue (see {where})."
+        f"{evidence.cause}. {evidence.describe_remedy(replacement)}; if each replica is to train "
+        f"its own model, set spec.onSeparateTraining to Continue (see {where})."
     )
 
 

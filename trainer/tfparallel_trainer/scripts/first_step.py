@@ -28,7 +28,7 @@ def watch() -> None:
 
 def stop() -> None:
     """Look no longer: the script has taken a step, or trains by `tfparallel_trainer.fit`."""
-    sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, _Finder)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     while _watched:
         owner, method, before = _watched.pop()
         if before is None:
@@ -44,8 +44,8 @@ class _Finder:
         """Give the spec of one of the libraries; None for all other modules."""
         if name not in _OPTIMIZERS:
             return None
-        others = (each for each in sys.meta_path if each is not self)
-        specs = (each.find_spec(name, path, target) for each in others)
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(name, path, target) for finder in others)
         spec = next(filter(None, specs), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module

@@ -41,14 +41,14 @@ def look(optimizer: Any) -> None:
     evidence = find(optimizer)
     if evidence is None:
         return
-    seen, call = evidence
-    out = console.Console(seen.replica, os.environ.get(environment.FAILURE_FILE, ""))
+    separate, call = evidence
+    out = console.Console(separate.replica, os.environ.get(environment.FAILURE_FILE, ""))
     if os.environ[environment.ON_SEPARATE_TRAINING] == separate_training.OnSeparateTraining.STOP:
-        out.fail(explanation.explain_separate(seen, call))
+        out.fail(explanation.explain_separate(separate, call))
         raise SystemExit(int(exits.Exit.USER_ERROR))
-    out.say(f"warning: {seen.cause}. {seen.describe_remedy(call)}.")
+    out.say(f"warning: {separate.cause}. {separate.describe_remedy(call)}.")
     pusher = reporting.Pusher(settings.progress_target(os.environ), out.say)
-    pusher.put(progress.Report(step=0, separate_training=seen))
+    pusher.put(progress.Report(step=0, separate_training=separate))
     atexit.register(pusher.close)
 
 
@@ -70,13 +70,13 @@ def find(optimizer: Any) -> tuple[separate_training.SeparateTraining, str] | Non
     if _trains_together(optimizer) or (not method and _has_joined()):
         return None
     call = explanation.Call(method, "", file, line)
-    seen = separate_training.SeparateTraining(
+    separate = separate_training.SeparateTraining(
         replica=cluster.task.name,
         peers=len(training) - 1,
         method=method,
         place=limits.printable(call.place, limits.MAX_PLACE_LETTERS),
     )
-    return seen, explanation.find_replacement(call) if method == "fit" else ""
+    return separate, explanation.find_replacement(call) if method == "fit" else ""
 
 
 def _runs_elsewhere() -> bool:
@@ -89,7 +89,7 @@ def _trains_together(optimizer: Any) -> bool:
     """Whether a strategy is in force that may reach other processes."""
     current = _tensorflow().distribute.get_strategy()
     strategies = current, getattr(optimizer, "_distribution_strategy", None) or current
-    return any(type(each).__name__ not in _OF_ONE_PROCESS for each in strategies)
+    return any(type(strategy).__name__ not in _OF_ONE_PROCESS for strategy in strategies)
 
 
 def _has_joined() -> bool:
@@ -105,7 +105,7 @@ def _tensorflow() -> Any:
 def _place() -> tuple[str, str, int]:
     """Give the method of Keras that trains, if one does, and the script's line that trains."""
     frames = list(_frames())
-    calls = [place for place, frame in enumerate(frames) if _is_method(frame)]
+    calls = [index for index, frame in enumerate(frames) if _is_method(frame)]
     outer = frames[calls[-1] :] if calls else frames
     line = next(filter(_is_of_script, outer), frames[-1])
     method = outer[0].f_code.co_name if calls else ""

@@ -29,18 +29,18 @@ _REQUESTS = 4
 class Bucket:
     """What lies below an address."""
 
-    place: address.Address
+    location: address.Address
 
     def __str__(self) -> str:
-        return str(self.place)
+        return str(self.location)
 
     @property
     def name(self) -> str:
         """The last part of the prefix."""
-        return self.place.prefix.rpartition("/")[2]
+        return self.location.prefix.rpartition("/")[2]
 
     def child(self, name: str) -> Self:
-        return dataclasses.replace(self, place=self.place.child(name))
+        return dataclasses.replace(self, location=self.location.child(name))
 
     def has(self, name: str) -> bool:
         return self._tag(name) is not None
@@ -82,7 +82,7 @@ class Bucket:
                 self._store, key, buffer_size=_CHUNK_BYTES, max_concurrency=_REQUESTS
             )
             yield file
-            file.close()  # not after an error: half an object would appear
+            file.close()  # not after an error: that would publish a partial object
 
     def entries(self) -> Sequence[Self]:
         """The prefixes here that have an index."""
@@ -102,10 +102,10 @@ class Bucket:
 
     def remove(self, entry: Self) -> None:
         """Remove the index, then all other objects."""
-        with contextlib.suppress(OSError), connection.explained(entry.place):
-            place = entry.place.child(directory.INDEX)
+        with contextlib.suppress(OSError), connection.explained(entry.location):
+            index_location = entry.location.child(directory.INDEX)
             with contextlib.suppress(FileNotFoundError):
-                obstore.delete(self._store, place.prefix)
+                obstore.delete(self._store, index_location.prefix)
             paths = [meta["path"] for meta in entry.objects()]
             if paths:
                 obstore.delete(self._store, paths)
@@ -127,7 +127,7 @@ class Bucket:
 
     def fingerprint(self, name: str) -> str | None:
         """The path and the tag of an object."""
-        return f"{self.place}/{name} {self._tag(name)}"
+        return f"{self.location}/{name} {self._tag(name)}"
 
     def version(self) -> str | None:
         """The tag of this entry's index."""
@@ -135,8 +135,8 @@ class Bucket:
 
     def objects(self) -> Sequence["obstore.ObjectMeta"]:
         """All objects below this prefix, in the order of their keys."""
-        with connection.explained(self.place):
-            pages = obstore.list(self._store, self.place.prefix or None)
+        with connection.explained(self.location):
+            pages = obstore.list(self._store, self.location.prefix or None)
             return sorted((meta for page in pages for meta in page), key=lambda meta: meta["path"])
 
     def upload(self, path: pathlib.Path, name: str) -> None:
@@ -146,18 +146,18 @@ class Bucket:
 
     @property
     def _store(self) -> "store.ObjectStore":
-        return connection.connect(self.place.scheme, self.place.bucket)
+        return connection.connect(self.location.scheme, self.location.bucket)
 
     @contextlib.contextmanager
     def _object(self, name: str) -> Iterator[str]:
         """Give the key of an object here; what the store says of it in the body is explained."""
-        place = self.place.child(name)
-        with connection.explained(place):
-            yield place.prefix
+        object_location = self.location.child(name)
+        with connection.explained(object_location):
+            yield object_location.prefix
 
     def _prefixes(self, has: Callable[[set[str]], bool]) -> Sequence[Self]:
         """The prefixes one level below that are chosen by the names of the objects in them."""
-        start = len(self.place.prefix) + 1 if self.place.prefix else 0
+        start = len(self.location.prefix) + 1 if self.location.prefix else 0
         names: dict[str, set[str]] = {}
         for meta in self.objects():
             prefix, _, name = meta["path"][start:].partition("/")

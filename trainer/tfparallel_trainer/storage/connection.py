@@ -75,11 +75,11 @@ def connect(scheme: str, bucket: str) -> "store.ObjectStore":
     return _store(scheme, bucket, RETRIES)
 
 
-def check(place: address.Address) -> None:
+def check(location: address.Address) -> None:
     """See that a bucket answers (OSError) and takes the credentials (RefusedError)."""
-    with explained(place):
-        bucket = _store(place.scheme, place.bucket, _FIRST_RETRIES)
-        obstore.list_with_delimiter(bucket, place.prefix or None)
+    with explained(location):
+        bucket = _store(location.scheme, location.bucket, _FIRST_RETRIES)
+        obstore.list_with_delimiter(bucket, location.prefix or None)
 
 
 def _store(scheme: str, bucket: str, retries: Retries) -> "store.ObjectStore":
@@ -103,7 +103,7 @@ def _server(scheme: str) -> str:
 
 
 @contextlib.contextmanager
-def explained(place: address.Address) -> Iterator[None]:
+def explained(location: address.Address) -> Iterator[None]:
     """Turn what obstore raises for an object or a prefix into an OSError with a sentence.
 
     Raises:
@@ -117,33 +117,33 @@ def explained(place: address.Address) -> Iterator[None]:
         yield
     except ValueError as error:  # of obstore for a path, of Python for what is no UTF-8
         raise NameRefusedError(
-            f"no object can be named {place.prefix[-_SHOWN:]!r}: use a name without control "
+            f"no object can be named {location.prefix[-_SHOWN:]!r}: use a name without control "
             "characters, empty parts and dots alone"
         ) from error
     except (FileNotFoundError, exceptions.BaseError) as error:
-        raise _explanation(error, place) from error
+        raise _explanation(error, location) from error
 
 
-def _explanation(error: Exception, place: address.Address) -> OSError:
+def _explanation(error: Exception, location: address.Address) -> OSError:
     if isinstance(error, (exceptions.AlreadyExistsError, exceptions.PreconditionError)):
-        return ChangedError(errno.EEXIST, "Changed by another process", str(place))
+        return ChangedError(errno.EEXIST, "Changed by another process", str(location))
     if isinstance(error, FileNotFoundError) and not _MISSING.search(str(error)):
-        return FileNotFoundError(errno.ENOENT, "No such object", str(place))
-    refusal = _refusal(str(error), _text(error), place)
+        return FileNotFoundError(errno.ENOENT, "No such object", str(location))
+    refusal = _refusal(str(error), _text(error), location)
     if refusal is not None:
         return RefusedError(refusal)
-    return OSError(errno.EIO, _text(error), str(place))
+    return OSError(errno.EIO, _text(error), str(location))
 
 
-def _refusal(error: str, text: str, place: address.Address) -> str | None:
+def _refusal(error: str, text: str, location: address.Address) -> str | None:
     """Why a repeat would fail again, and what to do; None where it may not."""
-    scheme = place.scheme
-    where = f"bucket {place.bucket!r} at {_server(scheme) or 'its cloud'}"
+    scheme = location.scheme
+    where = f"bucket {location.bucket!r} at {_server(scheme) or 'its cloud'}"
     match = _STATUS.search(error)
     status = 0 if match is None else int(match[1])
     if _MISSING.search(error):
         return (
-            f"{where} does not exist: create it, or correct the address {place} or the server "
+            f"{where} does not exist: create it, or correct the address {location} or the server "
             f"({_SERVERS[scheme][0]})"
         )
     if _IDENTITY.search(error):
@@ -153,7 +153,7 @@ def _refusal(error: str, text: str, place: address.Address) -> str | None:
         )
     if _LISTED_NAME in error:
         return (
-            f"{where} has an object below {place} that cannot be listed ({text}): remove it, or "
+            f"{where} has an object below {location} that cannot be listed ({text}): remove it, or "
             "give it a name without control characters and empty parts"
         )
     if status == 401 or _CREDENTIALS.search(error):
@@ -164,7 +164,7 @@ def _refusal(error: str, text: str, place: address.Address) -> str | None:
     if status == 403:
         return (
             f"the credentials of the environment lack a right on {where} ({text}): allow them to "
-            f"list, read, write and delete below {place}"
+            f"list, read, write and delete below {location}"
         )
     if _REGION.search(error):
         return f"{where} is in another region ({text}): set AWS_REGION to it"

@@ -53,11 +53,11 @@ def remove_drafts(path: pathlib.Path, older_than: pathlib.Path | None = None) ->
     leftover = re.compile(rf"\.(draft-[0-9a-f]{{16}}-{name}|\d+\.{name}|{name}\.\d+)")
     with contextlib.suppress(OSError):
         limit = None if older_than is None else older_than.stat().st_mtime_ns - _OLD_NS
-        for place in path.parent.iterdir():
-            if leftover.fullmatch(place.name) and (
-                limit is None or place.lstat().st_mtime_ns < limit
+        for sibling in path.parent.iterdir():
+            if leftover.fullmatch(sibling.name) and (
+                limit is None or sibling.lstat().st_mtime_ns < limit
             ):
-                remove(place)
+                remove(sibling)
 
 
 def remove(path: pathlib.Path) -> None:

@@ -45,12 +45,12 @@ def fetch(text: str, cache: pathlib.Path | None = None) -> pathlib.Path:
         StorageError: the store does not answer, or the disk is full.
     """
     with _explained(text, cache):
-        place = address.Address.parse(text)
-        root = (cache or _private_folder()) / place.scheme / place.bucket
-        objects = _objects(place, whole_prefix=text.endswith("/"))
+        location = address.Address.parse(text)
+        root = (cache or _private_folder()) / location.scheme / location.bucket
+        objects = _objects(location, whole_prefix=text.endswith("/"))
         with concurrent.futures.ThreadPoolExecutor(_DOWNLOADS) as pool:
-            list(pool.map(lambda meta: _copy(place, meta, root), objects))
-    return root / place.prefix
+            list(pool.map(lambda meta: _copy(location, meta, root), objects))
+    return root / location.prefix
 
 
 def local(path: str) -> pathlib.Path:
@@ -75,18 +75,18 @@ def _explained(text: str, cache: pathlib.Path | None) -> Iterator[None]:
         ) from error
 
 
-def _objects(place: address.Address, *, whole_prefix: bool) -> "Sequence[ObjectMeta]":
+def _objects(location: address.Address, *, whole_prefix: bool) -> "Sequence[ObjectMeta]":
     if not whole_prefix:
         try:
-            with connection.explained(place):
-                source = connection.connect(place.scheme, place.bucket)
-                return [obstore.head(source, place.prefix)]
+            with connection.explained(location):
+                source = connection.connect(location.scheme, location.bucket)
+                return [obstore.head(source, location.prefix)]
         except FileNotFoundError:
-            connection.check(place)  # the answer to this request tells an object from a bucket
+            connection.check(location)  # the answer to this request tells an object from a bucket
             raise
-    files = files_of(bucket.Bucket(place).objects())
+    files = files_of(bucket.Bucket(location).objects())
     if not files:
-        raise FileNotFoundError(f"no object lies below {place}/")
+        raise FileNotFoundError(f"no object lies below {location}/")
     return files
 
 
@@ -97,7 +97,7 @@ def files_of(objects: "Sequence[ObjectMeta]") -> "Sequence[ObjectMeta]":
     return [meta for meta in objects if meta["path"] not in folders]
 
 
-def _copy(place: address.Address, meta: "ObjectMeta", root: pathlib.Path) -> None:
+def _copy(location: address.Address, meta: "ObjectMeta", root: pathlib.Path) -> None:
     """Fetch an object unless this version of it is there; one process at a time."""
     key = meta["path"]
     path, state = root / key, root / ".state" / hashlib.sha256(key.encode()).hexdigest()
@@ -111,8 +111,8 @@ def _copy(place: address.Address, meta: "ObjectMeta", root: pathlib.Path) -> Non
             return
         durable.remove_drafts(path)
         draft = durable.draft(path)
-        source = connection.connect(place.scheme, place.bucket)
-        item = dataclasses.replace(place, prefix=key)
+        source = connection.connect(location.scheme, location.bucket)
+        item = dataclasses.replace(location, prefix=key)
         try:
             with connection.explained(item), draft.open("wb") as file:
                 for chunk in obstore.get(source, key).stream():

@@ -30,10 +30,10 @@ def of_job(uri: str, namespace: str, name: str) -> address.Address:
     return root.child(namespace).child(name)
 
 
-def _owner_namespace(place: address.Address) -> str | None:
+def _owner_namespace(location: address.Address) -> str | None:
     """The namespace whose job has taken a prefix; empty if it is not told, None if none has."""
     try:
-        owner = json.loads(bucket.Bucket(place.child(outputs.CHECKPOINTS)).read(outputs.OWNER))
+        owner = json.loads(bucket.Bucket(location.child(outputs.CHECKPOINTS)).read(outputs.OWNER))
     except (FileNotFoundError, connection.RefusedError):  # without the right to list, S3 refuses
         return None
     except (ValueError, RecursionError):

@@ -17,7 +17,7 @@ from tfparallel_trainer.objective.replica import Replica
 
 
 class TrainStep(engine.Step):
-    """The step as a traced function; one for each pattern of ranks with and without examples.
+    """The training step as a tf.function, traced once for each pattern of empty ranks.
 
     A step that gives the metrics adds them up together with the gradients. With `leaves_out` one
     that is not finite changes nothing but the seeds. `spec`: tf.TensorSpec [None, …] of a part.
@@ -192,10 +192,10 @@ class Evaluation(evaluate.Evaluator):
     def sums(self, batch: batching.Batch) -> Any:
         """Over the parts of this process."""
         sums = np.zeros((2, len(self._replicas[0].terms)))
-        for place, part in enumerate(batch.parts):
+        for index, part in enumerate(batch.parts):
             if part is not None:
                 tensors = nest.convert(tf.convert_to_tensor, part)
-                sums += self._function(place)(tensors).numpy()
+                sums += self._function(index)(tensors).numpy()
         return sums
 
     def results(self, sums: Any) -> dict[str, float]:
@@ -203,16 +203,16 @@ class Evaluation(evaluate.Evaluator):
         values, totals = self._report(sums)
         return {**evaluate.losses(self._replicas[0], totals), **values}
 
-    def _function(self, place: int) -> Any:
-        if place not in self._traced:
-            replica = self._replicas[place]
+    def _function(self, index: int) -> Any:
+        if index not in self._traced:
+            replica = self._replicas[index]
 
             def run(part: Any) -> tf.Tensor:
                 with tf.device(replica.device):
                     return evaluate.sums_of(replica, part)
 
             with user.guard(self._module.path, "tracing the evaluation raised"):
-                self._traced[place] = tf.function(run, autograph=False).get_concrete_function(
+                self._traced[index] = tf.function(run, autograph=False).get_concrete_function(
                     self._spec
                 )
-        return self._traced[place]
+        return self._traced[index]

@@ -60,7 +60,7 @@ class Referee:
     def state(self) -> plain.Wholes:
         """What the servers hold; no step may be pending."""
         self._outside = tracing.read(self._closures)
-        return {key: plain.value_of(one) for key, one in self._served.items()}
+        return {key: plain.value_of(variable) for key, variable in self._served.items()}
 
     def __call__(
         self,
@@ -75,7 +75,7 @@ class Referee:
         Raises:
             VerificationError: it gave other numbers than one process.
         """
-        changes = {key: one - before[key] for key, one in self.state().items()}
+        changes = {key: variable - before[key] for key, variable in self.state().items()}
         of_worker = plain.Outcome(loss, {}, changes, metrics)
         examples = nest.convert(tf.convert_to_tensor, batch.parts[0])
         try:

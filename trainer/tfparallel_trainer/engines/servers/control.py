@@ -126,7 +126,9 @@ def serve(settings: Settings, out: console.Console, stop: termination.Terminatio
         if answer is Answer.RUN:
             answered_at, has_answered = time.monotonic(), True
         elif stop.asked:
-            raise errors.PreemptedError(f"{task.name} was asked to end, and {chief.name} has left.")
+            raise errors.PreemptedError(
+                f"{task.name} received SIGTERM after the chief {chief.name} had exited."
+            )
         elif time.monotonic() - answered_at > limit:
             raise _gone(task.name, f"{chief.name} ({chief.address})", limit, has_answered)
         time.sleep(_ASK_EVERY_SECONDS)
@@ -139,8 +141,8 @@ def serve(settings: Settings, out: console.Console, stop: termination.Terminatio
 def _start(settings: Settings) -> object:
     task = settings.cluster.task
     peers = {
-        role: {one.index: one.address for one in settings.cluster.of(role)}
-        for role in {one.role for one in settings.cluster.tasks[1:]}
+        role: {task.index: task.address for task in settings.cluster.of(role)}
+        for role in {task.role for task in settings.cluster.tasks[1:]}
     }
     try:
         return tf.distribute.Server(

@@ -17,7 +17,7 @@ _LOOK_AGAIN_SECONDS = 0.2
 """After how long results that could not be brought here are looked for again."""
 
 Label = TypeVar("Label")
-"""What the giver calls a piece of work by."""
+"""Type of the caller's key for a work item."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Ledger(Generic[Label]):
         return results
 
     def _rescue(self) -> None:
-        """Give out again what only workers that are hung can still have in their hands.
+        """Reschedule work that only hung workers can have.
 
         Each has one piece at a time, and may take one when it is already known to be hung: the
         coordinator does not know. So long as there are more, others bring them back.

@@ -147,13 +147,13 @@ def _named(servers: Sequence[tasks.Task]) -> Iterator[None]:
     except tf.errors.OpError as error:
         # One whose process is just ending listens for a moment yet.
         until = time.monotonic() + _ENDING_SECONDS
-        while not (gone := [one for one in servers if cluster.refuses(one)]):
+        while not (gone := [server for server in servers if cluster.refuses(server)]):
             if time.monotonic() > until:
                 raise
             time.sleep(_ENDING_SECONDS / 10)
         names = ", ".join(f"{server.name} ({server.address})" for server in gone)
         raise errors.PeerLostError(
-            f"A peer was lost: {names} no longer listens, and held a part of the weights."
+            f"Lost {names}, which held a part of the weights and no longer listens."
         ) from error
 
 

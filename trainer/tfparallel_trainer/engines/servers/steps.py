@@ -68,8 +68,8 @@ class Steps:
     def find_closures(self, training: Any) -> list[tracing.Closure]:
         """The variables outside the model that what `training` gives reads."""
         counter = tracing.Closure(self.applied_steps, is_assigned=True)
-        known = [*tracing.variables_of(self.replica), counter]
-        return tracing.find_closures(training.get_concrete_function().graph, known)
+        variables = [*tracing.variables_of(self.replica), counter]
+        return tracing.find_closures(training.get_concrete_function().graph, variables)
 
     def evaluation(self, spec: Any) -> Any:
         """Trace the evaluation, from a batch's leaves to sums of the loss and metrics' states."""
@@ -102,7 +102,9 @@ class Steps:
         before = self.applied_steps.read_value()
         with tf.control_dependencies([before]):
             computed = train.of_batch(replica, part, step)
-        values = [gradients.values(one) for one in computed.gradients if one is not None]
+        values = [
+            gradients.values(gradient) for gradient in computed.gradients if gradient is not None
+        ]
         with tf.control_dependencies([computed.loss, *values]):
             staleness = self.applied_steps.read_value() - before
         if self.max_staleness is None:
@@ -137,8 +139,8 @@ def _worker() -> tf.Tensor:
     frozen, in a way that stops all of its threads.
     """
     handle = tf.raw_ops.AnonymousIteratorV3(output_types=[tf.int64], output_shapes=[()])
-    place = tf.raw_ops.IteratorToStringHandle(resource_handle=handle)
-    after = tf.strings.split(place, "/job:worker/replica:0/task:")[1]
+    handle_name = tf.raw_ops.IteratorToStringHandle(resource_handle=handle)
+    after = tf.strings.split(handle_name, "/job:worker/replica:0/task:")[1]
     return tf.strings.to_number(tf.strings.split(after, "/")[0], tf.int64)
 
 
@@ -148,9 +150,9 @@ def check(replica: Replica, workers: int) -> None:
     checks.refuse_phases(model, "ParameterServer")
     if workers > 1:
         checks.refuse_stateful(model, "each worker takes other batches")
-    trained = {id(one) for one in model.trainable_weights}
+    trained = {id(weight) for weight in model.trainable_weights}
     assigned = replica.updates.weights(model) if replica.updates else []
-    if workers > 1 and (lost := [one for one in assigned if id(one) in trained]):
+    if workers > 1 and (lost := [weight for weight in assigned if id(weight) in trained]):
         raise errors.UserCodeError(
             f"A layer assigns {lost[0].path} while it trains, and of {workers} workers each would "
             "undo the steps that others have made meanwhile. Use one worker, or the strategy "

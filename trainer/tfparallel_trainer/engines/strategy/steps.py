@@ -89,7 +89,9 @@ class Steps:
             function = tf.function(on_all, autograph=False).get_concrete_function(spec)
         trace = tracing.of_graph(function.graph, tracing.variables_of(self.replica))
         closures = [
-            one for one in trace.closures if not hasattr(one.value, "_distributed_container")
+            closure
+            for closure in trace.closures
+            if not hasattr(closure.value, "_distributed_container")
         ]
         return dataclasses.replace(trace, closures=closures)
 
@@ -119,13 +121,13 @@ class Steps:
         """
         everywhere = batch.examples >= self.replicas
         parts = [train.nothing(spec) if part is None else part for part in batch.parts]
-        leaves = [[tf.convert_to_tensor(one) for one in nest.leaves(part)] for part in parts]
+        leaves = [[tf.convert_to_tensor(leaf) for leaf in nest.leaves(part)] for part in parts]
         inputs = (self.spread(leaves.__getitem__), *others)
-        key = (what, everywhere, *(tuple(one.shape) for part in leaves for one in part))
+        key = (what, everywhere, *(tuple(leaf.shape) for part in leaves for leaf in part))
 
-        def on_replica(part_leaves: Sequence[tf.Tensor], *rest: Any) -> list[tf.Tensor]:
+        def on_replica(part_leaves: Sequence[tf.Tensor], *others: Any) -> list[tf.Tensor]:
             part = nest.packed(spec, part_leaves)
-            return run(self._replica_in_context(), part, everywhere, *rest)
+            return run(self._replica_in_context(), part, everywhere, *others)
 
         results: list[tf.Tensor] = self._function(key, on_replica, inputs)(*inputs)
         return results
@@ -143,7 +145,7 @@ class Steps:
 
         def on_all(*arguments: Any) -> list[tf.Tensor]:
             outcomes = self._strategy.run(on_replica, args=arguments)
-            return [self._strategy.experimental_local_results(one)[0] for one in outcomes]
+            return [self._strategy.experimental_local_results(output)[0] for output in outcomes]
 
         function = self._traced.pop(key, None)
         if function is None:
@@ -190,7 +192,7 @@ class TrainStep(engine.Step):
     ) -> train.StepOutput:
         """Run the step on all replicas."""
         first, number = tf.constant(requests, tf.float64), tf.constant(step, tf.int64)
-        spread = self._steps.spread(lambda place: [tf.zeros_like(first) if place else first])
+        spread = self._steps.spread(lambda index: [tf.zeros_like(first) if index else first])
         tensors = self._steps.on_batch("a training step", _step, batch, self._spec, number, spread)
         return train.StepOutput(*tensors).fetch()
 

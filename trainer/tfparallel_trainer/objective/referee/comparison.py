@@ -90,8 +90,10 @@ def _products(values: Array, rows: Any) -> Array:
 
 
 def _coarsest(model: Any) -> str:
-    known = [layer.compute_dtype for layer in checks.layers(model) if layer.compute_dtype in LIMITS]
-    return str(max(known, key=LIMITS.__getitem__, default=keras.config.floatx()))
+    dtypes = [
+        layer.compute_dtype for layer in checks.layers(model) if layer.compute_dtype in LIMITS
+    ]
+    return str(max(dtypes, key=LIMITS.__getitem__, default=keras.config.floatx()))
 
 
 def _rounding(kind: tf.DType) -> float:

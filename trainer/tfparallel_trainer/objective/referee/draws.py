@@ -35,7 +35,10 @@ def alike(examples: frozenset[int] = frozenset()) -> Iterator[None]:
 
     replacements: dict[str, Callable[..., Any]] = dict.fromkeys(trial.SHAPED, _shaped)
     replacements |= {"dropout": _dropout, "categorical": _categorical, "shuffle": _shuffle}
-    substitutes = {name: here(one, getattr(backend, name)) for name, one in replacements.items()}
+    substitutes = {
+        name: here(replacement, getattr(backend, name))
+        for name, replacement in replacements.items()
+    }
     with trial.substituted(backend, substitutes):
         yield
 
@@ -63,12 +66,12 @@ def _dropout(
     seed: Any = None,
 ) -> Any:
     sizes = _sizes(inputs.shape.as_list() if noise_shape is None else noise_shape, examples)
-    known = [size or 1 for size in sizes or ()]
+    static_shape = [size or 1 for size in sizes or ()]
     # What a caller leaves open is the size of the inputs there.
-    for place, size in enumerate(noise_shape if isinstance(noise_shape, (list, tuple)) else ()):
+    for axis, size in enumerate(noise_shape if isinstance(noise_shape, (list, tuple)) else ()):
         if size is None:
-            known[place] = 1 if place == 0 else inputs.shape[place] or 1
-    return original(inputs, rate, noise_shape=known or noise_shape, seed=seed)
+            static_shape[axis] = 1 if axis == 0 else inputs.shape[axis] or 1
+    return original(inputs, rate, noise_shape=static_shape or noise_shape, seed=seed)
 
 
 def _categorical(
@@ -102,8 +105,8 @@ def _sizes(shape: Any, examples: frozenset[int]) -> Sequence[int | None] | None:
         partial = tensor_util.constant_value_as_shape(shape)
         sizes = None if partial.rank is None else partial.as_list()
     else:
-        known = [tf.get_static_value(size) if tf.is_tensor(size) else size for size in shape]
-        sizes = [None if size is None else int(size) for size in known]
+        static_sizes = [tf.get_static_value(size) if tf.is_tensor(size) else size for size in shape]
+        sizes = [None if size is None else int(size) for size in static_sizes]
     if sizes and sizes[0] in examples:
         sizes[0] = None
     return sizes

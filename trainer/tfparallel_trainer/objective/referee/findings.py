@@ -66,7 +66,7 @@ def kind_of(
         between_ranks: whether it differs between ranks that compute the same.
         undivided: whether it also differs when one rank computes the step as it is.
     """
-    kinds = {one.kind for one in differing}
+    kinds = {quantity.kind for quantity in differing}
     if between_ranks:
         return Fault.MODEL
     if kinds & {_KIND.LOSS, _KIND.GRADIENTS}:
@@ -80,10 +80,10 @@ def error(
     fault: Fault, step: int, differing: Sequence[observations.Quantity], largest: float
 ) -> errors.VerificationError:
     """The error that ends the job on every process."""
-    words, remedy = fault.value
+    cause, remedy = fault.value
     return errors.VerificationError(
         f"Step {step} gives other numbers than one process, by {largest:.2g} in "
-        f"{_names(differing)}: {words} {remedy} (trainer.verify: Off trains without this check)."
+        f"{_names(differing)}: {cause} {remedy} (trainer.verify: Off trains without this check)."
     ).on_every_process()
 
 
@@ -103,10 +103,10 @@ def training_differs(step: int) -> errors.VerificationError:
 
 def _names(differing: Sequence[observations.Quantity]) -> str:
     """The quantities for people: "the gradients of a, b and 3 more"."""
-    kinds = [kind for kind in _KIND if any(one.kind is kind for one in differing)]
+    kinds = [kind for kind in _KIND if any(quantity.kind is kind for quantity in differing)]
     shown = []
     for kind in kinds[:2]:
-        names = [one.name for one in differing if one.kind is kind and one.name]
+        names = [quantity.name for quantity in differing if quantity.kind is kind and quantity.name]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         of = f" ({', '.join(names[:_SHOWN])}{more})" if names else ""
         shown.append(f"{kind}{of}")

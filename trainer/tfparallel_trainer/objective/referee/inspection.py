@@ -75,8 +75,10 @@ class Referee:
         self._ranks = replicas[0].data.size
         self._schedule = Schedule(self._ranks, always=always)
         self._gather = sampling.Gathering(replicas, spec)
-        self._limit = max(comparison.limit_of(one.model) for one in replicas)
-        self._precision = max(comparison.precision_of(one.model) for one in replicas)
+        self._limit = max(comparison.limit_of(rank_replica.model) for rank_replica in replicas)
+        self._precision = max(
+            comparison.precision_of(rank_replica.model) for rank_replica in replicas
+        )
         self._sides = sides.Sides(replicas, trial, spec)
         self._exchange = tables.Exchange(replicas)
         self._quantities: list[observations.Quantity] = []
@@ -116,19 +118,21 @@ class Referee:
 
     def _compare_variables(self, step: int) -> None:
         """Compare the variables of ranks, where nothing else can be compared."""
-        variables = [observations.variables_of(one) for one in self._replicas]
+        variables = [observations.variables_of(rank_replica) for rank_replica in self._replicas]
         self._refuse_structures(step, variables)
         apart = self._exchange.deviations(variables)
         if (apart > self._limit).any():
             differing = np.flatnonzero(apart > self._limit)
-            named = [variables[0].changing[place].quantity for place in differing]
+            named = [variables[0].changing[index].quantity for index in differing]
             raise findings.error(findings.Fault.STATE, step, named, apart.max())
 
     def _sample(self, step: int, batch: batching.Batch, counts: Sequence[int]) -> sides.Sample:
         """Choose the examples of a check."""
         parts = [
-            sampling.choose(part, counts[one.data.index]) if counts[one.data.index] else None
-            for one, part in zip(self._replicas, batch.parts, strict=True)
+            sampling.choose(part, counts[rank_replica.data.index])
+            if counts[rank_replica.data.index]
+            else None
+            for rank_replica, part in zip(self._replicas, batch.parts, strict=True)
         ]
         return sides.Sample(step, self._gather(parts), counts)
 
@@ -152,7 +156,9 @@ class Referee:
     def _refuse_structures(self, step: int, variables: Sequence[observations.Variables]) -> None:
         """End the job if ranks have other variables, or train others of them."""
         pairs = zip(self._replicas, variables, strict=True)
-        structures = self._exchange.gather([[float(observations.structure(*one))] for one in pairs])
+        structures = self._exchange.gather(
+            [[float(observations.structure(*pair))] for pair in pairs]
+        )
         if (structures != structures[0]).any():
             raise findings.training_differs(step)
 
@@ -174,14 +180,14 @@ class Referee:
             for repetition in range(_REPETITIONS):
                 with self._sides.moved(_REPETITIONS * sample.step + repetition, _ASIDE):
                     repeated.append(self._compare(sample, takes_part, measures=True))
-            if not all(one.is_complete for one in repeated):
+            if not all(repetition.is_complete for repetition in repeated):
                 return None
-            if max(one.random for one in repeated) > self._limit:
+            if max(repetition.random for repetition in repeated) > self._limit:
                 self._obstacle = _RANDOM
                 return findings.incomparable(step, _RANDOM, has_copies=self._ranks > 1)
-            rounding = np.max([one.rounding for one in repeated], 0)
+            rounding = np.max([repetition.rounding for repetition in repeated], 0)
             limits = np.maximum(limits, _ROUNDINGS * rounding)
-            differs = np.all([one.apart > limits for one in (table, *repeated)], 0)
+            differs = np.all([repetition.apart > limits for repetition in (table, *repeated)], 0)
             if differs.any():
                 self._refuse(sample, table, differs)
         largest = tables.by_kind(self._quantities, table.apart, limits)
@@ -191,7 +197,7 @@ class Referee:
         self, sample: sides.Sample, takes_part: Sequence[bool], *, measures: bool = False
     ) -> tables.Table:
         """Run both sides from the state as it is; all ranks get what each of them has."""
-        states = [observations.states(one) for one in self._sides.variables]
+        states = [observations.states(variables) for variables in self._sides.variables]
         ranks, gradients = self._sides.run_ranks(sample)
         alone = self._run_alone(sample, gradients)
         again, moved_ranks, moved_alone = alone, ranks, alone
@@ -201,7 +207,7 @@ class Referee:
                 moved_ranks, _ = self._sides.run_ranks(sample)
                 moved_alone = self._run_alone(sample, gradients)
         fields = zip(ranks, alone, again, moved_ranks, moved_alone, states, strict=True)
-        rows = [tables.Row(*one) for one in fields]
+        rows = [tables.Row(*row) for row in fields]
         return self._exchange.table(rows, self._sides.variables[0], takes_part, self._limit)
 
     def _run_alone(self, sample: sides.Sample, gradients: Sequence[Any]) -> list[Any]:
@@ -214,9 +220,9 @@ class Referee:
 
     def _refuse_states(self, step: int, table: tables.Table) -> None:
         """End the job because ranks have other values of a variable, or gave it other values."""
-        variables = [one.quantity for one in self._sides.variables[0].changing]
-        named = [variables[place] for place in np.flatnonzero(table.states > self._limit)]
-        places = [place for place, one in enumerate(self._quantities) if one in named]
+        variables = [variable.quantity for variable in self._sides.variables[0].changing]
+        named = [variables[index] for index in np.flatnonzero(table.states > self._limit)]
+        places = [index for index, quantity in enumerate(self._quantities) if quantity in named]
         fault = findings.Fault.STATE
         if (table.differences[places] > self._limit).any():
             fault = findings.Fault.ASSIGNED
@@ -226,7 +232,7 @@ class Referee:
 
     def _refuse(self, sample: sides.Sample, table: tables.Table, differs: Any) -> None:
         """End the job because of quantities that differ."""
-        named = [self._quantities[place] for place in np.flatnonzero(differs)]
+        named = [self._quantities[index] for index in np.flatnonzero(differs)]
         fault = findings.kind_of(
             named,
             between_ranks=bool((table.between > self._limit)[differs].any()),

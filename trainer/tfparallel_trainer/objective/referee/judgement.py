@@ -50,19 +50,19 @@ class Judgement:
     def by_kind(self, limits: Any) -> dict[verification.Quantity, verification.Difference]:
         """The largest difference of each kind of quantity, next to its limit."""
         largest: dict[verification.Quantity, verification.Difference] = {}
-        for one, value, limit in zip(self.quantities, self.differences, limits, strict=True):
-            before = largest.get(one.about.kind)
+        for quantity, value, limit in zip(self.quantities, self.differences, limits, strict=True):
+            before = largest.get(quantity.about.kind)
             if before is None or value / limit > before.value / before.limit:
-                largest[one.about.kind] = verification.Difference(float(value), float(limit))
+                largest[quantity.about.kind] = verification.Difference(float(value), float(limit))
         return largest
 
 
 def combine(judgements: Sequence[Judgement]) -> tuple[Judgement, Any, Any]:
     """Return the first one, its limits, and which quantities differ in all of them."""
     first = judgements[0]
-    rounding = np.max([one.rounding for one in judgements], 0)
+    rounding = np.max([judgement.rounding for judgement in judgements], 0)
     limits = np.maximum(first.limit, _ROUNDINGS * rounding)
-    return first, limits, np.all([one.differences > limits for one in judgements], 0)
+    return first, limits, np.all([judgement.differences > limits for judgement in judgements], 0)
 
 
 def describe(error: Exception) -> str:
@@ -125,11 +125,13 @@ class Judge:
         if not differs.any():
             return first.by_kind(limits)
         differing = [
-            one for one, is_fault in zip(first.quantities, differs, strict=True) if is_fault
+            quantity
+            for quantity, is_fault in zip(first.quantities, differs, strict=True)
+            if is_fault
         ]
         fault = self._kind_of(differing, examples, before, divides_batch=divides_batch)
         largest = float(first.differences[differs].max())
-        raise findings.error(fault, step, [one.about for one in differing], largest)
+        raise findings.error(fault, step, [quantity.about for quantity in differing], largest)
 
     def _kind_of(
         self,
@@ -140,7 +142,7 @@ class Judge:
         divides_batch: bool,
     ) -> findings.Fault:
         """The likely kind of a fault."""
-        kinds = {one.about.kind for one in differing}
+        kinds = {quantity.about.kind for quantity in differing}
         assigned = self._model.assigned(examples, before)
         if kinds & {_KIND.LOSS, _KIND.GRADIENTS} and not (assigned and divides_batch):
             return findings.Fault.TOGETHER if divides_batch else findings.Fault.DIVIDED
@@ -169,7 +171,7 @@ class Judge:
             quantities.append(Quantity(observations.Quantity(_KIND.METRICS, name)))
             pairs.append((first.metrics.get(name, math.inf), value, 0.0))
         with np.errstate(all="ignore"):  # infinities
-            apart = np.array([_norm(np.subtract(one, other)) for one, other, _ in pairs])
+            apart = np.array([_norm(np.subtract(actual, other)) for actual, other, _ in pairs])
         scales = np.array([max(_norm(other), least) for _, other, least in pairs])
         return quantities, comparison.relative(apart, scales)
 

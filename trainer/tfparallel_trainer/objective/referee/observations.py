@@ -44,8 +44,8 @@ def observe(outcome: Any, variables: Sequence[Variable], before: snapshots.Snaps
     return np.array(
         [
             comparison.projections(snapshots.as_float64(loss)),
-            *(_projections(one) for phase in gradients for one in phase),
-            *(comparison.projections(before.change(one.handle)) for one in variables),
+            *(_projections(gradient) for phase in gradients for gradient in phase),
+            *(comparison.projections(before.change(variable.handle)) for variable in variables),
             *(
                 comparison.projections(snapshots.as_float64(metrics[name]))
                 for name in sorted(metrics)
@@ -70,28 +70,30 @@ def variables_of(replica: Replica, function: Any = None) -> Variables:
     Seeds differ by rank, and metrics are compared by themselves. Of what is neither the model's nor
     the optimizer's, numbers that are no floats are left out: generators of random numbers.
     """
-    skipped = {id(one) for one, _ in replica.seeds} | set(map(id, replica.model.metrics_variables))
-    trained = [one for phase in replica.computations for one in phase.variables]
+    skipped = {id(variable) for variable, _ in replica.seeds} | set(
+        map(id, replica.model.metrics_variables)
+    )
+    trained = [variable for phase in replica.computations for variable in phase.variables]
     are_trained = set(map(id, trained))
-    following = {id(one) for one in _following(replica.model)}
-    optimizer = {id(one) for one in replica.optimizer.variables}
+    following = {id(variable) for variable in _following(replica.model)}
+    optimizer = {id(variable) for variable in replica.optimizer.variables}
     variables = []
-    for one in replica.state():
-        if id(one) in skipped or one.dtype == "string":
+    for variable in replica.state():
+        if id(variable) in skipped or variable.dtype == "string":
             continue
-        kind = _KIND.WEIGHTS if id(one) in are_trained else _KIND.NON_TRAINABLE_STATE
-        kind = _KIND.OPTIMIZER_STATE if id(one) in optimizer else kind
-        is_shared = id(one) not in following
-        variables.append(Variable(Quantity(kind, one.path), one.value.handle, is_shared))
-    known = {id(one.handle) for one in variables}
-    known |= {id(one.value.handle) for one, _ in replica.seeds}
-    known |= {id(one.value.handle) for one in replica.model.metrics_variables}
+        kind = _KIND.WEIGHTS if id(variable) in are_trained else _KIND.NON_TRAINABLE_STATE
+        kind = _KIND.OPTIMIZER_STATE if id(variable) in optimizer else kind
+        is_shared = id(variable) not in following
+        variables.append(Variable(Quantity(kind, variable.path), variable.value.handle, is_shared))
+    known_handles = {id(changing.handle) for changing in variables}
+    known_handles |= {id(variable.value.handle) for variable, _ in replica.seeds}
+    known_handles |= {id(variable.value.handle) for variable in replica.model.metrics_variables}
     if function is None:
         return Variables(trained, variables)
-    names = {id(one.handle): one.name for one in function.graph.variables}
+    names = {id(variable.handle): variable.name for variable in function.graph.variables}
     for handle in snapshots.handles_of(function):
         dtype = snapshots.dtype_of(handle)
-        if id(handle) not in known and dtype is not None and not dtype.is_integer:
+        if id(handle) not in known_handles and dtype is not None and not dtype.is_integer:
             name = names.get(id(handle), "a variable").removesuffix(":0")
             variables.append(Variable(outside(name), handle, is_shared=True))
     return Variables(trained, variables)
@@ -106,23 +108,28 @@ def quantities(variables: Variables, metrics: Sequence[str]) -> list[Quantity]:
     """What is compared, in the order of `differences`."""
     return [
         Quantity(_KIND.LOSS, ""),
-        *(Quantity(_KIND.GRADIENTS, one.path) for one in variables.trained),
-        *(one.quantity for one in variables.changing),
+        *(Quantity(_KIND.GRADIENTS, variable.path) for variable in variables.trained),
+        *(variable.quantity for variable in variables.changing),
         *(Quantity(_KIND.METRICS, name) for name in sorted(metrics)),
     ]
 
 
 def structure(replica: Replica, variables: Variables) -> int:
     """A number that differs if ranks compare other variables, or train others of them."""
-    trained = {id(one) for one in replica.model.trainable_variables}
-    flags = [(tuple(one.shape), one.dtype, id(one) in trained) for one in replica.state()]
+    trained = {id(weight) for weight in replica.model.trainable_variables}
+    flags = [
+        (tuple(variable.shape), variable.dtype, id(variable) in trained)
+        for variable in replica.state()
+    ]
     return zlib.crc32(repr((len(variables.changing), flags)).encode())
 
 
 def states(variables: Variables) -> Any:
     """The projections of the variables themselves."""
-    arrays = (snapshots.as_float64(snapshots.read(one.handle)) for one in variables.changing)
-    return np.array([comparison.projections(one) for one in arrays])
+    arrays = (
+        snapshots.as_float64(snapshots.read(variable.handle)) for variable in variables.changing
+    )
+    return np.array([comparison.projections(array) for array in arrays])
 
 
 def _projections(gradient: Any) -> Any:

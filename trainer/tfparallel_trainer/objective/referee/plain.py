@@ -58,19 +58,19 @@ class Model:
         """
         self._replica = alone
         self._variables = dict(variables)
-        by_id = {id(one): key for key, one in variables.items()}
+        by_id = {id(variable): key for key, variable in variables.items()}
         (phase,) = alone.computations
-        self.trained = [by_id[id(one)] for one in phase.variables]
+        self.trained = [by_id[id(variable)] for variable in phase.variables]
         """Keys of the weights that have gradients, in the order of the optimizer."""
         self._of_optimizer = {
-            by_id[id(one)] for one in alone.optimizer.variables if id(one) in by_id
+            by_id[id(variable)] for variable in alone.optimizer.variables if id(variable) in by_id
         }
-        specs = [tf.TensorSpec(one.shape, one.dtype) for one in phase.variables]
+        specs = [tf.TensorSpec(variable.shape, variable.dtype) for variable in phase.variables]
         self.takes_gradients = takes_gradients
         """Whether it applies those of the ranks, which then are compared too."""
         self._traced = reference.trace(alone, spec, [specs] if takes_gradients else None)
-        known = [*tracing.variables_of(alone), *variables.values()]
-        self._closures = tracing.find_closures(self._traced.graph, known)
+        known_variables = [*tracing.variables_of(alone), *variables.values()]
+        self._closures = tracing.find_closures(self._traced.graph, known_variables)
 
     @property
     def model(self) -> Any:
@@ -80,11 +80,11 @@ class Model:
     def follow(self, outside: Sequence[tuple[tracing.Kind, tf.Tensor]]) -> None:
         """Give its variables outside the model the values of those that ranks have."""
         remaining = list(outside)
-        for one in self._closures:
-            place = next((n for n, (kind, _) in enumerate(remaining) if kind == one.kind), None)
-            if place is not None:
-                _, value = remaining.pop(place)
-                one.assign(value)
+        for closure in self._closures:
+            index = next((n for n, (kind, _) in enumerate(remaining) if kind == closure.kind), None)
+            if index is not None:
+                _, value = remaining.pop(index)
+                closure.assign(value)
 
     def run(self, step: int, examples: Any, before: Wholes, applied_gradients: Wholes) -> Outcome:
         """Compute a step from a state, and apply gradients by key, if it takes any."""
@@ -99,7 +99,9 @@ class Model:
             loss, (gradients,), values = self._traced(
                 tf.constant(step, tf.int64), examples, [applied] if applied else None
             )
-            changes = {key: value_of(one) - before[key] for key, one in self._variables.items()}
+            changes = {
+                key: value_of(variable) - before[key] for key, variable in self._variables.items()
+            }
         return Outcome(
             loss=float(loss),
             gradients={
@@ -137,8 +139,8 @@ class Model:
         return tf.as_dtype(self._variables[key].dtype)
 
     def _load(self, wholes: Wholes) -> None:
-        for key, one in self._variables.items():
-            one.assign(wholes[key].astype(tf.as_dtype(one.dtype).as_numpy_dtype))
+        for key, variable in self._variables.items():
+            variable.assign(wholes[key].astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
 
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:

@@ -26,23 +26,28 @@ def trace(replica: Replica, spec: Any, gradients: Sequence[Sequence[Any]] | None
     def run(step: tf.Tensor, whole: Any, totals: Any) -> Any:
         losses, computed = [], []
         with contextlib.nullcontext() if totals is None else draws.alike():
-            for place, phase in enumerate(replica.computations):
-                drawing = train.drawing(replica, step, alike=True, goes_on=place > 0)
+            for index, phase in enumerate(replica.computations):
+                drawing = train.drawing(replica, step, alike=True, goes_on=index > 0)
                 with drawing, tf.GradientTape() as tape:
                     loss = _loss(replica, phase, whole)
                     scaled = phase.optimizer.scale_loss(loss)
                 losses.append(loss)
-                gradients_alone = tape.gradient(scaled, [one.value for one in phase.variables])
+                gradients_alone = tape.gradient(
+                    scaled, [variable.value for variable in phase.variables]
+                )
                 computed.append(gradients_alone)
-                applied = gradients_alone if totals is None else totals[place]
+                applied = gradients_alone if totals is None else totals[index]
                 together = zip(gradients_alone, applied, phase.variables, strict=True)
                 with warnings.catch_warnings():  # training has warned of weights without a gradient
                     warnings.filterwarnings("ignore", "Gradients do not exist", UserWarning)
-                    phase.optimizer.apply([_applied(*each) for each in together], phase.variables)
-        states = [tf.convert_to_tensor(one) for one in replica.model.metrics_variables]
+                    phase.optimizer.apply([_applied(*pair) for pair in together], phase.variables)
+        states = [tf.convert_to_tensor(variable) for variable in replica.model.metrics_variables]
         return (
-            tf.add_n([tf.cast(one, tf.float64) for one in losses]),
-            [[trials.split(gradient) for gradient in one] for one in computed],
+            tf.add_n([tf.cast(loss, tf.float64) for loss in losses]),
+            [
+                [trials.split(gradient) for gradient in phase_gradients]
+                for phase_gradients in computed
+            ],
             metrics.tensors(replica, states),
         )
 
@@ -53,7 +58,9 @@ def trace(replica: Replica, spec: Any, gradients: Sequence[Sequence[Any]] | None
     return tf.function(run_on_device, autograph=False).get_concrete_function(
         tf.TensorSpec((), tf.int64),
         spec,
-        None if gradients is None else [[_spec(one) for one in phase] for phase in gradients],
+        None
+        if gradients is None
+        else [[_spec(phase_gradients) for phase_gradients in phase] for phase in gradients],
     )
 
 
@@ -80,7 +87,7 @@ def _loss(replica: Replica, phase: phases.Computation, whole: Any) -> tf.Tensor:
     """The loss of a batch as Keras' fit has it; feeds the metrics."""
     if isinstance(phase, phases.Custom):
         values = phase.losses(whole, training=True).values()
-        return tf.add_n([tf.reduce_mean(one) for one in values])
+        return tf.add_n([tf.reduce_mean(value) for value in values])
     model, (x, y, weight) = replica.model, whole
     y_pred = model(x, training=True)
     with _own_loss(model):

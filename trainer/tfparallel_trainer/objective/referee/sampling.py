@@ -117,12 +117,14 @@ class Gathering:
         """The numbers of each leaf, one after the other, in types that all transports carry."""
         if part:
             return [_encode(leaf, width) for leaf in part]
-        return [_encode(np.zeros((0,), one.dtype.as_numpy_dtype), width) for one in self._specs]
+        return [_encode(np.zeros((0,), spec.dtype.as_numpy_dtype), width) for spec in self._specs]
 
     def _gathered(self, headers: Sequence[tf.Tensor]) -> tf.Tensor:
         remaining = iter(headers)
         return state.on_each(
-            self._replicas, collectives.Program.SAMPLE, lambda one: one.data.gather(next(remaining))
+            self._replicas,
+            collectives.Program.SAMPLE,
+            lambda rank_replica: rank_replica.data.gather(next(remaining)),
         )[0]
 
     def _joined(self, parts: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
@@ -130,7 +132,9 @@ class Gathering:
         return state.on_each(
             self._replicas,
             collectives.Program.SAMPLE,
-            lambda one: [one.data.gather_rows([leaf])[0] for leaf in next(remaining)],
+            lambda rank_replica: [
+                rank_replica.data.gather_rows([leaf])[0] for leaf in next(remaining)
+            ],
             variant=1,
         )[0]
 
@@ -138,7 +142,7 @@ class Gathering:
 def _texts(leaf: Any) -> list[bytes]:
     if leaf.dtype.kind not in "OSU":
         return []
-    return [one if isinstance(one, bytes) else str(one).encode() for one in leaf.reshape(-1)]
+    return [text if isinstance(text, bytes) else str(text).encode() for text in leaf.reshape(-1)]
 
 
 def _encode(leaf: Any, width: int) -> tf.Tensor:

@@ -67,11 +67,11 @@ class Sides:
             function = self._trial.trace(pattern)
         if not self._references:
             outcomes = function.structured_outputs
-            for one, (_, gradients, _) in zip(self._replicas, outcomes, strict=True):
-                self._references.append(reference.trace(one, self._spec, gradients))
+            for rank_replica, (_, gradients, _) in zip(self._replicas, outcomes, strict=True):
+                self._references.append(reference.trace(rank_replica, self._spec, gradients))
             self.variables = [
-                observations.variables_of(one, traced)
-                for one, traced in zip(self._replicas, self._references, strict=True)
+                observations.variables_of(rank_replica, traced)
+                for rank_replica, traced in zip(self._replicas, self._references, strict=True)
             ]
             self.metrics = sorted(outcomes[0][2])
         self._traced[pattern] = function
@@ -80,8 +80,11 @@ class Sides:
         """Run the ranks' step; gives what each replica gave (see `observe`), and its gradients."""
         rows = np.cumsum([0, *sample.counts])
         parts = [
-            batching.rows(sample.whole, range(rows[one.data.index], rows[one.data.index + 1]))
-            for one in self._replicas
+            batching.rows(
+                sample.whole,
+                range(rows[rank_replica.data.index], rows[rank_replica.data.index + 1]),
+            )
+            for rank_replica in self._replicas
         ]
         with self._restored() as before:
             function = self._traced[self._pattern(sample.counts)]
@@ -135,7 +138,11 @@ class Sides:
 
     def _require_memory(self) -> None:
         """Raise an IncomparableError if the copies of a check may not fit in the memory."""
-        handles = [one.value.handle for each in self._replicas for one in each.state()]
+        handles = [
+            variable.value.handle
+            for rank_replica in self._replicas
+            for variable in rank_replica.state()
+        ]
         needed, available = _COPIES * snapshots.size_of(handles), devices.free_bytes()
         if needed > available:
             raise IncomparableError(
@@ -146,11 +153,13 @@ class Sides:
     @contextlib.contextmanager
     def _restored(self) -> Iterator[snapshots.Snapshot]:
         """Restore all variables after the body, which begins with no examples in the metrics."""
-        handles = [one.handle for variables in self.variables for one in variables.changing]
+        handles = [
+            variable.handle for variables in self.variables for variable in variables.changing
+        ]
         for function in (*self._traced.values(), *self._references):
             handles += snapshots.handles_of(function)
-        for one in self._replicas:
-            handles += [metric.value.handle for metric in one.model.metrics_variables]
+        for rank_replica in self._replicas:
+            handles += [metric.value.handle for metric in rank_replica.model.metrics_variables]
         before = snapshots.Snapshot(handles)
         evaluate.reset_metrics(self._replicas)
         try:
@@ -164,9 +173,9 @@ class Sides:
         several = self._replicas[0].data.size > 1
         layers = [
             layer
-            for one in self._replicas
+            for rank_replica in self._replicas
             if several
-            for layer in observations.following_layers(one.model)
+            for layer in observations.following_layers(rank_replica.model)
         ]
         for layer in layers:
             layer.synchronized = True
@@ -183,7 +192,7 @@ class Sides:
                 layer.synchronized = False
 
     def _pattern(self, counts: Sequence[int]) -> tuple[bool, ...]:
-        return tuple(counts[one.data.index] > 0 for one in self._replicas)
+        return tuple(counts[rank_replica.data.index] > 0 for rank_replica in self._replicas)
 
 
 def _number(sample: Sample) -> tf.Tensor:

@@ -12,7 +12,7 @@ Handle = Any
 
 def handles_of(function: Any) -> list[Handle]:
     """The variables that a concrete function reads or assigns, in the order of its trace."""
-    return [one for one in function.captured_inputs if dtype_of(one) is not None]
+    return [handle for handle in function.captured_inputs if dtype_of(handle) is not None]
 
 
 def dtype_of(handle: Handle) -> tf.DType | None:
@@ -41,10 +41,11 @@ def write(handle: Handle, value: tf.Tensor) -> None:
 
 def size_of(handles: Iterable[Handle]) -> int:
     """The bytes of some variables, each counted once."""
-    data = {id(one): one._handle_data.shape_and_type[0] for one in handles}.values()
+    data = {id(handle): handle._handle_data.shape_and_type[0] for handle in handles}.values()
     return sum(
-        (tf.TensorShape(one.shape).num_elements() or 0) * tf.as_dtype(one.dtype).size
-        for one in data
+        (tf.TensorShape(handle_shape.shape).num_elements() or 0)
+        * tf.as_dtype(handle_shape.dtype).size
+        for handle_shape in data
     )
 
 
@@ -52,8 +53,8 @@ class Snapshot:
     """The values of some variables; on a CPU, none is copied before it changes."""
 
     def __init__(self, handles: Iterable[Handle]) -> None:
-        self._handles = {id(one): one for one in handles}
-        self._values = {key: read(one) for key, one in self._handles.items()}
+        self._handles = {id(handle): handle for handle in handles}
+        self._values = {key: read(handle) for key, handle in self._handles.items()}
 
     def value(self, handle: Handle) -> Any:
         """A variable as it was, float64."""

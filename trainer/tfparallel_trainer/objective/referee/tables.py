@@ -33,7 +33,7 @@ class Row:
     def numbers(self) -> Any:
         """The row as float64."""
         fields = (getattr(self, field.name) for field in dataclasses.fields(self))
-        return np.concatenate([np.ravel(one) for one in fields])
+        return np.concatenate([np.ravel(field) for field in fields])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +64,9 @@ class Exchange:
 
     def __init__(self, replicas: Sequence[replica.Replica]) -> None:
         self._replicas = replicas
-        self._functions = [tf.function(self._gathering(one), autograph=False) for one in range(3)]
+        self._functions = [
+            tf.function(self._gathering(variant), autograph=False) for variant in range(3)
+        ]
 
     def gather(self, rows: Sequence[Any], variant: int = 0) -> Any:
         """The rows of all ranks [ranks, n], from those of this process's; n follows the variant."""
@@ -87,12 +89,12 @@ class Exchange:
         scales = _scales(alone, states, variables, limit)
         shared = np.ones(count)
         first = 1 + len(variables.trained)
-        shared[first : first + len(changing)] = [one.is_shared for one in changing]
-        are_shared = np.array([one.is_shared for one in changing], np.float64)
+        shared[first : first + len(changing)] = [variable.is_shared for variable in changing]
+        are_shared = np.array([variable.is_shared for variable in changing], np.float64)
 
-        def largest(one: Any, other: Any) -> Any:
+        def largest(values: Any, other: Any) -> Any:
             with np.errstate(all="ignore"):  # infinities
-                return comparison.relative(comparison.norms(one - other), scales).max(0)
+                return comparison.relative(comparison.norms(values - other), scales).max(0)
 
         chosen = np.array(takes_part)[:, np.newaxis, np.newaxis]
         return Table(
@@ -106,8 +108,13 @@ class Exchange:
 
     def deviations(self, variables: Sequence[observations.Variables]) -> Any:
         """How far ranks lie apart in each variable, without a step."""
-        rows = self.gather([observations.states(one).reshape(-1) for one in variables], 2)
-        are_shared = np.array([one.is_shared for one in variables[0].changing], np.float64)
+        rows = self.gather(
+            [observations.states(variables_of_rank).reshape(-1) for variables_of_rank in variables],
+            2,
+        )
+        are_shared = np.array(
+            [variable.is_shared for variable in variables[0].changing], np.float64
+        )
         return _between_ranks(rows.reshape(len(rows), -1, _WIDTH)) * are_shared
 
     def _gathering(self, variant: int) -> Any:
@@ -116,7 +123,7 @@ class Exchange:
             return state.on_each(
                 self._replicas,
                 collectives.Program.COMPARE,
-                lambda one: one.data.gather(next(remaining)),
+                lambda rank_replica: rank_replica.data.gather(next(remaining)),
                 variant,
             )[0]
 
@@ -138,7 +145,8 @@ def _scales(alone: Any, states: Any, variables: observations.Variables, limit: f
     floors = comparison.SMALL * np.sqrt(np.square(gradients).sum(1, keepdims=True))
     scales[:, 1:first] = np.maximum(gradients, floors)
     stored = [
-        comparison.storing(snapshots.dtype_of(one.handle), limit) for one in variables.changing
+        comparison.storing(snapshots.dtype_of(variable.handle), limit)
+        for variable in variables.changing
     ]
     changes = slice(first, first + len(stored))
     scales[:, changes] += np.array(stored) * comparison.norms(states)

@@ -36,7 +36,7 @@ class Trial(Protocol):
 
 def outcome(replica: Replica, results: Sequence[train.ReducedPhase]) -> tuple[Any, ...]:
     """The outcome of a step whose phases gave these results, with the metrics."""
-    gradients = [[split(gradient) for gradient in one.gradients] for one in results]
+    gradients = [[split(gradient) for gradient in phase.gradients] for phase in results]
     return (
         train.combine_phases(results).loss,
         gradients,
