@@ -29,7 +29,6 @@ MAX_CHUNKS = source_code.MAX_CHUNKS
 MAX_FILE_BYTES = source_code.MAX_BYTES
 """All files together, before they are compressed: larger ones are not even read."""
 
-CHUNK_KEY = "chunk"
 LABEL_SOURCE = f"{names.GROUP}/source"
 """Label of the ConfigMaps of an archive: its digest."""
 
@@ -76,7 +75,7 @@ class Archive:
                     "name": f"{job}-source-{self.digest[:8]}-{number}",
                     "labels": {names.LABEL_JOB: job, LABEL_SOURCE: self.digest[:63]},
                 },
-                "binaryData": {CHUNK_KEY: base64.b64encode(chunk).decode()},
+                "binaryData": {source_code.CHUNK_KEY: base64.b64encode(chunk).decode()},
                 "immutable": True,
             }
             for number, chunk in enumerate(self.chunks)

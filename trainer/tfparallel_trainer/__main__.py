@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tfparallel_trainer import errors, settings
 from tfparallel_trainer.contract import environment, exits, outputs
+from tfparallel_trainer.contract.job_file import Strategy
 from tfparallel_trainer.lifecycle import termination
 from tfparallel_trainer.loop import preflight
 from tfparallel_trainer.reporting import console, results
@@ -80,13 +81,14 @@ def _attempt(settings: Settings, out: console.Console, started: float) -> None:
         if settings.uses_servers and not settings.cluster.is_chief and not settings.evaluates:
             control.serve(settings, out, stop)
             return
-        template: type[engine.RunTemplate] = mesh.MeshRun
-        if settings.uses_servers:
-            template = servers.ParameterServerRun
-        elif settings.divides_model:
-            template = split.SplitRun
-        elif settings.under_strategy:
-            template = strategy.StrategyRun
+        templates: dict[Strategy, type[engine.RunTemplate]] = {
+            Strategy.MIRRORED: mesh.MeshRun,
+            Strategy.MULTI_WORKER_MIRRORED: mesh.MeshRun,
+            Strategy.PARAMETER_SERVER: servers.ParameterServerRun,
+            Strategy.MODEL_SPLIT: split.SplitRun,
+            Strategy.CUSTOM: strategy.StrategyRun,
+            Strategy.TPU: strategy.StrategyRun,
+        }
         with stall.watching(stall.limits(settings.job.trainer), give_up) as watch:
             module = user.load(settings.source_dir, settings.job.trainer.module, watch.moved)
             process = setup.RunContext(
@@ -103,7 +105,7 @@ def _attempt(settings: Settings, out: console.Console, started: float) -> None:
                 evaluator.until_done(process)
             else:
                 observe = functools.partial(callbacks.of_module, settings, module)
-                run.train_to_end(template(process), observe)
+                run.train_to_end(templates[settings.job.strategy](process), observe)
     except Exception as error:
         raise exit_report.translate(error, settings.cluster.alone, module) from error
     finally:

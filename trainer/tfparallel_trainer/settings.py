@@ -13,20 +13,12 @@ import pydantic
 from tfparallel_trainer import errors, tasks
 from tfparallel_trainer.contract import environment, job_file, outputs
 from tfparallel_trainer.contract import progress as protocol
+from tfparallel_trainer.contract.job_file import Strategy
 from tfparallel_trainer.storage import bucket, directory, prefix
 from tfparallel_trainer.storage import folder as folders
 
-WITH_SERVERS = "ParameterServer"
-"""The strategy that trains asynchronously."""
-
-CUSTOM = "Custom"
-"""A tf.distribute.Strategy that the user's module builds."""
-
 _GRACE_SECONDS = 30
 """What Kubernetes gives a pod that says nothing."""
-
-TPU = "TPU"
-"""TensorFlow's strategy for TPUs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,12 +86,12 @@ class Settings:
     @property
     def uses_servers(self) -> bool:
         """Whether servers hold the weights and workers train without waiting for each other."""
-        return self.job.strategy == WITH_SERVERS
+        return self.job.strategy is Strategy.PARAMETER_SERVER
 
     @property
     def divides_model(self) -> bool:
         """Whether each device has a part of the model instead of all of it."""
-        return self.job.strategy == job_file.MODEL_SPLIT
+        return self.job.strategy is Strategy.MODEL_SPLIT
 
     @property
     def evaluates(self) -> bool:
@@ -109,12 +101,12 @@ class Settings:
     @property
     def under_strategy(self) -> bool:
         """Whether steps run by `tf.distribute.Strategy.run` instead of on the mesh."""
-        return self.job.strategy in (CUSTOM, TPU)
+        return self.job.strategy in (Strategy.CUSTOM, Strategy.TPU)
 
     @property
     def uses_tpu(self) -> bool:
         """Whether a TPU trains, from this one process."""
-        return self.job.strategy == TPU
+        return self.job.strategy is Strategy.TPU
 
 
 def read(env: Mapping[str, str] = os.environ) -> Settings:

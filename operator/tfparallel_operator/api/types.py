@@ -31,15 +31,7 @@ Role = role.Role
 """Keys of `tfReplicaSpecs`."""
 
 
-class Strategy(enum.StrEnum):
-    """How the replicas train together."""
-
-    MIRRORED = "Mirrored"
-    MULTI_WORKER_MIRRORED = "MultiWorkerMirrored"
-    PARAMETER_SERVER = "ParameterServer"
-    MODEL_SPLIT = "ModelSplit"
-    CUSTOM = "Custom"
-    TPU = "TPU"
+Strategy = job_file.Strategy
 
 
 class RestartPolicy(enum.StrEnum):

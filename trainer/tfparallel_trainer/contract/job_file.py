@@ -9,8 +9,17 @@ import pydantic
 
 from tfparallel_trainer.contract import base, source_code
 
-MODEL_SPLIT = "ModelSplit"
-"""The strategy whose devices share one model, as the mesh says."""
+
+class Strategy(enum.StrEnum):
+    """How the replicas train together."""
+
+    MIRRORED = "Mirrored"
+    MULTI_WORKER_MIRRORED = "MultiWorkerMirrored"
+    PARAMETER_SERVER = "ParameterServer"
+    MODEL_SPLIT = "ModelSplit"
+    CUSTOM = "Custom"
+    TPU = "TPU"
+
 
 URI = "^(s3|gs)://[a-z0-9][a-z0-9._-]*(/.*)?$"
 """What the address of a prefix in an object store looks like."""
@@ -281,8 +290,7 @@ class JobFile(base.Model):
     name: str
     """The job's name: names its runs in logs."""
 
-    strategy: str
-    """One of the strategies of `spec.strategy`."""
+    strategy: Strategy
 
     trainer: TrainerSpec
 
@@ -294,10 +302,10 @@ class JobFile(base.Model):
 
     @pydantic.model_validator(mode="after")
     def _mesh_where_it_belongs(self) -> Self:
-        if (self.mesh is None) == (self.strategy == MODEL_SPLIT):
+        if (self.mesh is None) == (self.strategy is Strategy.MODEL_SPLIT):
             received = "is not given" if self.mesh is None else "is given"
             raise ValueError(
-                f"mesh {received} and strategy is {self.strategy!r}: a mesh belongs to strategy"
-                f" {MODEL_SPLIT!r}, which needs one"
+                f"mesh {received} and strategy is '{self.strategy}': a mesh belongs to strategy"
+                f" '{Strategy.MODEL_SPLIT}', which needs one"
             )
         return self

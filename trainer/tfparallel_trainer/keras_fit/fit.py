@@ -263,10 +263,12 @@ def _verbosity(verbose: str | int) -> int:
     return int(verbose)
 
 
-def _strategy(cluster: tasks.Cluster) -> str:
+def _strategy(cluster: tasks.Cluster) -> job_file.Strategy:
     if cluster.of(tasks.SERVER):
-        return settings.WITH_SERVERS
-    return "Mirrored" if cluster.alone else "MultiWorkerMirrored"
+        return job_file.Strategy.PARAMETER_SERVER
+    if cluster.alone:
+        return job_file.Strategy.MIRRORED
+    return job_file.Strategy.MULTI_WORKER_MIRRORED
 
 
 def _script() -> pathlib.Path:

@@ -7,7 +7,14 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
-STRATEGIES = ("Mirrored", "MultiWorkerMirrored", "ParameterServer", "ModelSplit")
+from tfparallel_trainer.contract.job_file import Strategy
+
+STRATEGIES = (
+    Strategy.MIRRORED,
+    Strategy.MULTI_WORKER_MIRRORED,
+    Strategy.PARAMETER_SERVER,
+    Strategy.MODEL_SPLIT,
+)
 
 
 class Verdict(enum.StrEnum):

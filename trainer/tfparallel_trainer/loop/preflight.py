@@ -2,21 +2,12 @@
 
 import os
 
-from tfparallel_trainer import errors, settings, tasks
+from tfparallel_trainer import errors, tasks
 from tfparallel_trainer.comms import tpu_name
 from tfparallel_trainer.contract import environment, job_file
 from tfparallel_trainer.reporting import results
 from tfparallel_trainer.settings import Settings
 from tfparallel_trainer.storage import address, connection
-
-_STRATEGIES = (
-    "Mirrored",
-    "MultiWorkerMirrored",
-    settings.WITH_SERVERS,
-    settings.CUSTOM,
-    settings.TPU,
-    job_file.MODEL_SPLIT,
-)
 
 _NEEDED = {"worker": "computes gradients", tasks.SERVER: "holds the weights"}
 
@@ -26,10 +17,6 @@ def check(settings: Settings) -> None:
     _check_bucket(settings)
     _check_module(settings)
     strategy, processes = settings.job.strategy, len(settings.cluster.tasks)
-    if strategy not in _STRATEGIES:
-        raise errors.BadConfigurationError(
-            f"strategy is {strategy!r}: this trainer runs {', '.join(_STRATEGIES)}."
-        )
     _check_evaluator(settings)
     if settings.evaluates:
         return
@@ -38,15 +25,15 @@ def check(settings: Settings) -> None:
         return
     if settings.cluster.of(tasks.SERVER):
         raise errors.BadConfigurationError(
-            f"TF_CONFIG has the role {tasks.SERVER}, which strategy {strategy!r} does not use: "
+            f"TF_CONFIG has the role {tasks.SERVER}, which strategy '{strategy}' does not use: "
             "remove the servers, or set strategy to ParameterServer."
         )
     if settings.job.trainer.max_staleness is not None:
         raise errors.BadConfigurationError(
-            f"trainer.maxStaleness is given, and strategy is {strategy!r}, where no gradient is "
+            f"trainer.maxStaleness is given, and strategy is '{strategy}', where no gradient is "
             "stale: remove it, or set strategy to ParameterServer."
         )
-    if strategy == "Mirrored" and processes > 1:
+    if strategy is job_file.Strategy.MIRRORED and processes > 1:
         raise errors.BadConfigurationError(
             f"strategy is 'Mirrored', which is for one process, and TF_CONFIG has {processes}: "
             "use MultiWorkerMirrored, or one replica."
@@ -91,7 +78,7 @@ def _check_under_strategy(settings: Settings) -> None:
     strategy, processes = settings.job.strategy, len(settings.cluster.tasks)
     if settings.job.trainer.on_non_finite_loss is job_file.OnNonFiniteLoss.CONTINUE:
         raise errors.BadConfigurationError(
-            f"trainer.onNonFiniteLoss is 'Continue', and strategy {strategy!r} cannot leave out an "
+            f"trainer.onNonFiniteLoss is 'Continue', and strategy '{strategy}' cannot leave out an "
             "update: remove it, or set strategy to Mirrored or MultiWorkerMirrored."
         )
     if settings.uses_tpu:

@@ -35,7 +35,7 @@ def manifest(layout: Layout, settings: installation.Settings) -> decision.Manife
     if job.spec.trainer is not None:
         content = job_file.JobFile(
             name=job.metadata.name,
-            strategy=layout.strategy.value,
+            strategy=layout.strategy,
             trainer=job.spec.trainer,
             mesh=job.spec.mesh,
             evaluator=types.Role.EVALUATOR in job.spec.tf_replica_specs,

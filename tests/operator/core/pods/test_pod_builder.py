@@ -81,7 +81,7 @@ def test_the_job_file_has_the_mesh() -> None:
     job = builders.a_split_job({"data": -1, "stage": 2, "schedule": "GPipe"}, chief=1, worker=3)
     content = data_of(job)["job.json"]
     read = job_file.JobFile.model_validate_json(content)
-    assert read.strategy == job_file.MODEL_SPLIT
+    assert read.strategy == job_file.Strategy.MODEL_SPLIT
     assert read.mesh == job.spec.mesh
     assert read.mesh is not None
     assert read.mesh.schedule is job_file.PipelineSchedule.GPIPE

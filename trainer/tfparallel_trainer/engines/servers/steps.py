@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfparallel_trainer import errors, user
+from tfparallel_trainer.contract.job_file import Strategy
 from tfparallel_trainer.data import nest
 from tfparallel_trainer.objective import (
     checks,
@@ -147,7 +148,7 @@ def _worker() -> tf.Tensor:
 def check(replica: Replica, workers: int) -> None:
     """Refuse (UserCodeError) what cannot be done while several workers write at once."""
     model = replica.model
-    checks.refuse_phases(model, "ParameterServer")
+    checks.refuse_phases(model, Strategy.PARAMETER_SERVER)
     if workers > 1:
         checks.refuse_stateful(model, "each worker takes other batches")
     trained = {id(weight) for weight in model.trainable_weights}

@@ -10,6 +10,7 @@ import keras
 from keras.src.backend.common import global_state  # not in the public API
 
 from tfparallel_trainer import errors, user
+from tfparallel_trainer.contract.job_file import Strategy
 from tfparallel_trainer.engines.split.model import graph, recording, variable_identity
 from tfparallel_trainer.objective import checks, replica
 
@@ -45,7 +46,7 @@ def build(module: user.Module, seed: int) -> Any:
             f"build_model returns {type(model).__name__}: let it return a keras.Model.",
             function="build_model",
         )
-    checks.refuse_phases(model, "ModelSplit")
+    checks.refuse_phases(model, Strategy.MODEL_SPLIT)
     if model.compiled:
         raise _compiles(module.find_place("build_model"))
     assigned = [one for one in model.variables if scope.get_current_value(one) is not None]
