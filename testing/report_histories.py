@@ -194,7 +194,7 @@ class History:
         state = _STATES.get(end, names.State.RUNNING)
         return records.Run(
             job=report_runs.job(state, self.now if is_over else None),
-            place="here",
+            source="here",
             now=report_runs.at(self.now),
             is_cut_off=end in (End.KILL, End.SILENT_STOP),
             events=self._events,

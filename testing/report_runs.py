@@ -112,7 +112,7 @@ def with_a_loss() -> records.Run:
     failed = "digits-worker-1 exited with code 137 (ended by signal 9); all replicas run again"
     return records.Run(
         job=job(ended=30, restarts=job_status.Restarts(failure=1)),
-        place="in namespace default",
+        source="in namespace default",
         now=at(40),
         events=[
             event(0, names.Reason.JOB_STARTED, "attempt 1 with 2 replicas"),

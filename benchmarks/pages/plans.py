@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from benchmarks.pages import redraw
 from testing import pages
-from tfparallel.planning import draw, questions, written
+from tfparallel.planning import draw, option_values, request
 from tfparallel_trainer import errors
 from tfparallel_trainer.contract import plan
 
@@ -60,7 +60,7 @@ def example(folder: pathlib.Path) -> str:
 
 def question(file: pathlib.Path) -> plan.Question:
     """What has to be asked for the plan of a job; cuts that it names are left to the planner."""
-    return questions.read(file, questions.Options()).question
+    return request.read(file, request.Options()).question
 
 
 def planned(file: pathlib.Path, *, whole: bool = False) -> plan.Plan:
@@ -103,7 +103,7 @@ def lacks() -> str:
             "devices": 1,
             "mesh": None,
             "microbatches": None,
-            "memory": written.size(re.findall(r"--devices 1 --memory (\S+)", page)[0]),
+            "memory": option_values.size(re.findall(r"--devices 1 --memory (\S+)", page)[0]),
         }
     )
     try:

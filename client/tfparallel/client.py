@@ -13,8 +13,7 @@ from tfparallel import backend, errors, logs, manifest, models, places
 from tfparallel.diagnosis import findings, gather
 from tfparallel.functions import job as function_job
 from tfparallel.functions import program as programs
-from tfparallel.results import fetch, files
-from tfparallel.results import places as result_places
+from tfparallel.results import fetch, files, stores
 from tfparallel.terminal import wrapping
 from tfparallel_operator.api import load, names
 from tfparallel_operator.core.status import conditions
@@ -223,8 +222,8 @@ class AsyncTrainerClient:
         if job.state != names.State.SUCCEEDED:
             raise errors.Failure(_no_model(job))
         folder = fetch.choose_folder(name) if to is None else pathlib.Path(to)
-        choice = result_places.Choice(path=path)
-        async with result_places.opened_anywhere(self._backend, job, choice, wrapping.say) as place:
+        choice = stores.Choice(path=path)
+        async with stores.opened_anywhere(self._backend, job, choice, wrapping.say) as place:
             listed = await place.list_files()
             candidates = files.select(listed, files.Part.MODEL, is_script=job.is_script)
             chosen = fetch.choose_one(candidates, file, name)

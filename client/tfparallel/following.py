@@ -52,20 +52,20 @@ async def follow(jobs: backend.Backend, job: models.Job, screen: display.Display
 async def _show_status(
     jobs: backend.Backend, job: models.Job, screen: display.Display
 ) -> models.Job:
-    waiting = ""
+    shown_reason = ""
     progress: job_status.ProgressStatus | None = None
     is_split = False
-    async for seen in jobs.watch_job(job.name):
-        if seen.is_finished:
-            return seen
-        if (words := describe_waiting(seen)) not in ("", waiting):
-            waiting = words
-            screen.note(words)
-        if seen.status.placement is not None and not is_split:
+    async for observed_job in jobs.watch_job(job.name):
+        if observed_job.is_finished:
+            return observed_job
+        if (reason := describe_waiting(observed_job)) not in ("", shown_reason):
+            shown_reason = reason
+            screen.note(reason)
+        if observed_job.status.placement is not None and not is_split:
             is_split = True
-            screen.split(seen.status.placement)
-        if seen.status.progress is not None and seen.status.progress != progress:
-            progress = seen.status.progress
+            screen.split(observed_job.status.placement)
+        if observed_job.status.progress is not None and observed_job.status.progress != progress:
+            progress = observed_job.status.progress
             screen.progress(progress)
     raise errors.JobNotFound(f"{job.name} was deleted while it was followed")
 
@@ -75,14 +75,14 @@ def describe_waiting(job: models.Job) -> str:
     status = job.status
     if status.state is None:
         return "waiting for the operator"
-    waiting = [
+    reasons = [
         f"{role}: {counts.pending} of {counts.desired} pending"
         + (f" ({counts.reason})" if counts.reason else "")
         for role, counts in status.replicas.items()
         if counts.pending
     ]
-    if waiting:
-        return "; ".join(waiting)
+    if reasons:
+        return "; ".join(reasons)
     if status.progress is None and status.replicas:
         return f"{status.ready} replicas run; waiting for the first step"
     return ""

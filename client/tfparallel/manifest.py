@@ -122,9 +122,9 @@ def name_of(module: pathlib.Path) -> str:
     return to_name(path.parent.name if path.stem == "model" else path.stem)
 
 
-def to_name(words: str) -> str:
+def to_name(text: str) -> str:
     """Return a name of a job that is like a name of a file or of a function."""
-    name = re.sub("[^a-z0-9]+", "-", words.lower())[:_MAX_NAME].strip("-")
+    name = re.sub("[^a-z0-9]+", "-", text.lower())[:_MAX_NAME].strip("-")
     return name if name[:1].isalpha() else f"job-{name}".rstrip("-")
 
 
@@ -135,10 +135,14 @@ def change(document: Mapping[str, Any], **options: Unpack[Options]) -> dict[str,
         SpecError: the job is wrong with them.
         TypeError: there is no such option.
     """
-    known = Options.__annotations__
-    for option in options.keys() - known.keys():
-        near = difflib.get_close_matches(option, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}."
+    options_by_name = Options.__annotations__
+    for option in options.keys() - options_by_name.keys():
+        near = difflib.get_close_matches(option, options_by_name, n=1)
+        hint = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else f"the options are {', '.join(options_by_name)}."
+        )
         raise TypeError(f"{option!r} is no option of a job: {hint}")
     values: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     changed = structure.without_nulls(schema.job_schema(), copy.deepcopy(document))

@@ -8,8 +8,7 @@ import pydantic
 from rich import text as rich_text
 
 from tfparallel.backends.local import run
-from tfparallel.planning import draw
-from tfparallel.planning import show as planning
+from tfparallel.planning import draw, tables
 from tfparallel.terminal import display, placement
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, names
@@ -104,7 +103,7 @@ def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
         stages = plan.Pipeline.model_validate_json((folder / outputs.PIPELINE).read_bytes())
     except (OSError, pydantic.ValidationError):
         return
-    yield "stages", planning.waiting(stages)
+    yield "stages", tables.waiting(stages)
     picture = draw.picture_of_run(stages)
     (folder / _PICTURE).write_text(picture.document, encoding="utf-8")
     yield "pipeline", _path(folder / _PICTURE)

@@ -28,8 +28,8 @@ class Script:
     @property
     def program(self) -> str | None:
         """The script, below the working directory; None: the command names none."""
-        words = [*(self.container.get("command") or ()), *(self.container.get("args") or ())]
-        scripts = (str(word) for word in words if str(word).endswith(".py"))
+        command_line = [*(self.container.get("command") or ()), *(self.container.get("args") or ())]
+        scripts = (str(word) for word in command_line if str(word).endswith(".py"))
         first = next(scripts, None)
         if first is None or pathlib.PurePosixPath(first).is_absolute():
             return None

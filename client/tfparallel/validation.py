@@ -83,10 +83,10 @@ def _is_of_file(fault: problems.Problem, assignments: Sequence[str]) -> bool:
 
     A rule of the whole job has no place: its sentence begins with the field.
     """
-    place = tuple(map(str, fault.location)) or tuple(fault.message.partition(" ")[0].split("."))
+    path = tuple(map(str, fault.location)) or tuple(fault.message.partition(" ")[0].split("."))
     changed = (tuple(assignment.partition("=")[0].split(".")) for assignment in assignments)
-    return (bool(fault.location) or place[0] in ("metadata", "spec")) and all(
-        place[: len(other)] != other[: len(place)] for other in changed
+    return (bool(fault.location) or path[0] in ("metadata", "spec")) and all(
+        path[: len(other)] != other[: len(path)] for other in changed
     )
 
 

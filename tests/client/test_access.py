@@ -15,7 +15,7 @@ from testing import waiting
 from testing.operator import objects
 from testing.operator.namespaces import Namespace
 from tfparallel import errors
-from tfparallel.backends.cluster import access, answers
+from tfparallel.backends.cluster import access, refusals
 from tfparallel.cli import app
 from tfparallel_operator.api import load
 from tfparallel_operator.api_server import credentials, resources
@@ -113,13 +113,13 @@ CONTEXT = access.Context(
 def test_what_the_api_server_answers_has_a_remedy(status: int, message: str, sentence: str) -> None:
     error = api_errors.from_answer(status, {"message": message}) if status else None
     error = error or api_errors.Unavailable(message)
-    assert sentence in answers.sentence(error, CONTEXT)
+    assert sentence in refusals.sentence(error, CONTEXT)
 
 
 def test_a_field_that_the_cluster_does_not_know_asks_for_an_upgrade() -> None:
     message = 'strict decoding error: unknown field "spec.trainer.source.archive"'
     sentence = r"has no field 'spec\.trainer\.source\.archive'"
-    with pytest.raises(load.SpecError, match=sentence), answers.explained(CONTEXT):
+    with pytest.raises(load.SpecError, match=sentence), refusals.explained(CONTEXT):
         raise api_errors.Invalid(message)
 
 
@@ -127,14 +127,14 @@ async def test_a_kind_that_a_real_server_does_not_know(namespace: Namespace) -> 
     things = resources.Resource("nowhere.example/v1", "things")
     with pytest.raises(api_errors.NotFound) as refusal:
         await namespace.api.list(things, namespace.name)
-    assert "is not installed in" in answers.sentence(refusal.value, CONTEXT)
+    assert "is not installed in" in refusals.sentence(refusal.value, CONTEXT)
 
 
 async def test_a_namespace_that_a_real_server_does_not_know(namespace: Namespace) -> None:
     manifest = {"metadata": {"name": "x"}, "data": {}}
     with pytest.raises(api_errors.NotFound) as refusal:
         await namespace.api.create(resources.CONFIG_MAPS, "nowhere", manifest)
-    assert "namespace 'nowhere' does not exist" in answers.sentence(refusal.value, CONTEXT)
+    assert "namespace 'nowhere' does not exist" in refusals.sentence(refusal.value, CONTEXT)
 
 
 async def test_each_verb_names_the_right_that_it_lacks(

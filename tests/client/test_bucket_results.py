@@ -14,7 +14,7 @@ from tfparallel_trainer.storage import bucket as storage_bucket
 async def test_a_bucket(s3: buckets.Bucket, tmp_path: pathlib.Path) -> None:
     for name, content in result_files.RESULTS.items():
         s3.put(f"runs/digits/{name}", content)
-    storage = bucket.BucketPlace(address.Address.parse(s3.uri).child("digits"))
+    storage = bucket.BucketStore(address.Address.parse(s3.uri).child("digits"))
     listed = await storage.list_files()
     assert {file.path for file in listed} == {*result_files.RESULTS}
     [model] = files.select(listed, files.Part.MODEL)
@@ -46,7 +46,7 @@ async def test_a_job_of_a_bucket_is_found_by_its_namespace_or_where_it_began(
 
 
 async def test_a_bucket_that_does_not_exist(s3: buckets.Bucket) -> None:
-    storage = bucket.BucketPlace(address.Address.parse("s3://no-such-bucket-at-all/x"))
+    storage = bucket.BucketStore(address.Address.parse("s3://no-such-bucket-at-all/x"))
     with pytest.raises(errors.Failure, match="does not exist"):
         await storage.list_files()
 
@@ -57,7 +57,7 @@ async def test_what_stands_for_a_folder_in_a_bucket_is_no_file(
     sizes = {"": 0, "/logs": 0, "/logs/train": 0, "/logs/train/a": 3, "/best": 4, "/best/a": 5}
     objects = [{"path": f"runs/digits{name}", "size": size} for name, size in sizes.items()]
     monkeypatch.setattr(storage_bucket.Bucket, "objects", lambda _: objects)
-    storage = bucket.BucketPlace(address.Address.parse("s3://b/runs/digits"))
+    storage = bucket.BucketStore(address.Address.parse("s3://b/runs/digits"))
     assert {file.path: file.problem for file in await storage.list_files()} == {
         "logs/train/a": "",
         "best": "other files have its name as their folder",

@@ -12,7 +12,7 @@ from tfparallel import errors, models
 from tfparallel.backends.cluster import access, backend
 from tfparallel.backends.cluster import objects as cluster_objects
 from tfparallel.cli import app
-from tfparallel.results import claim, places
+from tfparallel.results import claim, stores
 from tfparallel_operator.api_server import credentials, resources
 
 
@@ -39,11 +39,11 @@ async def _claim(namespace: Namespace, mode: str = "ReadWriteOnce") -> None:
     await namespace.api.create(resources.CLAIMS, namespace.name, manifest)
 
 
-_CHOICE = places.Choice()
+_CHOICE = stores.Choice()
 
 
 async def _opened(namespace: Namespace, job: models.Job) -> None:
-    async with _cluster(namespace) as cluster, places.opened(cluster, job, _CHOICE, lambda _: None):
+    async with _cluster(namespace) as cluster, stores.opened(cluster, job, _CHOICE, lambda _: None):
         pass
 
 

@@ -17,7 +17,7 @@ from testing import pages, paths
 from testing.cluster import binaries
 from testing.operator import routes, scripted_server
 from testing.operator.namespaces import Namespace
-from tfparallel.backends.cluster import access, backend, checkup
+from tfparallel.backends.cluster import access, backend, doctor_checks
 from tfparallel.cli import app
 from tfparallel_operator.api import schema
 from tfparallel_operator.api_server import credentials, resources
@@ -60,15 +60,15 @@ async def _cluster(
     }
     async with scripted_server.serving() as server:
         server.script = [routes.answers(documents)]
-        with mock.patch.object(checkup, "client_version", return_value="0.1.0"):
+        with mock.patch.object(doctor_checks, "client_version", return_value="0.1.0"):
             yield routes.kubeconfig(folder, server.url)
 
 
-async def _checks(folder: pathlib.Path, **installed: Any) -> dict[str, checkup.Check]:
+async def _checks(folder: pathlib.Path, **installed: Any) -> dict[str, doctor_checks.Check]:
     async with _cluster(folder, **installed) as kubeconfig:
         context = access.Context("test", "team", credentials.find(str(kubeconfig)))
         async with backend.ClusterBackend(context) as cluster:
-            checks = checkup.check(cluster, checkup.VERSIONS)
+            checks = doctor_checks.check(cluster, doctor_checks.VERSIONS)
             return {check.name: check async for check in checks}
 
 
@@ -93,7 +93,7 @@ async def test_the_older_one_of_command_and_operator_is_named(
     version: str, sentence: str, tmp_path: pathlib.Path
 ) -> None:
     operator = (await _checks(tmp_path, version=version))["operator"]
-    assert operator.result is checkup.Result.WARNING
+    assert operator.result is doctor_checks.Result.WARNING
     assert operator.text.startswith(
         f"tfparallel-system/tfparallel-operator {version}: 1/1 ready. It is "
     )
@@ -113,7 +113,7 @@ async def test_an_operator_that_is_not_ready_matters_more_than_its_version(
     tmp_path: pathlib.Path,
 ) -> None:
     operator = (await _checks(tmp_path, version="0.0.9", ready=0))["operator"]
-    assert operator.result is checkup.Result.MISSING
+    assert operator.result is doctor_checks.Result.MISSING
     assert "describe deployment tfparallel-operator" in operator.text
 
 
@@ -130,21 +130,23 @@ async def test_the_older_one_of_command_and_definition_is_named(
     version: str, sentence: str, tmp_path: pathlib.Path
 ) -> None:
     checks = await _checks(tmp_path, version=version, same_fields=False)
-    assert checks["resource definition"].result is checkup.Result.WARNING
+    assert checks["resource definition"].result is doctor_checks.Result.WARNING
     assert sentence in checks["resource definition"].text
 
 
 def test_supported_versions_are_those_that_the_test_clusters_have() -> None:
     oldest, newest = (binaries.kubernetes_version(module) for module in ("older", "tools"))
     minors = [int(version.split(".")[1]) for version in (oldest, newest)]
-    assert minors == [checkup.MINORS[0], checkup.MINORS[-1]]
+    assert minors == [doctor_checks.MINORS[0], doctor_checks.MINORS[-1]]
 
 
 async def test_a_cluster_without_an_operator(namespace: Namespace) -> None:
     kubeconfig = str(namespace.cluster.kubeconfig)
     context = access.Context("test", namespace.name, credentials.find(kubeconfig))
     async with backend.ClusterBackend(context) as cluster:
-        checks = {check.name: check async for check in checkup.check(cluster, checkup.ALL)}
+        checks = {
+            check.name: check async for check in doctor_checks.check(cluster, doctor_checks.ALL)
+        }
     results = {name: str(check.result) for name, check in checks.items()}
     assert results == {
         "API server": "ok",

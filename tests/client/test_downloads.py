@@ -102,7 +102,7 @@ _LEFT_OUT = ("circle", "dangling", "folder", "outside", "pipe", "tunnel")
 _GONE = ("removed", "replaced", ".file/below")
 
 
-async def _bring_moving(storage: files.Place, target: pathlib.Path) -> list[str]:
+async def _bring_moving(storage: files.Store, target: pathlib.Path) -> list[str]:
     """Fetch what a place lists, a file of which goes meanwhile; return what is said."""
     sentences: list[str] = []
     chosen = files.select(await storage.list_files(), files.Part.ALL)
@@ -128,12 +128,12 @@ def _assert_said(sentences: list[str]) -> None:
 
 
 async def test_files_of_a_folder_that_come_and_go_end_no_download(tmp_path: pathlib.Path) -> None:
-    storage = folder.FolderPlace(_write_moving(tmp_path))
+    storage = folder.FolderStore(_write_moving(tmp_path))
     _assert_said(await _bring_moving(storage, tmp_path / "to"))
 
 
 async def test_what_a_disk_does_not_give_is_left_out(tmp_path: pathlib.Path) -> None:
-    storage = folder.FolderPlace(tmp_path / "results")
+    storage = folder.FolderStore(tmp_path / "results")
     storage.path.mkdir()
     (storage.path / "summary.json").symlink_to("/proc/self/mem")  # EIO at its begin
     (storage.path / "model.keras").write_bytes(result_files.MODEL)
@@ -154,7 +154,7 @@ async def test_no_job_takes_a_download_along(tmp_path: pathlib.Path) -> None:
     for file in (results / "model.keras", source / "model.py", source / "base.keras"):
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(result_files.MODEL)
-    storage, target = folder.FolderPlace(results), source / "digits-model"
+    storage, target = folder.FolderStore(results), source / "digits-model"
     for _ in range(2):
         await download.fetch(storage, await storage.list_files(), target, lambda _: None, print)
     assert (target / "model.keras").read_bytes() == result_files.MODEL
@@ -163,7 +163,7 @@ async def test_no_job_takes_a_download_along(tmp_path: pathlib.Path) -> None:
 
 async def test_a_folder_that_exists_is_left_as_it_is(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.keras").write_bytes(result_files.MODEL)
-    storage = folder.FolderPlace(tmp_path)
+    storage = folder.FolderStore(tmp_path)
     (tmp_path / "mine").mkdir()
     await download.fetch(
         storage, await storage.list_files(), tmp_path / "mine", lambda _: None, print
@@ -188,14 +188,14 @@ def test_folders_that_go_while_they_are_listed_are_passed_over(
         return listing(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    listed = asyncio.run(folder.FolderPlace(tmp_path).list_files())
+    listed = asyncio.run(folder.FolderStore(tmp_path).list_files())
     assert [pathlib.Path(file.path).name for file in listed] == ["file"]
 
 
 @pytest.fixture
 def local_claim(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, processes: object
-) -> Callable[[pathlib.Path], claim.ClaimPlace]:
+) -> Callable[[pathlib.Path], claim.ClaimStore]:
     """The pod's programs run here: what differs in a pod is the connection alone."""
 
     async def run(_: object, pod: str, command: Sequence[str]) -> AsyncIterator[bytes]:
@@ -213,20 +213,20 @@ def local_claim(
     monkeypatch.setattr(execute, "run", run)
     cluster: Any = None
 
-    def open_place(root: pathlib.Path) -> claim.ClaimPlace:
+    def open_place(root: pathlib.Path) -> claim.ClaimStore:
         claimed = tmp_path / "claim"
         monkeypatch.setattr(claim, "MOUNT", str(claimed if claimed.exists() else root))
-        return claim.ClaimPlace(cluster, "pod", str(root))
+        return claim.ClaimStore(cluster, "pod", str(root))
 
     return open_place
 
 
 async def test_of_a_file_that_grows_comes_what_was_listed(
-    tmp_path: pathlib.Path, local_claim: Callable[[pathlib.Path], claim.ClaimPlace]
+    tmp_path: pathlib.Path, local_claim: Callable[[pathlib.Path], claim.ClaimStore]
 ) -> None:
     (tmp_path / "train.jsonl").write_bytes(result_files.MODEL)
     listed = [files.File("train.jsonl", 40)]
-    places: list[files.Place] = [folder.FolderPlace(tmp_path), local_claim(tmp_path)]
+    places: list[files.Store] = [folder.FolderStore(tmp_path), local_claim(tmp_path)]
     for number, storage in enumerate(places):
         to = tmp_path / f"to-{number}"
         assert await download.fetch(storage, listed, to, lambda _: None, print) == listed
@@ -234,7 +234,7 @@ async def test_of_a_file_that_grows_comes_what_was_listed(
 
 
 async def test_a_file_of_a_claim_that_may_not_be_read_or_named_is_left_out(
-    tmp_path: pathlib.Path, local_claim: Callable[[pathlib.Path], claim.ClaimPlace]
+    tmp_path: pathlib.Path, local_claim: Callable[[pathlib.Path], claim.ClaimStore]
 ) -> None:
     (tmp_path / "denied").write_bytes(result_files.MODEL)
     (tmp_path / "model.keras").write_bytes(result_files.MODEL)
@@ -254,7 +254,7 @@ async def test_a_file_of_a_claim_that_may_not_be_read_or_named_is_left_out(
 
 
 async def test_files_of_a_claim_that_come_and_go_end_no_download(
-    tmp_path: pathlib.Path, local_claim: Callable[[pathlib.Path], claim.ClaimPlace]
+    tmp_path: pathlib.Path, local_claim: Callable[[pathlib.Path], claim.ClaimStore]
 ) -> None:
     storage = local_claim(_write_moving(tmp_path))
     _assert_said(await _bring_moving(storage, tmp_path / "to"))
@@ -265,7 +265,7 @@ async def test_an_object_that_is_removed_meanwhile_ends_no_download(
 ) -> None:
     for name, content in result_files.RESULTS.items():
         s3.put(f"runs/digits/{name}", content)
-    storage = bucket.BucketPlace(address.Address.parse(s3.uri).child("digits"))
+    storage = bucket.BucketStore(address.Address.parse(s3.uri).child("digits"))
     chosen = files.select(await storage.list_files(), files.Part.ALL)
     (s3.files / "runs/digits/summary.json").unlink()
     sentences: list[str] = []

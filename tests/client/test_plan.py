@@ -10,7 +10,7 @@ import pytest
 from benchmarks.pages import plans
 from testing import pages, pictures
 from tfparallel.cli import app
-from tfparallel.planning import draw, written
+from tfparallel.planning import draw, option_values
 from tfparallel_operator.api import load
 from tfparallel_trainer.contract import plan
 
@@ -123,14 +123,14 @@ def test_bad_options_are_refused_before_the_trainer_starts(
 
 
 def test_bytes_as_people_write_them() -> None:
-    assert written.size("8GiB") == written.size("8Gi") == 8 * 2**30
-    assert written.size("1.5 MB") == written.size("1500kB") == 1_500_000
-    assert written.size("100") == 100
+    assert option_values.size("8GiB") == option_values.size("8Gi") == 8 * 2**30
+    assert option_values.size("1.5 MB") == option_values.size("1500kB") == 1_500_000
+    assert option_values.size("100") == 100
     with pytest.raises(load.SpecError, match="--memory 0"):
-        written.size("0")
+        option_values.size("0")
 
 
 def test_devices_are_divided_among_pods() -> None:
-    assert written.pods(6, None) == (6, 1)
-    assert written.pods(6, 2) == (2, 3)
-    assert written.mesh("data=2, stage=-1") == {"data": 2, "stage": -1}
+    assert option_values.pods(6, None) == (6, 1)
+    assert option_values.pods(6, 2) == (2, 3)
+    assert option_values.mesh("data=2, stage=-1") == {"data": 2, "stage": -1}

@@ -9,15 +9,15 @@ from rich import console
 
 from testing import pages, paths
 from testing.operator import local_jobs
-from tfparallel.planning import questions, show
+from tfparallel.planning import request, tables
 from tfparallel_operator.api import load
 from tfparallel_trainer.contract import job_file, plan, progress
 
 EXAMPLE = paths.EXAMPLES / "split-deep-cnn/job.yaml"
 
 
-def question(file: pathlib.Path, options: questions.Options | None = None) -> plan.Question:
-    return questions.read(file, options or questions.Options()).question
+def question(file: pathlib.Path, options: request.Options | None = None) -> plan.Question:
+    return request.read(file, options or request.Options()).question
 
 
 def test_a_job_says_devices_mesh_microbatches_and_batch() -> None:
@@ -36,7 +36,7 @@ def test_the_planner_chooses_what_a_job_leaves_open() -> None:
 
 
 def test_options_go_before_the_fields_of_the_job() -> None:
-    options = questions.Options(
+    options = request.Options(
         devices=8, memory="1GiB", mesh="stage=2,data=-1", microbatches=2, schedule="GPipe", batch=16
     )
     asked = question(EXAMPLE, options)
@@ -44,26 +44,26 @@ def test_options_go_before_the_fields_of_the_job() -> None:
     assert (asked.memory, asked.mesh) == (2**30, {"stage": 2, "data": -1})
     assert (asked.microbatches, asked.batch) == (2, 16)
     assert asked.schedule is job_file.PipelineSchedule.GPIPE
-    assert question(EXAMPLE, questions.Options(pods=2)).devices == 2
-    free = question(EXAMPLE, questions.Options(mesh="auto"))
+    assert question(EXAMPLE, request.Options(pods=2)).devices == 2
+    free = question(EXAMPLE, request.Options(mesh="auto"))
     assert (free.mesh, free.microbatches) == (None, None)
-    changed = question(EXAMPLE, questions.Options(overrides=("spec.mesh.microbatches=4",)))
+    changed = question(EXAMPLE, request.Options(overrides=("spec.mesh.microbatches=4",)))
     assert changed.microbatches == 4
 
 
 def test_a_model_needs_the_number_of_devices() -> None:
     model = EXAMPLE.parent / "model.py"
-    asked = question(model, questions.Options(devices=4))
+    asked = question(model, request.Options(devices=4))
     assert (asked.processes, asked.devices, asked.batch) == (4, 1, 32)
     assert (asked.mesh, asked.microbatches, asked.schedule) == (None, None, "1F1B")
     for options, sentence in (
-        (questions.Options(), "--devices: missing; .* Give --devices"),
-        (questions.Options(devices=2, overrides=("spec.x=1",)), "--set spec.x=1: .* is no job"),
+        (request.Options(), "--devices: missing; .* Give --devices"),
+        (request.Options(devices=2, overrides=("spec.x=1",)), "--set spec.x=1: .* is no job"),
     ):
         with pytest.raises(load.SpecError, match=sentence):
             question(model, options)
     with pytest.raises(load.SpecError, match=r"none\.py: no such file"):
-        question(model.with_name("none.py"), questions.Options(devices=2))
+        question(model.with_name("none.py"), request.Options(devices=2))
 
 
 JOB = """
@@ -89,7 +89,7 @@ data: {{model.py: {json.dumps(local_jobs.MODULE)}}}
 def test_the_code_may_be_in_the_file_of_a_job_that_is_suspended(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(JOB + CODE)
-    subject = questions.read(file, questions.Options())
+    subject = request.read(file, request.Options())
     assert (subject.question.processes, subject.question.devices) == (3, 2)
     assert subject.files == {"model.py": local_jobs.MODULE}
     assert subject.name == "hello"
@@ -109,17 +109,17 @@ def test_a_job_that_cannot_be_planned_is_refused(
     file = tmp_path / "job.yaml"
     file.write_text((JOB + CODE).replace(old, new))
     with pytest.raises(load.SpecError, match=sentence):
-        questions.read(file, questions.Options())
+        request.read(file, request.Options())
 
 
 def test_a_job_without_the_trainer_has_no_plan() -> None:
     with pytest.raises(load.SpecError, match=r"spec\.trainer: missing; the planner needs"):
-        questions.read(paths.EXAMPLES / "tf-config/job.yaml", questions.Options())
+        request.read(paths.EXAMPLES / "tf-config/job.yaml", request.Options())
 
 
 def test_cuts_of_a_job_are_left_out_with_a_note() -> None:
     file = paths.EXAMPLES / "split-two-models/job.yaml"
-    [note] = questions.read(file, questions.Options(overrides=("spec.mesh.cuts=[dense]",))).notes
+    [note] = request.read(file, request.Options(overrides=("spec.mesh.cuts=[dense]",))).notes
     assert note.startswith("spec.mesh.cuts: dense is not used here")
 
 
@@ -203,8 +203,8 @@ def test_the_plan_and_the_pipeline_of_a_run_say_the_same_of_waiting() -> None:
         step_seconds=None,
         spans=tuple(span for span in SPANS if span.work != plan.MESSAGE),
     )
-    assert "· waiting 60%" in show.headline(answer)
-    assert show.waiting(run) == "wait 60% of the schedule (planned 60%)"
+    assert "· waiting 60%" in tables.headline(answer)
+    assert tables.waiting(run) == "wait 60% of the schedule (planned 60%)"
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -213,11 +213,11 @@ def test_a_plan_fits_a_terminal(width: int) -> None:
     out = console.Console(width=width, force_terminal=True, color_system=None, record=True)
     answer = planned()
     with out.capture() as capture:
-        show.show(answer, out)
+        tables.show(answer, out)
     shown = capture.get()
     assert max(map(len, shown.splitlines())) <= width
     parts = set(shown.replace("…", " … ").split())
-    for sentence in (show.headline(answer), *answer.reasons, answer.alternatives[0].what):
+    for sentence in (tables.headline(answer), *answer.reasons, answer.alternatives[0].what):
         assert set(sentence.split()) <= parts
     for name in ("block_0_group_normalization", "block_8_group_normalization"):
         assert shown.count(name) == 2
@@ -227,17 +227,17 @@ def test_a_plan_fits_a_terminal(width: int) -> None:
 
 def test_a_peak_in_the_update_is_told_apart_from_those_that_the_table_adds_up_to() -> None:
     answer = planned()
-    assert list(show.updates(answer)) == []
+    assert list(tables.updates(answer)) == []
     first, second = answer.stages
     holds = second.holds.model_copy(update={"peak": 2**32 + 1023 * 2**20 + 9})
     stages = (first, second.model_copy(update={"holds": holds}))
-    [line] = show.updates(answer.model_copy(update={"stages": stages}))
+    [line] = tables.updates(answer.model_copy(update={"stages": stages}))
     assert line == "peak in the optimizer's update, which has memory of its own: stage 1"
 
 
 def test_the_schedule_is_as_wide_as_asked() -> None:
     for width in (40, 80):
-        *rows, _ = show.schedule(planned(), width)
+        *rows, _ = tables.schedule(planned(), width)
         assert {len(row) for row in rows} == {width}
 
 

@@ -15,7 +15,7 @@ import yaml
 from testing.operator import connect_proxy
 from testing.operator.namespaces import Namespace
 from tfparallel import errors
-from tfparallel.backends.cluster import access, answers
+from tfparallel.backends.cluster import access, refusals
 from tfparallel_operator.api_server import client, credentials
 from tfparallel_operator.api_server import errors as api_errors
 
@@ -147,7 +147,7 @@ async def test_a_certificate_of_another_name_is_taken_for_the_name_of_the_kubeco
             access.Choice(kubeconfig=_kubeconfig(namespace, tmp_path, server=server))
         )
         async with client.Client(context.access) as api:
-            with pytest.raises(errors.Failure) as refusal, answers.explained(context):
+            with pytest.raises(errors.Failure) as refusal, refusals.explained(context):
                 await api.get("/version")
         assert "Set tls-server-name of its cluster in the kubeconfig" in str(refusal.value)
 
@@ -159,7 +159,7 @@ async def test_a_proxy_that_refuses_is_named_with_the_field(
         file = _hidden(namespace, tmp_path, proxy_url=refusing.url.replace("//", "//me:secret@"))
         context = access.find(access.Choice(kubeconfig=file))
         async with client.Client(context.access) as api:
-            with pytest.raises(errors.Failure) as refusal, answers.explained(context):
+            with pytest.raises(errors.Failure) as refusal, refusals.explained(context):
                 await api.get("/version")
     assert f"{refusing.url} (proxy-url of its cluster in the kubeconfig)" in str(refusal.value)
     assert "407" in str(refusal.value)

@@ -225,7 +225,7 @@ def test_texts_of_strangers_are_no_markup() -> None:
     lines = [report_runs.line(8, "train", 10, epoch=0, metrics={evil: 1.0, "$x_$": 2.0})]
     events = [dataclasses.replace(event, message=evil + controls) for event in run.events]
     odd = dataclasses.replace(run, records=report_runs.parsed(lines), events=events)
-    text = page.render(dataclasses.replace(odd, place=evil), NOW)
+    text = page.render(dataclasses.replace(odd, source=evil), NOW)
     assert "<script" not in text
     assert r"\x1b[2J\u202e" in text
     assert set("\x1b\u202e").isdisjoint(text)

@@ -80,7 +80,7 @@ async def test_a_failed_run_shows_the_last_lines_of_the_replica_that_failed_firs
         layout.log(f"digits-{replica}").write_text("\n".join(lines))
     log = (await gather.gather_folder(tmp_path)).log
     assert log is not None
-    assert (log.replica, log.place) == ("worker-1", str(layout.log("digits-worker-1")))
+    assert (log.replica, log.source) == ("worker-1", str(layout.log("digits-worker-1")))
     first = 99 - log_tails.LINES
     assert list(log.lines) == [f"worker-1 {number}" for number in range(first, 99)]
     layout.log("digits-worker-1").unlink()

@@ -167,7 +167,7 @@ def test_a_start_with_wrong_code_loses_no_step() -> None:
     failed = "digits-worker-0 exited with code 78 (bad configuration)"
     run = records.Run(
         job=report_runs.job(ended=70),
-        place="here",
+        source="here",
         now=report_runs.at(70),
         events=[
             report_runs.event(0, names.Reason.JOB_STARTED),
@@ -195,7 +195,7 @@ def test_a_start_with_wrong_code_loses_no_step() -> None:
 def test_a_script_that_ran_twice_in_a_folder_succeeded_twice() -> None:
     run = records.Run(
         job=report_runs.job(ended=392),
-        place="here",
+        source="here",
         now=report_runs.at(392),
         events=[
             report_runs.event(0, names.Reason.JOB_STARTED),

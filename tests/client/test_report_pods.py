@@ -125,7 +125,7 @@ def logged(run: records.Run, lines: Sequence[str]) -> records.Run:
 
 def test_a_chief_that_saves_after_the_loss_has_its_cause() -> None:
     """A worker is lost at 20.4 s, and the chief trains and saves until the operator stops it."""
-    run = records.Run(job=JOB, place="", now=report_runs.at(60), events=JOB_EVENTS)
+    run = records.Run(job=JOB, source="", now=report_runs.at(60), events=JOB_EVENTS)
     first, second = periods.find(
         logged(run, [*report_runs.attempt(2, 0, 16), *report_runs.attempt(31, 160, 5, 2)])
     )
@@ -248,5 +248,5 @@ def test_a_job_whose_end_has_no_time_ended_with_its_last_condition() -> None:
         last_transition_time=report_runs.at(29),
     )
     job = report_runs.job(ended=None, conditions=(succeeded,))
-    run = records.Run(job=job, place="", now=report_runs.at(4000))
+    run = records.Run(job=job, source="", now=report_runs.at(4000))
     assert run.end == report_runs.at(29)

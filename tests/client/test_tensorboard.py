@@ -27,7 +27,7 @@ from tfparallel import errors, models
 from tfparallel.backends.cluster import access, backend
 from tfparallel.backends.cluster import objects as cluster_objects
 from tfparallel.cli import app
-from tfparallel.results import events, files, places
+from tfparallel.results import events, files, stores
 from tfparallel.terminal import tensorboard
 from tfparallel_operator.api_server import credentials, resources
 from tfparallel_operator.api_server import errors as api_errors
@@ -333,7 +333,7 @@ async def test_the_files_of_a_job_are_copied_until_it_has_ended(
         async with backend.ClusterBackend(context) as cluster:
             documents[path] = written_job(s3, 1, "Running")
             sizes = []
-            copies = events.copies(cluster, "digits", tmp_path / "to", places.Choice(), print)
+            copies = events.copies(cluster, "digits", tmp_path / "to", stores.Choice(), print)
             async for job in copies:
                 copy = tmp_path / "to" / TRAIN
                 sizes.append((job.state, copy.stat().st_size if copy.exists() else 0))

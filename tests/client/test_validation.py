@@ -10,7 +10,7 @@ from click import testing
 from testing import paths
 from testing.operator import local_jobs as jobs
 from tfparallel import submission
-from tfparallel.backends.cluster import answers
+from tfparallel.backends.cluster import refusals
 from tfparallel.cli import app
 from tfparallel_operator.api_server import errors as api_errors
 
@@ -366,7 +366,7 @@ def test_what_the_api_server_refuses_is_reported_by_field() -> None:
     }
     error = api_errors.from_answer(422, body)
     assert isinstance(error, api_errors.Invalid)
-    assert [str(problem) for problem in answers.problems_of(error)] == [
+    assert [str(problem) for problem in refusals.problems_of(error)] == [
         "spec.tfReplicaSpecs: a job has one chief",
         "spec.trainer.env[0].value: Invalid value: 0: should be greater than or equal to 1",
         "too long",
@@ -376,15 +376,15 @@ def test_what_the_api_server_refuses_is_reported_by_field() -> None:
 def test_a_policy_refuses_the_job_and_a_missing_right_the_question() -> None:
     policy = api_errors.from_answer(403, {"message": "admission webhook denied the request: no"})
     right = 'User "me" cannot create resource "tfparalleljobs" in API group "tfparallel.dev"'
-    assert not answers.lacks_right(policy)
-    assert answers.lacks_right(api_errors.from_answer(403, {"message": right}))
-    [problem] = answers.problems_of(policy)
+    assert not refusals.lacks_right(policy)
+    assert refusals.lacks_right(api_errors.from_answer(403, {"message": right}))
+    [problem] = refusals.problems_of(policy)
     assert (problem.location, str(problem)) == ((), "admission webhook denied the request: no")
 
 
 def test_fields_that_the_api_server_does_not_know_are_reported_one_by_one() -> None:
     message = 'strict decoding error: unknown field "spec.colour", unknown field "spec.trainer.x"'
-    problems = answers.problems_of(api_errors.Invalid(message))
+    problems = refusals.problems_of(api_errors.Invalid(message))
     assert [problem.location for problem in problems] == [
         ("spec", "colour"),
         ("spec", "trainer", "x"),

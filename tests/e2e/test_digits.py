@@ -14,7 +14,7 @@ import pytest
 from testing import pages, paths, waiting
 from testing.e2e import exported, namespaces, operator, terminal, volumes
 from tfparallel.backends.cluster import access, backend
-from tfparallel.results import claim, events, files, places
+from tfparallel.results import claim, events, files, stores
 from tfparallel_operator.api import names
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -187,7 +187,7 @@ async def test_event_files_are_copied_from_the_claim(run: Run, tmp_path: Path) -
     kubeconfig = str(namespace.cluster.kubeconfig)
     choice = access.Choice(kubeconfig=kubeconfig, namespace=namespace.name)
     async with backend.ClusterBackend(access.find(choice)) as cluster:
-        copies = events.copies(cluster, "digits", tmp_path, places.Choice(), print)
+        copies = events.copies(cluster, "digits", tmp_path, stores.Choice(), print)
         assert [job.state async for job in copies] == ["Succeeded"]
     assert {path.parent.name for path in tmp_path.rglob(files.EVENTS)} >= {"train"}
     assert not _has_begun(await asyncio.to_thread(_readers, namespace))

@@ -33,8 +33,8 @@ class _Verbs(options.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         verbs = self.list_commands(ctx)
-        known = args[0] in verbs or args[0].startswith("-")
-        if not known and not ctx.resilient_parsing:  # Completion says nothing of wrong words.
+        is_verb = args[0] in verbs or args[0].startswith("-")
+        if not is_verb and not ctx.resilient_parsing:  # Completion says nothing of wrong words.
             near = difflib.get_close_matches(args[0], verbs, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(verbs)}"
             raise click.UsageError(f"there is no verb {args[0]!r}: {hint}", ctx)

@@ -51,7 +51,7 @@ from tfparallel_operator.api import load
 )
 @click.option(
     "--equal-batch",
-    type=click.Choice([one.value for one in plan.Equal]),
+    type=click.Choice([equal.value for equal in plan.Equal]),
     default=plan.Equal.UPDATE.value,
     show_default=True,
     help="What has globalBatchSize examples in async too: an update of the weights, or all workers"

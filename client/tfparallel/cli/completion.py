@@ -34,9 +34,9 @@ def answer_kubectl() -> None:
 
     Source: kubernetes/kubernetes#105867; the lines are those of Cobra's `__complete`.
     """
-    *words, incomplete = sys.argv[1:]
+    *arguments, incomplete = sys.argv[1:]
     completion = shell_completion.ShellComplete(app.tfparallel, {}, "kubectl tfparallel", _VARIABLE)
-    items = completion.get_completions(words, incomplete)
+    items = completion.get_completions(arguments, incomplete)
     for item in items:
         if item.type not in _DIRECTIVES:
             click.echo(f"{item.value}\t{item.help}" if item.help else item.value)

@@ -21,8 +21,8 @@ def command(name: str, *, choice: access.Choice) -> None:
     Exit status: 0 shown, 1 the cluster refuses or does not answer, 2 no such job.
     """
 
-    async def act(place: backend.Backend) -> None:
-        events = await place.list_events(await place.get_job(name))
+    async def act(jobs: backend.Backend) -> None:
+        events = await jobs.list_events(await jobs.get_job(name))
         if not events:
             wrapping.say(f"no events of {name}: Kubernetes keeps them for an hour")
             return

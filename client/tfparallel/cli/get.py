@@ -9,7 +9,7 @@ import click
 from tfparallel import errors, models
 from tfparallel.backends.cluster import access, backend
 from tfparallel.cli import complete, listing, options
-from tfparallel.results import fetch, files, folder, places
+from tfparallel.results import fetch, files, folder, stores
 from tfparallel.terminal import wrapping
 from tfparallel_operator.api import names
 
@@ -23,8 +23,8 @@ class _Nouns(options.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        known = self.get_command(ctx, args[0]) is not None or args[0].startswith("-")
-        if not known and not ctx.resilient_parsing:
+        is_noun = self.get_command(ctx, args[0]) is not None or args[0].startswith("-")
+        if not is_noun and not ctx.resilient_parsing:
             raise click.UsageError(f"{args[0]!r} is not `jobs` or `model`", ctx)
         return super().resolve_command(ctx, args)
 
@@ -125,16 +125,16 @@ def model(
         run = pathlib.Path(name)
         to = target or _choose_folder(run.resolve().name)
         of_script = folder.find_of_script(run, path)
-        place = of_script or folder.find(run)
-        asyncio.run(_bring(place, part, to, name, is_script=of_script is not None))
+        store = of_script or folder.find(run)
+        asyncio.run(_bring(store, part, to, name, is_script=of_script is not None))
         return
 
     async def act(cluster: backend.ClusterBackend) -> None:
         job = await cluster.get_job(name)
         _check_finished(job, part)
-        async with places.opened(cluster, job, places.Choice(image, path), wrapping.say) as place:
+        async with stores.opened(cluster, job, stores.Choice(image, path), wrapping.say) as store:
             to = target or _choose_folder(name)
-            await _bring(place, part, to, name, is_script=job.is_script)
+            await _bring(store, part, to, name, is_script=job.is_script)
 
     options.on_cluster(choice, act)
 
@@ -159,9 +159,9 @@ def _check_finished(job: models.Job, part: files.Part) -> None:
 
 
 async def _bring(
-    place: files.Place, part: files.Part, to: pathlib.Path, name: str, *, is_script: bool = False
+    store: files.Store, part: files.Part, to: pathlib.Path, name: str, *, is_script: bool = False
 ) -> None:
-    fetched = await fetch.fetch(place, part, to, name, wrapping.say, is_script=is_script)
+    fetched = await fetch.fetch(store, part, to, name, wrapping.say, is_script=is_script)
     for file in fetched if part is files.Part.MODEL else ():
         wrapping.echo(str(to / file.path))
     if part is files.Part.ALL:

@@ -48,8 +48,8 @@ def show(
 
 async def note_absence(backend: Backend, jobs: Sequence[models.Job]) -> None:
     """Say on standard error that no operator acts on jobs that go on, if none does."""
-    waiting = [job for job in jobs if not job.is_finished and not job.other_manager]
-    namespaces = sorted({job.namespace for job in waiting})
+    pending = [job for job in jobs if not job.is_finished and not job.other_manager]
+    namespaces = sorted({job.namespace for job in pending})
     operators = await backend.list_operators() if namespaces else None
     for namespace in namespaces:
         absence = unseen.explain_absence(operators, namespace)

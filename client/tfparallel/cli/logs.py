@@ -38,12 +38,12 @@ def command(
     if everyone and replica is not None:
         raise click.UsageError(f"--all shows every replica: leave out {replica!r}, or --all")
 
-    async def act(place: backend.Backend) -> None:
-        job = await place.get_job(name)
+    async def act(jobs: backend.Backend) -> None:
+        job = await jobs.get_job(name)
         chosen = logs.ALL_REPLICAS if everyone else replica
         usual = replica or job.coordinator
         out, err = display.consoles()
-        async for line in logs.read(place, job, chosen, follow=follow, tail=tail):
+        async for line in logs.read(jobs, job, chosen, follow=follow, tail=tail):
             if line.replica != usual and not everyone:
                 usual = line.replica
                 display.print_line(err, f"{line.replica} failed: this is its log")

@@ -32,9 +32,9 @@ def bare_names(_context: click.Context, _parameter: click.Parameter, value: Any)
 
 
 def _bare_name(name: str) -> str:
-    kind, _, rest = name.partition("/")
+    kind, _, name_part = name.partition("/")
     kinds = (names.SINGULAR, names.PLURAL, names.SHORT_NAME)
-    return rest if kind.removesuffix(f".{names.GROUP}") in kinds else name
+    return name_part if kind.removesuffix(f".{names.GROUP}") in kinds else name
 
 
 job_name = click.argument("name", metavar="JOB", shell_complete=complete.jobs, callback=bare_names)

@@ -10,7 +10,7 @@ from tfparallel.backends.cluster import access, backend
 from tfparallel.backends.local import folders
 from tfparallel.cli import options
 from tfparallel.report import gather, page, records
-from tfparallel.results import folder, places
+from tfparallel.results import folder, stores
 from tfparallel.terminal import wrapping
 from tfparallel_operator import wall_clock
 
@@ -58,7 +58,7 @@ def command(
         return
 
     async def act(cluster: backend.ClusterBackend) -> None:
-        run = await gather.gather_job(cluster, name, places.Choice(image, path), wrapping.say)
+        run = await gather.gather_job(cluster, name, stores.Choice(image, path), wrapping.say)
         _write(run, file or pathlib.Path(f"{name}-{_FILE}"))
 
     options.on_cluster(choice, act)

@@ -88,8 +88,8 @@ async def _follow(cluster: backend.ClusterBackend, job: models.Job) -> models.Jo
     out, err = display.consoles()
     message = next((c.message for c in finished.status.conditions if c.type == finished.state), "")
     console = out if finished.state == names.State.SUCCEEDED else err
-    said = "" if screen.has_shown(message) else f": {message}"
-    display.print_line(console, f"{finished.state}: {job.name}{said}")
+    suffix = "" if screen.has_shown(message) else f": {message}"
+    display.print_line(console, f"{finished.state}: {job.name}{suffix}")
     keeps_results = (finished.manifest["spec"].get("trainer") or {}).get("checkpoint")
     if finished.state == names.State.SUCCEEDED and keeps_results:
         display.print_line(out, f"get its model: tfparallel get model {job.name}")

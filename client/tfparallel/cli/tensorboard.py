@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Iterator
 import click
 
 from tfparallel import errors
-from tfparallel.backends.cluster import access, answers, backend
+from tfparallel.backends.cluster import access, backend, refusals
 from tfparallel.cli import options
-from tfparallel.results import events, files, folder, places
+from tfparallel.results import events, files, folder, stores
 from tfparallel.terminal import tensorboard, wrapping
 from tfparallel_trainer.contract import outputs
 
@@ -60,14 +60,14 @@ def command(
         asyncio.run(_show(events.find(pathlib.Path(name)), port, asyncio.Event().wait()))
         return
 
-    place = places.Choice(image, path)
+    pod_choice = stores.Choice(image, path)
 
     async def act(cluster: backend.ClusterBackend) -> None:
         with _kept(target) as to:
-            begin = functools.partial(events.copies, cluster, name, to, place, wrapping.say)
+            begin = functools.partial(events.copies, cluster, name, to, pod_choice, wrapping.say)
             first = begin()
             async with contextlib.aclosing(first):
-                with answers.explained(cluster.context):
+                with refusals.explained(cluster.context):
                     job = await anext(first)
                 if not any(to.rglob(files.EVENTS)):
                     wrapping.say(

@@ -7,7 +7,7 @@ import click
 import yaml
 
 from tfparallel import errors
-from tfparallel.backends.cluster import access, backend, checkup
+from tfparallel.backends.cluster import access, backend, doctor_checks
 from tfparallel.cli import options
 from tfparallel.terminal import wrapping
 from tfparallel_operator.api import load
@@ -33,7 +33,7 @@ def command(*, only_client: bool, output_format: str, choice: access.Choice) -> 
 
     Exit status: 0 also if no cluster answers.
     """
-    versions = {"tfparallel": checkup.client_version()}
+    versions = {"tfparallel": doctor_checks.client_version()}
     if not only_client:
         versions |= asyncio.run(_ask_cluster(choice))
     if output_format == "json":
@@ -53,7 +53,7 @@ async def _ask_cluster(choice: access.Choice) -> dict[str, str]:
             asyncio.timeout(_SECONDS),
             backend.ClusterBackend(access.find(choice)) as cluster,
         ):
-            async for check in checkup.check(cluster, checkup.VERSIONS):
+            async for check in doctor_checks.check(cluster, doctor_checks.VERSIONS):
                 versions[check.name] = check.text
     except (errors.Failure, load.SpecError, TimeoutError) as error:
         versions.setdefault("cluster", str(error) or f"no answer in {_SECONDS:.0f} s")

@@ -35,9 +35,9 @@ def command(name: str, *, output_format: str, choice: access.Choice) -> None:
     job.
     """
 
-    async def act(place: backend.Backend) -> None:
-        job = await place.get_job(name)
-        diagnosis = await gather.diagnose(place, job)
+    async def act(jobs: backend.Backend) -> None:
+        job = await jobs.get_job(name)
+        diagnosis = await gather.diagnose(jobs, job)
         if output_format == "json":
             click.echo(json.dumps(to_object(job.name, job.namespace, diagnosis), indent=2))
             return

@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Iterator, Sequence
 
 from tfparallel import models
-from tfparallel.backends.cluster import answers
+from tfparallel.backends.cluster import refusals
 from tfparallel.diagnosis import findings
 from tfparallel_operator.api import names
 from tfparallel_operator.core import remedies
@@ -81,7 +81,7 @@ def explain_absence(
     if operators is None:
         return None
     if not operators:
-        return "it is not installed in this cluster", f"Install the operator: `{answers.INSTALL}`."
+        return "it is not installed in this cluster", f"Install the operator: `{refusals.INSTALL}`."
     watching = [one for one in operators if not one.watched or namespace in one.watched]
     if not watching:
         listed = ", ".join(sorted({name for one in operators for name in one.watched}))

@@ -37,9 +37,9 @@ def check(function: types.FunctionType, arguments: object) -> Mapping[str, Any]:
             " default by its name"
         ) from error
     for name, value in arguments.items():
-        for place, kind in _find_others(f"func_args[{name!r}]", value, ()):
+        for path, kind in _find_others(f"func_args[{name!r}]", value, ()):
             raise load.SpecError(
-                f"{place}: received {kind}, and arguments are data: {_KINDS}. Pass what it is made"
+                f"{path}: received {kind}, and arguments are data: {_KINDS}. Pass what it is made"
                 " from, and make it in the function"
             )
     return arguments
@@ -50,21 +50,21 @@ def takes_results(function: types.FunctionType, arguments: Mapping[str, Any]) ->
     return RESULTS in inspect.signature(function).parameters and RESULTS not in arguments
 
 
-def _find_others(place: str, value: object, around: tuple[int, ...]) -> Iterator[tuple[str, str]]:
+def _find_others(path: str, value: object, around: tuple[int, ...]) -> Iterator[tuple[str, str]]:
     """Yield what is no data: where it is, and what it is."""
     kind = type(value)
     if id(value) in around:
-        yield place, "what holds itself"
+        yield path, "what holds itself"
     elif kind in _SCALARS or (isinstance(value, float) and kind is float and math.isfinite(value)):
         return
     elif isinstance(value, float) and kind is float:
-        yield place, repr(value)
+        yield path, repr(value)
     elif isinstance(value, dict) and kind is dict:
         for key, inner in value.items():
-            yield from _find_others(f"a key of {place}", key, (*around, id(value)))
-            yield from _find_others(f"{place}[{key!r}]", inner, (*around, id(value)))
+            yield from _find_others(f"a key of {path}", key, (*around, id(value)))
+            yield from _find_others(f"{path}[{key!r}]", inner, (*around, id(value)))
     elif isinstance(value, list | tuple | set) and kind in _CONTAINERS:
         for number, inner in enumerate(value):
-            yield from _find_others(f"{place}[{number}]", inner, (*around, id(value)))
+            yield from _find_others(f"{path}[{number}]", inner, (*around, id(value)))
     else:
-        yield place, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+        yield path, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")

@@ -98,7 +98,9 @@ def _rename(value: Any, name: str) -> Any:
 
 def _fill(pod_spec: dict[str, Any], program: programs.Program) -> None:
     """Have a template run the program, with a folder for results if it asks for one."""
-    [container] = (one for one in pod_spec["containers"] if one["name"] == names.CONTAINER)
+    [container] = (
+        candidate for candidate in pod_spec["containers"] if candidate["name"] == names.CONTAINER
+    )
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     del container["resources"]
     container["command"] = ["python", programs.FILE]
@@ -106,4 +108,4 @@ def _fill(pod_spec: dict[str, Any], program: programs.Program) -> None:
         container["command"].append(mounts[_RESULTS]["mountPath"])
         return
     container["volumeMounts"].remove(mounts[_RESULTS])
-    pod_spec["volumes"] = [one for one in pod_spec["volumes"] if one["name"] != _RESULTS]
+    pod_spec["volumes"] = [volume for volume in pod_spec["volumes"] if volume["name"] != _RESULTS]

@@ -70,10 +70,10 @@ def build(function: object, arguments: object) -> Program:
         )
     values = function_arguments.check(checked, arguments)
     takes_results = function_arguments.takes_results(checked, values)
-    words = [f"{name}={value!r}" for name, value in values.items()]
+    keywords = [f"{name}={value!r}" for name, value in values.items()]
     if takes_results:
-        words.append(f"{function_arguments.RESULTS}=pathlib.Path(sys.argv[1])")
-    text = _TEXT.format(name=checked.__name__, source=source, arguments=", ".join(words))
+        keywords.append(f"{function_arguments.RESULTS}=pathlib.Path(sys.argv[1])")
+    text = _TEXT.format(name=checked.__name__, source=source, arguments=", ".join(keywords))
     return Program(checked.__name__, text, takes_results)
 
 

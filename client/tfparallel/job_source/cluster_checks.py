@@ -21,12 +21,12 @@ def find_warnings(job: types.TFParallelJob) -> list[problems.Problem]:
     has_trainer = job.spec.trainer is not None
     warnings: list[problems.Problem] = []
     for role, spec in job.spec.tf_replica_specs.items():
-        place = ("spec", "tfReplicaSpecs", role.value, "template", "spec")
+        pod_path = ("spec", "tfReplicaSpecs", role.value, "template", "spec")
         pod = load.parse_template(spec.template or {}).spec
-        warnings += _of_pod(place, pod, has_trainer=has_trainer)
+        warnings += _of_pod(pod_path, pod, has_trainer=has_trainer)
         warnings += (
             problems.Problem(
-                (*place, *field),
+                (*pod_path, *field),
                 "counts for nothing: only the operator restarts replicas. Remove it, or for a"
                 " sidecar use an init container with restartPolicy Always",
             )
@@ -36,14 +36,14 @@ def find_warnings(job: types.TFParallelJob) -> list[problems.Problem]:
 
 
 def _of_pod(
-    place: problems.Place, pod: pods.PodSpec, *, has_trainer: bool
+    pod_path: problems.Place, pod: pods.PodSpec, *, has_trainer: bool
 ) -> Iterator[problems.Problem]:
     for kind, containers in (
         ("containers", pod.containers),
         ("initContainers", pod.init_containers),
     ):
         for number, container in enumerate(containers):
-            inner = (*place, kind, number, "image")
+            inner = (*pod_path, kind, number, "image")
             if container.image and not _IMAGE.fullmatch(container.image):
                 yield problems.Problem(
                     inner,

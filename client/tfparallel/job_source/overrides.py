@@ -31,12 +31,12 @@ def apply(document: Mapping[str, Any], assignments: Sequence[str]) -> Mapping[st
 def _assigned(
     node: Mapping[str, Any], path: Sequence[str], value: Any, assignment: str
 ) -> Mapping[str, Any]:
-    head, *rest = path
-    if rest:
+    head, *remaining = path
+    if remaining:
         inner = node.get(head) or {}
         if not isinstance(inner, Mapping):
             raise load.SpecError(f"--set {assignment}: {head} is {inner!r} and has no fields")
-        value = _assigned(inner, rest, value, assignment)
+        value = _assigned(inner, remaining, value, assignment)
     changed = {**node, head: value}
     if value is None:
         del changed[head]

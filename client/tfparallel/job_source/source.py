@@ -139,7 +139,7 @@ def find_module_problems(
         has_packages: whether this Python has the packages that the replicas import.
     """
     trainer, containers = job.spec.trainer, _trainer_containers(job)
-    if trainer is None or not containers or any(one.image for one in containers):
+    if trainer is None or not containers or any(container.image for container in containers):
         return []
     elsewhere = _imports_elsewhere(containers, [variable.name for variable in trainer.env])
     return user_module.find_problems(
@@ -207,7 +207,9 @@ def _with_source(job: types.TFParallelJob, code: key_maps.KeyMaps) -> types.TFPa
 def _bounded(job: types.TFParallelJob, assignments: Sequence[str]) -> types.TFParallelJob:
     """Return the job with no more than RESTARTS; an assignment for this run may allow more."""
     policy = job.spec.run_policy
-    if policy.backoff_limit <= RESTARTS or any(one.startswith(f"{_LIMIT}=") for one in assignments):
+    if policy.backoff_limit <= RESTARTS or any(
+        assignment.startswith(f"{_LIMIT}=") for assignment in assignments
+    ):
         return job
     policy = policy.model_copy(update={"backoff_limit": RESTARTS})
     return job.model_copy(update={"spec": job.spec.model_copy(update={"run_policy": policy})})
@@ -248,9 +250,9 @@ def _problems(source: Source) -> list[str | problems.Problem]:
     faults: list[str | problems.Problem] = []
     spec = source.job.spec
     if spec.run_policy.suspend:
-        place: problems.Place = ("spec", "runPolicy", "suspend")
+        field: problems.Place = ("spec", "runPolicy", "suspend")
         sentence = "received true; a suspended job does not run: set it to false"
-        faults.append(problems.Problem(place, sentence))
+        faults.append(problems.Problem(field, sentence))
     if spec.trainer is not None:
         name = _config_map(spec.trainer.source)
         if (files := code(source, spec.trainer)) is not None:
@@ -292,8 +294,10 @@ def _imports_elsewhere(containers: Sequence[pods.Container], variables: Collecti
         containers: of the replicas.
         variables: names of those that they get besides.
     """
-    declared = {variable.name for one in containers for variable in one.env}
-    return "PYTHONPATH" in {*declared, *variables} or any(one.working_dir for one in containers)
+    declared = {variable.name for container in containers for variable in container.env}
+    return "PYTHONPATH" in {*declared, *variables} or any(
+        container.working_dir for container in containers
+    )
 
 
 def _trainer_containers(job: types.TFParallelJob) -> list[pods.Container]:
@@ -301,7 +305,9 @@ def _trainer_containers(job: types.TFParallelJob) -> list[pods.Container]:
     trainers = []
     for role, spec in job.spec.tf_replica_specs.items():
         listed = load.parse_template(spec.template or {}).spec.containers
-        trains = next((one for one in listed if one.name == names.CONTAINER), None)
+        trains = next(
+            (container for container in listed if container.name == names.CONTAINER), None
+        )
         container = trains or pods.Container(name=names.CONTAINER)
         if role is not types.Role.PS and not container.command and not container.args:
             trainers.append(container)

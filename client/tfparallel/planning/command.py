@@ -5,7 +5,7 @@ import pathlib
 import click
 
 from tfparallel.backends.local import folders
-from tfparallel.planning import ask, draw, questions, show
+from tfparallel.planning import draw, planner_process, request, tables
 from tfparallel.terminal import display, wrapping
 from tfparallel_trainer.contract import plan
 
@@ -13,7 +13,7 @@ PICTURE = "plan.svg"
 MACHINE = "plan.json"
 
 
-def print_json(subject: questions.Subject, folder: pathlib.Path | None) -> None:
+def print_json(subject: request.Subject, folder: pathlib.Path | None) -> None:
     """Ask for a plan and print it as data; a folder gets its picture and its data too.
 
     Raises:
@@ -26,7 +26,7 @@ def print_json(subject: questions.Subject, folder: pathlib.Path | None) -> None:
         _write(answer, folder)
 
 
-def print_tables(subject: questions.Subject, folder: pathlib.Path) -> None:
+def print_tables(subject: request.Subject, folder: pathlib.Path) -> None:
     """Ask for a plan, print it for people, and leave its picture and its data in a folder.
 
     Raises:
@@ -35,16 +35,16 @@ def print_tables(subject: questions.Subject, folder: pathlib.Path) -> None:
     """
     answer = _answer(subject)
     out, _ = display.consoles()
-    show.show(answer, out)
+    tables.show(answer, out)
     _write(answer, folder)
     for file in (MACHINE, PICTURE):
         out.print(str(folder / file), soft_wrap=True)
 
 
-def _answer(subject: questions.Subject) -> plan.Plan:
+def _answer(subject: request.Subject) -> plan.Plan:
     for note in subject.notes:
         wrapping.say(f"note: {note}")
-    return ask.ask(subject.question, subject.files)
+    return planner_process.ask(subject.question, subject.files)
 
 
 def _write(answer: plan.Plan, folder: pathlib.Path) -> None:

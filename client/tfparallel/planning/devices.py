@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel.drawing import palette, svg
-from tfparallel.planning import show
+from tfparallel.planning import tables
 from tfparallel_trainer.contract import plan
 
 _SHOWN = 64
@@ -29,7 +29,7 @@ class Devices:
     @classmethod
     def of_plan(cls, answer: plan.Plan, pods: Mapping[int, str] | None = None) -> "Devices":
         """Return the devices of a plan."""
-        return cls(answer.mesh, answer.ranks, [*map(show.layers, answer.stages)], pods or {})
+        return cls(answer.mesh, answer.ranks, [*map(tables.layers, answer.stages)], pods or {})
 
     @property
     def shown(self) -> Sequence[plan.Rank]:
@@ -57,8 +57,8 @@ def draw(figure: Any, devices: Devices, width: float) -> str:
     for process, rows in _rows(devices, width).items():
         ranks = [rank for rank in devices.shown if rank.process == process]
         for number, rank in enumerate(ranks):
-            place = (number % columns, top + number // columns)
-            _box(axis, devices.mesh, rank, place, colors[rank.stage])
+            position = (number % columns, top + number // columns)
+            _box(axis, devices.mesh, rank, position, colors[rank.stage])
         ticks[top + (rows - 1) / 2] = devices.pods.get(process, f"pod {process}")
         top += rows
     axis.set_yticks(list(ticks), list(ticks.values()))
@@ -86,13 +86,15 @@ def draw(figure: Any, devices: Devices, width: float) -> str:
     return " ".join(f"{sentence}." for sentence in sentences)
 
 
-def _box(axis: Any, mesh: plan.Axes, rank: plan.Rank, place: tuple[int, int], color: str) -> None:
-    column, row = place
+def _box(
+    axis: Any, mesh: plan.Axes, rank: plan.Rank, position: tuple[int, int], color: str
+) -> None:
+    column, row = position
     axis.barh(row, 0.96, left=column, height=0.92, color=color, edgecolor=palette.QUIET)
     axis.text(
         column + 0.48,
         row,
-        "\n".join((f"rank {rank.rank}", *show.coordinates(mesh, rank))),
+        "\n".join((f"rank {rank.rank}", *tables.coordinates(mesh, rank))),
         color=palette.ink(color),
         fontsize=svg.SMALL_POINTS,
         ha="center",
@@ -137,5 +139,5 @@ def _rows(devices: Devices, width: float) -> Mapping[int, int]:
 
 
 def _box_height(devices: Devices) -> float:
-    lines = 1 + max(1, len(show.coordinates(devices.mesh, devices.ranks[0])))
+    lines = 1 + max(1, len(tables.coordinates(devices.mesh, devices.ranks[0])))
     return _LINE * (lines + 0.8)

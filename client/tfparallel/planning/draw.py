@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel.drawing import palette, svg
-from tfparallel.planning import devices, schedules, show
+from tfparallel.planning import devices, schedules, tables
 from tfparallel_trainer.contract import plan, progress
 
 _STATE = {"parameters": "parameters", "gradients": "gradients", "slots": "optimizer state"}
@@ -47,7 +47,7 @@ def picture(answer: plan.Plan) -> svg.Picture:
         schedules.height(planned),
     )
     with svg.canvas("Plan", width=svg.WIDE, height=sum(heights) + 0.3) as canvas:
-        canvas.figure.suptitle(show.headline(answer), fontsize=svg.TEXT_POINTS)
+        canvas.figure.suptitle(tables.headline(answer), fontsize=svg.TEXT_POINTS)
         parts = canvas.figure.subfigures(3, 1, height_ratios=heights)
         canvas.description = " ".join(
             (
@@ -64,7 +64,7 @@ def picture_of_run(run: plan.Pipeline) -> svg.Picture:
     drawn = schedules.of_run(run)
     heights = (schedules.height_of_all(drawn), shares_height(run))
     with svg.canvas("Pipeline of a run", width=svg.WIDE, height=sum(heights) + 0.3) as canvas:
-        canvas.figure.suptitle(f"stages {show.waiting(run)}", fontsize=svg.TEXT_POINTS)
+        canvas.figure.suptitle(f"stages {tables.waiting(run)}", fontsize=svg.TEXT_POINTS)
         upper, lower = canvas.figure.subfigures(2, 1, height_ratios=heights)
         canvas.description = (
             f"{schedules.draw_all(upper, drawn, canvas.width)} {shares(lower, run)}"
@@ -124,12 +124,12 @@ def memory(figure: Any, answer: plan.Plan) -> str:
     axis.set_xlabel(f"{unit} of a device{of_limit}\nline: peak, the most at one time")
     axis.set_title("Memory")
     figure.legend(bars.values(), bars, loc="outside lower left", ncols=3)
-    words = ", ".join(
-        f"stage {row} {peak:.3g}" + (f" in the {_UPDATE}" if any(one.half for one in stage) else "")
+    stage_texts = ", ".join(
+        f"stage {row} {peak:.3g}" + (f" in the {_UPDATE}" if any(bar.half for bar in stage) else "")
         for row, (peak, stage) in enumerate(zip(peaks, stages, strict=True))
     )
     most = "" if limit is None else f" of {limit:.3g}"
-    return f"Memory: peaks in {unit}{most}: {words}."
+    return f"Memory: peaks in {unit}{most}: {stage_texts}."
 
 
 def _bars(axis: Any, stages: Sequence[Sequence[Part]], factor: int) -> Mapping[str, Any]:
@@ -163,21 +163,21 @@ def shares(figure: Any, run: plan.Pipeline) -> str:
         "measured": [stage.busy_seconds for stage in stages],
         "planned": [stage.planned_seconds for stage in stages],
     }
-    words = []
+    parts_text = []
     for number, (label, seconds) in enumerate(series.items()):
-        known = [float(value) for value in seconds if value is not None]
-        if len(known) == len(stages) and sum(known) > 0:
+        measured = [float(value) for value in seconds if value is not None]
+        if len(measured) == len(stages) and sum(measured) > 0:
             places = [stage.stage + 0.36 * number - 0.18 for stage in stages]
-            widths = [100 * value / sum(known) for value in known]
+            widths = [100 * value / sum(measured) for value in measured]
             style = {"color": palette.VARIANTS[number], "hatch": "//" if number else None}
             bars = axis.barh(places, widths, 0.34, edgecolor=palette.PAPER, linewidth=0, **style)
             texts = [f"{label} {value:.0f} %" for value in widths]
             axis.bar_label(bars, texts, padding=4, fontsize=svg.SMALL_POINTS)
-            words.append(f"{label} {', '.join(f'{value:.0f} %' for value in widths)}")
+            parts_text.append(f"{label} {', '.join(f'{value:.0f} %' for value in widths)}")
     axis.set_xlim(0, 120)
     axis.set_yticks([stage.stage for stage in stages], [f"stage {stage.stage}" for stage in stages])
     axis.set_ylim(len(stages) - 0.5, -0.5)
     axis.set_xticks(range(0, 101, 20))
     axis.set_xlabel("% of the work of all stages")
     axis.set_title("Work of each stage")
-    return f"Shares of the work: {'; '.join(words)}."
+    return f"Shares of the work: {'; '.join(parts_text)}."

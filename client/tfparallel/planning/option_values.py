@@ -32,8 +32,8 @@ def mesh(written: str) -> dict[str, int]:
         name, _, degree = part.partition("=")
         name = name.strip()
         if name in axes or name not in plan.Axes.model_fields:
-            known = ", ".join(plan.Axes.model_fields)
-            raise load.SpecError(f"--mesh {written}: {name!r}; give each of {known} once")
+            axis_names = ", ".join(plan.Axes.model_fields)
+            raise load.SpecError(f"--mesh {written}: {name!r}; give each of {axis_names} once")
         try:
             axes[name] = int(degree)
         except ValueError as error:
@@ -52,9 +52,10 @@ def pods(devices: int, pod_count: int | None) -> tuple[int, int]:
     """
     count = devices if pod_count is None else pod_count
     if devices % count:
+        divisors = [divisor for divisor in range(1, devices + 1) if devices % divisor == 0]
         raise load.SpecError(
             f"--pods {count}: {devices} devices cannot be divided evenly among {count} pods; give "
-            f"one of {_listed([one for one in range(1, devices + 1) if devices % one == 0])}"
+            f"one of {_listed(divisors)}"
         )
     return count, devices // count
 

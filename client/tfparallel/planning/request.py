@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tfparallel import validation
 from tfparallel.job_source import source as sources
-from tfparallel.planning import written
+from tfparallel.planning import option_values
 from tfparallel_operator.api import load, types
 from tfparallel_trainer.contract import job_file, plan
 
@@ -119,7 +119,7 @@ def _with_options(basis: plan.Question, options: Options) -> plan.Question:
     """Return a question in which options replace fields."""
     processes, devices = _divide(basis, options)
     changes = {
-        "memory": None if options.memory is None else written.size(options.memory),
+        "memory": None if options.memory is None else option_values.size(options.memory),
         "microbatches": options.microbatches,
         "schedule": _schedule(options),
         "batch": options.batch,
@@ -133,10 +133,10 @@ def _with_options(basis: plan.Question, options: Options) -> plan.Question:
             **{name: value for name, value in changes.items() if value is not None},
         }
     )
-    if options.mesh == written.AUTO:
+    if options.mesh == option_values.AUTO:
         return changed.model_copy(update={"mesh": None, "microbatches": options.microbatches})
     if options.mesh is not None:
-        return changed.model_copy(update={"mesh": written.mesh(options.mesh)})
+        return changed.model_copy(update={"mesh": option_values.mesh(options.mesh)})
     return changed
 
 
@@ -147,7 +147,7 @@ def _schedule(options: Options) -> job_file.PipelineSchedule | None:
 def _divide(basis: plan.Question, options: Options) -> tuple[int, int]:
     """Return the number of pods and the devices of each."""
     total = options.devices or basis.processes * basis.devices
-    return written.pods(total, options.pods or basis.processes)
+    return option_values.pods(total, options.pods or basis.processes)
 
 
 def _notes(spec: types.Spec) -> tuple[str, ...]:

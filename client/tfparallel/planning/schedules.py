@@ -77,10 +77,10 @@ def draw_all(figure: Any, drawn: Mapping[str, Schedule], width: float) -> str:
     """
     heights = _heights(drawn)
     parts = figure.subfigures(len(drawn), 1, height_ratios=heights, squeeze=False)[:, 0]
-    end, last = max(one.end for one in drawn.values()), list(drawn)[-1]
+    end, last = max(schedule.end for schedule in drawn.values()), list(drawn)[-1]
     return " ".join(
-        draw(part, one, title, width, end=end, has_key=title == last)
-        for part, (title, one) in zip(parts, drawn.items(), strict=True)
+        draw(part, schedule, title, width, end=end, has_key=title == last)
+        for part, (title, schedule) in zip(parts, drawn.items(), strict=True)
     )
 
 
@@ -91,7 +91,7 @@ def height_of_all(drawn: Mapping[str, Schedule]) -> float:
 
 def _heights(drawn: Mapping[str, Schedule]) -> Sequence[float]:
     last = list(drawn)[-1]
-    return [height(one, has_key=title == last) for title, one in drawn.items()]
+    return [height(schedule, has_key=title == last) for title, schedule in drawn.items()]
 
 
 def height(drawn: Schedule, *, has_key: bool = True) -> float:
@@ -172,9 +172,9 @@ def _span(axis: Any, span: plan.Span, color: str, points: float) -> None:
         )
 
 
-def _bar(axis: Any, place: float, height: float, begin: float, seconds: float, color: str) -> None:
+def _bar(axis: Any, row: float, height: float, begin: float, seconds: float, color: str) -> None:
     axis.barh(
-        place,
+        row,
         seconds * 1e3,
         left=begin * 1e3,
         height=height,

@@ -101,13 +101,13 @@ def layers(stage: plan.Stage) -> str:
 
 def split(answer: plan.Plan) -> Iterator[str]:
     """How layers are divided among devices, a line for each way."""
-    ways: dict[str, list[str]] = {}
+    shardings: dict[str, list[str]] = {}
     for stage in answer.stages:
-        for node, way in stage.split.items():
-            ways.setdefault(way, []).append(node)
-    for way, nodes in ways.items():
+        for node, sharding in stage.split.items():
+            shardings.setdefault(sharding, []).append(node)
+    for sharding, nodes in shardings.items():
         shown = ", ".join(nodes[:8]) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")
-        yield f"{way}: {shown}"
+        yield f"{sharding}: {shown}"
 
 
 def schedule(answer: plan.Plan, width: int = _WIDTH) -> Iterator[str]:
@@ -116,7 +116,7 @@ def schedule(answer: plan.Plan, width: int = _WIDTH) -> Iterator[str]:
     steps = max(1, width - len(f"stage {len(answer.stages) - 1} ||"))
     for index in range(len(answer.stages)):
         spans = [span for span in answer.spans if span.stage == index]
-        row = "".join(_character(spans, (place + 0.5) / steps * end) for place in range(steps))
+        row = "".join(_character(spans, (column + 0.5) / steps * end) for column in range(steps))
         yield f"{f'stage {index}':<{width - steps - 2}}|{row}|"
     yield "digits: forward, letters: backward of a microbatch; -: messages; · waiting"
 
@@ -125,13 +125,15 @@ def alternatives(answer: plan.Plan) -> rich_table.Table:
     """What else could be done, and what it costs."""
     table = _table("mesh", "micro-\nbatches", "difference", right=("step", "peak"))
     table.columns[0].max_width = _MESH_WIDTH
-    for one in answer.alternatives:
+    for alternative in answer.alternatives:
         table.add_row(
-            str(one.mesh),
-            str(one.microbatches),
-            one.what,
-            "-" if one.step_seconds is None else progress.format_seconds(one.step_seconds),
-            progress.format_bytes(one.peak_bytes),
+            str(alternative.mesh),
+            str(alternative.microbatches),
+            alternative.what,
+            "-"
+            if alternative.step_seconds is None
+            else progress.format_seconds(alternative.step_seconds),
+            progress.format_bytes(alternative.peak_bytes),
         )
     return table
 

@@ -108,18 +108,20 @@ def _message(run: records.Run) -> str:
     if run.is_cut_off:
         return (
             "The process of the run ended before the job did. The page shows what is on record up"
-            f" to then. To continue it: tfparallel run JOB.yaml --output {run.place}"
+            f" to then. To continue it: tfparallel run JOB.yaml --output {run.source}"
         )
     conditions = run.job.status.conditions
     kinds = ("Failed", "Suspended", "Pending", "Restarting")
-    by_kind = {one.type: one.message for one in conditions if one.status == "True"}
+    by_kind = {
+        condition.type: condition.message for condition in conditions if condition.status == "True"
+    }
     return next((by_kind[kind] for kind in kinds if by_kind.get(kind)), "")
 
 
 def _facts(run: records.Run) -> Iterator[tuple[str, str]]:
     status, spec = run.job.status, run.job.manifest.get("spec", {})
     yield "job", run.job.name
-    yield "ran", run.place
+    yield "ran", run.source
     if status.strategy:
         yield "strategy", status.strategy
     if run.job.layout is not None:
@@ -198,12 +200,12 @@ def _over_time(
 ) -> Curve | None:
     parts = []
     for period in periods.find(run):
-        known = [
+        points_by_step = [
             (run.seconds_at(record.time), float(value))
             for record in period.records
             if record.event == outputs.TrainEvent.TRAIN and (value := value_of(record)) is not None
         ]
-        points = [point for point in known if math.isfinite(point[1])]
+        points = [point for point in points_by_step if math.isfinite(point[1])]
         if points:
             parts.append(thin(points))
     return Curve(name, parts) if parts else None

@@ -16,7 +16,7 @@ from tfparallel import errors, models, train_log
 from tfparallel.backends.cluster import backend
 from tfparallel.backends.local import detached, folders, record
 from tfparallel.report import log_tails, pods, records
-from tfparallel.results import files, folder, places
+from tfparallel.results import files, folder, stores
 from tfparallel_operator import wall_clock
 from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import waits
@@ -77,7 +77,7 @@ async def gather_folder(path: pathlib.Path, results: str | None = None) -> recor
     is_over = conditions.finished(status) or status.state == names.State.SUSPENDED
     return records.Run(
         job=job,
-        place=str(root),
+        source=str(root),
         now=wall_clock.utc_now() if is_running else last,
         is_cut_off=not is_running and not is_over,
         events=[_event(event, name) for event in events],
@@ -92,7 +92,7 @@ async def gather_folder(path: pathlib.Path, results: str | None = None) -> recor
 
 
 async def gather_job(
-    cluster: backend.ClusterBackend, name: str, choice: places.Choice, say: Callable[[str], None]
+    cluster: backend.ClusterBackend, name: str, choice: stores.Choice, say: Callable[[str], None]
 ) -> records.Run:
     """Read a job of a cluster.
 
@@ -113,7 +113,7 @@ async def gather_job(
     job_events = waits.of_object(events, names.SINGULAR, job.name)
     return records.Run(
         job=job,
-        place=f"in namespace {job.namespace}",
+        source=f"in namespace {job.namespace}",
         now=wall_clock.utc_now(),
         events=job_events,
         pods=pods.find(job, replicas, job_events, events),
@@ -128,7 +128,7 @@ async def gather_job(
 async def _read_results_of_job(
     cluster: backend.ClusterBackend,
     job: models.Job,
-    choice: places.Choice,
+    choice: stores.Choice,
     say: Callable[[str], None],
 ) -> tuple[Mapping[str, str], str]:
     """Return the texts of a job's results, and why there are none."""
@@ -136,8 +136,8 @@ async def _read_results_of_job(
         # A reader of its claim could bind the claim to a node that the job cannot use.
         return {}, f"The job is Pending. See why: tfparallel why {job.name}"
     try:
-        async with places.opened(cluster, job, choice, say) as place:
-            texts = await _read(place)
+        async with stores.opened(cluster, job, choice, say) as store:
+            texts = await _read(store)
     except (errors.Failure, load.SpecError) as error:
         return {}, f"The records of training cannot be read: {error}."
     return texts, _SCRIPT if job.is_script and not texts else ""
@@ -151,12 +151,12 @@ async def _read_results(root: pathlib.Path, path: str | None) -> Mapping[str, st
         return {}
 
 
-async def _read(place: files.Place) -> Mapping[str, str]:
+async def _read(store: files.Store) -> Mapping[str, str]:
     """Return the texts of the files that a report needs, by their paths in the results.
 
     A script chooses where in its claim they are.
     """
-    listed = {pathlib.PurePosixPath(file.path): file for file in await place.list_files()}
+    listed = {pathlib.PurePosixPath(file.path): file for file in await store.list_files()}
     logs = [path for path in listed if path.match(outputs.TRAIN_LOG)]
     log = min(logs, key=lambda path: (len(path.parts), path), default=None)
     root = pathlib.PurePosixPath() if log is None else log.parents[1]
@@ -165,7 +165,7 @@ async def _read(place: files.Place) -> Mapping[str, str]:
         file = listed.get(root / name)
         if file is not None and not file.problem:
             with contextlib.suppress(files.LeftOutError):
-                chunks = [chunk async for chunk in place.read(file, 0)]
+                chunks = [chunk async for chunk in store.read(file, 0)]
                 texts[name] = b"".join(chunks).decode(errors="replace")
     return texts
 
@@ -222,10 +222,10 @@ def _last_signs(
 ) -> Sequence[datetime.datetime]:
     """Return when each run in a folder, but one that runs, left a sign for the last time."""
     starts = [event.time for event in events if event.reason in _RUN_BEGINS]
-    moments = ([one.time for one in kind] for kind in (events, changes, trained))
+    moments = ([event.time for event in kind] for kind in (events, changes, trained))
     signs = sorted(itertools.chain.from_iterable(moments))
     before = [[sign for sign in signs if sign < start] for start in starts[1:]]
-    return [one[-1] for one in (*before, [] if is_running else signs) if one]
+    return [times[-1] for times in (*before, [] if is_running else signs) if times]
 
 
 def _pod_runs(
@@ -235,10 +235,10 @@ def _pod_runs(
 
     One whose end is not on record was killed with its run, which `last_signs` tells from later.
     """
-    for place, change in enumerate(changes):
+    for index, change in enumerate(changes):
         if change.phase.ended:
             continue
-        end = next((one for one in changes[place + 1 :] if one.name == change.name), None)
+        end = next((later for later in changes[index + 1 :] if later.name == change.name), None)
         is_seen = end is not None and end.phase.ended
         killed = next((sign for sign in last_signs if change.time <= sign), None)
         yield records.PodRun(

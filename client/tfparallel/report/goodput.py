@@ -88,7 +88,9 @@ def _pieces(seconds: float, intervals: Iterable[Interval]) -> Iterator[Interval]
     moments = sorted({*changes, seconds})
     for moment, following in itertools.pairwise(moments):
         active.update(changes.get(moment, {}))
-        activity = next((one for one in Activity if active[one] > 0), Activity.WAITING)
+        activity = next(
+            (activity for activity in Activity if active[activity] > 0), Activity.WAITING
+        )
         yield Interval(activity, moment, following)
 
 

@@ -45,8 +45,8 @@ class Attempt:
 def attempts(run: records.Run) -> Iterator[Attempt]:
     """Yield the starts of training, oldest first."""
     listed = periods.find(run)
-    for place, period in enumerate(listed):
-        following = listed[place + 1] if place + 1 < len(listed) else None
+    for index, period in enumerate(listed):
+        following = listed[index + 1] if index + 1 < len(listed) else None
         first = period.first_step
         yield Attempt(
             number=period.number,
@@ -54,7 +54,7 @@ def attempts(run: records.Run) -> Iterator[Attempt]:
             start_seconds=None if first is None else (first - period.began).total_seconds(),
             ended=run.seconds_at(period.ended),
             steps=_steps_of(period),
-            cause=_cause(run, listed, place),
+            cause=_cause(run, listed, index),
             lost=None if following is None else periods.lost_seconds(period, following),
         )
 
@@ -70,8 +70,12 @@ def bars(run: records.Run) -> Iterator[Bar]:
 
 def without_pods(run: records.Run) -> Sequence[int]:
     """Return the attempts of the job, no pod of which is on record."""
-    known = {pod.attempt for pod in run.pods}
-    return [one for one in range(1, run.job.status.attempt + 1) if one not in known]
+    attempts_with_pods = {pod.attempt for pod in run.pods}
+    return [
+        attempt
+        for attempt in range(1, run.job.status.attempt + 1)
+        if attempt not in attempts_with_pods
+    ]
 
 
 def _steps_of(period: periods.Period) -> str:
@@ -80,11 +84,11 @@ def _steps_of(period: periods.Period) -> str:
     return f"{period.resumed_step} to {period.last_step}"
 
 
-def _cause(run: records.Run, listed: Sequence[periods.Period], place: int) -> str:
-    period, status = listed[place], run.job.status
+def _cause(run: records.Run, listed: Sequence[periods.Period], index: int) -> str:
+    period, status = listed[index], run.job.status
     if period.cause is not None:
         return f"{period.cause.reason}: {period.cause.message}"
-    if place + 1 == len(listed):
+    if index + 1 == len(listed):
         failed = conditions.find(status, names.Condition.FAILED)
         if failed is not None and run.job.state == names.State.FAILED:
             return f"{failed.reason}: {failed.message}"

@@ -23,7 +23,7 @@ def of_folder(
     if job.state in (names.State.SUCCEEDED, names.State.SUSPENDED):
         return None
     replicas = list(_replicas(changes))
-    usual = (one for one in replicas if one.name == job.coordinator)
+    usual = (replica for replica in replicas if replica.name == job.coordinator)
     for replica in itertools.chain(logs.list_witnesses(job, replicas), usual):
         file = layout.log(replica.pod)
         with contextlib.suppress(OSError), file.open("rb") as stream:
@@ -47,8 +47,8 @@ async def of_job(
         return None
     shown = _shown([line.text for line in read])
     replica = read[0].replica if read else ""
-    place = f"tfparallel logs {job.name} {replica}"
-    return records.Log(replica, shown, place) if shown else None
+    command = f"tfparallel logs {job.name} {replica}"
+    return records.Log(replica, shown, command) if shown else None
 
 
 def _replicas(changes: Iterable[record.PodChange]) -> Iterator[models.Replica]:
@@ -67,5 +67,5 @@ def _replicas(changes: Iterable[record.PodChange]) -> Iterator[models.Replica]:
 
 def _shown(lines: Iterable[str]) -> Sequence[str]:
     """Return the last lines, without those that each process begins with."""
-    said = [line for line in lines if not log_lines.is_start_of_tensorflow(line)]
-    return said[-LINES:]
+    printed = [line for line in lines if not log_lines.is_start_of_tensorflow(line)]
+    return printed[-LINES:]

@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 import yaml
 
-from tfparallel.planning import show
+from tfparallel.planning import tables
 from tfparallel.report import content, draw, goodput, mesh, records, timeline
 from tfparallel_operator.api import types
 from tfparallel_trainer.contract import plain_text, plan
@@ -85,8 +85,10 @@ def describe_goodput(divided: goodput.Goodput) -> str:
     sentence = f"{divided.share:.0%}: the part of the time in which the job trained."
     if not others:
         return sentence
-    largest = sorted(others, key=lambda one: -others[one])[:2]
-    named = " and ".join(f"{one} {others[one] / divided.whole:.0%}" for one in largest)
+    largest = sorted(others, key=lambda activity: -others[activity])[:2]
+    named = " and ".join(
+        f"{activity} {others[activity] / divided.whole:.0%}" for activity in largest
+    )
     return f"{sentence} Most of the other time: {named}."
 
 
@@ -95,7 +97,7 @@ def _log(run: records.Run) -> Iterator[Section]:
         yield Section(
             key="log",
             title=f"Last lines of {run.log.replica}",
-            sentences=[f"All lines: {run.log.place}"],
+            sentences=[f"All lines: {run.log.source}"],
             lines=run.log.lines,
         )
 
@@ -252,7 +254,7 @@ def _pipeline(run: records.Run) -> Iterator[Section]:
         yield Section(
             key="pipeline",
             title="Pipeline",
-            sentences=[f"Stages {show.waiting(run.stages)}.", *_expectation(run.stages)],
+            sentences=[f"Stages {tables.waiting(run.stages)}.", *_expectation(run.stages)],
             figures=[draw.schedule(run.stages), draw.stage_shares(run.stages)],
         )
     elif run.job.status.strategy == types.Strategy.MODEL_SPLIT:
@@ -269,7 +271,10 @@ def _without_values(manifest: Any) -> Any:
     """Return a manifest without the values of variables: people pass the page on."""
     if isinstance(manifest, Mapping):
         return {
-            key: [{**one, "value": _HIDDEN} if "value" in one else one for one in value]
+            key: [
+                {**variable, "value": _HIDDEN} if "value" in variable else variable
+                for variable in value
+            ]
             if key == "env" and isinstance(value, list)
             else _without_values(value)
             for key, value in manifest.items()

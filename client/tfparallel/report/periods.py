@@ -57,9 +57,11 @@ class Period:
         """Until when it made steps that later ones build on; the others were made again."""
         if self.first_step is None or self.kept_step is None:
             return self.ended
-        kept = [one for one in self.records if self.resumed_step < one.step <= self.kept_step]
-        saved = [one for one in kept if one.event == outputs.TrainEvent.CHECKPOINT]
-        return next((one.time for one in reversed(saved or kept)), self.first_step)
+        kept = [
+            record for record in self.records if self.resumed_step < record.step <= self.kept_step
+        ]
+        saved = [record for record in kept if record.event == outputs.TrainEvent.CHECKPOINT]
+        return next((record.time for record in reversed(saved or kept)), self.first_step)
 
 
 def find(run: records.Run) -> Sequence[Period]:
@@ -100,7 +102,7 @@ def _period(
     ]
     last = recorded[-1].time if recorded else start.began
     after = [event for event in run.events if start.began <= event.time <= end]
-    success = next((one for one in after if losses.is_success(one)), None)
+    success = next((event for event in after if losses.is_success(event)), None)
     cause = None if success is not None else _find_cause(run, after, last)
     is_done = bool(recorded) and recorded[-1].event == outputs.TrainEvent.DONE
     is_complete = success is not None or (is_done and cause is None)
@@ -124,7 +126,7 @@ def _period(
         cause=cause,
         outcome="" if start.pod is None or _seen_end(start) is None else start.pod.outcome,
         is_complete=is_complete,
-        is_paused=any(one.reason in losses.PAUSES and since <= one.time for one in after),
+        is_paused=any(event.reason in losses.PAUSES and since <= event.time for event in after),
         kept_step=None,
     )
 
@@ -141,8 +143,10 @@ def _find_cause(
     After a loss, the other processes go on until they are told to end, and save what they have.
     """
     pod = f"{run.job.name}-{run.job.coordinator}"
-    final = (one for one in events if losses.may_fail_job(one) and one.time >= last - starts.SKEW)
-    return next((one for one in events if losses.ends(one, pod)), next(final, None))
+    final = (
+        event for event in events if losses.may_fail_job(event) and event.time >= last - starts.SKEW
+    )
+    return next((event for event in events if losses.ends(event, pod)), next(final, None))
 
 
 def _resumed_step(run: records.Run, first: train_log.Record) -> int:

@@ -107,7 +107,7 @@ def _of_gone(
 ) -> records.PodRun:
     later = [event for event in job_events if event.time > life.started]
     ends = [event.time for event in later if losses.ends(event, pod)]
-    ends += [one for one in (newest, job.status.completion_time) if one and one > life.started]
+    ends += [time for time in (newest, job.status.completion_time) if time and time > life.started]
     lost = next((event.reason for event in later if losses.names_pod(event, pod)), "")
     return records.PodRun(
         replica=pod.removeprefix(f"{job.name}-"),

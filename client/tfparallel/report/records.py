@@ -31,7 +31,7 @@ class Log:
 
     replica: str
     lines: Sequence[str]
-    place: str
+    source: str
     """How to see all of it: a file, or a command."""
 
 
@@ -40,7 +40,7 @@ class Run:
     """All that is known of a run at one moment."""
 
     job: models.Job
-    place: str
+    source: str
     """Where it ran, in words."""
     now: datetime.datetime
     """When a run that has not ended was looked at, or was last seen alive."""
@@ -77,7 +77,7 @@ class Run:
         status = self.job.status
         moments = [event.time for event in self.events]
         # Not every version has written when a job ended.
-        changes = (one.last_transition_time for one in status.conditions)
+        changes = (condition.last_transition_time for condition in status.conditions)
         ended = status.completion_time or max(changes, default=self.now)
         return max([self.begin, ended, *moments, *logged])
 

@@ -31,10 +31,10 @@ def find(run: records.Run) -> Sequence[Start]:
     pods = [pod for pod in run.pods if pod.replica == coordinator]
     logged = [_of_record(record, pods) for record in run.records if record.is_first_step]
     first_in_pod = {id(start.pod): start for start in reversed(logged) if start.pod is not None}
-    seen = [Start(pod.started, pod) for pod in pods]
+    pod_starts = [Start(pod.started, pod) for pod in pods]
     # What a process records begins when Python has started, which is later than its pod.
     later = [start for start in logged if start is not first_in_pod.get(id(start.pod))]
-    starts = _with_events(run, [*later, *seen], f"{run.job.name}-{coordinator}")
+    starts = _with_events(run, [*later, *pod_starts], f"{run.job.name}-{coordinator}")
     if not starts and run.records:
         return (Start(run.records[0].time),)
     return sorted(starts, key=lambda start: start.began)
@@ -55,11 +55,11 @@ def _may_live(pod: records.PodRun, moment: datetime.datetime) -> bool:
 
 def _with_events(run: records.Run, starts: Sequence[Start], pod: str) -> Sequence[Start]:
     """Add the starts that only events know: replicas run, and no process that is known lives."""
-    ends = [one for one in run.events if losses.ends(one, pod) or losses.starts_job(one)]
+    ends = [event for event in run.events if losses.ends(event, pod) or losses.starts_job(event)]
     listed = list(starts)
     for event in run.events:
         if event.reason == names.Reason.REPLICAS_RUNNING:
-            lives = (not any(_lies_between(one, start, event) for one in ends) for start in listed)
+            lives = (not any(_lies_between(end, start, event) for end in ends) for start in listed)
             if not any(lives):
                 listed.append(Start(event.time))
     return listed

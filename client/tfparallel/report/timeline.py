@@ -26,7 +26,9 @@ _POD = palette.Fill("#c9c9c9")
 
 def shares(drawn: goodput.Goodput) -> draw.Figure:
     """Draw how long each activity took."""
-    rows = [(one, drawn.seconds[one]) for one in ACTIVITIES if one in drawn.seconds]
+    rows = [
+        (activity, drawn.seconds[activity]) for activity in ACTIVITIES if activity in drawn.seconds
+    ]
     title = "Time by activity"
     with svg.canvas(title, width=svg.NARROW, height=0.9 + 0.32 * len(rows)) as canvas:
         axis = canvas.figure.subplots()
@@ -119,8 +121,8 @@ def _causes(axis: Any, drawn: content.Content, factor: float, width: float) -> N
             length = svg.SMALL_POINTS * (0.62 * len(label) + 0.5)
             begin = min(attempt.ended * points + 3, total - length)
             if begin >= free:
-                place = (begin / points / factor, -0.75)
-                axis.text(*place, label, fontsize=svg.SMALL_POINTS, va="center")
+                position = (begin / points / factor, -0.75)
+                axis.text(*position, label, fontsize=svg.SMALL_POINTS, va="center")
                 free = begin + length
                 break
 

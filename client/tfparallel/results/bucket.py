@@ -17,7 +17,7 @@ _IS_FOLDER = "other files have its name as their folder"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BucketPlace:
+class BucketStore:
     """What lies below an address."""
 
     address: address.Address
@@ -40,11 +40,13 @@ class BucketPlace:
         """Yield the content of an object from a byte on."""
         if offset >= file.size:
             return
-        place = self.address.child(file.path)
-        with _explained(), _telling_gone(), connection.explained(place):
-            store = await asyncio.to_thread(connection.connect, place.scheme, place.bucket)
+        object_address = self.address.child(file.path)
+        with _explained(), _telling_gone(), connection.explained(object_address):
+            store = await asyncio.to_thread(
+                connection.connect, object_address.scheme, object_address.bucket
+            )
             options: obstore.GetOptions = {"range": (offset, file.size)}
-            result = await obstore.get_async(store, place.prefix, options=options)
+            result = await obstore.get_async(store, object_address.prefix, options=options)
             async for chunk in result.stream():
                 yield bytes(chunk)
 
@@ -57,10 +59,10 @@ def _folders(path: str) -> Iterator[str]:
     return (str(parent) for parent in pathlib.PurePosixPath(path).parents)
 
 
-async def find(uri: str, namespace: str, name: str) -> BucketPlace:
+async def find(uri: str, namespace: str, name: str) -> BucketStore:
     """Find where a job keeps its results."""
     with _explained():
-        return BucketPlace(await asyncio.to_thread(prefix.of_job, uri, namespace, name))
+        return BucketStore(await asyncio.to_thread(prefix.of_job, uri, namespace, name))
 
 
 @contextlib.contextmanager

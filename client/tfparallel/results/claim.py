@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfparallel import errors, models
-from tfparallel.backends.cluster import answers, backend, execute, objects
+from tfparallel.backends.cluster import backend, execute, objects, refusals
 from tfparallel.results import files
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client as api
@@ -106,7 +106,7 @@ class Reader:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ClaimPlace:
+class ClaimStore:
     """A folder of a claim, as a pod sees it."""
 
     cluster: backend.ClusterBackend
@@ -152,22 +152,22 @@ def _telling_left_out() -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def opened(
     cluster: backend.ClusterBackend, job: models.Job, reader: Reader, say: Callable[[str], None]
-) -> AsyncIterator[ClaimPlace]:
+) -> AsyncIterator[ClaimStore]:
     """Run a pod that mounts the claim of a job; it is deleted in the end.
 
     Raises:
         Failure: the claim is missing, or the pod does not start.
     """
-    with answers.explained(cluster.context):
+    with refusals.explained(cluster.context):
         node = await _find_node(cluster, job, reader)
         manifest = build_pod(job, reader, node)
     name = manifest["metadata"]["name"]
     say(f"reading claim {reader.claim} through pod {name}")
     try:
-        with answers.explained(cluster.context):
+        with refusals.explained(cluster.context):
             await cluster.api.create(resources.PODS, job.namespace, manifest)
         await _wait(cluster, name, reader)
-        yield ClaimPlace(cluster, name, f"{MOUNT}/{reader.folder}")
+        yield ClaimStore(cluster, name, f"{MOUNT}/{reader.folder}")
     finally:
         await _delete(cluster, job.namespace, name)
 
@@ -278,7 +278,7 @@ async def _wait(cluster: backend.ClusterBackend, name: str, reader: Reader) -> N
     loop = asyncio.get_running_loop()
     begin = loop.time()
     while True:
-        with answers.explained(cluster.context):
+        with refusals.explained(cluster.context):
             pod = objects.parse_pod(
                 await cluster.api.get(resources.PODS.path(cluster.namespace, name))
             )

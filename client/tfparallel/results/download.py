@@ -21,7 +21,7 @@ Progress = Callable[[int], None]
 
 
 async def fetch(
-    place: files.Place,
+    store: files.Store,
     chosen: Sequence[files.File],
     folder: pathlib.Path,
     progress: Progress,
@@ -45,7 +45,7 @@ async def fetch(
         fetched = []
         try:
             for file in chosen:
-                problem = file.problem or await _fetched(place, file, drafts / file.path, progress)
+                problem = file.problem or await _fetched(store, file, drafts / file.path, progress)
                 if problem:
                     say(f"{file.path} is left out: {problem}")
                 else:
@@ -62,18 +62,18 @@ async def fetch(
 
 
 async def _fetched(
-    place: files.Place, file: files.File, draft: pathlib.Path, progress: Progress
+    store: files.Store, file: files.File, draft: pathlib.Path, progress: Progress
 ) -> str:
     """Copy a file; return why it did not come."""
     try:
-        await _fetch(place, file, draft, progress)
+        await _fetch(store, file, draft, progress)
     except files.LeftOutError as error:
         return str(error)
     return ""
 
 
 async def _fetch(
-    place: files.Place, file: files.File, draft: pathlib.Path, progress: Progress
+    store: files.Store, file: files.File, draft: pathlib.Path, progress: Progress
 ) -> None:
     draft.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
@@ -82,7 +82,7 @@ async def _fetch(
         while True:
             begin, cause = offset, "the connection ended early"
             try:
-                async for chunk in place.read(file, offset):
+                async for chunk in store.read(file, offset):
                     out.write(chunk)
                     digest.update(chunk)
                     offset += len(chunk)
@@ -97,7 +97,7 @@ async def _fetch(
                     f"{file.path} does not arrive: {offset} of {file.size} bytes came ({cause})."
                     " Run the command again"
                 )
-    expected = await place.compute_digest(file)
+    expected = await store.compute_digest(file)
     if offset != file.size or expected not in (None, digest.hexdigest()):
         raise errors.Failure(
             f"{file.path} changed while it was copied: its size or digest differs. Run the command"

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from tfparallel import errors, models
 from tfparallel.backends.cluster import backend
-from tfparallel.results import download, files, folder, places
+from tfparallel.results import download, files, folder, stores
 from tfparallel_operator.api import load, names
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_trainer.contract import outputs
@@ -47,7 +47,7 @@ async def copies(
     cluster: backend.ClusterBackend,
     name: str,
     target: pathlib.Path,
-    choice: places.Choice,
+    choice: stores.Choice,
     say: Callable[[str], None],
 ) -> AsyncGenerator[models.Job, None]:
     """Copy the event files of a job until it has ended, and yield the job after each copy.
@@ -69,9 +69,9 @@ async def copies(
         raise errors.Failure(
             f"job {name!r} has written nothing yet: it is Pending. See why: tfparallel why {name}"
         )
-    async with places.opened(cluster, job, choice, say) as place:
+    async with stores.opened(cluster, job, choice, say) as store:
         while True:
-            await update(place, target, is_script=job.is_script)
+            await update(store, target, is_script=job.is_script)
             if job.is_finished and not any(target.rglob(files.EVENTS)):
                 raise errors.Failure(f"job {name!r} has left no event files. {_HOW}")
             yield job
@@ -111,14 +111,14 @@ async def keep_copying(
         current = begin()
 
 
-async def update(place: files.Place, target: pathlib.Path, *, is_script: bool = False) -> None:
+async def update(store: files.Store, target: pathlib.Path, *, is_script: bool = False) -> None:
     """Copy what the event files have gained since the last copy.
 
     Raises:
         Failure: a file cannot be written.
         Unavailable: the connection broke; what has come stays.
     """
-    listed = await place.list_files()
+    listed = await store.list_files()
     for file in files.select(listed, files.Part.TENSORBOARD, is_script=is_script):
         if file.problem:
             continue
@@ -131,5 +131,5 @@ async def update(place: files.Place, target: pathlib.Path, *, is_script: bool = 
         with download.writing(target), contextlib.suppress(files.LeftOutError):
             copy.parent.mkdir(parents=True, exist_ok=True)
             with copy.open("ab" if begin else "wb") as out:
-                async for chunk in place.read(file, begin):
+                async for chunk in store.read(file, begin):
                     out.write(chunk)

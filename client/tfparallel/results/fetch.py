@@ -16,7 +16,7 @@ def choose_folder(name: str) -> pathlib.Path:
 
 
 async def fetch(
-    place: files.Place,
+    store: files.Store,
     part: files.Part,
     to: pathlib.Path,
     name: str,
@@ -37,12 +37,12 @@ async def fetch(
     Raises:
         Failure: there are none, the folder cannot be written, or the connection breaks.
     """
-    chosen = files.select(await place.list_files(), part, is_script=is_script)
-    return await copy(place, chosen, to, name, say, is_script=is_script)
+    chosen = files.select(await store.list_files(), part, is_script=is_script)
+    return await copy(store, chosen, to, name, say, is_script=is_script)
 
 
 async def copy(
-    place: files.Place,
+    store: files.Store,
     chosen: Sequence[files.File],
     to: pathlib.Path,
     name: str,
@@ -52,7 +52,7 @@ async def copy(
 ) -> Sequence[files.File]:
     """Copy files as `fetch` does."""
     with transfer.bar(sum(file.size for file in chosen)) as progress:
-        fetched = await download.fetch(place, chosen, to, progress, say)
+        fetched = await download.fetch(store, chosen, to, progress, say)
     if not fetched:
         model_file = "file *.keras" if is_script else outputs.MODEL
         raise errors.Failure(

@@ -61,7 +61,7 @@ class LeftOutError(Exception):
     """A file does not come; the text says why."""
 
 
-class Place(Protocol):
+class Store(Protocol):
     """Where a job keeps its results."""
 
     async def list_files(self) -> Sequence[File]:

@@ -20,7 +20,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FolderPlace:
+class FolderStore:
     """A folder of this machine."""
 
     path: pathlib.Path
@@ -87,7 +87,7 @@ def open_run(run: pathlib.Path) -> run_folder.RunFolder:
     return run_folder.RunFolder(root)
 
 
-def find_of_script(run: pathlib.Path, path: str | None) -> FolderPlace | None:
+def find_of_script(run: pathlib.Path, path: str | None) -> FolderStore | None:
     """Return where the script of a local run keeps its results; None: the trainer ran.
 
     Args:
@@ -104,10 +104,10 @@ def find_of_script(run: pathlib.Path, path: str | None) -> FolderPlace | None:
     if job.spec.trainer is not None:
         return None
     results = script.find(job, path)
-    return FolderPlace(layout.claim(results.claim) / results.path)
+    return FolderStore(layout.claim(results.claim) / results.path)
 
 
-def find(run: pathlib.Path) -> FolderPlace:
+def find(run: pathlib.Path) -> FolderStore:
     """Return where the trainer of a local run keeps its results.
 
     Args:
@@ -123,7 +123,7 @@ def find(run: pathlib.Path) -> FolderPlace:
         for pattern in patterns:
             for folder in sorted(root.glob(pattern) if pattern != "." else [root]):
                 if (folder / result).exists():
-                    return FolderPlace(folder)
+                    return FolderStore(folder)
     raise errors.Failure(
         f"{run}: no results of the trainer are below it. Give the folder of a run, such as"
         " runs/JOB/TIME, of a job with spec.trainer"

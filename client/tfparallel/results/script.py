@@ -46,8 +46,8 @@ def find(job: types.TFParallelJob, path: str | None) -> Folder:
             " results with --path"
         )
     mount = max(below, key=len)
-    rest = pathlib.PurePosixPath(path or mount).relative_to(mount)
-    return dataclasses.replace(below[mount], path=below[mount].path / rest)
+    subfolder = pathlib.PurePosixPath(path or mount).relative_to(mount)
+    return dataclasses.replace(below[mount], path=below[mount].path / subfolder)
 
 
 def _writable_mounts(job: types.TFParallelJob) -> Iterator[tuple[str, Folder]]:

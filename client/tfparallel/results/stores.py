@@ -8,7 +8,7 @@ from typing import Any
 
 from tfparallel import backend as backends
 from tfparallel import errors, models
-from tfparallel.backends.cluster import answers, backend
+from tfparallel.backends.cluster import backend, refusals
 from tfparallel.backends.local import backend as machine_backend
 from tfparallel.backends.local import folders
 from tfparallel.results import bucket, claim, files, folder, script
@@ -31,7 +31,7 @@ class Choice:
 @contextlib.asynccontextmanager
 async def opened_anywhere(
     jobs: backends.Backend, job: models.Job, choice: Choice, say: Callable[[str], None]
-) -> AsyncIterator[files.Place]:
+) -> AsyncIterator[files.Store]:
     """Open the place that keeps the results of a job of a cluster or of this machine.
 
     `jobs` is where the job is. The other arguments and the errors are those of `opened`, which is
@@ -40,19 +40,19 @@ async def opened_anywhere(
     if isinstance(jobs, machine_backend.LocalBackend):
         yield _find_folder(jobs.find_folder(job.name), job, choice)
     elif isinstance(jobs, backend.ClusterBackend):
-        async with opened(jobs, job, choice, say) as place:
-            yield place
+        async with opened(jobs, job, choice, say) as store:
+            yield store
     else:
         raise errors.Failure(f"{type(jobs).__name__} does not know where jobs keep their results")
 
 
-def _find_folder(root: pathlib.Path, job: models.Job, choice: Choice) -> files.Place:
+def _find_folder(root: pathlib.Path, job: models.Job, choice: Choice) -> files.Store:
     """Return where a local run keeps its results: of a script, what stands for its claim."""
     parsed = load.read_accepted_job(job.manifest)
     if parsed.spec.trainer is not None:
         return folder.find(root)
     results = script.find(parsed, choice.path)
-    return folder.FolderPlace(folders.Folders(root).claim(results.claim) / results.path)
+    return folder.FolderStore(folders.Folders(root).claim(results.claim) / results.path)
 
 
 @contextlib.asynccontextmanager
@@ -61,7 +61,7 @@ async def opened(
     job: models.Job,
     choice: Choice,
     say: Callable[[str], None],
-) -> AsyncIterator[files.Place]:
+) -> AsyncIterator[files.Store]:
     """Open the place that keeps the results of a job.
 
     Args:
@@ -87,8 +87,8 @@ async def opened(
     template = await _pod_spec(cluster, job)
     image = choice.image or _image(template) or await backends.find_trainer_image(cluster)
     reader = claim.Reader(results.claim, str(results.path), template, image)
-    async with claim.opened(cluster, job, reader, say) as place:
-        yield place
+    async with claim.opened(cluster, job, reader, say) as store:
+        yield store
 
 
 def _checkpoint(
@@ -109,7 +109,7 @@ def _checkpoint(
 
 async def _pod_spec(cluster: backend.ClusterBackend, job: models.Job) -> Mapping[str, Any]:
     """Return the spec of a pod of the job, or that of its first template."""
-    with answers.explained(cluster.context):
+    with refusals.explained(cluster.context):
         selector = f"{names.LABEL_JOB}={job.name},{names.LABEL_ROLE}"
         pods = await cluster.api.list(resources.PODS, job.namespace, selector)
     specs = [pod["spec"] for pod in pods.items]

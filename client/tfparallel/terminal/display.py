@@ -190,20 +190,20 @@ class Display:
         not repeated, nor is its traceback.
         """
         self._has_new_lines = True
-        words = parse_colors(text.removeprefix(f"[{replica}] "))
-        if log_lines.is_start_of_tensorflow(words.plain):
+        line = parse_colors(text.removeprefix(f"[{replica}] "))
+        if log_lines.is_start_of_tensorflow(line.plain):
             return
-        is_frame = words.plain.startswith(_FRAME)
-        if is_frame or (replica in self._tracebacks and words.plain.startswith("    ")):
-            self._tracebacks.setdefault(replica, []).append(words)
+        is_frame = line.plain.startswith(_FRAME)
+        if is_frame or (replica in self._tracebacks and line.plain.startswith("    ")):
+            self._tracebacks.setdefault(replica, []).append(line)
             return
-        if words.plain.startswith(_ERROR):
-            first = self._remember(words.plain.removeprefix(_ERROR).rstrip("."), replica)
+        if line.plain.startswith(_ERROR):
+            first = self._remember(line.plain.removeprefix(_ERROR).rstrip("."), replica)
             if first != replica:
                 self._tracebacks.pop(replica, None)
-                words = rich_text.Text(f"{_ERROR}the same as that of {first}")
+                line = rich_text.Text(f"{_ERROR}the same as that of {first}")
         self._print_traceback(replica)
-        self._print_line_of(replica, words)
+        self._print_line_of(replica, line)
 
     def _remember(self, error: str, replica: str) -> str:
         """Return the replica that an error was first shown of."""
@@ -212,12 +212,12 @@ class Display:
         return self._errors.setdefault(error, replica)
 
     def _print_traceback(self, replica: str) -> None:
-        for words in self._tracebacks.pop(replica, ()):
-            self._print_line_of(replica, words)
+        for line in self._tracebacks.pop(replica, ()):
+            self._print_line_of(replica, line)
 
-    def _print_line_of(self, replica: str, words: rich_text.Text) -> None:
+    def _print_line_of(self, replica: str, line: rich_text.Text) -> None:
         prefix = rich_text.Text(f"[{replica}] ", self._colour(replica))
-        print_line(self._lines, prefix + words)
+        print_line(self._lines, prefix + line)
 
     def _colour(self, replica: str) -> str:
         if replica not in self._colours:

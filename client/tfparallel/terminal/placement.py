@@ -46,7 +46,7 @@ def table(placement: job_status.PlacementStatus) -> rich_table.Table:
 
 def shares(seconds: Sequence[str | None]) -> list[str]:
     """Write each number of seconds as a share of all; nothing where one is not known."""
-    known = [float(one) for one in seconds if one is not None]
-    if len(known) < len(seconds) or not sum(known) > 0:
+    seconds_by_stage = [float(value) for value in seconds if value is not None]
+    if len(seconds_by_stage) < len(seconds) or not sum(seconds_by_stage) > 0:
         return [""] * len(seconds)
-    return [f"{one / sum(known):.0%}" for one in known]
+    return [f"{value / sum(seconds_by_stage):.0%}" for value in seconds_by_stage]

@@ -127,9 +127,9 @@ def show(
     """Print one job in detail."""
     now = wall_clock.utc_now()
     headline = rich_text.Text(f"{job.name}: ")
-    known = job.status.state is not None
+    has_state = job.status.state is not None
     headline.append(
-        job.state if known else "not seen by the operator yet",
+        job.state if has_state else "not seen by the operator yet",
         STYLES.get(job.state, ""),
     )
     out.print(headline, soft_wrap=True)

@@ -124,15 +124,15 @@ def _of_pod(files: str, choice: Choice) -> Context:
     return Context(name="", namespace=namespace, access=credentials.find(None))
 
 
-def _find_context(files: str, wished: str | None) -> tuple[str, str]:
+def _find_context(files: str, requested: str | None) -> tuple[str, str]:
     """Return the name and the namespace of a context, or of the current one."""
     by_name, current = _read_contexts(files)
-    name = wished or current
+    name = requested or current
     chosen = by_name.get(name)
     if chosen is None:
         near = difflib.get_close_matches(name, by_name, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(by_name) or 'none'}."
-        field = "--context" if wished else "current-context"
+        field = "--context" if requested else "current-context"
         raise load.SpecError(f"{field} {name!r} is not in {files}: {hint}")
     return chosen["name"], chosen["context"].get("namespace") or "default"
 

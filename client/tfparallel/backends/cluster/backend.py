@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tfparallel import backend as backends
 from tfparallel import errors, models, submission
-from tfparallel.backends.cluster import access, answers, creation, objects
+from tfparallel.backends.cluster import access, creation, objects, refusals
 from tfparallel_operator.api import load, names, problems
 from tfparallel_operator.api_server import client as api
 from tfparallel_operator.api_server import errors as api_errors
@@ -93,15 +93,15 @@ class ClusterBackend:
             Failure: you may not create jobs, or the API server does not answer.
         """
         namespace = document["metadata"].get("namespace", self.namespace)
-        with answers.explained(dataclasses.replace(self.context, namespace=namespace)):
+        with refusals.explained(dataclasses.replace(self.context, namespace=namespace)):
             try:
                 await self._api.check(resources.JOBS, namespace, document)
             except api_errors.AlreadyExists:
                 return ()
             except (api_errors.Invalid, api_errors.Refused) as error:
-                if answers.lacks_right(error):
+                if refusals.lacks_right(error):
                     raise
-                return answers.problems_of(error)
+                return refusals.problems_of(error)
         return ()
 
     async def list_jobs(
@@ -113,7 +113,7 @@ class ClusterBackend:
             everywhere: whether jobs of all namespaces are listed.
             labels: a selector as kubectl takes it, such as team=vision; empty: all jobs.
         """
-        with answers.explained(self.context):
+        with refusals.explained(self.context):
             scope = None if everywhere else self.namespace
             listing = await self._api.list(resources.JOBS, scope, labels)
         jobs = (objects.parse_listed_job(body) for body in listing.items)
@@ -130,17 +130,17 @@ class ClusterBackend:
                 f"{name!r} is not the name of a job: names have lower-case letters, digits, '-' and"
                 " '.' alone. Correct it"
             )
-        with answers.explained(self.context):
+        with refusals.explained(self.context):
             try:
                 body = await self._api.get(resources.JOBS.path(self.namespace, name))
             except api_errors.NotFound as error:
                 jobs = await self._api.list(resources.JOBS, self.namespace)  # or: not installed
-                known = [job["metadata"]["name"] for job in jobs.items]
-                raise errors.JobNotFound(self._not_found(name, known)) from error
+                existing = [job["metadata"]["name"] for job in jobs.items]
+                raise errors.JobNotFound(self._not_found(name, existing)) from error
         return objects.parse_job(body)
 
-    def _not_found(self, name: str, known: Sequence[str]) -> str:
-        near = difflib.get_close_matches(name, known, n=3)
+    def _not_found(self, name: str, existing: Sequence[str]) -> str:
+        near = difflib.get_close_matches(name, existing, n=3)
         hint = f"did you mean {', '.join(map(repr, near))}?" if near else "correct the name, or"
         return (
             f"there is no job {name!r} in namespace {self.namespace!r}: {hint} choose another"
@@ -179,7 +179,7 @@ class ClusterBackend:
 
     async def _changes(
         self,
-        seen: dict[str, models.Job],
+        last_jobs: dict[str, models.Job],
         *,
         everywhere: bool = False,
         labels: str = "",
@@ -196,16 +196,16 @@ class ClusterBackend:
         """
         scope = None if everywhere else self.namespace
         while True:
-            with answers.explained(self.context):
+            with refusals.explained(self.context):
                 listing = await self._api.list(resources.JOBS, scope, labels, fields)
             jobs = {job.uid: job for job in map(objects.parse_listed_job, listing.items)}
-            for uid in seen.keys() - jobs.keys():
-                yield _DELETED, seen.pop(uid)
+            for uid in last_jobs.keys() - jobs.keys():
+                yield _DELETED, last_jobs.pop(uid)
             for job in jobs.values():
-                if _is_new(job, seen):
+                if _is_new(job, last_jobs):
                     yield "ADDED", job
             with (
-                answers.explained(self.context),
+                refusals.explained(self.context),
                 contextlib.suppress(api_errors.Expired, api_errors.Unavailable),
             ):
                 async for event in self._api.watch(
@@ -215,15 +215,15 @@ class ClusterBackend:
                         continue
                     job = objects.parse_listed_job(event.object)
                     if event.type == _DELETED:
-                        seen.pop(job.uid, None)
+                        last_jobs.pop(job.uid, None)
                         yield event.type, job
-                    elif _is_new(job, seen):
+                    elif _is_new(job, last_jobs):
                         yield event.type, job
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def list_replicas(self, job: models.Job) -> Sequence[models.Replica]:
         """Return the replicas that exist, by role and number."""
-        with answers.explained(self.context):
+        with refusals.explained(self.context):
             selector = f"{names.LABEL_JOB}={job.name}"
             listing = await self._api.list(resources.PODS, job.namespace, selector)
         bodies = (body for body in listing.items if _is_owned(body, job))
@@ -234,7 +234,7 @@ class ClusterBackend:
 
         Events live an hour by the API server's default.
         """
-        with answers.explained(self.context):
+        with refusals.explained(self.context):
             listing = await self._api.list(resources.EVENTS, job.namespace)
         mine = [body for body in listing.items if _is_about(body.get("regarding", {}), job)]
         return waits.parse_events(mine)
@@ -255,7 +255,7 @@ class ClusterBackend:
         query = {"container": replica.log_container}
         query |= {"follow": "true"} if follow else {}
         query |= {} if tail is None else {"tailLines": str(tail)}
-        with answers.explained(self.context):
+        with refusals.explained(self.context):
             async for line in self._api.read_log(job.namespace, replica.pod, query):
                 yield line.decode(errors="replace")
 
@@ -298,7 +298,7 @@ class ClusterBackend:
         return job
 
     async def _patch(self, job: models.Job, spec: Mapping[str, Any]) -> None:
-        with answers.explained(self.context):
+        with refusals.explained(self.context):
             await self._api.patch(resources.JOBS.path(job.namespace, job.name), {"spec": spec})
 
     async def delete_job(self, name: str, *, delete_results: bool = False) -> None:
@@ -313,14 +313,14 @@ class ClusterBackend:
                 " use. Delete the job without delete_results, and the claim with kubectl delete pvc"
             )
         job = await self.get_job(name)
-        with answers.explained(self.context), contextlib.suppress(api_errors.NotFound):
+        with refusals.explained(self.context), contextlib.suppress(api_errors.NotFound):
             await self._api.delete(resources.JOBS, job.namespace, job.name, job.uid)
 
 
-def _is_new(job: models.Job, seen: dict[str, models.Job]) -> bool:
+def _is_new(job: models.Job, last_jobs: dict[str, models.Job]) -> bool:
     """Whether this version of a job has not been seen; it has from now on."""
-    known, seen[job.uid] = seen.get(job.uid), job
-    return known is None or _version(known) != _version(job)
+    previous, last_jobs[job.uid] = last_jobs.get(job.uid), job
+    return previous is None or _version(previous) != _version(job)
 
 
 def _version(job: models.Job) -> str:

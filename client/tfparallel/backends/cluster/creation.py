@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfparallel import errors, models, submission
-from tfparallel.backends.cluster import access, answers, objects
+from tfparallel.backends.cluster import access, objects, refusals
 from tfparallel_operator.api import load
 from tfparallel_operator.api_server import client, resources
 from tfparallel_operator.api_server import errors as api_errors
@@ -26,7 +26,7 @@ async def submit(
     """
     namespace = context.namespace
     _check_namespace(namespace, bundle.job)
-    with answers.explained(context):
+    with refusals.explained(context):
         await _refuse_second(api, namespace, bundle.name)
         for companion in bundle.companions:
             await _ensure(api, namespace, submission.COMPANIONS[companion["kind"]], companion)

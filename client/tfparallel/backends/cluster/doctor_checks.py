@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from tfparallel import errors
-from tfparallel.backends.cluster import answers, backend, objects
+from tfparallel.backends.cluster import backend, objects, refusals
 from tfparallel_operator.api import accelerators, names, schema
 from tfparallel_operator.api_server import errors as api_errors
 from tfparallel_operator.api_server import resources
@@ -69,7 +69,7 @@ async def check(
 ) -> AsyncIterator[Check]:
     """Yield the checks of a cluster; if it does not answer, only the first."""
     try:
-        with answers.explained(cluster.context):
+        with refusals.explained(cluster.context):
             version = await cluster.api.get("/version")
     except errors.Failure as error:
         yield Check("API server", Result.MISSING, str(error))
@@ -81,7 +81,7 @@ async def check(
             yield Check(name, result, text)
         except api_errors.ApiError as error:
             yield Check(
-                name, Result.WARNING, f"not known: {answers.sentence(error, cluster.context)}"
+                name, Result.WARNING, f"not known: {refusals.sentence(error, cluster.context)}"
             )
 
 
@@ -101,7 +101,7 @@ async def _definition(cluster: backend.ClusterBackend) -> tuple[Result, str]:
     try:
         installed = await cluster.api.get(_CRDS.path(None, name))
     except api_errors.NotFound:
-        return Result.MISSING, f"not installed. Install the operator: {answers.INSTALL}"
+        return Result.MISSING, f"not installed. Install the operator: {refusals.INSTALL}"
     schemas = {served["name"]: served["schema"] for served in installed["spec"]["versions"]}
     if schemas.get(names.VERSION) == {"openAPIV3Schema": schema.job_schema()}:
         return Result.OK, f"{names.VERSION}, of this version"
@@ -115,7 +115,7 @@ async def _operator(cluster: backend.ClusterBackend) -> tuple[Result, str]:
     if operators is None:
         return Result.WARNING, "not known: you may not list deployments. Ask your administrator"
     if not operators:
-        return Result.MISSING, f"no Deployment. Install it: {answers.INSTALL}"
+        return Result.MISSING, f"no Deployment. Install it: {refusals.INSTALL}"
     [first, *_] = operators
     version = f" {first.version}" if first.version else ""
     text = f"{first.namespace}/{first.name}{version}: {first.ready}/{first.replicas} ready"

@@ -83,12 +83,12 @@ def claim_names(job: models.Job) -> frozenset[str]:
     """Return the names of the claims that a job's replicas mount."""
     spec = job.manifest.get("spec", {})
     trainer = spec.get("trainer") or {}
-    templates = {one["metadata"]["name"] for one in spec.get("volumeClaimTemplates", ())}
+    templates = {template["metadata"]["name"] for template in spec.get("volumeClaimTemplates", ())}
     listed = [(trainer.get("checkpoint") or {}).get("claim")]
     listed += [volume.get("claim") for volume in trainer.get("volumes", ())]
     for role in job.roles.values():
         volumes = role.get("template", {}).get("spec", {}).get("volumes", ())
-        listed += [one.get("persistentVolumeClaim", {}).get("claimName") for one in volumes]
+        listed += [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in volumes]
     named = {name if name not in templates else f"{job.name}-{name}" for name in listed if name}
     return frozenset(named | {f"{job.name}-{name}" for name in templates})
 
@@ -133,7 +133,7 @@ def owner_reference(job: models.Job) -> dict[str, Any]:
 def _find_trainer(status: api.Object) -> api.Object:
     """Return the status of the container that trains; empty: it has none yet."""
     statuses: list[api.Object] = status.get("containerStatuses") or []
-    return next((one for one in statuses if one["name"] == names.CONTAINER), {})
+    return next((status for status in statuses if status["name"] == names.CONTAINER), {})
 
 
 def _find_blocking_init(status: api.Object) -> api.Object:
@@ -157,14 +157,14 @@ def _reason(status: api.Object, container: api.Object) -> str:
     state = container.get("state", {})
     for kind in ("waiting", "terminated"):
         if kind in state:
-            words = (state[kind].get("reason", ""), state[kind].get("message", ""))
-            return ": ".join(" ".join(word.split()) for word in words if word)
+            texts = (state[kind].get("reason", ""), state[kind].get("message", ""))
+            return ": ".join(" ".join(word.split()) for word in texts if word)
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             text = f"{condition.get('reason', '')}: {condition.get('message', '')}"
             return remedies.without_preemption(text)
-    words = (status.get("reason", ""), status.get("message", ""))  # such as Evicted
-    return ": ".join(" ".join(word.split()) for word in words if word)
+    texts = (status.get("reason", ""), status.get("message", ""))  # such as Evicted
+    return ": ".join(" ".join(word.split()) for word in texts if word)
 
 
 def _number(label: str) -> int:

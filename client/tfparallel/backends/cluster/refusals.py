@@ -89,7 +89,7 @@ def sentence(error: api_errors.ApiError, context: access.Context) -> str:
 def _remedy(message: str, server: credentials.Access, where: str) -> str:
     """Return what to do if no answer came."""
     field = "of its cluster in the kubeconfig"
-    if any(words in message for words in _OTHER_NAME):
+    if any(part in message for part in _OTHER_NAME):
         return f"Set tls-server-name {field} of {where} to a name in the server's certificate"
     if "CERTIFICATE_VERIFY_FAILED" in message:
         return (
