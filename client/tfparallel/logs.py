@@ -20,7 +20,7 @@ _PAUSE_SECONDS = 1.0
 _ENDED = ("Failed", "Terminating", "Succeeded")
 
 _LOSSES = (names.Condition.FAILED, names.Condition.RESTARTING)
-"""Conditions whose message begins with the pod that failed first, if a pod failed."""
+"""Conditions that a loss explains, if `status.failure` says which."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def list_witnesses(job: models.Job, replicas: Sequence[models.Replica]) -> list[
     if loss is None:
         usual = job.coordinator, "Running"
         return [replica for replica in replicas if (replica.name, replica.phase) == usual]
-    first = loss.message.partition(" ")[0].rstrip(":")
+    first = "" if job.status.failure is None else job.status.failure.replica
 
     def has_failed(replica: models.Replica) -> bool:
         # The kubelet reports the end of a container before that of its pod.

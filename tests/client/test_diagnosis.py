@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import json
-import re
 
 import pytest
 
@@ -11,8 +10,10 @@ from testing.operator import symptoms
 from tfparallel import models
 from tfparallel.cli import why
 from tfparallel.diagnosis import findings, rules
+from tfparallel_operator.api import names
 from tfparallel_operator.core import remedies
-from tfparallel_operator.core.life import failure
+from tfparallel_operator.core.life import failure, pace
+from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import exits
 
 KINDS = {
@@ -106,18 +107,23 @@ def test_what_is_printed_fits_eighty_columns(symptom: str) -> None:
 def test_the_remedy_stands_once_though_the_condition_has_it_too() -> None:
     for symptom in ("quota", "stalled", "restarting", "failed without words"):
         facts = symptoms.SYMPTOMS[symptom]()
-        messages = [condition.message for condition in facts.status.conditions]
-        remedy = next(filter(None, (remedies.split(message)[1] for message in messages)))
+        remedy = next(filter(None, (one.remedy for one in facts.status.conditions)))
         text = "\n".join(why.render(rules.diagnose(facts)))
         assert " ".join(text.split()).count(remedy) == 1, symptom
 
 
-KINDS_OF_TROUBLE = ("Pending", "Slow", "Stalled", "Restarting", "Failed", "Refused", "Queued")
+KINDS_OF_TROUBLE = ("Pending", "Stalled", "Restarting", "Failed", "Refused", "Queued")
 """Of jobs that an operator has looked at, and with which something is the matter."""
 
-_LEAD = re.compile(
-    r"\d+/\d+ replicas run or have completed; (?:training is slow: |digits-[a-z]+-\d+: )"
-)
+
+@pytest.mark.parametrize("symptom", [s for s in KINDS if KINDS[s][0] == "Slow"])
+def test_the_condition_says_why_training_is_slow(symptom: str) -> None:
+    facts = symptoms.SYMPTOMS[symptom]()
+    diagnosis, running = rules.diagnose(facts), facts.find_true(names.Condition.RUNNING)
+    slowness = pace.Pace(facts.status, facts.now, must_report=True).find_slowness("digits")
+    assert running is not None and slowness is not None
+    assert diagnosis.sentence == f"digits is slow: {slowness.cause}"
+    assert running.message.endswith(f"training is slow: {slowness.cause}. {diagnosis.remedy}")
 
 
 @pytest.mark.parametrize(
@@ -127,14 +133,40 @@ _LEAD = re.compile(
 def test_a_condition_says_what_why_says(symptom: str) -> None:
     facts = symptoms.SYMPTOMS[symptom]()
     diagnosis = rules.diagnose(facts)
-    remedy = diagnosis.remedy.partition(" Then submit the job again")[0]
-    messages = [
-        condition.message
-        for condition in facts.status.conditions
-        if condition.message.endswith(remedy)
+    said = [(conditions.read_problem(one), one.remedy or "") for one in facts.status.conditions]
+    waits = [counts.waiting for counts in facts.status.replicas.values()]
+    said += [(wait.reason, wait.remedy) for wait in waits if wait is not None]
+    fits = [
+        problem.rstrip(".") in diagnosis.sentence and diagnosis.remedy.startswith(remedy)
+        for problem, remedy in said
     ]
-    causes = [_LEAD.sub("", message.removesuffix(remedy)).rstrip(" .") for message in messages]
-    assert any(cause in diagnosis.sentence for cause in causes)
+    assert any(fits)
+
+
+@pytest.mark.parametrize("symptom", ["quota", "queue", "stalled", "restarting", "contested"])
+def test_of_an_older_operator_the_message_is_shown_whole(symptom: str) -> None:
+    """Its status has the sentences alone, and nobody takes them apart."""
+    facts = symptoms.SYMPTOMS[symptom]()
+    listed = facts.status.conditions
+    [condition] = [one for one in listed if one.remedy and one.type != "Running"][:1]
+    without = [one.model_copy(update={"problem": None, "remedy": None}) for one in listed]
+    status = facts.status.model_copy(update={"conditions": tuple(without), "failure": None})
+    older = dataclasses.replace(facts, job=dataclasses.replace(facts.job, status=status))
+    diagnosis = rules.diagnose(older)
+    assert condition.message.rstrip(".") in diagnosis.sentence
+    assert diagnosis.remedy != condition.remedy
+
+
+def test_of_an_older_operator_the_words_of_a_pod_are_shown_whole() -> None:
+    facts = symptoms.waiting_worker(symptoms.NO_GPUS)
+    replicas = [dataclasses.replace(one, reason="") for one in facts.replicas]
+    newer = dataclasses.replace(facts, replicas=replicas)
+    assert f"digits-worker-0 waits: {symptoms.NO_GPUS}"[:-1] in rules.diagnose(newer).sentence
+    worker = facts.status.replicas["Worker"]
+    changed = {"Worker": worker.model_copy(update={"waiting": None})}
+    status = facts.status.model_copy(update={"replicas": {**facts.status.replicas, **changed}})
+    older = dataclasses.replace(newer, job=dataclasses.replace(facts.job, status=status))
+    assert f"digits-worker-0: {symptoms.NO_GPUS}"[:-1] in rules.diagnose(older).sentence
 
 
 def test_why_and_the_condition_name_every_cause_of_pods_that_wait() -> None:

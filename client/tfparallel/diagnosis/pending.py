@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from tfparallel import models
 from tfparallel.diagnosis import findings
+from tfparallel_operator.api import job_status
 from tfparallel_operator.core import remedies, waits
 
 
@@ -42,8 +43,12 @@ def find_wait(facts: findings.Facts) -> Wait | None:
     by_words: dict[str, waits.WaitingPod] = {}
     for words, pod in reasons:
         by_words.setdefault(words, pod)
-    causes = [f"{pod.name} waits: {words}" for words, pod in by_words.items() if words]
-    other_causes = [remedies.append(*cause) for cause in remedies.distinguish(causes)[1:]]
+    explanations = [
+        remedies.Explanation(f"{pod.name} waits: {words}", remedies.find(words))
+        for words, pod in by_words.items()
+        if words
+    ]
+    other_causes = [one.message for one in remedies.distinguish(explanations)[1:]]
     words, pod = reasons[0]
     return Wait(pod, words, len(waiting) - 1, tuple(other_causes))
 
@@ -103,7 +108,11 @@ def _find_words_of_status(replica: models.Replica, facts: findings.Facts) -> str
     if replica.reason not in waits.UNREMARKABLE:
         return replica.reason
     for counts in facts.status.replicas.values():
-        pod, _, words = counts.reason.partition(": ")
-        if pod == replica.pod and words:
-            return words
+        if counts.waiting is not None and counts.waiting.pod == replica.pod:
+            return counts.waiting.reason
+    layout = facts.job.layout
+    for one in () if layout is None else layout.all_replicas:
+        counts = facts.status.replicas.get(one.role.value, job_status.ReplicaStatus())
+        if one.name == replica.name and counts.waiting is None:
+            return counts.reason  # An older operator names the pod in the sentence alone.
     return ""

@@ -8,7 +8,6 @@ from tfparallel.diagnosis import endings, findings, pace, pending, unseen
 from tfparallel.terminal import status as terminal
 from tfparallel_operator.api import job_status, names
 from tfparallel_operator.core import remedies
-from tfparallel_operator.core.life import failure
 from tfparallel_operator.core.status import conditions
 from tfparallel_trainer.contract import exits
 
@@ -57,17 +56,17 @@ def _failed(facts: findings.Facts) -> findings.Diagnosis | None:
     condition = facts.find_true(names.Condition.FAILED)
     if condition is None:
         return None
-    cause, remedy = remedies.split(condition.message)
-    sentence = f"{facts.job.name} failed {facts.age(condition.last_transition_time)} ago: {cause}"
+    age, problem = facts.age(condition.last_transition_time), conditions.read_problem(condition)
+    sentence = f"{facts.job.name} failed {age} ago: {problem}"
     evidence = [findings.describe_condition(condition, facts), *endings.list_exits(facts)]
     evidence += findings.describe_lines(facts)
-    remedy = _remedy_of_failure(facts, condition, remedy)
+    remedy = _remedy_of_failure(facts, condition)
     return findings.Diagnosis(
         findings.Kind.FAILED, sentence, remedy, tuple(evidence), condition.reason
     )
 
 
-def _remedy_of_failure(facts: findings.Facts, condition: job_status.Condition, remedy: str) -> str:
+def _remedy_of_failure(facts: findings.Facts, condition: job_status.Condition) -> str:
     if condition.reason in (
         names.Reason.INVALID_SPEC,
         names.Reason.INVALID_TEMPLATE,
@@ -75,7 +74,7 @@ def _remedy_of_failure(facts: findings.Facts, condition: job_status.Condition, r
         return "Correct the job and apply it again: the operator then starts it."
     if facts.job.folder and condition.reason == detached.PROCESS_ENDED:
         return f"Go on: `tfparallel run JOB.yaml --output {facts.job.folder}`."
-    remedy = remedy or _remedy_of_exit(condition.message) or "Correct what its last lines say."
+    remedy = _find_remedy(facts, condition) or "Correct what its last lines say."
     if facts.job.folder:
         return f"{remedy} Then run the job again."
     again = f"Then submit the job again, after `tfparallel delete {facts.job.name}`"
@@ -84,10 +83,10 @@ def _remedy_of_failure(facts: findings.Facts, condition: job_status.Condition, r
     return f"{remedy} {again}."
 
 
-def _remedy_of_exit(message: str) -> str:
-    """Return the remedy of an exit code where the replica's own words stand for it."""
-    ended = failure.find_exit(message)
-    return "" if ended is None else remedies.BY_EXIT_CODE.get(ended[1], "")
+def _find_remedy(facts: findings.Facts, condition: job_status.Condition) -> str:
+    """Return what to do about a loss, also if its condition quotes a replica that says it."""
+    failure = facts.status.failure
+    return condition.remedy or ("" if failure is None else failure.remedy)
 
 
 def _suspended(facts: findings.Facts) -> findings.Diagnosis | None:
@@ -126,8 +125,7 @@ def _queued(facts: findings.Facts) -> findings.Diagnosis | None:
         condition,
         findings.Kind.QUEUED,
         lead="has waited for {age} in",
-        remedy=remedies.find(condition.message)
-        or "Wait until Kueue admits it, or choose another queue.",
+        remedy="Wait until Kueue admits it, or choose another queue.",
         more=_list_events_of_queue(facts, condition),
     )
 
@@ -163,7 +161,7 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
     condition = facts.find_true(names.Condition.RESTARTING)
     if condition is None:
         return None
-    cause, remedy = remedies.split(condition.message)
+    problem = conditions.read_problem(condition)
     evidence = [findings.describe_condition(condition, facts), *endings.list_exits(facts)]
     sentence = f"{facts.job.name} restarts as attempt {facts.status.attempt}"
     begins_at = facts.status.attempt_time
@@ -171,7 +169,7 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
         sentence += f" in {terminal.age(facts.now, begins_at)}"
     wait = pending.find_wait(facts)
     if wait is not None and wait.words:
-        evidence[0] = findings.describe_condition(condition, facts, cause)
+        evidence[0] = findings.describe_condition(condition, facts, problem)
         evidence += pending.list_evidence(wait, facts)
         sentence = f"{sentence}, and {pending.describe_wait(wait)}"
         return findings.Diagnosis(
@@ -185,10 +183,8 @@ def _restarting(facts: findings.Facts) -> findings.Diagnosis | None:
     evidence += findings.describe_lines(facts)
     return findings.Diagnosis(
         findings.Kind.RESTARTING,
-        f"{sentence}: {cause}",
-        remedy
-        or _remedy_of_exit(condition.message)
-        or "Wait: the operator creates the replicas again.",
+        f"{sentence}: {problem}",
+        _find_remedy(facts, condition) or "Wait: the operator creates the replicas again.",
         tuple(evidence),
         condition.reason,
     )
@@ -239,10 +235,12 @@ def _contested(facts: findings.Facts) -> findings.Diagnosis | None:
     paced = pace.diagnose_pace(facts)
     if condition is None or paced.kind is findings.Kind.SLOW:
         return None
-    cause, remedy = remedies.split(condition.message)
+    problem = conditions.read_problem(condition).rstrip(".")
     evidence = (findings.describe_condition(condition, facts), *paced.evidence)
-    sentence = f"{paced.sentence}. But {cause.rstrip('.')}"
-    return findings.Diagnosis(paced.kind, sentence, remedy, evidence, condition.reason)
+    sentence = f"{paced.sentence}. But {problem}"
+    return findings.Diagnosis(
+        paced.kind, sentence, condition.remedy or "", evidence, condition.reason
+    )
 
 
 def _explain(
@@ -258,17 +256,17 @@ def _explain(
 
     Args:
         facts: what is known of the job.
-        condition: has the cause, and often the remedy, in its message.
+        condition: says what is the matter, and often what to do.
         kind: of the diagnosis.
         lead: what stands between the job's name and the cause; {age} is that of the condition.
-        remedy: where the message has none.
+        remedy: where the condition has none.
         more: evidence besides the condition.
     """
-    cause, known = remedies.split(condition.message)
     begin = lead.format(age=facts.age(condition.last_transition_time))
-    sentence = f"{facts.job.name} {begin} {remedies.shorten(cause)}"
+    sentence = f"{facts.job.name} {begin} {remedies.shorten(conditions.read_problem(condition))}"
     evidence = (findings.describe_condition(condition, facts), *more)
-    return findings.Diagnosis(kind, sentence, known or remedy, evidence, condition.reason)
+    remedy = condition.remedy or remedy
+    return findings.Diagnosis(kind, sentence, remedy, evidence, condition.reason)
 
 
 _RULES: tuple[Callable[[findings.Facts], findings.Diagnosis | None], ...] = (

@@ -32,14 +32,10 @@ class Attempt:
     steps: str
     """The first and the last."""
     cause: str
+    reason: str
+    """The cause in one word; empty: no event and no condition says it."""
     lost: float | None
     """Seconds that its end cost; None where nothing followed, or all was trained."""
-
-    @property
-    def reason(self) -> str:
-        """The cause in one word, where an event tells it."""
-        reason, colon, _ = self.cause.partition(": ")
-        return reason if colon else ""
 
 
 def attempts(run: records.Run) -> Iterator[Attempt]:
@@ -48,13 +44,15 @@ def attempts(run: records.Run) -> Iterator[Attempt]:
     for index, period in enumerate(listed):
         following = listed[index + 1] if index + 1 < len(listed) else None
         first = period.first_step
+        reason, message = _find_end(run, listed, index)
         yield Attempt(
             number=period.number,
             began=run.seconds_at(period.began),
             start_seconds=None if first is None else (first - period.began).total_seconds(),
             ended=run.seconds_at(period.ended),
             steps=_steps_of(period),
-            cause=_cause(run, listed, index),
+            cause=f"{reason}: {message}" if reason else message,
+            reason=reason,
             lost=None if following is None else periods.lost_seconds(period, following),
         )
 
@@ -84,25 +82,26 @@ def _steps_of(period: periods.Period) -> str:
     return f"{period.resumed_step} to {period.last_step}"
 
 
-def _cause(run: records.Run, listed: Sequence[periods.Period], index: int) -> str:
+def _find_end(run: records.Run, listed: Sequence[periods.Period], index: int) -> tuple[str, str]:
+    """Return why a period ended: a reason, where an event or a condition has it, and words."""
     period, status = listed[index], run.job.status
     if period.cause is not None:
-        return f"{period.cause.reason}: {period.cause.message}"
+        return period.cause.reason, period.cause.message
     if index + 1 == len(listed):
         failed = conditions.find(status, names.Condition.FAILED)
         if failed is not None and run.job.state == names.State.FAILED:
-            return f"{failed.reason}: {failed.message}"
-        return "Cut off" if run.is_cut_off else run.job.state
+            return failed.reason, failed.message
+        return "", "Cut off" if run.is_cut_off else run.job.state
     if period.is_complete:
-        return str(names.State.SUCCEEDED)
+        return "", str(names.State.SUCCEEDED)
     # If each restart is counted here, the Events of some are gone.
     counts = status.restart_causes
     if sum(counts.values()) != len(listed) - 1:
-        return "; ".join(filter(None, (period.outcome, "no event tells why it ended")))
+        return "", "; ".join(filter(None, (period.outcome, "no event tells why it ended")))
     if len(counts) == 1:
-        return f"{next(iter(counts))}: by the status; the event is gone"
+        return next(iter(counts)), "by the status; the event is gone"
     of_all = ", ".join(f"{cause} {count}" for cause, count in counts.items())
-    return f"the event is gone; the status counts {of_all}"
+    return "", f"the event is gone; the status counts {of_all}"
 
 
 def _coordinator(run: records.Run) -> Iterator[Bar]:

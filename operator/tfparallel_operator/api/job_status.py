@@ -99,7 +99,11 @@ class Condition(_Observed):
     reason: Annotated[str, pydantic.Field(max_length=1024)]
     """One of docs/reference/reasons.md#reasons."""
     message: Annotated[str, pydantic.Field(max_length=32_768)] = ""
-    """One sentence for people."""
+    """One sentence for people; with a remedy, `problem` and `remedy`."""
+    problem: str | None = None
+    """What is the matter, if the message has a remedy too."""
+    remedy: str | None = None
+    """What to do about it."""
     last_transition_time: Time
     """When the status last changed."""
     observed_generation: int = 0
@@ -117,6 +121,30 @@ class LastExit(_Observed):
     """The kubelet's reason, such as Error or OOMKilled, or the meaning of the code."""
     time: Time | None = None
     """When it ended."""
+
+
+class Failure(_Observed):
+    """The loss of a replica."""
+
+    replica: str
+    """Its pod's name."""
+    cause: str
+    """One of the causes of `restartCauses`."""
+    exit_code: int | None = None
+    """Exit code of its container, if that exited."""
+    remedy: str = ""
+    """What to do about it, if known."""
+
+
+class Waiting(_Observed):
+    """Why a pod waits."""
+
+    pod: str
+    """Its name."""
+    reason: str
+    """Why, in the scheduler's or kubelet's words."""
+    remedy: str = ""
+    """What to do about it, if known."""
 
 
 class ReplicaStatus(_Observed):
@@ -144,7 +172,9 @@ class ReplicaStatus(_Observed):
     memory_growths: int = 0
     """How often the operator has raised the role's memory after a replica ran out of it."""
     reason: str = ""
-    """Why replicas wait, in the scheduler's or kubelet's words."""
+    """Why replicas wait: the pod and the reason of `waiting`."""
+    waiting: Waiting | None = None
+    """The pod that says most about why replicas wait."""
     last_exit: LastExit | None = None
     """The newest exit that was not a success."""
 
@@ -245,6 +275,8 @@ class JobStatus(_Observed):
     """Restarts since training last made progress: the more, the longer the next one waits."""
     last_cause: str = ""
     """The cause of the restart that the attempt began with; empty when it began otherwise."""
+    failure: Failure | None = None
+    """The loss for which the job restarts, has stalled or has failed."""
     start_time: Time | None = None
     """When the job started, or was resumed."""
     completion_time: Time | None = None

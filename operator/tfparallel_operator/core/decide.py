@@ -109,7 +109,7 @@ def _decide(
 
 def _find_notices(children: observation.Children) -> tuple[decision.Event, ...]:
     hidden = obstacles.find_hidden(children.pods)
-    return (decision.warning(hidden.reason, obstacles.describe(hidden)),) if hidden else ()
+    return (decision.warning(hidden.reason, obstacles.describe(hidden).message),) if hidden else ()
 
 
 def _warn_of_separate_training(

@@ -17,6 +17,25 @@ _SEARCHED_WORDS = 8_192
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Explanation:
+    """What is the matter, and what to do about it."""
+
+    problem: str
+    remedy: str = ""
+    """Empty: nothing is known, or the problem says it."""
+
+    @property
+    def sentence(self) -> str:
+        """The problem of bounded length, as it stands before the remedy."""
+        return f"{shorten(self.problem).rstrip('.')}." if self.remedy else self.problem
+
+    @property
+    def message(self) -> str:
+        """Both, for people."""
+        return f"{self.sentence} {self.remedy}" if self.remedy else self.problem
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Remedy:
     """What to do about words that match a pattern."""
 
@@ -53,35 +72,27 @@ def is_held_by_others(words: str) -> bool:
     return _HELD_BY_OTHERS.search(words) is not None
 
 
-def split(message: str) -> tuple[str, str]:
-    """Return what stands before the remedy in a condition's message, and the remedy."""
-    for remedy in (find(message), *BY_EXIT_CODE.values(), *BY_END.values()):
-        if remedy and message.endswith(f". {remedy}"):
-            return message.removesuffix(f" {remedy}"), remedy
-    return message, ""
+def explain(problem: str) -> Explanation:
+    """Return what is the matter in words of Kubernetes, with what to do where that is known."""
+    return Explanation(problem, find(problem))
 
 
-def append(sentence: str, remedy: str) -> str:
-    """Return a sentence of bounded length with a remedy behind it, if there is one."""
-    return f"{shorten(sentence).rstrip('.')}. {remedy}" if remedy else sentence
-
-
-def distinguish(causes: Iterable[str]) -> list[tuple[str, str]]:
-    """Return causes of pods that wait with their remedies, the first of each remedy.
+def distinguish(explanations: Iterable[Explanation]) -> list[Explanation]:
+    """Return why pods wait, the first of each remedy.
 
     A pod that others hold up counts only if no other says why.
     """
-    every = list(causes)
-    by_remedy: dict[str, str] = {}
-    for cause in [cause for cause in every if not is_held_by_others(cause)] or every:
-        by_remedy.setdefault(find(cause), cause)
-    return [(cause, remedy) for remedy, cause in by_remedy.items()]
+    listed = list(explanations)
+    by_remedy: dict[str, Explanation] = {}
+    for explanation in [one for one in listed if not is_held_by_others(one.problem)] or listed:
+        by_remedy.setdefault(explanation.remedy, explanation)
+    return list(by_remedy.values())
 
 
-def explain(causes: Iterable[str]) -> str:
-    """Return causes of pods that wait as sentences, each remedy once."""
-    *before, last = (append(*pair) for pair in distinguish(causes))
-    return " ".join([*(f"{sentence.rstrip('.')}." for sentence in before), last])
+def join(explanations: Iterable[Explanation]) -> str:
+    """Return why pods wait as sentences, each remedy once."""
+    *first, last = (explanation.message for explanation in distinguish(explanations))
+    return " ".join([*(f"{message.rstrip('.')}." for message in first), last])
 
 
 def shorten(words: str) -> str:

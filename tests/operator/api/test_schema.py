@@ -12,7 +12,7 @@ import yaml
 from testing.operator import objects
 from tfparallel_operator.api import load, rules, schema
 
-LIMIT = 100_000
+LIMIT = 110_000
 """Bytes: far below the annotation that plain `kubectl apply` keeps a copy in."""
 
 

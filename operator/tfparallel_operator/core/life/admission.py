@@ -106,8 +106,8 @@ def wait_for_quota(context: DecisionContext) -> decision.Decision | None:
     status, existing = context.status, kueue.find(context)
     evicted = existing is not None and workload.is_evicted(existing)
     reason = names.Reason.JOB_EVICTED if evicted else names.Reason.JOB_QUEUED
-    message = kueue.waiting_message(context)
-    message = remedies.append(message, remedies.find(message))
+    explanation = remedies.explain(kueue.waiting_message(context))
+    message = explanation.message
     was_admitted = conditions.holds(status, _ADMITTED)
     is_news = was_admitted or conditions.find(status, _ADMITTED) is None
     fits = existing is None or existing.deleting or workload.matches_job(context.layout, existing)
@@ -118,7 +118,7 @@ def wait_for_quota(context: DecisionContext) -> decision.Decision | None:
     status = context.stamp.clear(status, _OVER_WHILE_WAITING, reason, message)
     resumed, why = names.Reason.JOB_RESUMED, "spec.runPolicy.suspend is false"
     status = context.stamp.clear(status, [names.Condition.SUSPENDED], resumed, why)
-    status = context.stamp.set(status, _ADMITTED, False, reason, message)
+    status = context.stamp.set(status, _ADMITTED, False, reason, explanation)
     if existing is not None:
         created = names.Reason.REPLICAS_CREATED
         status = context.stamp.clear(status, [_REFUSED], created, "the Workload was created")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfparallel_operator.api import job_status, names
-from tfparallel_operator.core import observation, replicas, waits
+from tfparallel_operator.core import observation, remedies, replicas, waits
 from tfparallel_operator.core.status import conditions, replica_records
 from tfparallel_operator.core.view import View
 from tfparallel_trainer.contract import exits, plain_text
@@ -59,22 +59,34 @@ def _count_role(
     ended: bool,
 ) -> dict[str, Any]:
     failed = phases.count(observation.Phase.FAILED)
+    waiting = None if ended else _find_waiting(pods)
     return {
         "pending": phases.count(observation.Phase.PENDING),
         "running": phases.count(observation.Phase.RUNNING),
         "failed": max(failed, before.failed) if ended else failed,
         "terminating": sum(pod.deleting and not pod.phase.ended for pod in pods),
-        "reason": "" if ended else _waiting(pods),
+        "reason": "" if waiting is None else _describe_waiting(waiting),
+        "waiting": None if waiting is None else _record_waiting(waiting),
         "last_exit": _last_exit(pods) or before.last_exit,
     }
 
 
-def _waiting(pods: Sequence[observation.Pod]) -> str:
-    waiting = [pod for pod in pods if pod.phase is observation.Phase.PENDING and pod.waiting]
-    if not waiting:
-        return ""
-    cause = min(waiting, key=lambda pod: waits.weigh(pod.waiting, pod.node))
-    return plain_text.shorten(f"{cause.name}: {cause.waiting}", conditions.MESSAGE_BYTES)
+def _find_waiting(pods: Sequence[observation.Pod]) -> observation.Pod | None:
+    """Return the pod that says most about why replicas wait."""
+    waiting = (pod for pod in pods if pod.phase is observation.Phase.PENDING and pod.waiting)
+    return min(waiting, key=lambda pod: waits.weigh(pod.waiting, pod.node), default=None)
+
+
+def _describe_waiting(pod: observation.Pod) -> str:
+    return plain_text.shorten(f"{pod.name}: {pod.waiting}", conditions.MESSAGE_BYTES)
+
+
+def _record_waiting(pod: observation.Pod) -> job_status.Waiting:
+    return job_status.Waiting(
+        pod=pod.name,
+        reason=plain_text.shorten(pod.waiting, conditions.PROBLEM_BYTES),
+        remedy=plain_text.shorten(remedies.find(pod.waiting), conditions.REMEDY_BYTES),
+    )
 
 
 def _last_exit(pods: Sequence[observation.Pod]) -> job_status.LastExit | None:

@@ -3,7 +3,7 @@
 import datetime
 
 from tfparallel_operator.api import job_status, names, policies, types
-from tfparallel_operator.core import observation, remedies, replicas, waits
+from tfparallel_operator.core import observation, replicas, waits
 from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import completion, failure, pace
 from tfparallel_operator.core.status import conditions
@@ -49,7 +49,7 @@ def _find_pending(view: View, status: job_status.JobStatus) -> failure.Loss:
     refused = conditions.find_true(status, names.Condition.CREATION_REFUSED)
     first, why = waiting[0], ""
     if refused is not None:
-        why = f": {remedies.split(refused.message)[0]}"
+        why = f": {conditions.read_problem(refused)}"
     elif pod and pod.waiting:
         first, why = pod.replica, f": {pod.waiting}"
     seconds = view.layout.job.spec.run_policy.pending_deadline_seconds

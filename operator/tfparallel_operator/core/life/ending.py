@@ -5,6 +5,7 @@ from tfparallel_operator.core import decision, observation
 from tfparallel_operator.core.context import DecisionContext
 from tfparallel_operator.core.life import completion, counts
 from tfparallel_operator.core.queue import gang, kueue
+from tfparallel_operator.core.remedies import Explanation
 from tfparallel_operator.core.status import conditions
 
 
@@ -35,7 +36,10 @@ def suspend(context: DecisionContext) -> decision.Decision | None:
 
 
 def fail(
-    context: DecisionContext, status: job_status.JobStatus, reason: str, message: str
+    context: DecisionContext,
+    status: job_status.JobStatus,
+    reason: str,
+    message: str | Explanation,
 ) -> decision.Decision:
     """End a job without success."""
     return end(context, status, names.Condition.FAILED, reason, message)
@@ -46,7 +50,7 @@ def end(
     status: job_status.JobStatus,
     kind: names.Condition,
     reason: str,
-    message: str,
+    message: str | Explanation,
 ) -> decision.Decision:
     """End a job; the next decision cleans its pods up, when the end is on record."""
     finished = names.Reason.JOB_FINISHED
@@ -55,7 +59,8 @@ def end(
     status = status.model_copy(update={"completion_time": context.now})
     status = counts.count(status, context.view_of(status))
     event = decision.normal if kind is names.Condition.SUCCEEDED else decision.warning
-    return decision.Decision(status, (event(reason, message),), wake_at=context.now)
+    text = message if isinstance(message, str) else message.message
+    return decision.Decision(status, (event(reason, text),), wake_at=context.now)
 
 
 def delete_all_children(context: DecisionContext) -> tuple[decision.Deletion, ...]:

@@ -2,9 +2,8 @@
 
 import dataclasses
 import datetime
-import re
 
-from tfparallel_operator.api import names, policies, types
+from tfparallel_operator.api import job_status, names, policies, types
 from tfparallel_operator.core import (
     ends,
     installation,
@@ -14,8 +13,9 @@ from tfparallel_operator.core import (
     signs,
 )
 from tfparallel_operator.core.layout import Layout
+from tfparallel_operator.core.status import conditions
 from tfparallel_operator.core.view import View
-from tfparallel_trainer.contract import exits
+from tfparallel_trainer.contract import exits, plain_text
 
 _FIRST_SIGNAL_CODE = 128
 _CONTRACT = frozenset(exits.Exit)
@@ -27,14 +27,6 @@ _LAST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
 PATIENCE = 5
 """Restarts without progress that a program may ask for, before each counts as a failure."""
-
-_DESCRIPTION = re.compile(r"(?P<pod>\S+) exited with code (?P<code>\d+) ")
-
-
-def find_exit(message: str) -> tuple[str, int] | None:
-    """Return the pod and the exit code in a message that begins as `Loss.describe` writes it."""
-    match = _DESCRIPTION.match(message)
-    return None if match is None else (match["pod"], int(match["code"]))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,6 +79,18 @@ class Loss:
         if self.exit is None:
             return remedies.find(self.fate)
         return remedies.find_for_exit(self.exit.code, self.exit.reason, self.exit.message)
+
+    def record(self, job_name: str) -> job_status.Failure:
+        """Return it as the status has it, with a remedy also where the replica said one itself."""
+        ran = self.exit is not None and self.exit.code >= 0
+        by_code = remedies.BY_EXIT_CODE.get(self.code, "") if ran else ""
+        remedy = self.remedy or by_code
+        return job_status.Failure(
+            replica=self.replica.pod_name(job_name),
+            cause=self.cause.value,
+            exit_code=self.exit.code if self.exit is not None and ran else None,
+            remedy=plain_text.shorten(remedy, conditions.REMEDY_BYTES),
+        )
 
 
 def quote(pod: observation.Pod) -> str:

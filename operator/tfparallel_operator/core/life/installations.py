@@ -61,8 +61,8 @@ def stand_back(
             f"installation {config_map.installation} of the operator acts on this job, and"
             f" {settings.installation} leaves it alone"
         )
-        message = remedies.append(message, remedies.find(message))
-        notice = decision.warning(names.Reason.OTHER_INSTALLATION, message)
+        explanation = remedies.explain(message)
+        notice = decision.warning(names.Reason.OTHER_INSTALLATION, explanation.message)
         return decision.Decision(status, notices=(notice,), wake_at=asked_at + ASK_AGAIN)
     question = _write_question(settings.installation, _ASKED, now)
     asked = _annotate(config_map, question)
@@ -100,8 +100,8 @@ def _contest(
         status = conditions.without(status, kind) if is_said else status
         return dataclasses.replace(decided, status=status)
     message = f"installation {asker} of the operator watches this job, too, and leaves it alone"
-    message = remedies.append(message, remedies.find(message))
-    status = stamp.set(status, kind, True, names.Reason.OTHER_INSTALLATION, message)
+    explanation = remedies.explain(message)
+    status = stamp.set(status, kind, True, names.Reason.OTHER_INSTALLATION, explanation)
     wake_at = deadlines.earliest(decided.wake_at, stamp.now + CONTESTED_FOR - age)
     return dataclasses.replace(decided, status=status, wake_at=wake_at)
 

@@ -49,15 +49,17 @@ def answer_losses(context: DecisionContext) -> decision.Decision | Course:
             until = f"until {settles_at:%H:%M:%SZ} the operator looks for a loss that caused it"
             settling = f"{loss.describe(context.job.metadata.name)}; {until}"
             return Course(status, view, tuple(events), wake_at, settling)
-        message = remedies.append(action.message, action.remedy)
+        explanation = remedies.Explanation(action.message, action.remedy)
         if loss.cause is policies.Cause.STALL and action.outcome is not policy.Outcome.IGNORE:
             kind = names.Condition.TRAINING_STALLED
-            status = context.stamp.set(status, kind, True, action.reason, message)
+            status = context.stamp.set(status, kind, True, action.reason, explanation)
         match action.outcome:
             case policy.Outcome.FAIL:
-                return ending.fail(context, status, action.reason, message)
+                decided = ending.fail(context, status, action.reason, explanation)
+                return _record(context, decided, loss)
             case policy.Outcome.RESTART:
-                return _restart(context, status, loss, losses, action)
+                decided = _restart(context, status, loss, losses, action)
+                return _record(context, decided, loss)
             case policy.Outcome.IGNORE:
                 status = replica_records.ignore(status, loss.replica)
                 message = f"{action.message}; training goes on without it"
@@ -81,18 +83,28 @@ def _restart(
     reason, message = action.reason, action.message
     if pause:
         message = f"{message}, after {pause.total_seconds():.0f} s"
-    message = remedies.append(message, action.remedy)
+    explanation = remedies.Explanation(message, action.remedy)
     status = counts.count(status, context.view_of(status))
     status = status.model_copy(update={"restarts_since_progress": since_progress})
     status = restarts.restart(context.layout, status, loss, losses, context.now + pause)
     view = context.view_of(status)
     status = counts.count(status, view)
-    status = context.stamp.set(status, names.Condition.RESTARTING, True, reason, message)
+    status = context.stamp.set(status, names.Condition.RESTARTING, True, reason, explanation)
     if not completion.running(view):
-        status = context.stamp.set(status, names.Condition.RUNNING, False, reason, message)
+        status = context.stamp.set(status, names.Condition.RUNNING, False, reason, explanation)
     return decision.Decision(
         status,
-        events=(decision.warning(reason, message),),
+        events=(decision.warning(reason, explanation.message),),
         deletions=ending.delete_pods(view.stale),
         wake_at=deadlines.earliest(status.attempt_time, deadlines.active(context.job, status)),
+    )
+
+
+def _record(
+    context: DecisionContext, decided: decision.Decision, loss: failure.Loss
+) -> decision.Decision:
+    """Return a decision whose status has the loss as its failure."""
+    recorded = loss.record(context.job.metadata.name)
+    return dataclasses.replace(
+        decided, status=decided.status.model_copy(update={"failure": recorded})
     )

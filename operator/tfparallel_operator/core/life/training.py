@@ -174,9 +174,14 @@ def _ready_sentence(status: job_status.JobStatus, slowness: pace.Slowness | None
     refused = conditions.find_true(status, _REFUSED)
     if refused is not None:
         return f"{sentence}; {refused.message}"
-    reasons = [counts.reason for counts in status.replicas.values() if counts.reason]
-    if reasons:
-        return f"{sentence}; {remedies.explain(reasons)}"
+    waits = [
+        remedies.Explanation(counts.reason, counts.waiting.remedy)
+        for counts in status.replicas.values()
+        if counts.waiting
+    ]
+    if waits:
+        return f"{sentence}; {remedies.join(waits)}"
     if slowness is not None:
-        return remedies.append(f"{sentence}; training is slow: {slowness.cause}", slowness.remedy)
+        problem = f"{sentence}; training is slow: {slowness.cause}"
+        return remedies.Explanation(problem, slowness.remedy).message
     return sentence

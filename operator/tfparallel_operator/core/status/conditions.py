@@ -5,7 +5,14 @@ import datetime
 from collections.abc import Iterable
 
 from tfparallel_operator.api import job_status, names
+from tfparallel_operator.core.remedies import Explanation
 from tfparallel_trainer.contract import plain_text
+
+PROBLEM_BYTES = 1024
+"""Most bytes of a problem, or of why a pod waits, as a field."""
+
+REMEDY_BYTES = 1024
+"""Most bytes of a remedy as a field; it quotes names alone."""
 
 MESSAGE_BYTES = 2048
 """Most bytes of a message: a person reads no more, and the API server would take 32,768 letters."""
@@ -25,6 +32,13 @@ PASSING = (
     names.Condition.CREATION_REFUSED,
 )
 """Conditions that a job which has ended, or is suspended, cannot be in."""
+
+_FAILING = (
+    names.Condition.FAILED,
+    names.Condition.RESTARTING,
+    names.Condition.TRAINING_STALLED,
+)
+"""Conditions that a loss explains: without one, the status has no failure."""
 
 _STATES = (
     names.Condition.SUCCEEDED,
@@ -76,12 +90,14 @@ class Stamp:
         kind: names.Condition,
         true: bool,
         reason: str,
-        message: str,
+        message: str | Explanation,
     ) -> job_status.JobStatus:
         """Return the status with a condition; its transition time moves only with its truth.
 
-        The message is shortened: it may quote pods, the API server and what people wrote.
+        The message is shortened: it may quote pods, the API server and what people wrote. That of
+        an explanation is written here, from its problem and its remedy.
         """
+        said = message if isinstance(message, Explanation) else Explanation(message)
         truth = job_status.Truth.TRUE if true else job_status.Truth.FALSE
         before = find(status, kind)
         since = before.last_transition_time if before and before.status is truth else self.now
@@ -89,7 +105,9 @@ class Stamp:
             type=kind,
             status=truth,
             reason=reason,
-            message=plain_text.shorten(message, MESSAGE_BYTES),
+            message=plain_text.shorten(said.message, MESSAGE_BYTES),
+            problem=plain_text.shorten(said.sentence, PROBLEM_BYTES) if said.remedy else None,
+            remedy=plain_text.shorten(said.remedy, REMEDY_BYTES) if said.remedy else None,
             last_transition_time=since,
             observed_generation=self.generation,
         )
@@ -120,7 +138,13 @@ def with_conditions(
     order = {kind.value: place for place, kind in enumerate(names.Condition)}
     ordered = tuple(sorted(conditions, key=lambda one: order.get(one.type, len(order))))
     changed = status.model_copy(update={"conditions": ordered})
-    return changed.model_copy(update={"state": state(changed)})
+    failure = status.failure if holds(changed, *_FAILING) else None
+    return changed.model_copy(update={"state": state(changed), "failure": failure})
+
+
+def read_problem(condition: job_status.Condition) -> str:
+    """Return what is the matter; of a condition without a remedy, or of an older operator, all."""
+    return condition.problem or condition.message
 
 
 def state(status: job_status.JobStatus) -> names.State:

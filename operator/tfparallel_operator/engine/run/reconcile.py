@@ -268,12 +268,12 @@ class Reconciler:
         """
         if not requested.lacks_ports:
             return None
-        needed, held = requested.needed_ports, requested.host_ports
+        needed, ports = requested.needed_ports, requested.host_ports
         port = self._host_ports.find(owner, needed)
-        if port is None and held is not None:
+        if port is None and ports is not None:
             raise load.SpecError(
                 f"spec.tfReplicaSpecs.Worker.replicas: the job needs {needed} ports in a row,"
-                f" and only the {held.count} that it has are free. Give a smaller"
+                f" and only the {ports.count} that it has are free. Give a smaller"
                 " number, or delete the job and apply it again"
             )
         return port

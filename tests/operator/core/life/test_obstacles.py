@@ -9,6 +9,7 @@ from testing.operator import builders
 from tfparallel_operator.api import names
 from tfparallel_operator.core import remedies
 from tfparallel_operator.core.life import cleanup, obstacles
+from tfparallel_operator.core.status import conditions
 
 NOW = builders.START
 OTHER = obstacles.Holder("service/job", obstacles.Whose.OTHER)
@@ -43,9 +44,9 @@ def test_whoever_has_a_name_there_is_something_to_do(
     refusal = obstacles.explain([holder], NOW)
     assert (refusal.reason, refusal.final) == (reason, False)
     assert refusal.objects == (holder.object,)
-    sentence, advice = remedies.split(obstacles.describe(refusal))
-    assert holder.object in sentence
-    assert remedy in advice
+    explanation = obstacles.describe(refusal)
+    assert holder.object in explanation.sentence
+    assert remedy in explanation.remedy
 
 
 def test_what_a_person_has_to_do_something_about_comes_first() -> None:
@@ -66,12 +67,12 @@ def test_a_sentence_with_many_objects_is_bounded_and_keeps_its_command() -> None
         obstacles.Holder(f"pod/{'long' * 12}-worker-{index}", obstacles.Whose.OTHER)
         for index in range(200)
     ]
-    message = obstacles.describe(obstacles.explain(holders, NOW))
-    sentence, advice = remedies.split(message)
-    assert len(sentence) <= remedies.LONGEST_WORDS
-    assert " more." in sentence
-    assert advice.startswith("Delete them: `kubectl delete pod/long")
-    assert "more" not in advice
+    explanation = obstacles.describe(obstacles.explain(holders, NOW))
+    assert len(explanation.sentence) <= remedies.LONGEST_WORDS
+    assert " more." in explanation.sentence
+    assert explanation.remedy.startswith("Delete them: `kubectl delete pod/long")
+    assert "more" not in explanation.remedy
+    assert len(explanation.remedy) <= conditions.REMEDY_BYTES
 
 
 def test_a_job_looks_again_when_a_deletion_is_late() -> None:
