@@ -103,9 +103,9 @@ def a_pod(
     return pod_builder.PodBuilder(layout.build(job), settings, status).build(replica)
 
 
-def an_exit(code: int, at: datetime.datetime = START, said: str = "") -> observation.Exit:
+def an_exit(code: int, at: datetime.datetime = START, message: str = "") -> observation.Exit:
     """Return the exit of a container."""
-    return observation.Exit(code, "Completed" if code == 0 else "Error", said, at)
+    return observation.Exit(code, "Completed" if code == 0 else "Error", message, at)
 
 
 @dataclasses.dataclass
@@ -220,10 +220,10 @@ class World:
             if name in pod_names or (not pod_names and pod.phase is observation.Phase.PENDING):
                 self.update(name, phase=observation.Phase.RUNNING)
 
-    def exit(self, name: str, code: int, said: str = "") -> None:
+    def exit(self, name: str, code: int, message: str = "") -> None:
         """Let a pod's container exit, with what it leaves as its termination message."""
         phase = observation.Phase.SUCCEEDED if code == 0 else observation.Phase.FAILED
-        self.update(name, phase=phase, exit=an_exit(code, self.now, said))
+        self.update(name, phase=phase, exit=an_exit(code, self.now, message))
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
@@ -292,7 +292,7 @@ class World:
             changes |= {"admission": {}, "cluster_queue": ""}
         if "reclaimablePods" in status:
             pods = status.pop("reclaimablePods") or ()
-            changes["reclaimable"] = {one["name"]: one["count"] for one in pods}
+            changes["reclaimable"] = {entry["name"]: entry["count"] for entry in pods}
         assert not status
         version = str(int(workload.version) + 1)
         self.workload = dataclasses.replace(workload, version=version, **changes)

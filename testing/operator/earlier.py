@@ -39,7 +39,7 @@ class Operator:
     @property
     def variables(self) -> dict[str, str]:
         """The environment in which Python imports these packages and not those of today."""
-        return {"PYTHONPATH": os.pathsep.join(str(self.folder / each) for each in PACKAGES)}
+        return {"PYTHONPATH": os.pathsep.join(str(self.folder / package) for package in PACKAGES)}
 
     def definition(self) -> dict[str, Any]:
         """The custom resource that this commit installs."""

@@ -106,15 +106,18 @@ class Trial:
     def life(self) -> Any:
         """Return what a person sees of the job, but for what its pods are made of."""
         status = self.world.status.model_copy(update={"observed_generation": 0, "conditions": ()})
-        truths = [(one.type, one.status, one.reason) for one in self.world.status.conditions]
+        truths = [
+            (condition.type, condition.status, condition.reason)
+            for condition in self.world.status.conditions
+        ]
         pods = {name: (pod.phase, pod.attempt) for name, pod in self.world.pods.items()}
         groups = [dict(group.spec) for group in self.world.groups.values()]
         return self.world.deleted, status, truths, pods, groups
 
     def pods_made(self) -> list[str]:
         """Return the manifests of the pods that were made since the copy."""
-        pods = (one for one in self.world.manifests if one["kind"] == "Pod")
-        return [json.dumps(one, sort_keys=True) for one in pods]
+        pods = (created for created in self.world.manifests if created["kind"] == "Pod")
+        return [json.dumps(pod, sort_keys=True) for pod in pods]
 
 
 Probe = Callable[[Trial], Any]
@@ -304,7 +307,7 @@ def _merged(rows: Mapping[tuple[edits.Path, str], Row]) -> Iterator[tuple[str, R
     for (path, title), row in rows.items():
         for length in range(1, len(path) + 1):
             prefix = path[:length]
-            below = {each for (other, _), each in rows.items() if other[:length] == prefix}
+            below = {row for (other, _), row in rows.items() if other[:length] == prefix}
             if title or below == {row}:
                 break
         if title:

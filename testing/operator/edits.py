@@ -156,15 +156,15 @@ def _walk(path: Path, node: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[s
         yield path, node
     if [rule["rule"] for rule in node.get(rules.VALIDATIONS, ())] == ["false"]:
         return  # A trap, which no job has.
-    inner = {(*path, name): each for name, each in node.get("properties", {}).items()}
+    inner = {(*path, name): inner_node for name, inner_node in node.get("properties", {}).items()}
     if "properties" in node.get("additionalProperties", {}):
         inner[*path, "<role>"] = node["additionalProperties"]
     if "properties" in node.get("items", {}):
         inner[*path, "[]"] = node["items"]
     if not inner:
         yield path, node
-    for inner_path, each in inner.items():
-        yield from _walk(inner_path, each)
+    for inner_path, inner_node in inner.items():
+        yield from _walk(inner_path, inner_node)
 
 
 def examples(path: Path, node: Mapping[str, Any]) -> tuple[Example, ...]:
@@ -203,16 +203,16 @@ def edited(before: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any]:
     """Return a manifest with another value of a field, and the generation of an edit."""
     after = copy.deepcopy(dict(before))
     after["metadata"]["generation"] += 1
-    place: Any = after["spec"]
+    node: Any = after["spec"]
     for key, following in itertools.pairwise(path):
         key = "Worker" if key == "<role>" else key
         if key == "[]":
-            place = place[0]
+            node = node[0]
         elif following == "[]":
-            place = place.setdefault(key, [{}])
+            node = node.setdefault(key, [{}])
         else:
-            place = place.setdefault(key, {})
-    place[path[-1]] = copy.deepcopy(value)
+            node = node.setdefault(key, {})
+    node[path[-1]] = copy.deepcopy(value)
     return after
 
 
@@ -242,7 +242,9 @@ def _filled(node: Mapping[str, Any], value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     named = node.get("properties", {})
-    defaults = {key: each["default"] for key, each in named.items() if "default" in each}
+    defaults = {
+        key: inner_node["default"] for key, inner_node in named.items() if "default" in inner_node
+    }
     return {
         key: _filled(named.get(key, node.get("additionalProperties", {})), item)
         for key, item in {**defaults, **value}.items()

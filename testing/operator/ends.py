@@ -22,9 +22,9 @@ def exited(code: int, reason: str = "Error", message: str = "") -> Status:
 
 def _init_exited(name: str, code: int, reason: str = "Error") -> Status:
     ended = {"exitCode": code, "reason": reason, "message": "", "finishedAt": _AT}
-    waiting = objects.container(waiting={"reason": "PodInitializing"})
+    container = objects.container(waiting={"reason": "PodInitializing"})
     status = [{"name": name, "state": {"terminated": ended}}]
-    return {"phase": "Failed", "initContainerStatuses": status, **waiting}
+    return {"phase": "Failed", "initContainerStatuses": status, **container}
 
 
 def _failed(reason: str, message: str, **more: Any) -> Status:

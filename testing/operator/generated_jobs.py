@@ -155,25 +155,27 @@ def collect(count: int, seed: int) -> list[Body]:
 def _set_field(draw: strategies.DrawFn, document: Body) -> None:
     """Give a field of the schema a value, mostly of its type."""
     node: Any = document.get("spec")
-    place: Mapping[str, Any] = schema.job_schema()["properties"]["spec"]
+    schema_node: Mapping[str, Any] = schema.job_schema()["properties"]["spec"]
     while True:
-        properties = place.get("properties", {})
+        properties = schema_node.get("properties", {})
         if isinstance(node, dict) and properties:
             key = draw(strategies.sampled_from(sorted(properties.keys())))
             inner = properties[key]
-        elif isinstance(node, dict) and isinstance(place.get("additionalProperties"), Mapping):
+        elif isinstance(node, dict) and isinstance(
+            schema_node.get("additionalProperties"), Mapping
+        ):
             key = draw(strategies.sampled_from([*node, "PS", "Worker", "a"]))
-            inner = place["additionalProperties"]
-        elif isinstance(node, list) and node and "items" in place:
+            inner = schema_node["additionalProperties"]
+        elif isinstance(node, list) and node and "items" in schema_node:
             key = draw(strategies.integers(0, len(node) - 1))
-            inner = place["items"]
+            inner = schema_node["items"]
         else:
             return
         is_there = isinstance(node, list) or key in node
         if not is_there or not isinstance(node[key], dict | list) or draw(_SELDOM):
             node[key] = draw(_ODD if draw(_SELDOM) else _values(inner))
             return
-        node, place = node[key], inner
+        node, schema_node = node[key], inner
 
 
 _NAMES = strategies.from_regex(re.compile(r"\A[a-z0-9A.-]{0,3}(a{0,70}|-)[a-z0-9-]{0,2}\Z"))
@@ -231,7 +233,7 @@ def _name(draw: strategies.DrawFn, document: Body) -> None:
 
 def _rename(draw: strategies.DrawFn, document: Body) -> None:
     """Write the name of a field in another way."""
-    named = [place for place in _places(document) if isinstance(place[-1], str)]
+    named = [path for path in _places(document) if isinstance(path[-1], str)]
     if not named:
         return
     *outer, last = draw(strategies.sampled_from(named))
@@ -250,24 +252,24 @@ def _nest(draw: strategies.DrawFn, document: Body) -> None:
     node[last] = draw(strategies.sampled_from(([node[last]], {"value": node[last]}, other)))
 
 
-def _places(node: Any, place: Place = ()) -> Iterator[Place]:
+def _places(node: Any, path: Place = ()) -> Iterator[Place]:
     """Yield the places of all values of a document but those inside of templates."""
     items = node.items() if isinstance(node, dict) else enumerate(node)
     for key, inner in items:
-        yield (*place, key)
+        yield (*path, key)
         if isinstance(inner, dict | list) and key != _TEMPLATE:
-            yield from _places(inner, (*place, key))
+            yield from _places(inner, (*path, key))
 
 
-def _at(document: Any, place: Place) -> Any:
-    for part in place:
+def _at(document: Any, path: Place) -> Any:
+    for part in path:
         document = document[part]
     return document
 
 
 def has_template(document: Any) -> bool:
     """Say whether a job has a template, into which the API server does not look."""
-    return any(place[-1] == _TEMPLATE for place in _places(document))
+    return any(path[-1] == _TEMPLATE for path in _places(document))
 
 
 _KINDS = strategies.sampled_from(

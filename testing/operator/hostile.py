@@ -278,8 +278,8 @@ class Generator:
             "finishedAt": self._pick((None, *TEXTS[-4:-1])),
             "signal": self.number(),
         }
-        waiting = {"reason": self._pick((*REASONS, self.text())), "message": self.text()}
-        state = self._pick(({"terminated": ended}, {"waiting": waiting}, {"running": {}}, {}))
+        reason = {"reason": self._pick((*REASONS, self.text())), "message": self.text()}
+        state = self._pick(({"terminated": ended}, {"waiting": reason}, {"running": {}}, {}))
         return {
             "name": name,
             "state": state,
@@ -294,13 +294,13 @@ class Generator:
         job["metadata"] |= self.metadata()
 
     def _set_field(self, job: Body) -> None:
-        place: Any = job["spec"]
+        node: Any = job["spec"]
         while True:
-            key = self._pick(sorted(place))
-            if not isinstance(place[key], dict) or not place[key] or self._seldom():
-                place[key] = self.value()
+            key = self._pick(sorted(node))
+            if not isinstance(node[key], dict) or not node[key] or self._seldom():
+                node[key] = self.value()
                 return
-            place = place[key]
+            node = node[key]
 
     def _set_replicas(self, job: Body) -> None:
         replicas = self._pick((0, 1, 20, 5001, *NUMBERS[7:]))

@@ -68,8 +68,10 @@ class MemoryApi(client.Client):
 
     def _discovery(self, version: str) -> client.Object:
         """Return what a version of a group serves."""
-        served = ((self.versions.get(known, known.api_version), known) for known in RESOURCES)
-        kinds = [{"name": known.plural} for name, known in served if name == version]
+        served = (
+            (self.versions.get(resource, resource.api_version), resource) for resource in RESOURCES
+        )
+        kinds = [{"name": resource.plural} for name, resource in served if name == version]
         if not kinds:
             raise errors.NotFound(f"{version} is not served", status=404)
         return {"kind": "APIResourceList", "resources": kinds}
@@ -92,8 +94,8 @@ class MemoryApi(client.Client):
         ]
         start = int(continue_token or 0)
         end = start + min(limit, self.page_size)
-        rest = str(end) if end < len(items) else ""
-        return lists.Listing(tuple(items[start:end]), str(self.version), rest)
+        continuation = str(end) if end < len(items) else ""
+        return lists.Listing(tuple(items[start:end]), str(self.version), continuation)
 
     async def watch(
         self,
@@ -106,13 +108,13 @@ class MemoryApi(client.Client):
         metadata_only: bool = False,
     ) -> AsyncIterator[streams.WatchEvent]:
         assert not fields, "the operator watches by labels alone"
-        seen = int(version)
-        position = bisect.bisect_right(self._history, seen, key=lambda entry: entry[0])
+        sent_version = int(version)
+        position = bisect.bisect_right(self._history, sent_version, key=lambda entry: entry[0])
         while True:
-            if seen < self.forgotten:
-                raise errors.Expired(f"too old resource version: {seen}")
+            if sent_version < self.forgotten:
+                raise errors.Expired(f"too old resource version: {sent_version}")
             while position < len(self._history):
-                seen, changed, kind, item = self._history[position]
+                sent_version, changed, kind, item = self._history[position]
                 position += 1
                 if changed == resource and _is_chosen(item, namespace, selector):
                     yield streams.WatchEvent(kind, _shown(item, metadata_only))
@@ -272,7 +274,7 @@ def _newer_event(event: client.Object) -> client.Object:
 
 
 def _resource(path: str) -> resources.Resource:
-    return next(each for each in RESOURCES if f"/{each.plural}/" in path)
+    return next(resource for resource in RESOURCES if f"/{resource.plural}/" in path)
 
 
 def _matches(
@@ -290,7 +292,7 @@ def _matches(
 
 
 def _has_fields(item: client.Object, fields: str) -> bool:
-    pairs = (each.split("=") for each in fields.split(",") if each)
+    pairs = (field.split("=") for field in fields.split(",") if field)
     return all(_value(item, path) == value for path, value in pairs)
 
 

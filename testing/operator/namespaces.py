@@ -149,13 +149,13 @@ class Namespace:
         what = f"job {name} is {state}"
         return await self.until_status(what, lambda status: status.get("state") == state, name)
 
-    async def until_reason(self, role: str, words: str, name: str = "digits") -> Body:
+    async def until_reason(self, role: str, sentence: str, name: str = "digits") -> Body:
         """Wait until the status says these words about a role's pods, and return it."""
 
         def says(status: Body) -> bool:
-            return words in (status.get("replicas", {}).get(role, {}).get("reason") or "")
+            return sentence in (status.get("replicas", {}).get(role, {}).get("reason") or "")
 
-        return await self.until_status(f"job {name} says {words!r} of its {role}", says, name)
+        return await self.until_status(f"job {name} says {sentence!r} of its {role}", says, name)
 
     async def until_pods(self, *pod_names: str, attempt: int = 1) -> dict[str, Body]:
         """Wait until exactly these pods of this attempt exist."""
@@ -205,10 +205,10 @@ class Namespace:
         All are there when this is left.
         """
         version = (await self.api.list(resources.PODS, self.name)).version
-        seen: list[tuple[str, str, str]] = []
-        task = asyncio.create_task(self._gather(version, seen))
+        pods: list[tuple[str, str, str]] = []
+        task = asyncio.create_task(self._gather(version, pods))
         try:
-            yield seen
+            yield pods
             last: Body = {"metadata": {"name": "last"}, **objects.template()}
             await self.api.create(resources.PODS, self.name, last)
             async with asyncio.timeout(waiting.LIMIT_SECONDS):
@@ -217,7 +217,7 @@ class Namespace:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _gather(self, version: str, seen: list[tuple[str, str, str]]) -> None:
+    async def _gather(self, version: str, pods: list[tuple[str, str, str]]) -> None:
         """Follow the pods until the last one."""
         while True:
             async for event in self.api.watch(resources.PODS, self.name, version):
@@ -229,7 +229,7 @@ class Namespace:
                     return
                 labels = metadata["labels"]
                 attempts = (labels[names.LABEL_ATTEMPT], labels[names.LABEL_REPLICA_ATTEMPT])
-                seen.append((metadata["name"], *attempts))
+                pods.append((metadata["name"], *attempts))
 
 
 @contextlib.asynccontextmanager

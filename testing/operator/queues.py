@@ -95,12 +95,16 @@ def workload_of(world: builders.World) -> observation.Workload:
 def conditions_of(world: builders.World) -> dict[str, tuple[str, str]]:
     """Return the Workload's conditions: status and reason."""
     conditions = workload_of(world).conditions
-    return {each["type"]: (each["status"], each["reason"]) for each in conditions}
+    return {
+        condition["type"]: (condition["status"], condition["reason"]) for condition in conditions
+    }
 
 
 def message_of(world: builders.World) -> str:
     """Return what the job says of its admission."""
-    return next(each.message for each in world.status.conditions if each.type is ADMITTED)
+    return next(
+        condition.message for condition in world.status.conditions if condition.type is ADMITTED
+    )
 
 
 def pod_manifests(world: builders.World) -> list[dict[str, Any]]:

@@ -52,10 +52,10 @@ class RewindingApi(memory_api.MemoryApi):
                 self.page_size = size
             start = 0
         end = start + (form.get("limit") or self.page_size)
-        rest = str(next(self._list_numbers)) if end < len(whole.items) else ""
-        self._lists[rest] = whole, end
+        continuation = str(next(self._list_numbers)) if end < len(whole.items) else ""
+        self._lists[continuation] = whole, end
         await self._take_time()
-        return lists.Listing(whole.items[start:end], whole.version, rest)
+        return lists.Listing(whole.items[start:end], whole.version, continuation)
 
     async def watch(
         self,

@@ -89,7 +89,9 @@ def preempt(api: memory_api.MemoryApi) -> None:
 
 def _true(workload: client.Object, kind: str) -> bool:
     conditions = workload.get("status", {}).get("conditions", ())
-    return any(one["type"] == kind and one["status"] == "True" for one in conditions)
+    return any(
+        condition["type"] == kind and condition["status"] == "True" for condition in conditions
+    )
 
 
 def _tell(
@@ -99,7 +101,7 @@ def _tell(
     **status: Any,
 ) -> None:
     before = workload.setdefault("status", {}).get("conditions", ())
-    conditions = {one["type"]: one for one in before}
+    conditions = {condition["type"]: condition for condition in before}
     for kind, value in new_conditions.items():
         conditions[kind] = {
             "type": kind,

@@ -79,21 +79,21 @@ def world(*, queue: bool = False, script: bool = False, **job: Any) -> builders.
     if queue:
         document["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
         settings = dataclasses.replace(settings, queues=True)
-    seen = builders.World(load.parse_job(document), settings=settings)
-    seen.settle()
-    return seen
+    cluster = builders.World(load.parse_job(document), settings=settings)
+    cluster.settle()
+    return cluster
 
 
 def running(**job: Any) -> builders.World:
     """Return the same job while it runs."""
-    seen = world(**job)
-    seen.run()
-    seen.settle()
-    return seen
+    cluster = world(**job)
+    cluster.run()
+    cluster.settle()
+    return cluster
 
 
 def facts(
-    seen: builders.World,
+    cluster: builders.World,
     *,
     events: Sequence[models.Event] = (),
     lines: Sequence[str] = (),
@@ -102,15 +102,15 @@ def facts(
 ) -> findings.Facts:
     """Return what the client would read of a job."""
     job = models.Job(
-        name=seen.job.metadata.name,
+        name=cluster.job.metadata.name,
         namespace="team",
-        uid=seen.job.metadata.uid,
+        uid=cluster.job.metadata.uid,
         created=builders.START,
-        status=seen.status,
-        manifest=seen.job.model_dump(by_alias=True, mode="json", exclude_none=True),
+        status=cluster.status,
+        manifest=cluster.job.model_dump(by_alias=True, mode="json", exclude_none=True),
     )
-    replicas = [_replica(pod) for pod in seen.pods.values()]
-    return findings.Facts(job, replicas, events, claims, lines, operators, seen.now)
+    replicas = [_replica(pod) for pod in cluster.pods.values()]
+    return findings.Facts(job, replicas, events, claims, lines, operators, cluster.now)
 
 
 def _replica(pod: observation.Pod) -> models.Replica:
@@ -136,109 +136,109 @@ def claim_event(reason: str, message: str, kind: str = "Warning") -> models.Even
     return models.Event(builders.START, kind, reason, "persistentvolumeclaim/digits", message)
 
 
-def report(seen: builders.World, **more: Any) -> None:
+def report(cluster: builders.World, **more: Any) -> None:
     """Have the coordinator report."""
     sent = progress.Report(
         step=120, total_steps=400, metrics={"loss": "0.31"}, examples_per_second="840", **more
     )
-    reports = job_status.of_report(sent, seen.now)
-    changed = seen.status.model_copy(update=reports._asdict())
-    seen.job = seen.job.model_copy(update={"status": changed})
+    reports = job_status.of_report(sent, cluster.now)
+    changed = cluster.status.model_copy(update=reports._asdict())
+    cluster.job = cluster.job.model_copy(update={"status": changed})
 
 
 def separate_models() -> builders.World:
     """Return a script whose two workers train a model each."""
-    seen = running(script=True, worker=2)
-    seen.advance(30)
+    cluster = running(script=True, worker=2)
+    cluster.advance(30)
     separate = separate_training.SeparateTraining(
         replica="worker-0", peers=1, method="fit", place="train.py, line 14"
     )
-    reports = job_status.of_report(progress.Report(step=0, separate_training=separate), seen.now)
-    seen.job = seen.job.model_copy(
-        update={"status": seen.status.model_copy(update=reports._asdict())}
+    reports = job_status.of_report(progress.Report(step=0, separate_training=separate), cluster.now)
+    cluster.job = cluster.job.model_copy(
+        update={"status": cluster.status.model_copy(update=reports._asdict())}
     )
-    seen.settle()
-    seen.advance(5)
-    return seen
+    cluster.settle()
+    cluster.advance(5)
+    return cluster
 
 
 def trained_separate_models() -> findings.Facts:
     """The same script when it has succeeded."""
-    seen = separate_models()
-    seen.exit("digits-worker-0", 0)
-    seen.exit("digits-worker-1", 0)
-    seen.settle()
-    seen.advance(3 * 60 * 60)
-    return facts(seen)
+    cluster = separate_models()
+    cluster.exit("digits-worker-0", 0)
+    cluster.exit("digits-worker-1", 0)
+    cluster.settle()
+    cluster.advance(3 * 60 * 60)
+    return facts(cluster)
 
 
-def waiting_worker(words: str, node: str = "") -> findings.Facts:
+def waiting_worker(sentence: str, node: str = "") -> findings.Facts:
     """A worker waits, in words of its pod."""
-    seen = world()
-    seen.run("digits-chief-0")
-    seen.update("digits-worker-0", waiting=words, node=node)
-    seen.settle()
-    seen.advance(180)
-    return facts(seen)
+    cluster = world()
+    cluster.run("digits-chief-0")
+    cluster.update("digits-worker-0", waiting=sentence, node=node)
+    cluster.settle()
+    cluster.advance(180)
+    return facts(cluster)
 
 
 def explained(
-    seen: builders.World,
+    cluster: builders.World,
     pod: str,
     events: Sequence[models.Event],
     claims: Sequence[models.Claim] = (),
 ) -> findings.Facts:
     """The operator has read in Events and claims what the status of a pod does not say."""
-    replicas = [_replica(each) for each in seen.pods.values()]
-    waiting = waits.WaitingPod(pod, seen.pods[pod].waiting, seen.pods[pod].node)
-    seen.update(pod, waiting=waiting.find_words(events, claims))
-    seen.settle()
-    seen.advance(180)
-    return dataclasses.replace(facts(seen, events=events, claims=claims), replicas=replicas)
+    replicas = [_replica(pod) for pod in cluster.pods.values()]
+    waiting_pod = waits.WaitingPod(pod, cluster.pods[pod].waiting, cluster.pods[pod].node)
+    cluster.update(pod, waiting=waiting_pod.find_words(events, claims))
+    cluster.settle()
+    cluster.advance(180)
+    return dataclasses.replace(facts(cluster, events=events, claims=claims), replicas=replicas)
 
 
 def waits_for_config_map() -> findings.Facts:
     """The kubelet says in Events alone what a pod lacks."""
     event = warning("digits-chief-0", "FailedMount", NO_CONFIG_MAP)
-    seen = world(chief=1)
-    seen.update("digits-chief-0", node="node-1", waiting="")
-    return explained(seen, "digits-chief-0", [event])
+    cluster = world(chief=1)
+    cluster.update("digits-chief-0", node="node-1", waiting="")
+    return explained(cluster, "digits-chief-0", [event])
 
 
 def waits_for_claim(
-    claim: models.Claim, *events: models.Event, words: str = UNBOUND
+    claim: models.Claim, *events: models.Event, sentence: str = UNBOUND
 ) -> findings.Facts:
     """A worker waits for a claim; the scheduler does not say which, or nothing at all."""
-    seen = world()
-    seen.run("digits-chief-0")
-    seen.update("digits-worker-0", waiting=words)
-    return explained(seen, "digits-worker-0", events, [claim])
+    cluster = world()
+    cluster.run("digits-chief-0")
+    cluster.update("digits-worker-0", waiting=sentence)
+    return explained(cluster, "digits-worker-0", events, [claim])
 
 
 def waits_for_untrusted_image() -> findings.Facts:
     """Between two tries the kubelet's state has no cause."""
-    seen = world()
-    seen.run("digits-chief-0")
-    seen.update("digits-worker-0", waiting=BACK_OFF, node="node-1")
+    cluster = world()
+    cluster.run("digits-chief-0")
+    cluster.update("digits-worker-0", waiting=BACK_OFF, node="node-1")
     events = [
         warning("digits-worker-0", "Failed", text) for text in (UNTRUSTED, "Error: ErrImagePull")
     ]
-    return explained(seen, "digits-worker-0", events)
+    return explained(cluster, "digits-worker-0", events)
 
 
 def refused(
-    words: str = NO_QUOTA, reason: names.Reason = names.Reason.QUOTA_EXCEEDED
+    sentence: str = NO_QUOTA, reason: names.Reason = names.Reason.QUOTA_EXCEEDED
 ) -> findings.Facts:
     """A quota has no room for a pod, or the cluster refuses one for another reason."""
-    return keeps_from_pods(observation.Refusal(reason, words, final=False))
+    return keeps_from_pods(observation.Refusal(reason, sentence, final=False))
 
 
 def keeps_from_pods(refusal: observation.Refusal) -> findings.Facts:
     """Something keeps the job from getting pods."""
-    seen = world()
-    seen.step(refusal=refusal)
-    seen.advance(180)
-    return facts(seen)
+    cluster = world()
+    cluster.step(refusal=refusal)
+    cluster.advance(180)
+    return facts(cluster)
 
 
 def names_are_taken(*holders: obstacles.Holder) -> findings.Facts:
@@ -248,59 +248,59 @@ def names_are_taken(*holders: obstacles.Holder) -> findings.Facts:
 
 def kept_by_finalizer() -> findings.Facts:
     """A worker failed, and a finalizer of others keeps its pod."""
-    seen = running()
-    seen.exit("digits-worker-0", 75)
-    seen.advance(60)
-    seen.step()
+    cluster = running()
+    cluster.exit("digits-worker-0", 75)
+    cluster.advance(60)
+    cluster.step()
     finalizers = ("example.com/flush-logs",)
-    seen.update("digits-worker-0", deleting=True, delete_by=seen.now, finalizers=finalizers)
-    seen.step()
-    seen.advance(180)
-    return facts(seen)
+    cluster.update("digits-worker-0", deleting=True, delete_by=cluster.now, finalizers=finalizers)
+    cluster.step()
+    cluster.advance(180)
+    return facts(cluster)
 
 
 def cannot_have_a_status() -> findings.Facts:
     """The API server refuses the status of the job, which the operator says by Events."""
-    seen = builders.World(world().job.model_copy(update={"status": job_status.JobStatus()}))
-    seen.advance(180)
-    words = "the API server refuses the job's status: a name begins with a letter"
+    cluster = builders.World(world().job.model_copy(update={"status": job_status.JobStatus()}))
+    cluster.advance(180)
+    sentence = "the API server refuses the job's status: a name begins with a letter"
     event = models.Event(
         object="tfparalleljob/digits",
         type="Warning",
         reason=names.Reason.STATUS_REFUSED,
-        message=words,
-        time=seen.now,
+        message=sentence,
+        time=cluster.now,
     )
-    return facts(seen, events=[event])
+    return facts(cluster, events=[event])
 
 
 def queued(
     message: str = NO_QUEUE_QUOTA, reason: str = "Pending", kind: str = "QuotaReserved"
 ) -> findings.Facts:
     """Kueue has no quota for the job, or says something else of its Workload."""
-    seen = world(queue=True)
-    assert seen.workload is not None
+    cluster = world(queue=True)
+    assert cluster.workload is not None
     truth = "True" if kind == "Evicted" else "False"
     fields = {"type": kind, "status": truth, "reason": reason, "message": message}
     condition = {**fields, "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    seen.workload = dataclasses.replace(seen.workload, conditions=(condition,))
-    seen.settle()
-    seen.advance(600)
-    return facts(seen)
+    cluster.workload = dataclasses.replace(cluster.workload, conditions=(condition,))
+    cluster.settle()
+    cluster.advance(600)
+    return facts(cluster)
 
 
 def unseen(operators: Sequence[models.Operator] | None, seconds: float = 45) -> findings.Facts:
     """No operator has written a status."""
-    seen = builders.World(world().job.model_copy(update={"status": job_status.JobStatus()}))
-    seen.advance(seconds)
-    return facts(seen, operators=operators)
+    cluster = builders.World(world().job.model_copy(update={"status": job_status.JobStatus()}))
+    cluster.advance(seconds)
+    return facts(cluster, operators=operators)
 
 
 def suspended() -> findings.Facts:
     """The user has suspended it."""
-    seen = world(run_policy={"suspend": True})
-    seen.advance(300)
-    return facts(seen)
+    cluster = world(run_policy={"suspend": True})
+    cluster.advance(300)
+    return facts(cluster)
 
 
 def restarting() -> findings.Facts:
@@ -308,104 +308,104 @@ def restarting() -> findings.Facts:
     resources = {"limits": {"memory": "2Gi"}}
     container = {"name": names.CONTAINER, "image": "trainer:1", "resources": resources}
     worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
-    seen = running(spec={"tfReplicaSpecs": {"Chief": {"replicas": 1}, "Worker": worker}})
+    cluster = running(spec={"tfReplicaSpecs": {"Chief": {"replicas": 1}, "Worker": worker}})
     for _ in range(2):
-        seen.run()
-        seen.settle()
-        killed = dataclasses.replace(builders.an_exit(137, seen.now), reason="OOMKilled")
-        seen.update("digits-worker-0", phase=observation.Phase.FAILED, exit=killed)
-        seen.step()
-    seen.reap()
-    return facts(seen)
+        cluster.run()
+        cluster.settle()
+        killed = dataclasses.replace(builders.an_exit(137, cluster.now), reason="OOMKilled")
+        cluster.update("digits-worker-0", phase=observation.Phase.FAILED, exit=killed)
+        cluster.step()
+    cluster.reap()
+    return facts(cluster)
 
 
 def restarted() -> findings.Facts:
     """A worker ran out of memory, and the next attempt has made no step yet."""
-    seen = running()
-    killed = dataclasses.replace(builders.an_exit(137, seen.now), reason="OOMKilled")
-    seen.update("digits-worker-0", phase=observation.Phase.FAILED, exit=killed)
-    seen.settle()
-    seen.run()
-    seen.settle()
-    seen.advance(30)
-    return facts(seen, lines=["chief-0: reading data"])
+    cluster = running()
+    killed = dataclasses.replace(builders.an_exit(137, cluster.now), reason="OOMKilled")
+    cluster.update("digits-worker-0", phase=observation.Phase.FAILED, exit=killed)
+    cluster.settle()
+    cluster.run()
+    cluster.settle()
+    cluster.advance(30)
+    return facts(cluster, lines=["chief-0: reading data"])
 
 
 def restart_that_waits() -> findings.Facts:
     """Its node was drained, and there is no other."""
-    seen = running()
+    cluster = running()
     drained = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
-    seen.update("digits-worker-0", disrupted=True, **drained)
-    seen.exit("digits-worker-0", 143)
-    seen.settle()
-    seen.update("digits-worker-0", waiting=NO_GPUS)
-    seen.settle()
-    seen.advance(180)
-    return facts(seen)
+    cluster.update("digits-worker-0", disrupted=True, **drained)
+    cluster.exit("digits-worker-0", 143)
+    cluster.settle()
+    cluster.update("digits-worker-0", waiting=NO_GPUS)
+    cluster.settle()
+    cluster.advance(180)
+    return facts(cluster)
 
 
 def failed() -> findings.Facts:
     """The user's module raised."""
-    seen = running()
+    cluster = running()
     message = "model.py, line 12: No module named 'pandas'. Install it in the image"
-    seen.exit("digits-chief-0", 65, message)
-    seen.settle()
-    seen.advance(120)
-    return facts(seen, lines=["chief-0: import pandas", f"chief-0: error: {message}"])
+    cluster.exit("digits-chief-0", 65, message)
+    cluster.settle()
+    cluster.advance(120)
+    return facts(cluster, lines=["chief-0: import pandas", f"chief-0: error: {message}"])
 
 
 def failed_without_words() -> findings.Facts:
     """A library crashed, and the budget is spent."""
-    seen = running(run_policy={"backoffLimit": 0})
-    seen.exit("digits-worker-0", 139)
+    cluster = running(run_policy={"backoffLimit": 0})
+    cluster.exit("digits-worker-0", 139)
     for _ in range(3):
-        seen.settle()
-        seen.advance(60)
-    return facts(seen, lines=["worker-0: step 3"])
+        cluster.settle()
+        cluster.advance(60)
+    return facts(cluster, lines=["worker-0: step 3"])
 
 
 def stalled() -> findings.Facts:
     """No report for longer than the job allows, and no room for another attempt."""
-    seen = running(run_policy={"stallDeadlineSeconds": 60})
-    seen.advance(5)
-    report(seen)
-    seen.advance(61)
-    seen.step()
-    return facts(seen)
+    cluster = running(run_policy={"stallDeadlineSeconds": 60})
+    cluster.advance(5)
+    report(cluster)
+    cluster.advance(61)
+    cluster.step()
+    return facts(cluster)
 
 
 def silent() -> findings.Facts:
     """No report for five minutes, which the job allows."""
-    seen = running()
-    seen.advance(5)
-    report(seen)
-    seen.advance(300)
-    seen.settle()
-    return facts(seen, lines=["chief-0: step 120/400  epoch 2/5  loss 0.31  840 examples/s"])
+    cluster = running()
+    cluster.advance(5)
+    report(cluster)
+    cluster.advance(300)
+    cluster.settle()
+    return facts(cluster, lines=["chief-0: step 120/400  epoch 2/5  loss 0.31  840 examples/s"])
 
 
 def slow_start() -> findings.Facts:
     """No step has ended."""
-    seen = running()
-    seen.advance(400)
-    seen.settle()
-    return facts(seen, lines=["chief-0: reading data"])
+    cluster = running()
+    cluster.advance(400)
+    cluster.settle()
+    return facts(cluster, lines=["chief-0: reading data"])
 
 
 def input_bound() -> findings.Facts:
     """The input takes a third of each step."""
-    seen = running()
-    seen.advance(5)
-    report(seen, input_wait="0.35")
-    seen.settle()
-    return facts(seen)
+    cluster = running()
+    cluster.advance(5)
+    report(cluster, input_wait="0.35")
+    cluster.settle()
+    return facts(cluster)
 
 
 def straggling() -> findings.Facts:
     """One stage of a split model computes twice as long as the others."""
     mesh = {"stage": 3}
-    seen = running(spec={"strategy": "ModelSplit", "mesh": mesh}, worker=3)
-    seen.advance(5)
+    cluster = running(spec={"strategy": "ModelSplit", "mesh": mesh}, worker=3)
+    cluster.advance(5)
     stages = tuple(
         progress.StagePlacement(
             stage=stage,
@@ -418,75 +418,75 @@ def straggling() -> findings.Facts:
         )
         for stage in range(3)
     )
-    report(seen, placement=progress.Placement(mesh={"stage": 3}, stages=stages))
-    seen.settle()
-    return facts(seen)
+    report(cluster, placement=progress.Placement(mesh={"stage": 3}, stages=stages))
+    cluster.settle()
+    return facts(cluster)
 
 
 def training() -> findings.Facts:
     """Nothing is wrong."""
-    seen = running()
-    seen.advance(5)
+    cluster = running()
+    cluster.advance(5)
     differences = {verification.Quantity.LOSS: verification.Difference(2e-16, 1e-10)}
     verified = verification.Verification.with_check(None, verification.Check(64, differences))
-    report(seen, eta="5m3s", input_wait="0.02", verification=verified)
-    return facts(seen)
+    report(cluster, eta="5m3s", input_wait="0.02", verification=verified)
+    return facts(cluster)
 
 
 def contested() -> findings.Facts:
     """Another installation of the operator watches the namespace, too."""
-    seen = running()
+    cluster = running()
     ours, other = "team/operator", "system/operator"
-    seen.settings = dataclasses.replace(seen.settings, installation=ours)
-    question = f"{other} asked {seen.now.isoformat()}"
-    assert seen.config is not None
-    seen.config = dataclasses.replace(seen.config, installation=ours, question=question)
-    seen.job = seen.job.model_copy(update={"status": seen.decide().status})
-    seen.advance(5)
-    report(seen)
-    return facts(seen)
+    cluster.settings = dataclasses.replace(cluster.settings, installation=ours)
+    question = f"{other} asked {cluster.now.isoformat()}"
+    assert cluster.config is not None
+    cluster.config = dataclasses.replace(cluster.config, installation=ours, question=question)
+    cluster.job = cluster.job.model_copy(update={"status": cluster.decide().status})
+    cluster.advance(5)
+    report(cluster)
+    return facts(cluster)
 
 
 def not_scaled() -> findings.Facts:
     """The autoscaler of a job has no metrics."""
-    seen = running()
+    cluster = running()
     event = models.Event(
-        seen.now,
+        cluster.now,
         "Warning",
         "FailedGetResourceMetric",
         "horizontalpodautoscaler/digits",
         NO_METRICS,
     )
-    seen.advance(5)
-    report(seen)
-    return facts(seen, events=[event])
+    cluster.advance(5)
+    report(cluster)
+    return facts(cluster, events=[event])
 
 
 def not_installed(manifest: dict[str, Any], *, queue: bool = False) -> findings.Facts:
     """The cluster does not know an object that the job needs."""
-    seen = world(queue=queue)
-    seen.step(refusal=refusals.not_installed(manifest))
-    seen.advance(180)
-    return facts(seen)
+    cluster = world(queue=queue)
+    cluster.step(refusal=refusals.not_installed(manifest))
+    cluster.advance(180)
+    return facts(cluster)
 
 
 def partly_running() -> findings.Facts:
     """With parameter servers training goes on while a worker waits."""
-    seen = world(chief=1, worker=2, ps=1)
-    seen.run("digits-chief-0", "digits-ps-0", "digits-worker-0")
-    seen.update("digits-worker-1", waiting=NO_GPUS)
-    seen.settle()
-    seen.advance(180)
-    return facts(seen)
+    cluster = world(chief=1, worker=2, ps=1)
+    cluster.run("digits-chief-0", "digits-ps-0", "digits-worker-0")
+    cluster.update("digits-worker-1", waiting=NO_GPUS)
+    cluster.settle()
+    cluster.advance(180)
+    return facts(cluster)
 
 
 def succeeded() -> findings.Facts:
     """It ended well."""
-    seen = running()
-    seen.exit("digits-chief-0", 0)
-    seen.settle()
-    seen.advance(datetime.timedelta(hours=3).total_seconds())
-    return facts(seen)
+    cluster = running()
+    cluster.exit("digits-chief-0", 0)
+    cluster.settle()
+    cluster.advance(datetime.timedelta(hours=3).total_seconds())
+    return facts(cluster)
 
 
 class Backend:
@@ -518,7 +518,7 @@ SYMPTOMS: dict[str, Callable[[], findings.Facts]] = {
     "missing claim": lambda: waiting_worker(NO_CLAIM),
     "no storage class": lambda: waits_for_claim(NO_CLASS),
     "claim that is refused": lambda: waits_for_claim(
-        SHARED_CLAIM, claim_event("ProvisioningFailed", NOT_SHARED), words=""
+        SHARED_CLAIM, claim_event("ProvisioningFailed", NOT_SHARED), sentence=""
     ),
     "untrusted registry": waits_for_untrusted_image,
     "missing image": lambda: waiting_worker(NO_IMAGE, "node-1"),

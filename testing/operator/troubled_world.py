@@ -33,7 +33,7 @@ class TroubledWorld(builders.World):
     ) -> bool:
         """Decide and carry it out as the engine does: what is refused is decided on again."""
         outcome = self.decide(refusal)
-        others = tuple(each for each in outcome.creations if each["kind"] != "Pod")
+        others = tuple(creation for creation in outcome.creations if creation["kind"] != "Pod")
         if self.refusal is None or len(others) == len(outcome.creations):
             return self.carry_out(outcome, writes)
         changed = self.carry_out(dataclasses.replace(outcome, creations=others), writes)
@@ -42,9 +42,11 @@ class TroubledWorld(builders.World):
     def step_of_older_operator(self) -> None:
         """Decide without the parts of the status that an older operator does not know."""
         status = self.status
-        unknown = [one for one in status.conditions if one.type in _UNKNOWN_BEFORE]
-        known = [one for one in status.conditions if one not in unknown]
-        reduced = conditions.with_conditions(status, known)
+        unknown = [
+            condition for condition in status.conditions if condition.type in _UNKNOWN_BEFORE
+        ]
+        shared = [condition for condition in status.conditions if condition not in unknown]
+        reduced = conditions.with_conditions(status, shared)
         reduced = reduced.model_copy(update={"last_cause": ""})
         self.job = self.job.model_copy(update={"status": reduced})
         outcome = self.decide()
@@ -61,14 +63,16 @@ class TroubledWorld(builders.World):
             reason="Saved",
             last_transition_time=self.now,
         )
-        others = (one for one in self.status.conditions if one.type != _NEWER_CONDITION)
+        others = (
+            condition for condition in self.status.conditions if condition.type != _NEWER_CONDITION
+        )
         status = conditions.with_conditions(self.status, (*others, condition))
         self.job = self.job.model_copy(update={"status": status.model_copy(update=NEWER)})
 
     @property
     def keeps_what_is_newer(self) -> bool:
         """Whether the status has what the newer operator has written."""
-        types = [one.type for one in self.status.conditions]
+        types = [condition.type for condition in self.status.conditions]
         return self.status.model_extra == NEWER and _NEWER_CONDITION in types
 
     def lose_node(self, name: str) -> None:
@@ -120,7 +124,11 @@ class TroubledWorld(builders.World):
         super()._create(created)
         pod_set = created["metadata"]["labels"].get(names.LABEL_POD_SET)
         if pod_set is not None:
-            workload = next(one for one in reversed(self.manifests) if one["kind"] == "Workload")
+            workload = next(
+                created_object
+                for created_object in reversed(self.manifests)
+                if created_object["kind"] == "Workload"
+            )
             [asked] = [one for one in workload["spec"]["podSets"] if one["name"] == pod_set]
             assert _resources(created) == _resources(asked["template"])
 
@@ -135,7 +143,14 @@ class TroubledWorld(builders.World):
 
 def _resources(pod: Mapping[str, Any]) -> list[Any]:
     """Return what each container asks for, as the API server fills it in."""
-    asked = [one.get("resources") or {} for one in pod["spec"]["containers"]]
+    asked = [container.get("resources") or {} for container in pod["spec"]["containers"]]
     return [
-        {**one, "requests": {**one.get("limits", {}), **one.get("requests", {})}} for one in asked
+        {
+            **container_resources,
+            "requests": {
+                **container_resources.get("limits", {}),
+                **container_resources.get("requests", {}),
+            },
+        }
+        for container_resources in asked
     ]

@@ -320,7 +320,7 @@ def test_a_claim_without_a_volume_is_named(
 def test_a_claim_that_waits_for_its_pod_is_no_cause(message: str) -> None:
     event = symptoms.claim_event("WaitForFirstConsumer", "waiting for first consumer", "Normal")
     diagnosis = rules.diagnose(
-        symptoms.waits_for_claim(symptoms.SHARED_CLAIM, event, words=message)
+        symptoms.waits_for_claim(symptoms.SHARED_CLAIM, event, sentence=message)
     )
     assert "consumer" not in diagnosis.sentence
     assert "digits-worker-0 waits" in diagnosis.sentence

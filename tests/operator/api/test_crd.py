@@ -201,7 +201,9 @@ def test_the_resource_is_applied_by_plain_kubectl_and_can_be_applied_again(
     definition = json.loads(
         cluster.run_kubectl("get", "crd", f"{names.PLURAL}.{names.GROUP}", "-o", "json")
     )
-    conditions = {each["type"]: each["status"] for each in definition["status"]["conditions"]}
+    conditions = {
+        condition["type"]: condition["status"] for condition in definition["status"]["conditions"]
+    }
     assert conditions["Established"] == "True"
     assert "NonStructuralSchema" not in conditions
     assert "tfpj" in cluster.run_kubectl("api-resources", f"--api-group={names.GROUP}")

@@ -31,7 +31,7 @@ def _variable(**fields: Any) -> spec_changes.Change:
 
 def _volume(*volumes: dict[str, Any]) -> spec_changes.Change:
     volumes_of_trainer = [
-        {"name": "data", "mountPath": "/data", "claim": "data", **one} for one in volumes
+        {"name": "data", "mountPath": "/data", "claim": "data", **volume} for volume in volumes
     ]
     return spec_changes.trainer(epochs=1, volumes=volumes_of_trainer)
 

@@ -80,13 +80,13 @@ async def test_a_status_is_written_only_over_the_version_that_was_seen(
 ) -> None:
     job = await namespace.create_job()
     path = resources.JOBS.path(namespace.name, "digits", "status")
-    seen = {"resourceVersion": job["metadata"]["resourceVersion"]}
-    answer = await namespace.api.patch(path, {"metadata": seen, "status": {"attempt": 1}})
+    metadata = {"resourceVersion": job["metadata"]["resourceVersion"]}
+    answer = await namespace.api.patch(path, {"metadata": metadata, "status": {"attempt": 1}})
     assert answer["status"] == {"attempt": 1}
     with pytest.raises(errors.Conflict):
-        await namespace.api.patch(path, {"metadata": seen, "status": {"attempt": 2}})
-    seen = {"resourceVersion": answer["metadata"]["resourceVersion"]}
-    answer = await namespace.api.patch(path, {"metadata": seen, "status": {"attempt": None}})
+        await namespace.api.patch(path, {"metadata": metadata, "status": {"attempt": 2}})
+    metadata = {"resourceVersion": answer["metadata"]["resourceVersion"]}
+    answer = await namespace.api.patch(path, {"metadata": metadata, "status": {"attempt": None}})
     assert answer["status"] == {}
 
 
@@ -119,16 +119,16 @@ async def test_a_watch_goes_on_from_the_list_and_selects_by_label(namespace: Nam
     await namespace.api.create(resources.PODS, namespace.name, _pod("after"))
     uid = (await namespace.pods())["after"]["metadata"]["uid"]
     await namespace.api.delete(resources.PODS, namespace.name, "after", uid)
-    seen = []
+    events = []
     async with asyncio.timeout(waiting.LIMIT_SECONDS):
         async for event in namespace.api.watch(
             resources.PODS, namespace.name, listing.version, selector
         ):
-            seen.append((event.type, event.object["metadata"]["name"]))
+            events.append((event.type, event.object["metadata"]["name"]))
             if event.type == "DELETED":
                 break
-    assert {name for _, name in seen} == {"after"}
-    assert [kind for kind, _ in seen if kind != "MODIFIED"] == ["ADDED", "DELETED"]
+    assert {name for _, name in events} == {"after"}
+    assert [kind for kind, _ in events if kind != "MODIFIED"] == ["ADDED", "DELETED"]
 
 
 async def test_a_quota_is_a_refusal_for_now(namespace: Namespace) -> None:

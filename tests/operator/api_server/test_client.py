@@ -24,13 +24,13 @@ async def _watch(api: client.Client, version: str = "1") -> list[streams.WatchEv
 
 @pytest.mark.parametrize("status", [400, 401, 404, 409, 410, 413, 422, 429, 500])
 def test_a_webhook_denies_with_any_status(status: int) -> None:
-    words = 'admission webhook "pods.example.com" denied the request: no pods today'
-    assert isinstance(errors.from_answer(status, {"message": words}), errors.Refused)
+    message = 'admission webhook "pods.example.com" denied the request: no pods today'
+    assert isinstance(errors.from_answer(status, {"message": message}), errors.Refused)
 
 
 def test_a_webhook_that_does_not_answer_is_told_from_other_failures() -> None:
-    words = 'Internal error occurred: failed calling webhook "pods.example.com": refused'
-    error = errors.from_answer(500, {"message": words})
+    message = 'Internal error occurred: failed calling webhook "pods.example.com": refused'
+    error = errors.from_answer(500, {"message": message})
     assert isinstance(error, errors.WebhookFailed)
     other = errors.from_answer(500, {"message": "etcdserver: leader changed"})
     assert not isinstance(other, errors.WebhookFailed)
@@ -67,13 +67,13 @@ async def test_a_watch_yields_events_and_bookmarks_however_they_are_cut_into_chu
 
 async def test_a_watch_that_is_cut_in_a_line_says_so_and_yields_no_half_event() -> None:
     whole = scripted_server.event("ADDED", 2)
-    seen = []
+    kinds = []
     async with scripted_server.serving() as server, server.client() as api:
         server.script = [scripted_server.stream(whole, whole[:20], then="cut")]
         with pytest.raises(errors.Unavailable, match="no answer from the API server to watch pods"):
             async for event in api.watch(resources.PODS, None, "1"):
-                seen += [event.type]
-    assert seen == ["ADDED"]
+                kinds += [event.type]
+    assert kinds == ["ADDED"]
 
 
 async def test_a_silent_watch_is_abandoned() -> None:

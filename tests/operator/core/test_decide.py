@@ -173,8 +173,8 @@ def test_a_template_that_was_accepted_before_is_tried_again() -> None:
     world.settle()
     world.exit("job-worker-0", 75)
     world.settle()
-    words = "spec.containers[0].resources: Invalid value"
-    refusal = observation.Refusal(names.Reason.INVALID_TEMPLATE, words, role="worker")
+    message = "spec.containers[0].resources: Invalid value"
+    refusal = observation.Refusal(names.Reason.INVALID_TEMPLATE, message, role="worker")
     world.step(refusal=refusal)
     assert builders.truth(world, names.Condition.FAILED) is None
     assert builders.truth(world, names.Condition.CREATION_REFUSED) == ("True", "InvalidTemplate")
@@ -219,14 +219,14 @@ def test_status_says_whether_a_restart_would_resume() -> None:
     world = builders.a_world(trainer=True, worker=1)
     assert builders.truth(world, names.Condition.RESUMABLE) == ("False", "NoCheckpoint")
     document = builders.manifest(trainer=True, worker=1)
-    for checkpoint, place in (({"claim": "c"}, "claim c"), ({"uri": "gs://b/c"}, "gs://b/c")):
+    for checkpoint, storage in (({"claim": "c"}, "claim c"), ({"uri": "gs://b/c"}, "gs://b/c")):
         document["spec"]["trainer"]["checkpoint"] = checkpoint
         world = builders.World(load.parse_job(document))
         world.settle()
         assert builders.truth(world, names.Condition.RESUMABLE) == ("True", "CheckpointConfigured")
         resumable = conditions.find(world.status, names.Condition.RESUMABLE)
         assert resumable is not None
-        assert resumable.message == f"a restart goes on from the checkpoints on {place}"
+        assert resumable.message == f"a restart goes on from the checkpoints on {storage}"
 
 
 def test_why_a_pod_waits_stands_in_the_status() -> None:
@@ -241,14 +241,14 @@ def test_why_a_pod_waits_stands_in_the_status() -> None:
 
 def test_of_a_gang_the_pod_that_holds_up_the_others_says_why() -> None:
     world = builders.a_world(worker=3)
-    for index, words in enumerate(
+    for index, reason in enumerate(
         (
             "0/1 nodes are available: 1 optimistic rejection in PostFilter.",
             "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
             "0/1 nodes are available: 1 rejection in Unreserve.",
         )
     ):
-        world.update(f"job-worker-{index}", waiting=words)
+        world.update(f"job-worker-{index}", waiting=reason)
     world.settle()
     assert world.status.replicas["Worker"].reason.startswith("job-worker-1: 0/2 nodes")
 

@@ -56,7 +56,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
 RENAMED = {"spec": {"containers": [{"name": "main", "image": "i"}]}}
 TEMPLATE: edits.Path = ("tfReplicaSpecs", "<role>", "template")
 EDITS: list[tuple[edits.Path, Any]] = [
-    *((path, each.value) for path, several in edits.EXAMPLES.items() for each in several),
+    *((path, example.value) for path, several in edits.EXAMPLES.items() for example in several),
     (("runPolicy", "backoffLimit"), 2),
     (("runPolicy", "activeDeadlineSeconds"), 60),
     (("runPolicy", "failurePolicy"), {"rules": RULES}),
@@ -93,7 +93,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
         self.ended_as: str | None = None
         self.limit = self.world.job.spec.run_policy.backoff_limit
         self.spent: int | None = None
-        self.taken: set[int] = set()
+        self.ports: set[int] = set()
         self.vanished_early = False
         self.began_unrecorded = False
         self.newer = False
@@ -160,8 +160,8 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def pod_vanishes(self, data: st.DataObject) -> None:
         pod = self._pick(data)
         carried = replica_records.read(self.world.status, pod.replica.role)
-        seen = pod.replica.index in carried.seen
-        if not seen and (not pod.deleting or pod.uid in self.world.unreachable):
+        is_on_record = pod.replica.index in carried.seen
+        if not is_on_record and (not pod.deleting or pod.uid in self.world.unreachable):
             self.vanished_early = True
         del self.world.pods[pod.name]
 
@@ -250,7 +250,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
         assert sum(status.restart_causes.values()) == restarts.failure + restarts.disruption
         assert restarts.failure <= self.limit
         assert total >= 0
-        assert failures >= 0 or status.attempt - 1 in self.taken
+        assert failures >= 0 or status.attempt - 1 in self.ports
         begun = status.attempt - before.attempt
         # Pods of before the first status count as an attempt, if their spec was edited meanwhile.
         assert 0 <= begun <= max(1 + self.began_unrecorded, total)
@@ -390,7 +390,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
     def _take(self, pod: observation.Pod) -> None:
         """Note that the cluster takes a pod: only that excuses failures of its attempt."""
         if pod.replica.role is not types.Role.EVALUATOR:
-            self.taken.add(pod.attempt)
+            self.ports.add(pod.attempt)
 
     def _place(self, attempt: int) -> None:
         """Have the pods of an attempt on nodes: where one has run, its gang has its places."""

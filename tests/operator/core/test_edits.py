@@ -50,11 +50,11 @@ def test_the_page_says_what_an_edit_of_each_field_does() -> None:
 def _leaves(node: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """Yield the fields of a schema that hold values, as the page names them."""
     inner = {**node.get("properties", {}), **_leaves_of_maps(node)}
-    inner = {key: each for key, each in inner.items() if not _is_trap(each)}
+    inner = {key: inner_node for key, inner_node in inner.items() if not _is_trap(inner_node)}
     if not inner:
         yield path
-    for key, each in inner.items():
-        yield from _leaves(each, ".".join(filter(None, (path, key))))
+    for key, inner_node in inner.items():
+        yield from _leaves(inner_node, ".".join(filter(None, (path, key))))
 
 
 def _leaves_of_maps(node: Mapping[str, Any]) -> Mapping[str, Any]:

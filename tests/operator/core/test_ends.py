@@ -32,9 +32,9 @@ def lose(end: signs.End, status: dict[str, Any], **job: Any) -> builders.World:
     world = builders.a_world(**{"worker": 1, **job})
     world.run()
     world.settle()
-    seen = see(end, status)
+    pod = see(end, status)
     changes = {
-        field: getattr(seen, field)
+        field: getattr(pod, field)
         for field in ("phase", "exit", "disrupted", "deleting", "reason", "message")
     }
     world.update("job-worker-0", **changes)
@@ -92,9 +92,9 @@ def test_a_pod_that_ends_so_each_time_is_bounded_or_paced(
         assert runs < 12
         world.settle()
         if "job-worker-0" in world.pods:
-            seen = see(end, status)
+            pod = see(end, status)
             old = world.pods["job-worker-0"]
-            again = dataclasses.replace(seen, uid=old.uid, attempt=old.attempt, name=old.name)
+            again = dataclasses.replace(pod, uid=old.uid, attempt=old.attempt, name=old.name)
             world.pods["job-worker-0"] = again
     final = end is ends.VERIFICATION_FAILED
     assert conditions.finished(world.status) == (final or end.cause in PAID)
@@ -138,7 +138,7 @@ def test_a_program_that_obeys_with_0_has_not_finished(
 
 
 def test_the_shipped_trainer_says_with_0_that_training_is_complete() -> None:
-    end = next(one for one in ends.TABLE if one.name == "node-shutdown")
+    end = next(end for end in ends.TABLE if end.name == "node-shutdown")
     obeyed = examples.EXAMPLES[end.name][1]
     world = lose(end, obeyed, trainer=True)
     world.settle()
@@ -160,24 +160,24 @@ def test_a_worker_that_has_completed_may_be_taken_afterwards() -> None:
 @pytest.mark.parametrize("policy", ["Never", "ExitCode", "OnFailure"])
 @pytest.mark.parametrize("name", ["pod-disk-limit", "empty-dir-limit", "pod-deadline"])
 def test_own_limits_follow_the_roles_restart_policy(name: str, policy: str) -> None:
-    end = next(one for one in ends.TABLE if one.name == name)
+    end = next(end for end in ends.TABLE if end.name == name)
     document = builders.manifest(worker=1)
     document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = policy
     world = builders.World(load.parse_job(document))
     world.settle()
-    seen = see(end, examples.EXAMPLES[name][-1])
+    pod = see(end, examples.EXAMPLES[name][-1])
     world.update(
-        "job-worker-0", phase=seen.phase, exit=seen.exit, reason=seen.reason, message=seen.message
+        "job-worker-0", phase=pod.phase, exit=pod.exit, reason=pod.reason, message=pod.message
     )
     world.settle()
     world.advance(20)
     world.settle()
     assert conditions.finished(world.status) == (policy == "Never")
-    assert seen.message.strip().rstrip(".") in message(world)
+    assert pod.message.strip().rstrip(".") in message(world)
 
 
 def test_memory_of_the_trainer_does_not_grow_for_an_init_container() -> None:
-    end = next(one for one in ends.TABLE if one.name == "out-of-memory")
+    end = next(end for end in ends.TABLE if end.name == "out-of-memory")
     grow = {"outOfMemory": {"growthPercent": 50, "maxMemory": "4Gi"}}
     for status, growths in zip(examples.EXAMPLES[end.name], (1, 0), strict=True):
         world = lose(end, status, run_policy=grow)

@@ -196,8 +196,8 @@ WORDS = {
 
 @pytest.mark.parametrize("case", WORDS)
 def test_words_of_kubernetes_have_a_remedy(case: str) -> None:
-    words, remedy = WORDS[case]
-    assert remedy in remedies.find(words)
+    message, remedy = WORDS[case]
+    assert remedy in remedies.find(message)
 
 
 def test_words_that_nobody_knows_have_none() -> None:
@@ -255,11 +255,11 @@ def _message(world: builders.World, kind: names.Condition) -> str:
 
 def test_pods_that_wait_have_their_remedy_in_the_condition() -> None:
     world = builders.a_world(worker=2)
-    words = "Unschedulable: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
-    world.update("job-worker-1", waiting=words)
+    message = "Unschedulable: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    world.update("job-worker-1", waiting=message)
     world.settle()
     assert _message(world, names.Condition.RUNNING) == (
-        f"0/2 replicas run or have completed; job-worker-1: {words} Lower devices of the role to"
+        f"0/2 replicas run or have completed; job-worker-1: {message} Lower devices of the role to"
         " what a node has free, wait for other jobs, or add nodes with GPUs."
     )
 

@@ -114,7 +114,7 @@ async def test_an_autoscaler_adds_workers(namespace_with_nodes: Namespace) -> No
             scaled,
             "the autoscaler has doubled the workers (their number, and what it says)",
             LIMIT_SECONDS,
-            when=lambda seen: seen[0] == 4,
+            when=lambda counts: counts[0] == 4,
         )
         workers = [f"digits-worker-{index}" for index in range(4)]
         await namespace.until_pods("digits-chief-0", *workers, attempt=2)
@@ -146,6 +146,8 @@ async def test_the_words_of_an_autoscaler_without_metrics_have_a_remedy(
                 and event.reason == "FailedGetResourceMetric"
             ]
 
-        words = await waiting.until_async(warnings, "a warning of the autoscaler", LIMIT_SECONDS)
-    assert {remedies.find(word).partition(",")[0] for word in words} == {"Install metrics-server"}
+        messages = await waiting.until_async(warnings, "a warning of the autoscaler", LIMIT_SECONDS)
+    assert {remedies.find(word).partition(",")[0] for word in messages} == {
+        "Install metrics-server"
+    }
     namespace.kubectl("delete", "hpa", "digits")

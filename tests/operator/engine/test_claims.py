@@ -25,7 +25,12 @@ async def existing(world: MemoryCluster, **metadata: Any) -> client.Object:
 def refusal(world: MemoryCluster) -> dict[str, Any] | None:
     conditions = world.status["conditions"]
     return next(
-        (one for one in conditions if one["type"] == names.Condition.CREATION_REFUSED), None
+        (
+            condition
+            for condition in conditions
+            if condition["type"] == names.Condition.CREATION_REFUSED
+        ),
+        None,
     )
 
 

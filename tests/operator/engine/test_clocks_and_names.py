@@ -42,7 +42,11 @@ async def test_the_pods_of_a_tfjob_of_the_name_are_waited_for() -> None:
     await world.api.create(resources.PODS, "default", of_a_tfjob())
     async with world.running(objects.job()):
         assert world.status["state"] == "Pending"
-        [refused] = [one for one in world.status["conditions"] if one["type"] == "CreationRefused"]
+        [refused] = [
+            condition
+            for condition in world.status["conditions"]
+            if condition["type"] == "CreationRefused"
+        ]
         assert refused["reason"] == names.Reason.NAME_CONFLICT
         assert "Delete the TFJob" in refused["message"]
         world.api.object(CHIEF)["metadata"]["deletionTimestamp"] = world.clock.utc().isoformat()

@@ -88,7 +88,7 @@ async def test_a_pod_that_is_deleted_each_time_waits_for_longer(namespace: Names
 
 
 @pytest.mark.parametrize(
-    "taken",
+    "status",
     [
         examples.EXAMPLES["node-pressure"][1],
         examples.EXAMPLES["node-shutdown"][1],
@@ -97,12 +97,12 @@ async def test_a_pod_that_is_deleted_each_time_waits_for_longer(namespace: Names
     ids=["pressure", "shutdown", "preemption"],
 )
 async def test_a_chief_that_was_ended_and_exits_with_0_has_not_finished(
-    namespace: Namespace, taken: dict[str, Any]
+    namespace: Namespace, status: dict[str, Any]
 ) -> None:
     async with namespace.operator():
         await namespace.create_job(objects.job(workers=0))
         await _start(namespace)
-        await namespace.write_status(POD, taken)
+        await namespace.write_status(POD, status)
         after = await namespace.until_status(
             "a second attempt", lambda job: job.get("attempt") == 2
         )
@@ -127,7 +127,10 @@ async def test_the_kubelet_restarts_no_container_in_place(namespace: Namespace) 
         await namespace.create_job(job)
         pod = (await namespace.until_pods(POD))[POD]["spec"]
         assert pod["restartPolicy"] == "Never"
-        containers = {one["name"]: one for one in (*pod["containers"], *pod["initContainers"])}
+        containers = {
+            container["name"]: container
+            for container in (*pod["containers"], *pod["initContainers"])
+        }
         assert containers.pop("proxy")["restartPolicy"] == "Always"
         for container in containers.values():
             assert not {"restartPolicy", "restartPolicyRules"} & {*container}

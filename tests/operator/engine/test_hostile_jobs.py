@@ -68,12 +68,12 @@ def _variables(*watched: Namespace) -> dict[str, str]:
     }
 
 
-async def _says(namespace: Namespace, name: str, words: str) -> None:
+async def _says(namespace: Namespace, name: str, sentence: str) -> None:
     def is_refused(status: dict[str, Any]) -> bool:
-        said = [c["message"] for c in status.get("conditions", ()) if c["reason"] == INVALID]
-        return any(words in message for message in said)
+        messages = [c["message"] for c in status.get("conditions", ()) if c["reason"] == INVALID]
+        return any(sentence in message for message in messages)
 
-    await namespace.until_status(f"job {name} says {words!r}", is_refused, name)
+    await namespace.until_status(f"job {name} says {sentence!r}", is_refused, name)
 
 
 async def test_jobs_beyond_the_limits_end_no_operator_and_hold_up_no_other_job(
@@ -88,8 +88,8 @@ async def test_jobs_beyond_the_limits_end_no_operator_and_hold_up_no_other_job(
             await namespace.create_job(_with_long_quantity())
             await other.create_job(objects.job(workers=1))
             await other.until_pods(*PODS)
-            for name, (_, words) in HOSTILE.items():
-                await _says(namespace, name, words)
+            for name, (_, sentence) in HOSTILE.items():
+                await _says(namespace, name, sentence)
             assert (await operator.probe("/readyz"))[0] == 200
             assert operator.process.returncode is None, operator.log
             assert "Traceback" not in operator.log
@@ -143,7 +143,7 @@ async def test_statuses_beyond_the_limits_keep_to_their_job_and_their_pod(
 async def test_a_job_that_runs_goes_on_after_an_edit_beyond_the_limits(
     namespace: Namespace, name: str, tmp_path: pathlib.Path
 ) -> None:
-    value, words = HOSTILE[name]
+    value, sentence = HOSTILE[name]
     async with operator_process.running(_variables(namespace), tmp_path / "log") as operator:
         await operator.until_ready()
         await namespace.create_job(objects.job(workers=1))
@@ -153,7 +153,7 @@ async def test_a_job_that_runs_goes_on_after_an_edit_beyond_the_limits(
         role = f'{{"template":{{"strange":{value}}}}}'
         change = f'{{"spec":{{"tfReplicaSpecs":{{"Worker":{role}}}}}}}'
         await _send(namespace, "PATCH", change.encode(), "digits")
-        await _says(namespace, "digits", words)
+        await _says(namespace, "digits", sentence)
         message = (await namespace.condition("SpecInvalid"))["message"]
         assert "the job goes on with generation 1 of its spec" in message
         await namespace.end("digits-worker-0", 0)

@@ -108,18 +108,18 @@ async def workload(namespace: Namespace, name: str = "digits") -> dict[str, Any]
 async def conditions(namespace: Namespace, name: str = "digits") -> dict[str, tuple[str, str]]:
     """Return the conditions of a job's Workload: status and reason."""
     entries = (await workload(namespace, name)).get("status", {}).get("conditions", ())
-    return {one["type"]: (one["status"], one["reason"]) for one in entries}
+    return {entry["type"]: (entry["status"], entry["reason"]) for entry in entries}
 
 
 async def until_admission(
-    namespace: Namespace, status: str, said: str, name: str = "digits"
+    namespace: Namespace, status: str, sentence: str, name: str = "digits"
 ) -> dict[str, Any]:
     """Wait until the job's condition Admitted has a status and says something; return it."""
     return await waiting.until_async(
         lambda: namespace.condition("Admitted", name),
-        f"Admitted of {name} is {status} and says {said!r}",
+        f"Admitted of {name} is {status} and says {sentence!r}",
         when=lambda condition: (
-            condition.get("status") == status and said in condition.get("message", "")
+            condition.get("status") == status and sentence in condition.get("message", "")
         ),
     )
 

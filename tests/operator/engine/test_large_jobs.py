@@ -31,8 +31,8 @@ def _example() -> dict[str, Any]:
 
 
 def _all_seen(status: namespaces.Body) -> bool:
-    seen = {role: counts.get("seen") for role, counts in status.get("replicas", {}).items()}
-    return seen == {"Chief": "0", "Worker": "0-999", "PS": "0-9"}
+    counts = {role: counts.get("seen") for role, counts in status.get("replicas", {}).items()}
+    return counts == {"Chief": "0", "Worker": "0-999", "PS": "0-9"}
 
 
 async def _start(namespace: Namespace, names: Iterable[str]) -> None:

@@ -64,9 +64,9 @@ async def test_a_job_that_is_applied_again_goes_on_as_it_is(namespace: Namespace
         pods = await namespace.until_pods(*ALL)
         await namespace.run_all()
         await namespace.until_state("Running")
-        for way in ((), ("--server-side", "--force-conflicts")):
-            namespace.kubectl("apply", *way, *file, body=job)
-            assert namespace.kubectl("diff", *way, *file, body=job) == ""
+        for options in ((), ("--server-side", "--force-conflicts")):
+            namespace.kubectl("apply", *options, *file, body=job)
+            assert namespace.kubectl("diff", *options, *file, body=job) == ""
         namespace.kubectl("replace", *file, body=job)
         stored = await namespace.job()
         await namespace.end("digits-chief-0", 0)
@@ -251,7 +251,7 @@ async def test_deleting_a_job_leaves_nothing(namespace_with_nodes: Namespace) ->
 
     async def left() -> list[str]:
         listings = [await namespace.api.list(kind, namespace.name) for kind in children]
-        return [each["metadata"]["name"] for listing in listings for each in listing.items]
+        return [item["metadata"]["name"] for listing in listings for item in listing.items]
 
     what = "everything that belonged to the job is gone"
     await waiting.until_async(left, what, when=["kube-root-ca.crt"].__eq__)

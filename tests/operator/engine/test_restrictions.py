@@ -33,14 +33,14 @@ def _job(**pod_spec: Any) -> namespaces.Body:
     }
 
 
-async def _until_restricted(namespace: Namespace, words: str) -> None:
+async def _until_restricted(namespace: Namespace, sentence: str) -> None:
     def is_refused(condition: namespaces.Body) -> bool:
         return condition.get("reason") == names.Reason.JOB_RESTRICTED
 
     condition = await waiting.until_async(
         lambda: namespace.condition(REFUSED), "the job is restricted", when=is_refused
     )
-    assert words in condition["message"]
+    assert sentence in condition["message"]
 
 
 async def test_a_job_waits_for_the_label_of_its_secret(
@@ -116,7 +116,9 @@ def _secret_paths(schemas: Any, name: str, above: Path) -> Iterator[Path]:
         if schema.get("type") == "array":
             path, inner = (*path, "[]"), schema["items"]
         references = [*inner.get("allOf", ()), inner]
-        [target] = {one["$ref"].rpartition("/")[2] for one in references if "$ref" in one} or {""}
+        [target] = {
+            reference["$ref"].rpartition("/")[2] for reference in references if "$ref" in reference
+        } or {""}
         kind = target.rpartition(".")[2]
         if field in _SECRET_NAMES:
             yield path

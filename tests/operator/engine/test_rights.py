@@ -145,9 +145,9 @@ def _install_roles(namespace: Namespace, *more: str) -> None:
     rendered = namespace.cluster.run_helm(
         "template", ACCOUNT, str(CHART), "--namespace", namespace.name, *values
     )
-    documents = [one for one in yaml.safe_load_all(rendered) if one]
-    rights = [one for one in documents if one["kind"] in RIGHTS]
-    assert not [one for one in rights if one["kind"].startswith("Cluster")]
+    documents = [document for document in yaml.safe_load_all(rendered) if document]
+    rights = [document for document in documents if document["kind"] in RIGHTS]
+    assert not [document for document in rights if document["kind"].startswith("Cluster")]
     namespace.kubectl(
         "apply", "-f", "-", body={"apiVersion": "v1", "kind": "List", "items": rights}
     )
@@ -230,7 +230,7 @@ async def test_the_rights_are_enough_to_say_why_a_pod_waits(
         await namespace.create_job(job)
         status = await namespace.until_reason("Chief", '"digits-data" names no StorageClass')
     assert "forbidden" not in caplog.text
-    [running] = [one for one in status["conditions"] if one["type"] == "Running"]
+    [running] = [condition for condition in status["conditions"] if condition["type"] == "Running"]
     assert (
         "Delete the claim digits-data and create it with a storageClassName" in running["message"]
     )
@@ -246,8 +246,12 @@ async def test_a_role_that_edits_jobs_may_scale_them(
     else:
         rendered = namespace.kubectl("kustomize", str(BASE / "rbac"))
     label = "rbac.authorization.k8s.io/aggregate-to-edit"
-    roles = [one for one in yaml.safe_load_all(rendered) if one and one["kind"] == "ClusterRole"]
-    [edit] = [one for one in roles if label in one["metadata"].get("labels", {})]
+    roles = [
+        document
+        for document in yaml.safe_load_all(rendered)
+        if document and document["kind"] == "ClusterRole"
+    ]
+    [edit] = [role for role in roles if label in role["metadata"].get("labels", {})]
     # The light cluster aggregates no roles: the user has this one alone.
     role = {**edit, "kind": "Role", "metadata": {"name": "edit", "namespace": namespace.name}}
     namespace.kubectl("apply", "-f", "-", body=role)

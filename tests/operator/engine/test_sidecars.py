@@ -74,9 +74,9 @@ async def _mesh(namespace: Namespace) -> AsyncIterator[None]:
 
 async def _write(namespace: Namespace, pod: str, phase: str, proxy: Any, **training: Any) -> None:
     """Write the status of a pod of two containers as the kubelet does."""
-    rest = {"ready": False, "restartCount": 0, "image": "x", "imageID": "x"}
+    defaults = {"ready": False, "restartCount": 0, "image": "x", "imageID": "x"}
     statuses = [
-        {"name": name, "state": state, **rest}
+        {"name": name, "state": state, **defaults}
         for name, state in ((PROXY["name"], proxy), (names.CONTAINER, training))
     ]
     path = resources.PODS.path(namespace.name, pod, "status")

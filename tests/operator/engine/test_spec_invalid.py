@@ -34,7 +34,7 @@ def condition(world: MemoryCluster, kind: str) -> dict[str, Any]:
 
 def of_status(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
     conditions = status.get("conditions", ())
-    return dict(next((one for one in conditions if one["type"] == kind), {}))
+    return dict(next((condition for condition in conditions if condition["type"] == kind), {}))
 
 
 def pods(world: MemoryCluster) -> dict[str, str]:
@@ -258,7 +258,9 @@ async def test_a_job_that_never_was_valid_leaves_no_workload(world: MemoryCluste
         assert world.status["state"] == "Failed"
         assert world.api.items(resources.WORKLOADS) == ()
         assert not any(
-            one["status"] == "True" for one in world.status["conditions"] if one["type"] != "Failed"
+            condition["status"] == "True"
+            for condition in world.status["conditions"]
+            if condition["type"] != "Failed"
         )
 
 
@@ -356,14 +358,14 @@ def _owner(name: str) -> records.Owner:
 
 
 def test_more_ports_follow_those_that_a_job_has_where_they_are_free() -> None:
-    known = jobs.Jobs(queue.Queue())
+    store = jobs.Jobs(queue.Queue())
     for body in (_job("a", 10_000, 2), _job("b", 10_005, 2)):
-        known.apply_event("ADDED", body)
-    ports = host_ports.HostPorts(known)
+        store.apply_event("ADDED", body)
+    ports = host_ports.HostPorts(store)
     assert ports.find(_owner("a"), 5) == 10_000
     assert ports.find(_owner("a"), 6) is None
     assert ports.find(_owner("b"), 3) == 10_005
-    known.apply_event("ADDED", {"metadata": {**_job("c", 0, 0)["metadata"]}, "status": {}})
+    store.apply_event("ADDED", {"metadata": {**_job("c", 0, 0)["metadata"]}, "status": {}})
     assert ports.find(_owner("c"), 1) == 10_008, "what is promised is not given to others"
 
 
@@ -382,7 +384,9 @@ async def test_ports_are_set_aside_for_workers_when_they_come(world: MemoryClust
         path = resources.JOBS.path("default", "digits")
         status = world.api.object(path)["status"]
         assert status["hostPorts"] == {"first": 10_000, "count": 5}
-        [invalid] = [one for one in status["conditions"] if one["type"] == "SpecInvalid"]
+        [invalid] = [
+            condition for condition in status["conditions"] if condition["type"] == "SpecInvalid"
+        ]
         assert "Worker.replicas" in invalid["message"]
         assert status["state"] == "Running"
 

@@ -147,11 +147,11 @@ async def test_peers_have_addresses_before_they_are_ready(namespace_with_nodes: 
 
         async def published() -> bool:
             slices = json.loads(namespace.kubectl("get", "endpointslices", "-ojson"))["items"]
-            endpoints = [one for slice_ in slices for one in slice_["endpoints"] or ()]
+            endpoints = [endpoint for slice_ in slices for endpoint in slice_["endpoints"] or ()]
             names_of_unready = {
-                one["hostname"]
-                for one in endpoints
-                if one["conditions"]["ready"] and not one["conditions"]["serving"]
+                endpoint["hostname"]
+                for endpoint in endpoints
+                if endpoint["conditions"]["ready"] and not endpoint["conditions"]["serving"]
             }
             return names_of_unready == {"digits-worker-0", "digits-worker-1"}
 

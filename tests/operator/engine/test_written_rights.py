@@ -31,9 +31,9 @@ def scaled_gang() -> scenarios.Scenario:
 def granted(role: pathlib.Path) -> set[tuple[str, str]]:
     """Return verb and resource of each right of a ClusterRole to write."""
     [document] = [
-        each
-        for each in yaml.safe_load_all(role.read_text(encoding="utf-8"))
-        if each["kind"] == "ClusterRole"
+        document
+        for document in yaml.safe_load_all(role.read_text(encoding="utf-8"))
+        if document["kind"] == "ClusterRole"
     ]
     return {
         (verb, resource)

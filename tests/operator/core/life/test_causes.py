@@ -236,9 +236,9 @@ def test_requirements_that_cannot_be_met_fail_the_job_and_say_why() -> None:
     )
 
 
-def failing(world: builders.World, code: int, said: str) -> None:
+def failing(world: builders.World, code: int, message: str) -> None:
     """End the pod by its init container, and decide on that."""
-    world.exit("job-worker-0", code, said)
+    world.exit("job-worker-0", code, message)
     how = world.pods["job-worker-0"].exit
     assert how is not None
     world.update("job-worker-0", exit=dataclasses.replace(how, of_source=True))

@@ -247,16 +247,16 @@ def test_a_dead_node_holds_up_no_other_part_of_life_either(state: str) -> None:
     world.step()
     world.update("job-worker-0", deleting=True, delete_by=world.now)
     world.now += cleanup.PATIENCE
-    assert [one.force_from for one in world.decide().deletions] == [""]
+    assert [deletion.force_from for deletion in world.decide().deletions] == [""]
 
 
 def test_a_refusal_for_now_is_reported_once_and_the_job_goes_on() -> None:
     world = builders.World(builders.a_job(worker=2))
     world.step(writes=1)
-    words = "exceeded quota: pods, used: pods={}"
+    message = "exceeded quota: pods, used: pods={}"
     for used in range(3):
         quota = names.Reason.QUOTA_EXCEEDED
-        world.step(refusal=observation.Refusal(quota, words.format(used), final=False))
+        world.step(refusal=observation.Refusal(quota, message.format(used), final=False))
     assert builders.truth(world, names.Condition.CREATION_REFUSED) == ("True", "QuotaExceeded")
     assert world.status.state is names.State.PENDING
     events = [event for event in world.events if event.reason == names.Reason.QUOTA_EXCEEDED]
@@ -271,22 +271,22 @@ def test_a_refusal_for_now_is_reported_once_and_the_job_goes_on() -> None:
 def test_another_refusal_for_the_same_reason_is_news() -> None:
     world = builders.World(builders.a_job(worker=2))
     world.step(writes=1)
-    for words in ("policy a denied request", "policy b denied request"):
-        refusal = observation.Refusal(names.Reason.ADMISSION_DENIED, words, final=False)
+    for message in ("policy a denied request", "policy b denied request"):
+        refusal = observation.Refusal(names.Reason.ADMISSION_DENIED, message, final=False)
         world.step(refusal=refusal)
         condition = conditions.find(world.status, names.Condition.CREATION_REFUSED)
         assert condition is not None
-        assert words in condition.message
-        assert words in world.events[-1].message
+        assert message in condition.message
+        assert message in world.events[-1].message
 
 
 def test_a_pending_deadline_says_what_keeps_pods_from_being_created() -> None:
     policy = {"pendingDeadlineSeconds": 60}
     world = builders.World(builders.a_job(worker=1, run_policy=policy))
     world.begin()
-    words = 'Internal error occurred: failed calling webhook "pods.example.com": no answer'
+    message = 'Internal error occurred: failed calling webhook "pods.example.com": no answer'
     failing = observation.Refusal(
-        names.Reason.SERVER_UNAVAILABLE, words, final=False, objects=("pod/job-worker-0",)
+        names.Reason.SERVER_UNAVAILABLE, message, final=False, objects=("pod/job-worker-0",)
     )
     world.step(refusal=failing)
     world.advance(60)
@@ -294,7 +294,7 @@ def test_a_pending_deadline_says_what_keeps_pods_from_being_created() -> None:
     failed = conditions.find(world.status, names.Condition.FAILED)
     assert failed is not None
     assert failed.reason == names.Reason.PENDING_DEADLINE_EXCEEDED
-    assert words in failed.message
+    assert message in failed.message
 
 
 def test_while_pods_are_refused_the_running_condition_says_why() -> None:

@@ -128,19 +128,19 @@ def test_who_acts_says_once_that_another_one_asks_and_no_longer_when_it_is_gone(
     world = _world(OURS)
     assert _contested(world) is None
     _ask(world, "asked")
-    said = _contested(world)
-    assert said is not None
-    assert (said.status, said.reason) == ("True", "OtherInstallation")
-    assert f"installation {OTHER} of the operator watches this job, too" in said.message
+    condition = _contested(world)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", "OtherInstallation")
+    assert f"installation {OTHER} of the operator watches this job, too" in condition.message
     for _ in range(3):
         _ask(world, "answered")
-        assert _contested(world) == said
+        assert _contested(world) == condition
         world.now += installations.ASK_AGAIN
         _ask(world, "asked")
-        assert _contested(world) == said, "the status is not written again"
+        assert _contested(world) == condition, "the status is not written again"
     world.now += installations.CONTESTED_FOR - SECOND
     assert world.decide().wake_at == world.now + SECOND
-    assert _contested(world) == said
+    assert _contested(world) == condition
     world.now += SECOND
     assert _contested(world) is None
 

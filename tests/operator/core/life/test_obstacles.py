@@ -94,5 +94,5 @@ def test_force_does_not_end_what_a_finalizer_keeps() -> None:
     kept = dataclasses.replace(overdue, finalizers=("example.com/a",))
     assert cleanup.force_deletions((kept,), NOW) == ((), None)
     deletions, look_again_at = cleanup.force_deletions((overdue,), NOW)
-    assert [one.force_from for one in deletions] == ["n1"]
+    assert [deletion.force_from for deletion in deletions] == ["n1"]
     assert look_again_at == NOW + cleanup.RETRY

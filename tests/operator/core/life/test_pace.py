@@ -82,13 +82,13 @@ def test_words_that_are_no_numbers_slow_nothing() -> None:
             layers="dense",
             layer_count=1,
             parameter_bytes=1,
-            busy_seconds=words,
+            busy_seconds=number,
         )
-        for stage, words in enumerate((None, "0", "0.2"))
+        for stage, number in enumerate((None, "0", "0.2"))
     )
     placement = progress.Placement(mesh={"stage": 3}, stages=stages)
-    for words in ("NaN", "much", ""):
-        report(world, input_wait=words, placement=placement)
+    for number in ("NaN", "much", ""):
+        report(world, input_wait=number, placement=placement)
         assert message(world) == "1/1 replicas run or have completed"
 
 

@@ -34,7 +34,7 @@ def edit(world: builders.World, **changes: object) -> None:
 
 
 def limits(world: builders.World) -> dict[str, str]:
-    [*_, workload] = [one for one in world.manifests if one["kind"] == "Workload"]
+    [*_, workload] = [created for created in world.manifests if created["kind"] == "Workload"]
     containers = workload["spec"]["podSets"][-1]["template"]["spec"]["containers"]
     resource_limits: dict[str, str] = containers[0]["resources"]["limits"]
     return resource_limits
@@ -164,7 +164,7 @@ def test_resources_of_whole_pods_that_an_edit_adds_are_asked_for(template: dict[
     edit(world, template=template)
     world.settle()
     assert world.pods == {}
-    [*_, workload] = [one for one in world.manifests if one["kind"] == "Workload"]
+    [*_, workload] = [created for created in world.manifests if created["kind"] == "Workload"]
     spec = workload["spec"]["podSets"][-1]["template"]["spec"]
     assert template["spec"].items() <= spec.items()
 
@@ -184,12 +184,12 @@ def test_another_place_counts_while_it_waits_and_not_while_it_has_quota(
     first = queues.workload_of(world)
     edit(world, template={"spec": spec})
     world.settle()
-    waiting = queues.workload_of(world)
-    assert waiting.uid != first.uid
+    second = queues.workload_of(world)
+    assert second.uid != first.uid
     queues.admit(world)
     edit(world, template={"spec": {}})
     world.settle()
-    assert queues.workload_of(world).uid == waiting.uid
+    assert queues.workload_of(world).uid == second.uid
     assert len(world.pods) == 2
 
 

@@ -69,7 +69,7 @@ def test_a_claim_is_created_before_the_pods_of_each_attempt() -> None:
     world.settle()
     assert world.claims == ["job-data"]
     for _ in range(2):
-        created = [one["kind"] for one in world.manifests]
+        created = [created["kind"] for created in world.manifests]
         assert created.index("PersistentVolumeClaim") < created.index("Pod")
         world.manifests.clear()
         world.run()

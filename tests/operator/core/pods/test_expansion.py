@@ -141,7 +141,12 @@ def test_what_stands_in_order_already_stays() -> None:
 
 def test_variables_in_a_circle_stay() -> None:
     variables = pairs(A="$(B)", B="$(C)", C="$(A)", SELF="$(SELF)")
-    assert sorted(each["name"] for each in expansion.order(variables)) == ["A", "B", "C", "SELF"]
+    assert sorted(variable["name"] for variable in expansion.order(variables)) == [
+        "A",
+        "B",
+        "C",
+        "SELF",
+    ]
 
 
 def test_long_chains_and_values_without_an_end_cost_little() -> None:

@@ -120,17 +120,17 @@ def test_a_job_without_pods_that_creates_none_has_no_ports(reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "sentence"),
     [
         ({"hostNetwork": True}, "with hostNetwork, set network to Open"),
         ({"hostNetwork": True, "network": "Isolated"}, "set network to Open"),
         ({**HOST, "elastic": True}, "add Worker.maxReplicas"),
     ],
 )
-def test_what_does_not_fit_is_refused(spec: dict[str, Any], said: str) -> None:
+def test_what_does_not_fit_is_refused(spec: dict[str, Any], sentence: str) -> None:
     document = builders.manifest(trainer=True, worker=2)
     if spec.pop("elastic", False):
         document["spec"]["tfReplicaSpecs"]["Worker"]["minReplicas"] = 1
     document["spec"].update(spec)
-    with pytest.raises(load.SpecError, match=said):
+    with pytest.raises(load.SpecError, match=sentence):
         load.parse_job(document)

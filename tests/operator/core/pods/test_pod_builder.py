@@ -223,7 +223,7 @@ def test_only_a_job_with_a_bucket_is_told_its_namespace() -> None:
     ):
         document["spec"]["trainer"]["checkpoint"] = checkpoint
         (container,) = a_pod(load.parse_job(document))["spec"]["containers"]
-        variables = {one["name"]: one.get("value") for one in container["env"]}
+        variables = {variable["name"]: variable.get("value") for variable in container["env"]}
         names = [value for name, value in variables.items() if name == "TFPARALLEL_JOB_NAMESPACE"]
         assert names == expected
 
@@ -262,7 +262,7 @@ def test_gpus_get_shared_memory_and_settings() -> None:
     document["spec"]["tfReplicaSpecs"]["Worker"]["devices"] = 4
     pod = a_pod(load.parse_job(document))
     [container] = pod["spec"]["containers"]
-    [volume] = [one for one in pod["spec"]["volumes"] if one["name"] == "tfparallel-shm"]
+    [volume] = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "tfparallel-shm"]
     assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "4096Mi"}
     mount = {"name": "tfparallel-shm", "mountPath": "/dev/shm", "readOnly": False}
     assert mount in container["volumeMounts"]
@@ -299,7 +299,9 @@ def test_shared_memory_follows_the_gpus_and_leaves_half_of_the_memory(
     [container] = containers_of(document)
     container["resources"] = {"limits": limits}
     volumes = a_pod(load.parse_job(document))["spec"].get("volumes", [])
-    assert [one["emptyDir"]["sizeLimit"] for one in volumes] == ([] if size is None else [size])
+    assert [volume["emptyDir"]["sizeLimit"] for volume in volumes] == (
+        [] if size is None else [size]
+    )
 
 
 @pytest.mark.parametrize(

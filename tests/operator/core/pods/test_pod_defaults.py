@@ -77,7 +77,9 @@ def test_what_a_job_says_wins() -> None:
     trainer["env"] = [{"name": "LEVEL", "value": "job"}]
     pod = a_pod(defaults, spec={"trainer": trainer})
     assert pod["metadata"]["labels"]["tfparallel.dev/job-name"] == "job"
-    variables = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+    variables = {
+        variable["name"]: variable.get("value") for variable in pod["spec"]["containers"][0]["env"]
+    }
     assert variables["LEVEL"] == "job"
 
 

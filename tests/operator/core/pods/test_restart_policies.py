@@ -51,7 +51,9 @@ def test_one_event_says_which_fields_count_for_nothing() -> None:
     world.run()
     world.exit("job-worker-0", 1)
     world.settle()
-    [event] = [one for one in world.events if one.reason == names.Reason.RESTART_POLICY_IGNORED]
+    [event] = [
+        event for event in world.events if event.reason == names.Reason.RESTART_POLICY_IGNORED
+    ]
     assert event.message == (
         "tfReplicaSpecs.Worker.template.spec.initContainers[0].restartPolicy and 5 more fields"
         " count for nothing: only the operator restarts replicas"
@@ -63,7 +65,9 @@ def test_a_job_without_such_fields_has_no_event() -> None:
     pod["initContainers"] = [{"name": "proxy", "image": "i", "restartPolicy": "Always"}]
     world = builders.World(parse(pod))
     world.settle()
-    assert not [one for one in world.events if one.reason == names.Reason.RESTART_POLICY_IGNORED]
+    assert not [
+        event for event in world.events if event.reason == names.Reason.RESTART_POLICY_IGNORED
+    ]
 
 
 def test_validate_warns_of_each_field() -> None:

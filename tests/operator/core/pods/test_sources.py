@@ -31,23 +31,31 @@ def pod_of(trainer: Json, template: Json | None = None, **spec: Any) -> Json:
 
 
 def training(pod: Json) -> Json:
-    [container] = [one for one in pod["containers"] if one["name"] == names.CONTAINER]
+    [container] = [
+        container for container in pod["containers"] if container["name"] == names.CONTAINER
+    ]
     trainer: Json = container
     return trainer
 
 
 def variables(container: Json) -> Json:
-    return {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
+    return {
+        variable["name"]: variable.get("value", variable.get("valueFrom"))
+        for variable in container["env"]
+    }
 
 
 def mounts(container: Json) -> Json:
-    return {one["name"]: (one["mountPath"], one["readOnly"]) for one in container["volumeMounts"]}
+    return {
+        mount["name"]: (mount["mountPath"], mount["readOnly"])
+        for mount in container["volumeMounts"]
+    }
 
 
 def volumes(pod: Json) -> Json:
     return {
-        one["name"]: {key: value for key, value in one.items() if key != "name"}
-        for one in pod["volumes"]
+        volume["name"]: {key: value for key, value in volume.items() if key != "name"}
+        for volume in pod["volumes"]
     }
 
 
@@ -73,7 +81,7 @@ def test_an_archive_is_unpacked_by_an_init_container_of_the_trainers_image() -> 
         *("--chunks", "/etc/tfparallel/chunks", "--sha256", SHA256),
     ]
     sources = volumes(pod)["tfparallel-chunks"]["projected"]["sources"]
-    assert [one["configMap"] for one in sources] == [
+    assert [source["configMap"] for source in sources] == [
         {"name": "code-0", "items": [{"key": "chunk", "path": "0000"}]},
         {"name": "code-1", "items": [{"key": "chunk", "path": "0001"}]},
     ]

@@ -20,7 +20,7 @@ GROUP, PIPELINE = names.LABEL_MESH_GROUP, names.LABEL_MESH_PIPELINE
 def labels(job: types.TFParallelJob, label: str) -> list[str | None]:
     """What each training replica has, in the order of ranks."""
     plan = layout.build(job)
-    return [topology.labels(plan, one).get(label) for one in plan.all_replicas]
+    return [topology.labels(plan, replica).get(label) for replica in plan.all_replicas]
 
 
 def with_devices(mesh: dict[str, Any], devices: int, **roles: int) -> types.TFParallelJob:
@@ -148,8 +148,8 @@ def test_pods_of_one_label_have_just_the_ranks_of_one_group(
             continue
         outer = [axis for axis in shape.Axis if list(shape.Axis).index(axis) < _place(mesh_axis)]
         for rank, other in itertools.combinations(range(mesh.size), 2):
-            one, two = mesh.coordinates(rank), mesh.coordinates(other)
-            together = all(one[axis] == two[axis] for axis in outer)
+            coordinates, two = mesh.coordinates(rank), mesh.coordinates(other)
+            together = all(coordinates[axis] == two[axis] for axis in outer)
             assert (
                 labels_of_ranks[rank // devices] == labels_of_ranks[other // devices]
             ) is together

@@ -93,7 +93,7 @@ def test_a_scheduling_policy_goes_to_the_scheduler_of_the_installation() -> None
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "policy", "said"),
+    ("scheduler", "policy", "sentence"),
     [
         (None, {}, "set scheduling.gang to Coscheduling or Volcano or Kubernetes, or start the"),
         (COSCHEDULING, {"queue": "q"}, "queue is 'q', which the gang scheduler Coscheduling"),
@@ -103,13 +103,13 @@ def test_a_scheduling_policy_goes_to_the_scheduler_of_the_installation() -> None
     ],
 )
 def test_what_a_scheduler_cannot_do_fails_the_job_with_the_remedy_until_it_is_corrected(
-    scheduler: types.GangScheduler | None, policy: dict[str, Any], said: str
+    scheduler: types.GangScheduler | None, policy: dict[str, Any], sentence: str
 ) -> None:
     job = builders.a_job(worker=3, run_policy={"schedulingPolicy": policy})
     world = builders.World(job, settings=gangs.with_gangs(scheduler))
     world.settle()
     assert builders.truth(world, names.Condition.FAILED) == ("True", "InvalidSpec")
-    assert said in world.events[-1].message
+    assert sentence in world.events[-1].message
     assert not world.pods
     world.edit(scheduling_policy=None)
     world.settle()

@@ -148,6 +148,6 @@ def test_a_gang_that_waits_begins_again_as_a_whole(roles: dict[str, Any]) -> Non
     assert gangs.only_group(world).name == "job-2"
     assert {pod.attempt for pod in world.pods.values()} == {2}
     group = {"podGroupName": "job-2"}
-    pods = [one for one in world.manifests if one["kind"] == "Pod"][-len(world.pods) :]
+    pods = [pod for pod in world.manifests if pod["kind"] == "Pod"][-len(world.pods) :]
     assert all(pod["spec"]["schedulingGroup"] == group for pod in pods)
     assert world.status.restarts.disruption == 1

@@ -86,8 +86,8 @@ def test_evicted_and_scaled_at_once_its_workload_is_deleted_and_not_changed() ->
     world.reap()
     world.scale(3)
     outcome = world.decide()
-    assert [each.name for each in outcome.deletions] == [queues.workload_of(world).name]
-    assert [one.type for one in outcome.changes] == [decision.CONFIG_MAP]
+    assert [deletion.name for deletion in outcome.deletions] == [queues.workload_of(world).name]
+    assert [change.type for change in outcome.changes] == [decision.CONFIG_MAP]
 
 
 def relabelled(world: builders.World, **labels: str) -> None:

@@ -22,7 +22,9 @@ def test_preempted_it_ends_its_pods_then_gives_the_quota_back_and_waits() -> Non
         "message": the_message,
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
-    others = tuple(each for each in kueue_workload.conditions if each["type"] != "Evicted")
+    others = tuple(
+        condition for condition in kueue_workload.conditions if condition["type"] != "Evicted"
+    )
     world.workload = dataclasses.replace(kueue_workload, conditions=(*others, evicted))
     world.step()
     assert all(pod.deleting for pod in world.pods.values())

@@ -120,7 +120,10 @@ def test_admitted_without_a_flavor_its_pods_run_anywhere() -> None:
 
 def test_a_workload_that_waits_gives_back_what_nobody_has_taken() -> None:
     change = workload.release_quota(queues.workload_of(queues.queued_world()), builders.START)
-    reasons = {each["type"]: each["reason"] for each in change.fields["status"]["conditions"]}
+    reasons = {
+        condition["type"]: condition["reason"]
+        for condition in change.fields["status"]["conditions"]
+    }
     assert reasons["QuotaReserved"] == "Pending"
     assert "Requeued" not in reasons
 

@@ -115,15 +115,17 @@ class FormsOfLists(memory_api.MemoryApi):
         super().__init__()
         self.brief: dict[str, set[bool]] = {}
 
-    async def page(self, resource: resources.Resource, *place: Any, **named: Any) -> lists.Listing:
+    async def page(
+        self, resource: resources.Resource, *arguments: Any, **named: Any
+    ) -> lists.Listing:
         self.brief.setdefault(resource.plural, set()).add(named["metadata_only"])
-        return await super().page(resource, *place, **named)
+        return await super().page(resource, *arguments, **named)
 
     async def watch(
-        self, resource: resources.Resource, *place: Any, **named: Any
+        self, resource: resources.Resource, *arguments: Any, **named: Any
     ) -> AsyncIterator[streams.WatchEvent]:
         self.brief.setdefault(resource.plural, set()).add(named["metadata_only"])
-        async for event in super().watch(resource, *place, **named):
+        async for event in super().watch(resource, *arguments, **named):
             yield event
 
 

@@ -21,13 +21,13 @@ class Followed:
     served = resources.PODS
 
     def __init__(self) -> None:
-        self.known: dict[index.Key, str] = {}
+        self.values: dict[index.Key, str] = {}
 
     def put(self, item: Mapping[str, Any]) -> None:
-        self.known[index.find_key(item)] = item["metadata"]["uid"]
+        self.values[index.find_key(item)] = item["metadata"]["uid"]
 
     def drop(self, key: index.Key) -> None:
-        self.known.pop(key, None)
+        self.values.pop(key, None)
 
 
 async def test_pods_of_one_namespace_do_not_delay_the_reads_of_another(
@@ -53,7 +53,7 @@ async def test_pods_of_one_namespace_do_not_delay_the_reads_of_another(
     for key, uid in uids.items():
         reader.add(key, uid)
     await waiting.idle()
-    assert followed.known == uids
+    assert followed.values == uids
     assert +pauses == {hidden.SECONDS: 1, 2 * CROWD / hidden.A_SECOND: CROWD}
     reader.remove_all("crowd")
     assert reader.keys() == {("other", "pod")}

@@ -25,19 +25,19 @@ def _owner(name: str) -> records.Owner:
 
 
 def _known(*bodies: dict[str, Any]) -> jobs.Jobs:
-    known = jobs.Jobs(queue.Queue())
+    store = jobs.Jobs(queue.Queue())
     for body in bodies:
-        known.apply_event("ADDED", body)
-    return known
+        store.apply_event("ADDED", body)
+    return store
 
 
 def test_ports_that_are_promised_are_not_promised_again() -> None:
-    known = _known(_body("a"), _body("b"), _body("c"))
-    ports = host_ports.HostPorts(known)
+    store = _known(_body("a"), _body("b"), _body("c"))
+    ports = host_ports.HostPorts(store)
     assert [ports.find(_owner(uid), 3) for uid in ("a", "b", "a")] == [10_000, 10_003, 10_000]
-    known.apply_event("DELETED", _body("a", 2))
+    store.apply_event("DELETED", _body("a", 2))
     assert ports.find(_owner("c"), 4) == 10_006
-    assert host_ports.HostPorts(known).find(_owner("c"), 3) == 10_000
+    assert host_ports.HostPorts(store).find(_owner("c"), 3) == 10_000
 
 
 def test_a_gap_is_used_and_what_ended_gives_its_ports_back() -> None:

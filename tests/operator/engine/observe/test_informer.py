@@ -184,7 +184,7 @@ async def test_only_the_watched_namespaces_are_followed() -> None:
     for namespace in ("one", "two", "three"):
         await world.add(f"pod-{namespace}", namespace)
     async with world.running():
-        names_by_namespace = {each: world.names(namespace=each) for each in ("one", "two", "three")}
+        names_by_namespace = {name: world.names(namespace=name) for name in ("one", "two", "three")}
         assert names_by_namespace == {"one": ["pod-one"], "two": ["pod-two"], "three": []}
         world.pods.keep(set(), world.api.version, "one")
         assert world.names(namespace="one") == []
@@ -238,76 +238,76 @@ def _body(version: int, uid: str = "uid-1", **more: Any) -> dict[str, Any]:
 
 async def test_the_newest_version_of_a_job_is_kept_from_any_source() -> None:
     work: queue.Queue[queue.Key] = queue.Queue()
-    known = jobs.Jobs(work)
-    known.apply_event("ADDED", _body(1))
-    known.update(_body(3, status={"attempt": 1}))
-    known.apply_event("MODIFIED", _body(2))
-    assert known.get(KEY) == _body(3, status={"attempt": 1})
+    store = jobs.Jobs(work)
+    store.apply_event("ADDED", _body(1))
+    store.update(_body(3, status={"attempt": 1}))
+    store.apply_event("MODIFIED", _body(2))
+    assert store.get(KEY) == _body(3, status={"attempt": 1})
     assert await work.get() == KEY
 
 
 async def test_an_answer_cannot_bring_back_a_deleted_job_or_overwrite_its_successor() -> None:
-    known = jobs.Jobs(queue.Queue())
-    known.apply_event("ADDED", _body(1))
-    known.apply_event("DELETED", _body(4))
-    known.update(_body(3))
-    assert known.get(KEY) is None
-    known.apply_event("ADDED", _body(5, uid="uid-2"))
-    known.update(_body(9, uid="uid-1"))
-    assert known.get(KEY) == _body(5, uid="uid-2")
-    known.forget(KEY, "uid-1")
-    assert known.get(KEY) == _body(5, uid="uid-2")
-    known.forget(KEY, "uid-2")
-    assert known.get(KEY) is None
+    store = jobs.Jobs(queue.Queue())
+    store.apply_event("ADDED", _body(1))
+    store.apply_event("DELETED", _body(4))
+    store.update(_body(3))
+    assert store.get(KEY) is None
+    store.apply_event("ADDED", _body(5, uid="uid-2"))
+    store.update(_body(9, uid="uid-1"))
+    assert store.get(KEY) == _body(5, uid="uid-2")
+    store.forget(KEY, "uid-1")
+    assert store.get(KEY) == _body(5, uid="uid-2")
+    store.forget(KEY, "uid-2")
+    assert store.get(KEY) is None
 
 
 async def test_a_page_that_is_older_than_a_deletion_does_not_bring_the_job_back() -> None:
-    known = jobs.Jobs(queue.Queue())
-    known.apply_event("ADDED", _body(1))
-    known.apply_event("DELETED", _body(9))
-    known.add_page([_body(1)], 8)
-    assert known.get(KEY) is None
-    known.keep({KEY}, 8, None)
-    known.add_page([_body(10, uid="uid-2")], 11)
-    assert known.get(KEY) is not None
+    store = jobs.Jobs(queue.Queue())
+    store.apply_event("ADDED", _body(1))
+    store.apply_event("DELETED", _body(9))
+    store.add_page([_body(1)], 8)
+    assert store.get(KEY) is None
+    store.keep({KEY}, 8, None)
+    store.add_page([_body(10, uid="uid-2")], 11)
+    assert store.get(KEY) is not None
 
 
 async def test_a_sweep_removes_jobs_whose_deletion_was_missed() -> None:
     work: queue.Queue[queue.Key] = queue.Queue()
-    known = jobs.Jobs(work)
-    known.apply_event("ADDED", _body(1))
+    store = jobs.Jobs(work)
+    store.apply_event("ADDED", _body(1))
     newer = _body(8)
     newer["metadata"]["name"] = "newer"
-    known.apply_event("ADDED", newer)
-    known.keep(set(), 5, None)
-    assert known.get(KEY) is None
-    assert known.get(queue.Key("default", "newer")) == newer
+    store.apply_event("ADDED", newer)
+    store.keep(set(), 5, None)
+    assert store.get(KEY) is None
+    assert store.get(queue.Key("default", "newer")) == newer
 
 
 async def test_a_sweep_takes_jobs_in_page_by_page() -> None:
-    known = jobs.Jobs(queue.Queue())
+    store = jobs.Jobs(queue.Queue())
     counts = []
 
     class PagedApi(memory_api.MemoryApi):
-        async def page(self, *place: Any, **named: Any) -> lists.Listing:
-            counts.append(len(known.keys()))
-            return await super().page(*place, **named)
+        async def page(self, *arguments: Any, **named: Any) -> lists.Listing:
+            counts.append(len(store.keys()))
+            return await super().page(*arguments, **named)
 
     api = PagedApi()
     api.page_size = 2
     for number in range(5):
         await api.create(resources.JOBS, "default", objects.job(f"job-{number}"))
-    await sweeper.Sweeper(api, known, ()).sweep()
+    await sweeper.Sweeper(api, store, ()).sweep()
     assert counts == [0, 2, 4]
-    assert len(known.keys()) == 5
+    assert len(store.keys()) == 5
 
 
 async def test_who_owns_which_field_is_not_kept() -> None:
-    known = jobs.Jobs(queue.Queue())
+    store = jobs.Jobs(queue.Queue())
     body = _body(1)
     body["metadata"]["managedFields"] = [{"manager": "kubectl"}]
-    known.apply_event("ADDED", body)
-    assert known.get(KEY) == _body(1)
+    store.apply_event("ADDED", body)
+    assert store.get(KEY) == _body(1)
 
 
 async def test_an_object_that_cannot_be_read_hides_no_other_and_stays_as_it_was(

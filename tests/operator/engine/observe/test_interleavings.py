@@ -157,31 +157,31 @@ async def _follow_pods(steps: list[Step], seed: int) -> None:
 async def _follow_jobs(steps: list[Step], seed: int) -> None:
     api = rewinding_api.RewindingApi(seed)
     story = Story(api, resources.JOBS, objects.job)
-    known = jobs.Jobs(queue.Queue())
-    swept = sweeper.Sweeper(api, known, (), lambda: past.rewind())
+    store = jobs.Jobs(queue.Queue())
+    swept = sweeper.Sweeper(api, store, (), lambda: past.rewind())
     followed = children.Children(api, (), lambda _: None)
     counted = metrics.Metrics()
     past = history.History(followed, swept, counted)
     await swept.sweep()
     async with _tasks() as tasks:
         tasks.append(asyncio.create_task(past.run()))
-        tasks.append(asyncio.create_task(_watch_as_kopf(api, known, past)))
+        tasks.append(asyncio.create_task(_watch_as_kopf(api, store, past)))
         for step in steps:
             await story.take(
                 step,
-                known.update,
+                store.update,
                 lambda: tasks.append(asyncio.create_task(_quietly(swept.sweep()))),
             )
         await waiting.idle()
         past.check()
         noticed = counted.registry.get_sample_value("tfparallel_history_rewinds_total")
         assert past.rewinds == noticed
-    versions = {b["metadata"]["name"]: b["metadata"]["resourceVersion"] for b in known.bodies()}
+    versions = {b["metadata"]["name"]: b["metadata"]["resourceVersion"] for b in store.bodies()}
     assert versions == story.stored_versions()
 
 
 async def _watch_as_kopf(
-    api: rewinding_api.RewindingApi, known: jobs.Jobs, past: history.History
+    api: rewinding_api.RewindingApi, store: jobs.Jobs, past: history.History
 ) -> None:
     """Follow jobs as kopf does, which goes on from the last version that it has seen."""
     url = yarl.URL("https://host") / resources.JOBS.path().removeprefix("/")
@@ -201,7 +201,7 @@ async def _watch_as_kopf(
             first = request.url.query["resourceVersion"]
             async for event in api.watch(resources.JOBS, None, first):
                 version = event.object["metadata"]["resourceVersion"]
-                known.apply_event(event.type, event.object)
+                store.apply_event(event.type, event.object)
         await asyncio.sleep(0)
 
 

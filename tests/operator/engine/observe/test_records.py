@@ -146,7 +146,7 @@ def test_a_disruption_target_is_seen_while_the_pod_still_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("status", "reason"),
     [
         (
             objects.container(waiting={"reason": "ImagePullBackOff", "message": "no such image"}),
@@ -169,21 +169,21 @@ def test_a_disruption_target_is_seen_while_the_pod_still_runs() -> None:
         ({"conditions": [{"type": "PodScheduled", "status": "True"}]}, ""),
     ],
 )
-def test_a_pending_pod_says_why_it_waits(status: dict[str, Any], words: str) -> None:
-    assert _seen(phase="Pending", **status).waiting == words
+def test_a_pending_pod_says_why_it_waits(status: dict[str, Any], reason: str) -> None:
+    assert _seen(phase="Pending", **status).waiting == reason
 
 
 def test_an_init_container_that_cannot_start_is_why_a_pod_waits() -> None:
-    waiting = {"name": "init", "state": {"waiting": {"reason": "ErrImagePull", "message": "gone"}}}
-    assert _seen(phase="Pending", initContainerStatuses=[waiting]).waiting == "ErrImagePull: gone"
+    status = {"name": "init", "state": {"waiting": {"reason": "ErrImagePull", "message": "gone"}}}
+    assert _seen(phase="Pending", initContainerStatuses=[status]).waiting == "ErrImagePull: gone"
 
 
 def _ended_by(name: str, code: int, **status: Any) -> observation.Exit:
     ended = {"exitCode": code, "reason": "Error", "message": "no such package", "finishedAt": AT}
     init = {"name": name, "state": {"terminated": ended}}
-    waiting = objects.container(waiting={"reason": "PodInitializing"})
+    main = objects.container(waiting={"reason": "PodInitializing"})
     done = {"name": "first", "state": {"terminated": {"exitCode": 0}}}
-    pod = _seen(phase="Failed", initContainerStatuses=[done, init], **waiting, **status)
+    pod = _seen(phase="Failed", initContainerStatuses=[done, init], **main, **status)
     assert pod.phase is PHASE.FAILED
     assert pod.exit is not None
     return pod.exit
@@ -231,8 +231,8 @@ def test_of_a_status_beyond_the_limits_the_phase_counts_alone() -> None:
     for conditions, problem in ((large, "it has 16"), (many, "has more than 20000 fields")):
         for phase in (PHASE.RUNNING, PHASE.SUCCEEDED, PHASE.FAILED, PHASE.PENDING):
             assert _seen(phase=phase.value, conditions=conditions, **ended).phase is phase
-        waiting = _seen(phase="Pending", conditions=conditions).waiting
-        assert waiting.startswith("the pod's status") and problem in waiting
+        reason = _seen(phase="Pending", conditions=conditions).waiting
+        assert reason.startswith("the pod's status") and problem in reason
 
 
 def test_a_long_message_hides_no_exit_code() -> None:

@@ -98,15 +98,15 @@ def workload(priority: dict[str, Any], topology: dict[str, Any] | None = None) -
 def test_workloads_of_both_versions_say_the_same(
     older: dict[str, Any], newest: dict[str, Any]
 ) -> None:
-    seen = records.workload(newest)
-    assert records.workload(older) == seen
-    assert (seen.queue, seen.priority_class) == ("research", "urgent")
-    assert seen.reclaimable == {"worker": 1}
-    assert seen.pending_checks == ("budget: pending",)
-    assert seen.admission["worker"].flavors == ("fast",)
-    assert seen.admission["worker"].updates[0]["nodeSelector"] == {"pool": "a"}
+    workload = records.workload(newest)
+    assert records.workload(older) == workload
+    assert (workload.queue, workload.priority_class) == ("research", "urgent")
+    assert workload.reclaimable == {"worker": 1}
+    assert workload.pending_checks == ("budget: pending",)
+    assert workload.admission["worker"].flavors == ("fast",)
+    assert workload.admission["worker"].updates[0]["nodeSelector"] == {"pool": "a"}
     placed = "topologyAssignment" in newest["status"]["admission"]["podSetAssignments"][0]
-    assert seen.admission["worker"].placed is placed
+    assert workload.admission["worker"].placed is placed
 
 
 @pytest.mark.parametrize(

@@ -59,16 +59,18 @@ def world(api: Api) -> MemoryCluster:
 
 
 def message(world: MemoryCluster) -> str:
-    [running] = [one for one in world.status["conditions"] if one["type"] == "Running"]
+    [running] = [
+        condition for condition in world.status["conditions"] if condition["type"] == "Running"
+    ]
     return str(running["message"])
 
 
-def say(api: Api, name: str, words: str) -> None:
+def say(api: Api, name: str, message: str) -> None:
     """Have the scheduler say why a pod has no node."""
     path = resources.PODS.path("default", name)
     [pod] = [pod for pod in api.items(resources.PODS) if pod["metadata"]["name"] == name]
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    pod["status"]["conditions"] = [{**scheduled, "message": words}]
+    pod["status"]["conditions"] = [{**scheduled, "message": message}]
     api.touch(path)
 
 
@@ -91,7 +93,9 @@ async def test_an_event_with_an_odd_time_and_a_very_long_note_is_read(
     """The API server stores both, and whoever may write Events may write such ones."""
     async with world.running(objects.job(workers=0)):
         await api.warn("digits-chief-0", "no volume " + "x" * 100_000)
-        [event] = [one for one in api.items(resources.EVENTS) if one["reason"] == "FailedMount"]
+        [event] = [
+            event for event in api.items(resources.EVENTS) if event["reason"] == "FailedMount"
+        ]
         event["eventTime"] = "10000-01-01T00:00:00.000000Z"
         await world.engine.settle(seconds=60)
         assert "FailedMount: no volume xx" in message(world)
@@ -192,8 +196,8 @@ async def test_one_look_a_second_and_one_a_minute_for_each_role_are_the_bound(
         for _ in range(int(waits.NEXT_LOOK / waits.SPACING)):
             reads.append(await look())
             time.advance(waits.SPACING.total_seconds())
-        each = len(roles) * jobs
-        assert reads == [1] * each + [0] * (len(reads) - each)
+        most = len(roles) * jobs
+        assert reads == [1] * most + [0] * (len(reads) - most)
 
 
 class Tenants:
@@ -204,7 +208,7 @@ class Tenants:
         self.time = clock.Clock()
         self.timers = timers.Timers(self._fire, self.time.utc)
         self.reader = waits.Waits(api, self.timers, self.time.utc)
-        self.waiting: set[queue.Key] = set()
+        self.keys: set[queue.Key] = set()
         self.failing: set[queue.Key] = set()
         self.due: set[queue.Key] = set()
         self.read: list[queue.Key] = []
@@ -215,7 +219,7 @@ class Tenants:
 
     def add(self, namespace: str, count: int) -> None:
         keys = {queue.Key(namespace, f"job-{number}") for number in range(count)}
-        self.waiting |= keys
+        self.keys |= keys
         self.due |= keys
 
     async def pass_seconds(self, seconds: int) -> None:
@@ -229,7 +233,7 @@ class Tenants:
     async def _look_at_due(self) -> None:
         for key in sorted(self.due - self.failing):
             before = self.api.reads
-            pods = (waiting_pod(key.name, types.Role.CHIEF),) if key in self.waiting else ()
+            pods = (waiting_pod(key.name, types.Role.CHIEF),) if key in self.keys else ()
             await self.reader.of(key, pods)
             self.read += [key] * (self.api.reads - before)
         self.due.clear()
@@ -244,7 +248,7 @@ async def test_a_namespace_with_many_waiting_jobs_does_not_delay_that_of_another
     assert sum(key.namespace == "other" for key in tenants.read) == 2
     assert api.reads == len(tenants.read) == 40 + 34 - 30 + 1, "once a second"
     await tenants.pass_seconds(400)
-    assert set(tenants.read) == tenants.waiting
+    assert set(tenants.read) == tenants.keys
 
 
 async def test_a_job_that_is_gone_or_fails_when_it_has_its_turn_holds_up_no_other(
@@ -255,13 +259,13 @@ async def test_a_job_that_is_gone_or_fails_when_it_has_its_turn_holds_up_no_othe
         tenants.add(namespace, 2)
     await tenants.pass_seconds(30)
     [first] = tenants.read
-    gone, failing, *others = sorted(tenants.waiting - {first}, key=lambda key: key.name)
+    gone, failing, *others = sorted(tenants.keys - {first}, key=lambda key: key.name)
     assert gone.namespace != failing.namespace
-    tenants.waiting.discard(gone)
+    tenants.keys.discard(gone)
     tenants.reader.forget(gone)
     tenants.failing.add(failing)
     for _ in range(4):
-        tenants.due |= tenants.waiting  # The sweeper lists all jobs from time to time.
+        tenants.due |= tenants.keys  # The sweeper lists all jobs from time to time.
         await tenants.pass_seconds(12)
     assert {*tenants.read} == {first, *others}
     tenants.failing.clear()

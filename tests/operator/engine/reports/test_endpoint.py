@@ -167,7 +167,9 @@ async def test_the_api_server_takes_every_report_that_the_contract_takes(
     verified = {
         "checks": limits.MAX_COUNT,
         "step": limits.MAX_COUNT,
-        "compared": [{"quantity": each.value, **compared} for each in verification.Quantity],
+        "compared": [
+            {"quantity": quantity.value, **compared} for quantity in verification.Quantity
+        ],
         "omitted": ["層" * limits.MAX_OMISSION_LETTERS] * limits.MAX_OMISSIONS,
     }
     names_of_metrics = [f"{'層' * 9}{'m' * 51}{number:04}" for number in range(limits.MAX_METRICS)]
@@ -199,7 +201,9 @@ async def test_the_api_server_takes_every_report_that_the_contract_takes(
         assert await site.send_in_turn(token, sent) == (202, "")
         status = await namespace.until_status(
             "a condition follows from what replicas see",
-            lambda now: "SeparateTraining" in [one["type"] for one in now["conditions"]],
+            lambda now: (
+                "SeparateTraining" in [condition["type"] for condition in now["conditions"]]
+            ),
         )
         assert "progress" not in status
         del status["separateTraining"]["lastUpdateTime"]

@@ -34,9 +34,9 @@ async def test_each_wrong_token_is_reviewed_once_and_nobody_learns_which_jobs_th
     reviewed: list[str] = []
     review = tokens.Tokens._review
 
-    async def count(known: tokens.Tokens, token: str, audience: str) -> tokens.Pod | None:
+    async def count(reviewer: tokens.Tokens, token: str, audience: str) -> tokens.Pod | None:
         reviewed.append(token)
-        return await review(known, token, audience)
+        return await review(reviewer, token, audience)
 
     monkeypatch.setattr(tokens.Tokens, "_review", count)
     monkeypatch.setattr(tokens, "INVALID_SECONDS", 3600.0)
@@ -72,16 +72,16 @@ async def test_the_lease_is_renewed_while_every_slot_of_the_jobs_is_taken(
     release, hung = asyncio.Event(), 0
     request = client.Client._request
 
-    async def hang(api: client.Client, verb: str, path: str, *rest: Any, **more: Any) -> Any:
+    async def hang(api: client.Client, verb: str, path: str, *arguments: Any, **more: Any) -> Any:
         nonlocal hung
         # The first pod of each role is created before the others.
         is_pod = verb == "create" and path.endswith("/pods")
-        if is_pod and not rest[1]["metadata"]["name"].endswith("-0"):
+        if is_pod and not arguments[1]["metadata"]["name"].endswith("-0"):
             async with api._slots:
                 hung += 1
                 await release.wait()
                 hung -= 1
-        return await request(api, verb, path, *rest, **more)
+        return await request(api, verb, path, *arguments, **more)
 
     def all_taken() -> bool:
         return hung == client.MAX_IN_FLIGHT
@@ -92,12 +92,12 @@ async def test_the_lease_is_renewed_while_every_slot_of_the_jobs_is_taken(
             await namespace.create_job(objects.job(f"wide-{number}", workers=20))
         await waiting.until_in_loop(all_taken, "every slot is taken by a creation of a pod")
         version = (await namespace.api.list(resources.LEASES, namespace.name)).version
-        seen = 0
+        renewals = 0
         async with asyncio.timeout(waiting.LIMIT_SECONDS):
             async for event in namespace.api.watch(resources.LEASES, namespace.name, version):
                 assert event.object["spec"]["holderIdentity"] == "one"
-                seen += 1
-                if seen == RENEWALS:
+                renewals += 1
+                if renewals == RENEWALS:
                     break
         assert all_taken()
         release.set()

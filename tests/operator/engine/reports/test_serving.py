@@ -53,9 +53,9 @@ def test_of_too_many_connections_the_address_with_the_most_loses_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "MAX_OF_ADDRESS", connections.MAX_CONNECTIONS // 8)
-    full, rest = divmod(connections.MAX_CONNECTIONS - 1, connections.MAX_OF_ADDRESS)
+    full, remaining = divmod(connections.MAX_CONNECTIONS - 1, connections.MAX_OF_ADDRESS)
     counts = {f"flood-{number}": connections.MAX_OF_ADDRESS for number in range(full)}
-    book, opened = _filled({"probe": 1, **counts, "last": rest})
+    book, opened = _filled({"probe": 1, **counts, "last": remaining})
     assert book.add(Fake("new")) is opened["flood-0"][0]
     assert book.add(Fake("newer")) is opened["flood-1"][0]
     assert len(book) == connections.MAX_CONNECTIONS
@@ -131,14 +131,14 @@ async def test_connections_that_say_nothing_are_bounded_and_others_are_served(
         reading = [asyncio.ensure_future(reader.read()) for reader in readers]
 
         async def ended() -> int:
-            return sum(each.done() for each in reading)
+            return sum(task.done() for task in reading)
 
         # The server's own count: those of clients say nothing of what is on its way.
         await waiting.until_async(ended, "all but the bound are closed", when=lambda n: n >= 14)
         assert await ended() <= 15
-        assert [each.done() for each in reading[-12:]] == [False] * 12, "the newest stay"
-        for each in reading:
-            each.cancel()
+        assert [task.done() for task in reading[-12:]] == [False] * 12, "the newest stay"
+        for task in reading:
+            task.cancel()
         await asyncio.gather(*reading, return_exceptions=True)
         for _, writer in silent:
             writer.close()
@@ -274,5 +274,6 @@ async def test_a_handshake_that_fails_leaves_no_garbage_behind() -> None:
 
 def _count_buffers() -> int:
     return sum(
-        isinstance(each, sslproto.SSLProtocol) and each._server_side for each in gc.get_objects()
+        isinstance(protocol, sslproto.SSLProtocol) and protocol._server_side
+        for protocol in gc.get_objects()
     )

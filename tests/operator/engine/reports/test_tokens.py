@@ -49,7 +49,7 @@ class Reviewer(client.Client):
 
 async def test_what_is_no_token_of_the_job_is_never_asked_about() -> None:
     reviewer = Reviewer()
-    known = tokens.Tokens(reviewer)
+    store = tokens.Tokens(reviewer)
     foreign = token("https://kubernetes.default.svc")
     for garbage in (
         "",
@@ -61,19 +61,19 @@ async def test_what_is_no_token_of_the_job_is_never_asked_about() -> None:
         foreign,
         token(f"{AUDIENCE}x"),
     ):
-        assert await known.find_pod(garbage, AUDIENCE, "10.0.0.1") is None
+        assert await store.find_pod(garbage, AUDIENCE, "10.0.0.1") is None
     assert reviewer.reviews == 0
 
 
 async def test_few_reviews_wait_for_the_api_server_at_the_same_time() -> None:
     reviewer = Reviewer()
-    known = tokens.Tokens(reviewer)
+    store = tokens.Tokens(reviewer)
     many = [
-        asyncio.create_task(known.find_pod(token(salt=salt), AUDIENCE, f"10.0.0.{salt}"))
+        asyncio.create_task(store.find_pod(token(salt=salt), AUDIENCE, f"10.0.0.{salt}"))
         for salt in range(tokens.MAX_WAITING + 1)
     ]
     done, _ = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
-    assert [type(one.exception()) for one in done] == [errors.Unavailable]
+    assert [type(task.exception()) for task in done] == [errors.Unavailable]
     reviewer.answering.set()
     await asyncio.gather(*many, return_exceptions=True)
     assert reviewer.most == tokens.MAX_REVIEWS
@@ -82,25 +82,25 @@ async def test_few_reviews_wait_for_the_api_server_at_the_same_time() -> None:
 
 async def test_a_source_that_sends_many_tokens_delays_only_itself() -> None:
     reviewer = Reviewer()
-    known = tokens.Tokens(reviewer)
+    store = tokens.Tokens(reviewer)
     flood = [
-        asyncio.create_task(known.find_pod(token(salt=salt), AUDIENCE, "10.0.0.1"))
+        asyncio.create_task(store.find_pod(token(salt=salt), AUDIENCE, "10.0.0.1"))
         for salt in range(tokens.MAX_WAITING_OF_SOURCE + 1)
     ]
     done, _ = await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
-    assert [type(one.exception()) for one in done] == [errors.Unavailable]
-    other = asyncio.create_task(known.find_pod(token(), AUDIENCE, "10.0.0.2"))
+    assert [type(task.exception()) for task in done] == [errors.Unavailable]
+    other = asyncio.create_task(store.find_pod(token(), AUDIENCE, "10.0.0.2"))
     await waiting.idle()
     assert reviewer.reviews == 2, "one of each source"
     reviewer.answering.set()
     await asyncio.gather(*flood, other, return_exceptions=True)
-    assert not known._sources
+    assert not store._sources
 
 
 async def test_a_token_that_is_sent_many_times_at_once_is_asked_about_once() -> None:
     reviewer = Reviewer()
-    known = tokens.Tokens(reviewer)
-    many = [asyncio.create_task(known.find_pod(token(), AUDIENCE, "10.0.0.1")) for _ in range(9)]
+    store = tokens.Tokens(reviewer)
+    many = [asyncio.create_task(store.find_pod(token(), AUDIENCE, "10.0.0.1")) for _ in range(9)]
     await waiting.idle()
     reviewer.answering.set()
     assert await asyncio.gather(*many) == [None] * 9
@@ -111,12 +111,12 @@ async def test_a_bad_token_is_asked_about_once_in_a_while() -> None:
     reviewer = Reviewer()
     reviewer.answering.set()
     now = 0.0
-    known = tokens.Tokens(reviewer, lambda: now)
+    store = tokens.Tokens(reviewer, lambda: now)
     for _ in range(3):
-        assert await known.find_pod(token(), AUDIENCE, "10.0.0.1") is None
+        assert await store.find_pod(token(), AUDIENCE, "10.0.0.1") is None
     assert reviewer.reviews == 1
     now = tokens.INVALID_SECONDS + 1
-    assert await known.find_pod(token(), AUDIENCE, "10.0.0.1") is None
+    assert await store.find_pod(token(), AUDIENCE, "10.0.0.1") is None
     assert reviewer.reviews == 2
 
 
@@ -125,9 +125,9 @@ async def test_without_a_token_nobody_learns_which_jobs_there_are() -> None:
     reviewer = Reviewer()
     reviewer.answering.set()
     async with world.running(objects.job()):
-        known, children = world.engine.jobs, world.engine.children
-        writer = publisher.Publisher(world.api, known)
-        reports = endpoint.Endpoint(known, children, tokens.Tokens(reviewer), writer)
+        store, children = world.engine.jobs, world.engine.children
+        writer = publisher.Publisher(world.api, store)
+        reports = endpoint.Endpoint(store, children, tokens.Tokens(reviewer), writer)
         server = test_utils.TestServer(reports.application())
         async with test_utils.TestClient(server) as caller:
             answers = set()

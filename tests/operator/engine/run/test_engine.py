@@ -263,6 +263,6 @@ async def test_what_a_line_is_about_goes_along_into_tasks_and_ends_with_its_bloc
 def test_a_line_for_people_carries_the_same() -> None:
     with logs.about(job="digits", namespace="training"):
         text = logs.TextFormatter().format(_record())
-    first, *rest = text.splitlines()
+    first, *others = text.splitlines()
     assert first.endswith("WARNING namespace=training job=digits 2/3 ready")
-    assert rest[-1] == "ValueError: what went wrong"
+    assert others[-1] == "ValueError: what went wrong"

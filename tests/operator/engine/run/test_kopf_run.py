@@ -58,9 +58,9 @@ async def test_several_namespaces_are_followed_and_no_others(
         await third.create_job()
         async with operator_process.running(variables, tmp_path / "log", command) as operator:
             await operator.until_ready()
-            for each in (namespace, second):
-                await each.create_job()
-                await each.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
+            for watched in (namespace, second):
+                await watched.create_job()
+                await watched.until_pods("digits-chief-0", "digits-worker-0", "digits-worker-1")
         assert await third.status() == {}
 
 
@@ -75,7 +75,7 @@ async def test_a_part_that_fails_ends_kopf_with_it(
 
         async def leads() -> bool:
             listing = await namespace.api.list(resources.LEASES, namespace.name)
-            holders = [each["spec"].get("holderIdentity") for each in listing.items]
+            holders = [holder["spec"].get("holderIdentity") for holder in listing.items]
             return holders == ["operator-0"]
 
         await waiting.until_async(leads, "the operator leads")

@@ -26,7 +26,7 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
-        self.waiting = 0
+        self.queued = 0
         """Decisions on large jobs that have begun and not ended."""
         self._decide = decide.decide
         monkeypatch.setattr(decide, "decide", self.pass_through)
@@ -34,9 +34,9 @@ class Gate:
     def pass_through(self, job: Any, *arguments: Any) -> decision.Decision:
         if sum(job.counts.values()) < LARGE:
             return self._decide(job, *arguments)
-        self.waiting += 1
+        self.queued += 1
         assert self.open.wait(waiting.LIMIT_SECONDS)
-        self.waiting -= 1
+        self.queued -= 1
         return self._decide(job, *arguments)
 
 
@@ -54,9 +54,7 @@ async def _running(gate: Gate) -> AsyncIterator[memory_api.MemoryApi]:
 
 
 async def _until_decided_on(gate: Gate) -> None:
-    await waiting.until_in_loop(
-        lambda: gate.waiting == 1, "the decision on the large job has begun"
-    )
+    await waiting.until_in_loop(lambda: gate.queued == 1, "the decision on the large job has begun")
 
 
 def _pods(api: memory_api.MemoryApi, job: str) -> int:
@@ -73,7 +71,7 @@ async def test_other_jobs_go_on_during_a_decision_on_a_large_one(
         await _until_decided_on(gate)
         await api.create(resources.JOBS, "default", objects.job("small", 2))
         await waiting.until_in_loop(lambda: _pods(api, "small") == 3, "the small job has its pods")
-        assert (gate.waiting, _pods(api, "large")) == (1, 0)
+        assert (gate.queued, _pods(api, "large")) == (1, 0)
     assert _pods(api, "large") == LARGE + 1
 
 
@@ -87,7 +85,7 @@ async def test_a_job_that_changes_during_its_decision_is_decided_on_once_more(
         path = resources.JOBS.path("default", "large")
         await api.patch(path, {"spec": {"runPolicy": {"suspend": True}}})
         await waiting.idle()
-        assert gate.waiting == 1, "one worker for a job"
+        assert gate.queued == 1, "one worker for a job"
     assert _pods(api, "large") == 0
     [job] = api.items(resources.JOBS)
     assert job["status"]["state"] == "Suspended"

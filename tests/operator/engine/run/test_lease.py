@@ -55,10 +55,10 @@ class World:
 
 async def test_the_first_makes_the_lease_and_the_second_waits() -> None:
     world = World()
-    one, two = world.operator("one"), world.operator("two")
-    assert await one.attempt()
+    first, two = world.operator("one"), world.operator("two")
+    assert await first.attempt()
     assert not await two.attempt()
-    one.check()
+    first.check()
     with pytest.raises(lease.Lost, match="Lease operator has another holder"):
         two.check()
     assert world.spec["holderIdentity"] == "one"
@@ -71,45 +71,45 @@ async def test_the_first_makes_the_lease_and_the_second_waits() -> None:
 async def test_of_two_at_the_same_time_one_gets_it() -> None:
     world = World()
     both = [world.operator("one"), world.operator("two")]
-    assert sorted([await each.attempt() for each in both]) == [False, True]
-    taken = await asyncio.gather(*(each.attempt() for each in both))
-    assert sorted(taken) == [False, True]
+    assert sorted([await operator.attempt() for operator in both]) == [False, True]
+    results = await asyncio.gather(*(operator.attempt() for operator in both))
+    assert sorted(results) == [False, True]
 
 
 async def test_a_holder_that_renews_is_left_alone_and_one_that_does_not_is_replaced() -> None:
     world = World()
-    one, two = world.operator("one"), world.operator("two")
-    await one.attempt()
+    first, two = world.operator("one"), world.operator("two")
+    await first.attempt()
     for _ in range(5):
         assert not await two.attempt()
         world.time.now += SECONDS - 1
-        assert await one.attempt()
+        assert await first.attempt()
     assert not await two.attempt()
     world.time.now += SECONDS - 1
     assert not await two.attempt()
     world.time.now += 1
     assert await two.attempt()
     assert (world.spec["holderIdentity"], world.spec["leaseTransitions"]) == ("two", 1)
-    assert not await one.attempt()
+    assert not await first.attempt()
 
 
 async def test_a_holder_stops_before_another_may_begin() -> None:
     world = World()
-    one, two = world.operator("one"), world.operator("two")
-    await one.attempt()
+    first, two = world.operator("one"), world.operator("two")
+    await first.attempt()
     await two.attempt()
     world.time.now += WITHIN - 0.1
-    one.check()
+    first.check()
     world.time.now += 0.1
     with pytest.raises(lease.Lost):
-        one.check()
+        first.check()
     assert not await two.attempt()
 
 
 async def test_the_time_that_counts_is_the_holders() -> None:
     world = World()
-    one, two = world.operator("one", seconds=60), world.operator("two", seconds=3)
-    await one.attempt()
+    first, two = world.operator("one", seconds=60), world.operator("two", seconds=3)
+    await first.attempt()
     assert not await two.attempt()
     world.time.now += 59
     assert not await two.attempt()
@@ -128,16 +128,16 @@ async def test_an_operator_that_is_started_again_in_its_pod_goes_on_at_once() ->
 
 async def test_who_lets_go_is_followed_at_once() -> None:
     world = World()
-    one, two = world.operator("one"), world.operator("two")
-    await one.attempt()
+    first, two = world.operator("one"), world.operator("two")
+    await first.attempt()
     assert not await two.attempt()
     await two.release()
     assert world.spec["holderIdentity"] == "one"
     await world.write(renewTime="2026-11-21T10:00:00.000000Z")  # its own, whose answer it lost
-    await one.release()
+    await first.release()
     assert "holderIdentity" not in world.spec
     with pytest.raises(lease.Lost):
-        one.check()
+        first.check()
     assert await two.attempt()
     assert world.spec["leaseTransitions"] == 1
 
@@ -145,23 +145,23 @@ async def test_who_lets_go_is_followed_at_once() -> None:
 @pytest.mark.parametrize("fault", [errors.Unavailable("down"), errors.NotFound("gone")])
 async def test_a_lease_that_cannot_be_let_go_ends_by_itself(fault: Exception) -> None:
     world = World()
-    one, two = world.operator("one"), world.operator("two")
-    await one.attempt()
+    first, two = world.operator("one"), world.operator("two")
+    await first.attempt()
     await two.attempt()
     world.api.faults = [fault]
-    await one.release()
+    await first.release()
     world.time.now += SECONDS
     assert await two.attempt()
 
 
 async def test_a_lease_that_somebody_edits_or_deletes_is_still_held() -> None:
     world = World()
-    one = world.operator("one")
-    await one.attempt()
+    holder = world.operator("one")
+    await holder.attempt()
     await world.write(strategy="OldestEmulationVersion")
-    assert await one.attempt()
+    assert await holder.attempt()
     world.api.remove(resources.LEASES.path("system", "operator"))
-    assert await one.attempt()
+    assert await holder.attempt()
     assert world.spec["holderIdentity"] == "one"
 
 
@@ -177,20 +177,20 @@ async def test_without_the_right_to_make_the_lease_the_sentence_says_what_is_mis
 
 async def test_waiting_for_the_lease_goes_on_while_the_api_server_is_away() -> None:
     world = World()
-    one = world.operator("one", seconds=1)
+    holder = world.operator("one", seconds=1)
     world.api.faults = [errors.Unavailable("down"), errors.Unavailable("down")]
-    await one.acquire()
+    await holder.acquire()
     assert not world.api.faults
-    one.check()
+    holder.check()
 
 
 async def test_a_renewal_is_tried_again_while_there_is_time() -> None:
     world = World()
-    one = world.operator("one", seconds=1)
-    await one.attempt()
+    holder = world.operator("one", seconds=1)
+    await holder.attempt()
     before = world.spec["renewTime"]
     world.api.faults = [errors.Unavailable("down"), errors.Conflict("changed", status=409)]
-    task = asyncio.create_task(one.keep())
+    task = asyncio.create_task(holder.keep())
     await waiting.until_in_loop(
         lambda: not world.api.faults and world.spec["renewTime"] != before, "the renewal"
     )
@@ -201,10 +201,10 @@ async def test_a_renewal_is_tried_again_while_there_is_time() -> None:
 
 async def test_who_cannot_renew_in_time_has_lost() -> None:
     world = World()
-    one = world.operator("one", seconds=1)
-    await one.attempt()
+    holder = world.operator("one", seconds=1)
+    await holder.attempt()
     world.api.always = errors.Unavailable("the server does not answer")
-    task = asyncio.create_task(one.keep())
+    task = asyncio.create_task(holder.keep())
     await world.api.met.wait()
     world.time.now += 1
     with pytest.raises(lease.Lost, match=r"could not be renewed in time: the server does not ans"):
@@ -230,10 +230,10 @@ async def test_a_renewal_that_is_never_answered_counts_as_failed() -> None:
 
 async def test_who_wakes_up_and_finds_another_has_lost() -> None:
     world = World()
-    one, two = world.operator("one", seconds=1), world.operator("two", seconds=60)
-    await one.attempt()
+    first, two = world.operator("one", seconds=1), world.operator("two", seconds=60)
+    await first.attempt()
     await two.attempt()
     world.time.now += 1
     assert await two.attempt()
     with pytest.raises(lease.Lost, match="Lease operator is held by two now, not by us"):
-        await one.keep()
+        await first.keep()

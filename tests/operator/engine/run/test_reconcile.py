@@ -289,7 +289,7 @@ async def test_what_goes_by_itself_is_no_warning(world: MemoryCluster) -> None:
     async with world.running(objects.job()):
         assert world.condition("CreationRefused")["reason"] == names.Reason.NAME_HELD
         events = world.api.items(resources.EVENTS)
-        [event] = [one for one in events if one["reason"] == names.Reason.NAME_HELD]
+        [event] = [event for event in events if event["reason"] == names.Reason.NAME_HELD]
         assert event["type"] == "Normal"
 
 

@@ -144,7 +144,7 @@ async def _operator_that_has_seen_all(namespace: Namespace) -> AsyncIterator[Non
 
 def _assert_nothing_lost(name: str, before: namespaces.Body, after: namespaces.Body) -> None:
     """Nothing of a status is gone or goes back; there may be more of it."""
-    conditions = {each["type"]: each for each in after["conditions"]}
+    conditions = {condition["type"]: condition for condition in after["conditions"]}
     for condition in before["conditions"]:
         now = conditions[condition["type"]]
         for field in ("status", "reason", "lastTransitionTime"):

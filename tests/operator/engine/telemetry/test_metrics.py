@@ -127,14 +127,14 @@ async def test_a_job_without_a_usable_spec_ends_without_a_duration() -> None:
 async def test_the_state_is_read_when_somebody_asks() -> None:
     time = clock.Clock(100.0)
     work: queue.Queue[queue.Key] = queue.Queue(clock=time)
-    known = jobs.Jobs(work)
+    store = jobs.Jobs(work)
     job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
     counted = metrics.Metrics()
-    counted.registry.register(gauges.Gauges(known, work, job_children))
+    counted.registry.register(gauges.Gauges(store, work, job_children))
     for number, state in enumerate(("Running", "Running", "Failed", "")):
         name = f"job-{number}"
         metadata = {"namespace": "a", "name": name, "uid": name, "resourceVersion": "1"}
-        known.apply_event("ADDED", {"metadata": metadata, "status": {"state": state}})
+        store.apply_event("ADDED", {"metadata": metadata, "status": {"state": state}})
     time.now += 7
     assert value(counted, "jobs", state="Running") == 2
     assert value(counted, "jobs", state="Pending") == 1
@@ -184,9 +184,9 @@ async def test_requests_are_counted_by_verb_resource_and_answer() -> None:
 
 def _families(counted: metrics.Metrics) -> dict[str, tuple[str, list[str]]]:
     """Type and labels of every metric of the operator's own, as Prometheus sees them."""
-    known = jobs.Jobs(queue.Queue())
+    store = jobs.Jobs(queue.Queue())
     job_children = children.Children(memory_api.MemoryApi(), (), lambda _: None)
-    counted.registry.register(gauges.Gauges(known, queue.Queue(), job_children))
+    counted.registry.register(gauges.Gauges(store, queue.Queue(), job_children))
     counted.job_changed(
         _body(), _body(attempt=1, conditions=[_condition("Failed", "InvalidTemplate")])
     )

@@ -115,8 +115,8 @@ async def test_namespaces_take_turns_and_each_begins_with_the_key_that_waits_lon
     work: queue.Queue[queue.Key] = queue.Queue()
     for namespace, name in (("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("b", "2")):
         work.add(queue.Key(namespace, name))
-    taken = [await work.get() for _ in range(5)]
-    assert ["".join(key) for key in taken] == ["a1", "b1", "a2", "b2", "a3"]
+    keys = [await work.get() for _ in range(5)]
+    assert ["".join(key) for key in keys] == ["a1", "b1", "a2", "b2", "a3"]
 
 
 async def test_a_namespace_leaves_a_worker_to_others() -> None:
@@ -137,7 +137,7 @@ async def test_a_namespace_leaves_a_worker_to_others() -> None:
 async def test_many_workers_see_every_key_and_none_at_the_same_time() -> None:
     work: queue.Queue[int] = queue.Queue()
     running: set[int] = set()
-    seen: list[int] = []
+    keys: list[int] = []
 
     async def worker() -> None:
         while True:
@@ -145,7 +145,7 @@ async def test_many_workers_see_every_key_and_none_at_the_same_time() -> None:
             assert key not in running
             running.add(key)
             await asyncio.sleep(0)
-            seen.append(key)
+            keys.append(key)
             running.discard(key)
             work.done(key)
 
@@ -160,15 +160,15 @@ async def test_many_workers_see_every_key_and_none_at_the_same_time() -> None:
         task.cancel()
     outcomes = await asyncio.gather(*workers, return_exceptions=True)
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
-    assert set(seen) == set(range(5))
+    assert set(keys) == set(range(5))
 
 
 async def test_a_worker_that_gives_up_waiting_takes_no_key_with_it() -> None:
     work: queue.Queue[str] = queue.Queue()
-    waiting = asyncio.create_task(work.get())
+    worker = asyncio.create_task(work.get())
     await asyncio.sleep(0)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)
     work.add("a")
     assert await work.get() == "a"
 

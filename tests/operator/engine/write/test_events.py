@@ -70,15 +70,15 @@ async def _queue() -> list[tuple[str, str]]:
     """Live through a queue that is not there, and one that takes the job's place back."""
     job = objects.job()
     job["metadata"]["labels"] = {names.LABEL_QUEUE: "research"}
-    seen: list[tuple[str, str]] = []
+    events: list[tuple[str, str]] = []
     for fault in (_without_gangs(), None):
         world = MemoryCluster(fault)
         async with world.running(job):
             for step in (scenarios.admit, scenarios.preempt):
                 step(world.api)
                 await world.engine.settle(seconds=0)
-        seen += world.events()
-    return seen
+        events += world.events()
+    return events
 
 
 async def _two_installations() -> list[tuple[str, str]]:
@@ -99,19 +99,19 @@ async def _two_installations() -> list[tuple[str, str]]:
 
 async def _all_refusals() -> list[tuple[str, str]]:
     """Live through all that keeps pods from being created or deleted."""
-    seen: list[tuple[str, str]] = []
+    events: list[tuple[str, str]] = []
     for refusal in REFUSALS:
         world = MemoryCluster(refusal)
         async with world.running(objects.job()):
             await world.engine.settle(seconds=2)
-        seen += world.events()
+        events += world.events()
 
     world = MemoryCluster(_without_gangs())
     async with world.running(objects.job(scheduling={"gang": "Coscheduling"})):
         pass
-    seen += world.events()
+    events += world.events()
 
-    seen += await _queue()
+    events += await _queue()
 
     world = MemoryCluster()
     async with world.running(_neighbour()):
@@ -122,25 +122,25 @@ async def _all_refusals() -> list[tuple[str, str]]:
         job = objects.job(network="Open", hostNetwork=True)
         await world.api.create(resources.JOBS, "default", job)
         await world.engine.settle(seconds=0)
-    seen += world.events()
+    events += world.events()
 
     world = MemoryCluster()
     world.settings = {"restrictions": installation.Restrictions(("trainer",))}
     async with world.running(objects.job()):
         pass
-    seen += world.events()
+    events += world.events()
 
     forbidden = faults.Refusal("^delete ", errors.Refused("pods is forbidden", status=403))
     world = MemoryCluster(forbidden)
     async with world.running(objects.job()):
         await world.start_pods()
         await world.end("digits-worker-0", 1)
-    seen += world.events()
+    events += world.events()
 
     world = MemoryCluster()
     async with world.running(objects.job()):
         await world.end_source("digits-worker-0", 78)
-    seen += world.events()
+    events += world.events()
 
     world = MemoryCluster()
     async with world.running(objects.job(workers=1)):
@@ -148,23 +148,23 @@ async def _all_refusals() -> list[tuple[str, str]]:
         world.api.remove(resources.PODS.path("default", "digits-chief-0"))
         await world.engine.settle(seconds=0)
         await world.engine.settle(seconds=10**8)
-    return [*seen, *world.events()]
+    return [*events, *world.events()]
 
 
 async def _all_deadlines() -> list[tuple[str, str]]:
     """Live through deadlines, rules and scaling."""
-    seen: list[tuple[str, str]] = []
+    events: list[tuple[str, str]] = []
     rule = {"failurePolicy": {"rules": [{"action": "FailJob"}]}}
     world = MemoryCluster()
     async with world.running(objects.job(runPolicy=rule)):
         await world.start_pods()
         await world.vanish("digits-worker-0")
-    seen += world.events()
+    events += world.events()
 
     world = MemoryCluster()
     async with world.running(objects.job(runPolicy={"pendingDeadlineSeconds": 60})):
         await world.engine.settle(seconds=60)
-    seen += world.events()
+    events += world.events()
 
     elastic = objects.job(runPolicy={"stallDeadlineSeconds": 60, "scaleCooldownSeconds": 0})
     elastic["spec"]["tfReplicaSpecs"]["Worker"]["maxReplicas"] = 3
@@ -178,7 +178,7 @@ async def _all_deadlines() -> list[tuple[str, str]]:
         path = resources.JOBS.path("default", "digits")
         await world.api.patch(path, {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}})
         await world.let_go()
-    return [*seen, *world.events()]
+    return [*events, *world.events()]
 
 
 async def _all_edits() -> list[tuple[str, str]]:
@@ -195,7 +195,7 @@ async def _all_edits() -> list[tuple[str, str]]:
 
 async def _all_events() -> set[tuple[str, str]]:
     """Live through everything that an Event is written of."""
-    seen: list[tuple[str, str]] = []
+    events: list[tuple[str, str]] = []
 
     world = MemoryCluster()
     async with world.running(objects.job(runPolicy={"backoffLimit": 1})):
@@ -208,43 +208,43 @@ async def _all_events() -> set[tuple[str, str]]:
         await world.engine.settle(seconds=10)
         await world.start_pods()
         await world.end("digits-worker-0", 1)
-    seen += world.events()
+    events += world.events()
 
     world = MemoryCluster()
     async with world.running(objects.job()):
         await world.start_pods()
         await world.report_separate_training(seconds=5)
         await world.end("digits-chief-0", 0)
-    seen += world.events()
+    events += world.events()
 
     world = MemoryCluster()
     in_place = {"name": names.CONTAINER, "image": "trainer:test", "restartPolicy": "Always"}
     chief = {"Chief": {"template": objects.template(containers=[in_place])}}
     async with world.running(objects.job(tfReplicaSpecs=chief)):
         await world.start_pods()
-    seen += world.events()
+    events += world.events()
 
     world = MemoryCluster()
     workers = {"Worker": {"replicas": 2, "template": objects.template()}}
     async with world.running(objects.job(tfReplicaSpecs=workers)):
         await world.start_pods()
         await world.end("digits-worker-0", 0)
-    seen += world.events()
+    events += world.events()
 
     world = MemoryCluster()
     async with world.running(objects.job(runPolicy={"activeDeadlineSeconds": 60})):
         await world.engine.settle(seconds=60)
-    seen += world.events()
+    events += world.events()
 
     for job in (objects.job(strategy="Mirrored"), objects.job()):
         world = MemoryCluster(_refusal(errors.Invalid))
         async with world.running(job):
             pass
-        seen += world.events()
-    seen += await _all_refusals()
-    seen += await _two_installations()
-    seen += await _all_deadlines()
-    seen += await _all_edits()
+        events += world.events()
+    events += await _all_refusals()
+    events += await _two_installations()
+    events += await _all_deadlines()
+    events += await _all_edits()
 
     foreign = {"name": "digits-chief-0", "labels": {}}
     earlier = objects.pod()["metadata"] | {"ownerReferences": [objects.owner(uid="earlier")]}
@@ -255,25 +255,25 @@ async def _all_events() -> set[tuple[str, str]]:
         await world.api.create(resources.PODS, "default", other)
         async with world.running(objects.job()):
             pass
-        seen += world.events()
+        events += world.events()
 
     no_letter = errors.Invalid("metadata.name must begin with a letter", status=422)
     world = MemoryCluster(faults.Refusal("^patch .*/status$", no_letter))
     async with world.running(objects.job()):
         await world.engine.settle(seconds=2)
-    seen += world.events()
+    events += world.events()
 
     world = MemoryCluster()
     async with world.running(objects.job()):
         await world.start_pods()
         await world.end("digits-worker-0", 67)
-    seen += world.events()
+    events += world.events()
 
     world = MemoryCluster()
     async with world.running(objects.job() | {"status": {"attempt": "first"}}):
         pass
-    seen += world.events()
-    return set(seen)
+    events += world.events()
+    return set(events)
 
 
 async def test_every_event_is_of_the_type_that_the_reference_lists() -> None:
@@ -337,12 +337,14 @@ async def test_a_status_has_no_field_that_says_nothing() -> None:
 
 
 async def test_a_refusal_of_any_length_is_said_on_the_job_within_the_limits() -> None:
-    words = "Unsupported value: " + "\x1b[31m\u202e層\n" * 100_000
-    world = MemoryCluster(_refusal(errors.Invalid, words, 422))
+    sentence = "Unsupported value: " + "\x1b[31m\u202e層\n" * 100_000
+    world = MemoryCluster(_refusal(errors.Invalid, sentence, 422))
     async with world.running(objects.job()):
         await world.engine.settle(seconds=2)
-    [failed] = [one for one in world.status["conditions"] if one["type"] == "Failed"]
-    [event] = [one for one in world.api.items(resources.EVENTS) if one["type"] == "Warning"]
+    [failed] = [
+        condition for condition in world.status["conditions"] if condition["type"] == "Failed"
+    ]
+    [event] = [event for event in world.api.items(resources.EVENTS) if event["type"] == "Warning"]
     for text, limit in (
         (failed["message"], conditions.MESSAGE_BYTES),
         (event["note"], recorder.MESSAGE_BYTES),
@@ -356,8 +358,8 @@ async def test_what_replicas_wait_for_and_how_one_ended_is_shortened() -> None:
     world = MemoryCluster()
     async with world.running(objects.job()):
         for pod in world.api.items(resources.PODS):
-            waiting = {"reason": "ImagePullBackOff", "message": "\x1b[2J" * 20_000}
-            world.api.write_status(pod, phase="Pending", **objects.container(waiting=waiting))
+            reason = {"reason": "ImagePullBackOff", "message": "\x1b[2J" * 20_000}
+            world.api.write_status(pod, phase="Pending", **objects.container(waiting=reason))
         await world.engine.settle(seconds=0)
         waits = world.status["replicas"]["Worker"]["reason"]
         assert r"\x1b[2J" in waits
@@ -392,8 +394,8 @@ async def test_kubectl_describes_events_in_their_order(namespace: Namespace) -> 
         await namespace.api.create(resources.CORE_EVENTS, namespace.name, manifest)
     lines = namespace.kubectl("describe", names.PLURAL, job["metadata"]["name"]).splitlines()
     shown = [line.split() for line in lines[lines.index("Events:") + 3 :]]
-    assert [words[1] for words in shown] == reasons
-    assert {words[3] for words in shown} == {names.CONTROLLER}
+    assert [columns[1] for columns in shown] == reasons
+    assert {columns[3] for columns in shown} == {names.CONTROLLER}
     listed = json.loads(namespace.kubectl("get", "events", "-o", "json"))["items"]
     assert {event["count"] for event in listed} == {1}
     events = waits.parse_events((await namespace.api.list(resources.EVENTS, namespace.name)).items)

@@ -38,9 +38,9 @@ class Hanging(memory_api.MemoryApi):
 
 @contextlib.asynccontextmanager
 async def writing(
-    api: Hanging, known: jobs.Jobs, time: clock.Clock
+    api: Hanging, store: jobs.Jobs, time: clock.Clock
 ) -> AsyncIterator[publisher.Publisher]:
-    writer = publisher.Publisher(api, known, time.utc, INTERVAL)
+    writer = publisher.Publisher(api, store, time.utc, INTERVAL)
     task = asyncio.create_task(writer.run())
     yield writer
     task.cancel()
@@ -48,10 +48,10 @@ async def writing(
 
 
 async def test_the_last_report_is_tried_again_however_late_its_error_comes() -> None:
-    api, known, time = Hanging(), jobs.Jobs(queue.Queue()), clock.Clock()
+    api, store, time = Hanging(), jobs.Jobs(queue.Queue()), clock.Clock()
     body = await api.create(resources.JOBS, "default", objects.job())
-    known.apply_event("ADDED", body)
-    async with writing(api, known, time) as writer:
+    store.apply_event("ADDED", body)
+    async with writing(api, store, time) as writer:
         last = progress.Report(step=100, total_steps=100)
         writer.submit(publisher.Report(KEY, body["metadata"]["uid"], last, time.utc()))
         await waiting.idle()
@@ -65,13 +65,13 @@ async def test_the_last_report_is_tried_again_however_late_its_error_comes() -> 
 
 
 async def test_a_recreated_job_never_gets_its_predecessors_report() -> None:
-    api, known, time = Hanging(), jobs.Jobs(queue.Queue()), clock.Clock()
+    api, store, time = Hanging(), jobs.Jobs(queue.Queue()), clock.Clock()
     api.hangs = False
     before = await api.create(resources.JOBS, "default", objects.job())
-    known.apply_event("ADDED", before)
+    store.apply_event("ADDED", before)
     api.remove(resources.JOBS.path("default", "digits"))
     await api.create(resources.JOBS, "default", objects.job())  # The watch has not seen it.
-    async with writing(api, known, time) as writer:
+    async with writing(api, store, time) as writer:
         last = progress.Report(step=100, total_steps=100)
         writer.submit(publisher.Report(KEY, before["metadata"]["uid"], last, time.utc()))
         await waiting.idle()

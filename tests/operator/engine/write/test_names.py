@@ -35,7 +35,7 @@ def _be_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def _events(namespace: Namespace) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]]
     listed = json.loads(namespace.kubectl("get", "events.events.k8s.io", "-o", "json"))["items"]
-    return [one for one in listed if one["regarding"]["kind"] == names.KIND]
+    return [event for event in listed if event["regarding"]["kind"] == names.KIND]
 
 
 def _bound(namespace: Namespace, **spec: Any) -> dict[str, Any]:
@@ -107,7 +107,7 @@ async def test_a_finalizer_of_others_is_named_and_nothing_is_said_to_be_forced(
         namespace.kubectl("patch", "pod", "digits-chief-0", "--type=merge", "-p", patch)
         await namespace.until_pods("digits-chief-0", attempt=2)
         await namespace.until_let_through()
-        assert "PodForced" not in {one["reason"] for one in _events(namespace)}
+        assert "PodForced" not in {event["reason"] for event in _events(namespace)}
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -140,7 +140,7 @@ async def test_a_pod_of_a_deleted_job_on_a_lost_node_is_deleted_by_force(
         await waiting.until_async(is_replaced, "the pod of the deleted job is gone")
         if again:
             await namespace.until_let_through()
-            assert "PodForced" in {one["reason"] for one in _events(namespace)}
+            assert "PodForced" in {event["reason"] for event in _events(namespace)}
 
 
 async def test_what_deleted_jobs_left_is_found_by_an_operator_that_starts(
@@ -214,7 +214,7 @@ async def test_a_failure_that_the_status_cannot_take_is_reported_by_events(
         return False
 
     async def reasons() -> set[str]:
-        return {one["reason"] for one in _events(namespace)}
+        return {event["reason"] for event in _events(namespace)}
 
     try:
         _define(namespace)
@@ -225,7 +225,7 @@ async def test_a_failure_that_the_status_cannot_take_is_reported_by_events(
             expected = {"InvalidSpec", "StatusRefused"}
             await waiting.until_async(reasons, "the failure is reported", when=expected.__eq__)
         assert await namespace.status("1st-run") == {}
-        [refused] = [one for one in _events(namespace) if one["reason"] == "StatusRefused"]
+        [refused] = [event for event in _events(namespace) if event["reason"] == "StatusRefused"]
         assert RULE["message"] in refused["note"]
     finally:
         await namespace.delete_jobs()

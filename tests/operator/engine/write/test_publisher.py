@@ -57,7 +57,7 @@ class Desk:
 
     api: Slow
     writer: publisher.Publisher
-    known: jobs.Jobs
+    store: jobs.Jobs
     time: clock.Clock
     uid: str
 
@@ -70,12 +70,12 @@ class Desk:
 
     async def add_job(self, name: str, namespace: str = "default") -> str:
         body = await self.api.create(resources.JOBS, namespace, objects.job(name))
-        self.known.apply_event("ADDED", body)
+        self.store.apply_event("ADDED", body)
         return str(body["metadata"]["uid"])
 
     async def start_attempt(self, number: int) -> None:
         path = resources.JOBS.path("default", "digits", "status")
-        self.known.update(await self.api.patch(path, {"status": {"attempt": number}}))
+        self.store.update(await self.api.patch(path, {"status": {"attempt": number}}))
 
     async def rest(self) -> None:
         """Let everything happen that can without more time."""
@@ -89,12 +89,12 @@ class Desk:
 
 @contextlib.asynccontextmanager
 async def _desk() -> AsyncIterator[Desk]:
-    api, known, time = Slow(), jobs.Jobs(queue.Queue()), clock.Clock()
+    api, store, time = Slow(), jobs.Jobs(queue.Queue()), clock.Clock()
     body = await api.create(resources.JOBS, "default", objects.job())
-    known.apply_event("ADDED", body)
-    writer = publisher.Publisher(api, known, time.utc, INTERVAL)
+    store.apply_event("ADDED", body)
+    writer = publisher.Publisher(api, store, time.utc, INTERVAL)
     task = asyncio.create_task(writer.run())
-    yield Desk(api, writer, known, time, body["metadata"]["uid"])
+    yield Desk(api, writer, store, time, body["metadata"]["uid"])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -142,7 +142,7 @@ async def test_a_report_that_another_operator_has_overtaken_is_dropped() -> None
         path = resources.JOBS.path("default", "digits", "status")
         other = {"metadata": {}, "status": {"progress": later}}
         body = await memory_api.MemoryApi.apply(desk.api, path, other, "tfparallel-progress")
-        desk.known.apply_event("MODIFIED", body)
+        desk.store.apply_event("MODIFIED", body)
         await desk.pass_time(INTERVAL)
         await desk.pass_time(INTERVAL)
         assert desk.api.steps == [1]
@@ -155,7 +155,7 @@ async def test_a_report_of_a_deleted_or_recreated_job_is_dropped() -> None:
     async with _desk() as desk:
         desk.report(5, uid="an earlier job's")
         await desk.pass_time(INTERVAL)
-        desk.known.forget(queue.Key("default", "digits"), desk.uid)
+        desk.store.forget(queue.Key("default", "digits"), desk.uid)
         desk.report(6)
         await desk.pass_time(INTERVAL)
         assert desk.api.steps == []
@@ -235,7 +235,7 @@ async def test_nothing_is_kept_of_jobs_that_are_gone() -> None:
             uid = await desk.add_job(name)
             desk.report(1, uid, name)
             await desk.rest()
-            desk.known.forget(queue.Key("default", name), uid)
+            desk.store.forget(queue.Key("default", name), uid)
         assert len(desk.writer._mailboxes) <= 64
 
 
