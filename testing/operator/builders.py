@@ -183,7 +183,7 @@ class World:
             self.events += outcome.events
         return bool(actions) or outcome.delete_job
 
-    def begin(self) -> None:
+    def write_first_status(self) -> None:
         """Write the first status of a job of which nothing can be created."""
         self.carry_out(dataclasses.replace(self.decide(), creates_first=False, creations=()))
 

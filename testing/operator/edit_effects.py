@@ -124,13 +124,13 @@ Probe = Callable[[Trial], Any]
 """Something that happens to a job; it returns what the job is like meanwhile."""
 
 
-def begin(job: str, state: State) -> Trial:
+def build_trial(job: str, state: State) -> Trial:
     """Return a job in a state."""
-    return _begin(job, state).copy()
+    return _build_trial(job, state).copy()
 
 
 @functools.cache
-def _begin(job: str, state: State) -> Trial:
+def _build_trial(job: str, state: State) -> Trial:
     manifest = edits.document(job)
     trial = Trial(builders.World(edits.parse(manifest), settings=_SETTINGS), manifest)
     trial.settle()
@@ -168,11 +168,11 @@ def _report(world: builders.World) -> None:
 
 def effect(path: edits.Path, example: edits.Example, state: State, probes: list["Probe"]) -> Effect:
     """Return what an edit does to a job in a state; the probe that shows it comes first then."""
-    trial = begin(example.job, state)
+    trial = build_trial(example.job, state)
     if edits.refusal(trial.manifest, edits.edited(trial.manifest, path, example.value)):
         return Effect.REFUSED
     assert trial.edit(path, example.value), f"{path}: no example in edits.EXAMPLES is valid"
-    if (answer := _answer(trial.copy(), begin(example.job, state))) is not None:
+    if (answer := _answer(trial.copy(), build_trial(example.job, state))) is not None:
         return answer
     resumes = state is State.SUSPENDED
     result = Effect.NOTHING
@@ -208,7 +208,7 @@ def _answer(edited: Trial, other: Trial) -> Effect | None:
 @functools.cache
 def _probed(job: str, state: State, probe: "Probe") -> tuple[Any, list[str]]:
     """Return what a probe shows of a job that nobody edits: its life, and its new pods."""
-    trial = begin(job, state)
+    trial = build_trial(job, state)
     life = _follow(trial, probe, resumes=state is State.SUSPENDED)
     return life, trial.pods_made()
 

@@ -108,7 +108,7 @@ class Recorder:
     def stopping(self) -> None:
         """Nothing to keep."""
 
-    def of(self, replica: str) -> list[str]:
+    def lines_of(self, replica: str) -> list[str]:
         """The lines of one replica."""
         return [text for name, text in self.lines if name == replica]
 

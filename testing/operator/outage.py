@@ -42,14 +42,14 @@ def _stopped(cluster: handle.Cluster, names: Sequence[str]) -> Iterator[None]:
     """Kill some processes, and start them again; return when the API server is ready."""
     cluster_state = state.load(cluster.directory)
     assert cluster_state is not None
-    records = {each.name: each for each in cluster_state.processes if each.name in names}
+    records = {record.name: record for record in cluster_state.processes if record.name in names}
     commands = {name: _command(records[name]) for name in names}
     for name in reversed(names):
         os.kill(records[name].pid, signal.SIGKILL)
     for name in names:
         _wait_for_port(name, commands)
     yield
-    others = tuple(each for each in cluster_state.processes if each.name not in names)
+    others = tuple(record for record in cluster_state.processes if record.name not in names)
     ledger = state.Ledger(cluster.directory, dataclasses.replace(cluster_state, processes=others))
     for name in names:
         ledger.start(name, commands[name])

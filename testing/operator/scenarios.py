@@ -77,14 +77,14 @@ def admit(api: memory_api.MemoryApi) -> None:
             assigned = [{"name": pod_set["name"], "flavors": {}} for pod_set in pod_sets]
             admission = {"clusterQueue": "gpus", "podSetAssignments": assigned}
             conditions = {"QuotaReserved": "True", "Admitted": "True", "Evicted": "False"}
-            _tell(api, workload, conditions, admission=admission)
+            _set_conditions(api, workload, conditions, admission=admission)
 
 
 def preempt(api: memory_api.MemoryApi) -> None:
     """Kueue wants the quota of every Workload back."""
     for workload in api.items(resources.WORKLOADS):
         if _true(workload, "Admitted"):
-            _tell(api, workload, {"Evicted": "True"})
+            _set_conditions(api, workload, {"Evicted": "True"})
 
 
 def _true(workload: client.Object, kind: str) -> bool:
@@ -94,7 +94,7 @@ def _true(workload: client.Object, kind: str) -> bool:
     )
 
 
-def _tell(
+def _set_conditions(
     api: memory_api.MemoryApi,
     workload: client.Object,
     new_conditions: dict[str, str],

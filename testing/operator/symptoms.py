@@ -471,7 +471,7 @@ def not_installed(manifest: dict[str, Any], *, queue: bool = False) -> findings.
 
 
 def partly_running() -> findings.Facts:
-    """With parameter servers training goes on while a worker waits."""
+    """With parameter servers training continues while a worker waits."""
     cluster = world(chief=1, worker=2, ps=1)
     cluster.run("digits-chief-0", "digits-ps-0", "digits-worker-0")
     cluster.update("digits-worker-1", waiting=NO_GPUS)

@@ -129,7 +129,7 @@ class TroubledWorld(builders.World):
                 for created_object in reversed(self.manifests)
                 if created_object["kind"] == "Workload"
             )
-            [asked] = [one for one in workload["spec"]["podSets"] if one["name"] == pod_set]
+            [asked] = [entry for entry in workload["spec"]["podSets"] if entry["name"] == pod_set]
             assert _resources(created) == _resources(asked["template"])
 
     def _carry_out(self, action: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is seen in the text of a user's module, and what is left to the trainer."""
+"""What is seen in the text of a user's module, and what the trainer checks."""
 
 import pathlib
 from typing import Any

@@ -65,7 +65,7 @@ async def test_a_stored_job_that_breaks_a_root_rule_gets_a_status(
             return "must begin with a lower-case letter" in str(error)
         return False
 
-    await waiting.until_async(refused, "the rules of today are in force")
+    await waiting.until_async(refused, "today's rules apply")
     for name in STORED:
         path = kind.path(namespace.name, name)
         labels = {"metadata": {"labels": {"team": "vision"}, "finalizers": ["example.com/x"]}}

@@ -244,9 +244,9 @@ def test_devices_are_those_of_the_container_that_trains(
 def test_the_one_job_of_a_file_is_picked_from_other_objects() -> None:
     text = "kind: ConfigMap\n---\n{kind: List, items: [{kind: Secret},"
     text += "{kind: TFParallelJob, spec: {}}]}"
-    objects = yaml_documents.parse_objects(text, "job.yaml")
-    assert [item["kind"] for item in objects] == ["ConfigMap", "Secret", "TFParallelJob"]
-    assert yaml_documents.find_job(objects, "job.yaml")["spec"] == {}
+    documents = yaml_documents.parse_objects(text, "job.yaml")
+    assert [item["kind"] for item in documents] == ["ConfigMap", "Secret", "TFParallelJob"]
+    assert yaml_documents.find_job(documents, "job.yaml")["spec"] == {}
 
 
 def test_a_template_knows_the_container_that_trains_and_the_others() -> None:
@@ -307,13 +307,13 @@ def test_entries_of_a_wrong_type_are_named(
 
 
 @pytest.mark.parametrize(
-    "progress", [{"step": 10**18}, {"step": 1, "metrics": {"\x1b": "1"}}, {"step": "soon"}, 7]
+    "report", [{"step": 10**18}, {"step": 1, "metrics": {"\x1b": "1"}}, {"step": "soon"}, 7]
 )
 def test_a_stored_report_outside_of_the_limits_keeps_no_job_from_being_read(
-    progress: object,
+    report: object,
 ) -> None:
     job = objects.job()
-    job["status"] = {"attempt": 3, "progress": progress, "placement": progress}
+    job["status"] = {"attempt": 3, "progress": report, "placement": report}
     status = load.read_job(job).status
     assert (status.attempt, status.progress, status.placement) == (3, None, None)
     job["status"]["attempt"] = "many"

@@ -47,13 +47,13 @@ def test_a_status_has_no_defaults() -> None:
 
 
 def test_every_rule_says_what_to_change() -> None:
-    rules = [
+    entries = [
         rule
         for node in nodes(schema.job_schema())
         for rule in node.get("x-kubernetes-validations", ())
     ]
-    assert len(rules) > 15
-    for rule in rules:
+    assert len(entries) > 15
+    for rule in entries:
         assert len(rule["message"]) > 20
 
 

@@ -151,5 +151,5 @@ async def test_a_quota_is_a_refusal_for_now(namespace: Namespace) -> None:
         return False
 
     # Admission hears of the quota a moment later than we.
-    await waiting.until_async(refused, "the quota is in force")
+    await waiting.until_async(refused, "the quota applies")
     assert "exceeded quota: none" in refusals[0]

@@ -156,7 +156,7 @@ def test_a_job_may_be_created_suspended() -> None:
 
 def test_a_refused_template_is_a_condition_until_the_spec_changes() -> None:
     world = builders.World(builders.a_job(worker=1))
-    world.begin()
+    world.write_first_status()
     refusal = observation.Refusal(names.Reason.INVALID_TEMPLATE, "spec.containers: Required")
     world.step(refusal=refusal)
     world.settle()

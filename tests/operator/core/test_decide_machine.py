@@ -81,7 +81,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
     world: troubled_world.TroubledWorld
 
     @stateful.initialize(shape=st.sampled_from(SHAPES))
-    def begin(self, shape: dict[str, Any]) -> None:
+    def create_job(self, shape: dict[str, Any]) -> None:
         manifest = builders.a_manifest(**shape)
         self.world = troubled_world.TroubledWorld(
             edits.parse(manifest),
@@ -228,7 +228,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def all_comes_to_rest(self) -> None:
-        self._settle()
+        self._settle_world()
 
     @stateful.invariant()
     def an_end_is_final(self) -> None:
@@ -244,11 +244,11 @@ class JobMachine(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def each_restart_is_counted_once(self) -> None:
         before, status = self.before, self.world.status
-        restarts, earlier = status.restarts, before.restarts
-        failures = restarts.failure - earlier.failure
-        total = failures + restarts.disruption - earlier.disruption
-        assert sum(status.restart_causes.values()) == restarts.failure + restarts.disruption
-        assert restarts.failure <= self.limit
+        after, earlier = status.restarts, before.restarts
+        failures = after.failure - earlier.failure
+        total = failures + after.disruption - earlier.disruption
+        assert sum(status.restart_causes.values()) == after.failure + after.disruption
+        assert after.failure <= self.limit
         assert total >= 0
         assert failures >= 0 or status.attempt - 1 in self.ports
         begun = status.attempt - before.attempt
@@ -295,10 +295,10 @@ class JobMachine(stateful.RuleBasedStateMachine):
         """Whatever happened, the decisions come to rest, and a job that nothing troubles ends."""
         if not hasattr(self, "world"):
             return
-        self._settle()
+        self._settle_world()
         for _ in range(2):  # A loss may settle first, and then its restart may pause.
             self.world.advance(GRACE_SECONDS)
-            self._settle()
+            self._settle_world()
         if not self.world.deleted:
             self._check_pods()
             self._end_well()
@@ -333,7 +333,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
         world.correct()
         self._edit(("runPolicy", "suspend"), False)
         for _ in range(40):
-            self._settle()
+            self._settle_world()
             if world.deleted or conditions.finished(world.status):
                 return
             if world.workload is not None and conditions.denied(
@@ -341,7 +341,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
             ):
                 self.kueue_admits()
             world.run()
-            self._settle()
+            self._settle_world()
             for name, pod in list(world.pods.items()):
                 if pod.phase is observation.Phase.RUNNING and pod.replica.role in (
                     types.Role.CHIEF,
@@ -356,7 +356,7 @@ class JobMachine(stateful.RuleBasedStateMachine):
         self.world.edit_field(path, value)
         self.limit = max(self.limit, self.world.job.spec.run_policy.backoff_limit)
 
-    def _settle(self) -> None:
+    def _settle_world(self) -> None:
         """Come to rest, and see that the job waits for something."""
         self.world.settle()
         if self.world.deleted:

@@ -103,7 +103,7 @@ def test_each_edit_has_an_effect_in_some_state() -> None:
 
 
 def test_a_job_that_is_scaled_while_it_is_suspended_begins_one_attempt() -> None:
-    trial = edit_effects.begin("gang", edit_effects.State.SUSPENDED)
+    trial = edit_effects.build_trial("gang", edit_effects.State.SUSPENDED)
     trial.edit(("tfReplicaSpecs", "<role>", "replicas"), 3)
     trial.settle()
     assert trial.world.status.workers == 3

@@ -114,9 +114,9 @@ def test_the_condition_has_the_words_of_who_ended_the_pod_and_a_remedy(
         assert f"job-worker-0 {end.words}" in written
         assert "ended by signal 9" not in written or end.deleting
     if end.of_pod:
-        reason, words = signs.words(see(end, status))
+        reason, sentence = signs.words(see(end, status))
         assert reason in written
-        assert words.strip().rstrip(".") in written
+        assert sentence.strip().rstrip(".") in written
     remedy = remedies.BY_END.get(end.name, "")
     assert written.endswith(remedy)
     written_remedy = "" if world.status.failure is None else world.status.failure.remedy

@@ -295,8 +295,8 @@ def test_a_cause_without_a_remedy_ends_before_the_next() -> None:
 
 def test_pods_that_are_refused_have_their_remedy_once() -> None:
     world = builders.a_world(worker=1)
-    words = "pods is forbidden: exceeded quota: team"
-    refusal = observation.Refusal(names.Reason.QUOTA_EXCEEDED, words, final=False)
+    refused = "pods is forbidden: exceeded quota: team"
+    refusal = observation.Refusal(names.Reason.QUOTA_EXCEEDED, refused, final=False)
     world.step(refusal=refusal)
     message = _message(world, names.Condition.CREATION_REFUSED)
     assert message.endswith("`kubectl describe quota team` shows its use.")

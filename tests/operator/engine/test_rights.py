@@ -39,11 +39,11 @@ async def _kubeconfig(namespace: Namespace, folder: pathlib.Path) -> str:
     content["users"] = [{"name": content["users"][0]["name"], "user": {"token": token}}]
     path = folder / "operator.kubeconfig"
     path.write_text(yaml.safe_dump(content))
-    await waiting.until_async(_rights_in_force(namespace), "the rights are in force")
+    await waiting.until_async(_has_rights(namespace), "the rights apply")
     return str(path)
 
 
-def _rights_in_force(namespace: Namespace) -> Callable[[], Awaitable[bool]]:
+def _has_rights(namespace: Namespace) -> Callable[[], Awaitable[bool]]:
     """Whether the API server has heard of the roles, which it does a moment later than we."""
     account = f"--as=system:serviceaccount:{namespace.name}:{ACCOUNT}"
 
@@ -267,7 +267,7 @@ async def test_a_role_that_edits_jobs_may_scale_them(
             return False
         return True
 
-    await waiting.until_async(in_force, "the role is in force")
+    await waiting.until_async(in_force, "the role applies")
     namespace.kubectl("scale", "tfpj", "digits", "--replicas=3", "--as=jane")
     [scaled] = (await namespace.api.list(resources.JOBS, namespace.name)).items
     assert scaled["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 3

@@ -175,7 +175,7 @@ async def test_a_gang_that_nobody_can_start_ends_no_suspended_job(
 async def test_a_stricter_release_ends_no_job_that_runs(
     world: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The record is of the same generation; even without one the job goes on."""
+    """The record is of the same generation; even without one the job continues."""
     for lacks_record in (False, True):
         world = MemoryCluster()
         async with world.running(objects.job()):

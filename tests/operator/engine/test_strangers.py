@@ -53,8 +53,8 @@ async def _add_false_chief(namespace: Namespace, job: dict[str, Any], name: str)
 async def _running_job(
     namespace: Namespace, *more_namespaces: str, **settings: Any
 ) -> AsyncIterator[dict[str, Any]]:
-    namespaces = (namespace.name, *more_namespaces)
-    async with namespace.operator(watch_namespaces=namespaces, **settings):
+    watched = (namespace.name, *more_namespaces)
+    async with namespace.operator(watch_namespaces=watched, **settings):
         job = await namespace.create_job()
         await namespace.until_pods(*ALL)
         await namespace.run_all()
@@ -69,7 +69,7 @@ async def _see_that_it_trains(namespace: Namespace) -> None:
     def is_restarted(status: dict[str, Any]) -> bool:
         return bool(status["attempt"] == 2 or status["state"] == "Succeeded")
 
-    status = await namespace.until_status("the job goes on", is_restarted)
+    status = await namespace.until_status("the job continues", is_restarted)
     assert status["attempt"] == 2, status["conditions"]
 
 

@@ -29,9 +29,9 @@ async def test_processes_meet_on_loopback_by_a_key_that_no_file_holds(
     keys = set()
     for output in ("first", "second"):
         _, recorder = await jobs.finish(tmp_path, jobs.job(roles), output=output)
-        [(chief_address, key)] = [line.split() for line in recorder.of("chief-0")]
+        [(chief_address, key)] = [line.split() for line in recorder.lines_of("chief-0")]
         assert chief_address == ports.HOST
-        assert recorder.of("worker-0") in ([], [f"{ports.HOST} {key}"])
+        assert recorder.lines_of("worker-0") in ([], [f"{ports.HOST} {key}"])
         assert len(key) == 32
         keys.add(key)
     assert len(keys) == 2

@@ -35,7 +35,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 async def lines(folder: pathlib.Path, *documents: Any) -> list[str]:
     outcome, recorder = await jobs.finish(folder, *documents)
     assert outcome.job.status.state is names.State.SUCCEEDED
-    return recorder.of("chief-0")
+    return recorder.lines_of("chief-0")
 
 
 @pytest.mark.usefixtures("processes")
@@ -70,7 +70,7 @@ async def test_variables_of_the_run_win_in_every_process(folder: pathlib.Path) -
     recorder = jobs.Recorder()
     await run.run(source.read(file, environment=environment), folder / "out", recorder)
     assert set(recorder.lines) <= {(name, "mine/fast/1 fast 1") for name in ("chief-0", "worker-0")}
-    assert recorder.of("chief-0") == ["mine/fast/1 fast 1"]
+    assert recorder.lines_of("chief-0") == ["mine/fast/1 fast 1"]
 
 
 def test_variables_come_from_options_files_and_the_environment(tmp_path: pathlib.Path) -> None:

@@ -34,7 +34,7 @@ class Started:
         self.lines.append(line)
         self._come.set()
 
-    async def said(self, line: str) -> None:
+    async def wait_for_line(self, line: str) -> None:
         async with asyncio.timeout(60):
             while line not in self.lines:
                 await self._come.wait()
@@ -96,7 +96,7 @@ async def test_a_command_that_does_not_exist_says_so(tmp_path: pathlib.Path) -> 
 async def test_terminate_lets_the_command_end_in_order(tmp_path: pathlib.Path) -> None:
     line = "trap 'echo saving; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
     async with Started("sh", "-c", line, folder=tmp_path) as started:
-        await started.said("ready")
+        await started.wait_for_line("ready")
         started.process.terminate()
         assert await started.wait() == 5
     assert "saving" in started.lines
@@ -107,7 +107,7 @@ async def test_a_command_that_ignores_sigterm_is_killed_after_its_grace(
 ) -> None:
     line = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
     async with Started("sh", "-c", line, folder=tmp_path, grace=0.3) as started:
-        await started.said("ready")
+        await started.wait_for_line("ready")
         started.process.terminate()
         assert await started.wait() == 137
     assert started.alive() == []
@@ -130,7 +130,7 @@ async def test_what_went_into_another_session_ends_too(tmp_path: pathlib.Path) -
 
 async def test_a_killed_supervisor_takes_its_command_along(tmp_path: pathlib.Path) -> None:
     async with Started("sh", "-c", "echo ready; exec sleep 60", folder=tmp_path) as started:
-        await started.said("ready")
+        await started.wait_for_line("ready")
         [supervisor] = [pid for pid in started.alive() if _parent(pid) == os.getpid()]
         os.kill(supervisor, signal.SIGKILL)
         assert await started.wait() == 137

@@ -30,7 +30,7 @@ async def test_a_job_whose_chief_ends_well_has_succeeded(tmp_path: pathlib.Path)
     document = jobs.job({"Chief": jobs.shell("echo done"), "Worker": jobs.shell("sleep 60")})
     outcome, recorder = await jobs.finish(tmp_path, document)
     assert outcome.job.status.state is names.State.SUCCEEDED
-    assert recorder.of("chief-0") == ["done"]
+    assert recorder.lines_of("chief-0") == ["done"]
     assert (tmp_path / "out/logs/job-chief-0.log").read_text() == "done\n"
     assert [event.reason for event in recorder.events] == [
         names.Reason.JOB_STARTED,
@@ -57,9 +57,9 @@ async def test_every_role_gets_another_address_on_loopback(
         "worker": [address["worker-0"], address["worker-1"]],
         "ps": [address["ps-0"], address["ps-1"]],
     }
-    [config] = map(json.loads, recorder.of("ps-1"))
+    [config] = map(json.loads, recorder.lines_of("ps-1"))
     assert config == {"cluster": training, "task": {"type": "ps", "index": 1}}
-    [config] = map(json.loads, recorder.of("evaluator-0"))
+    [config] = map(json.loads, recorder.lines_of("evaluator-0"))
     assert config["cluster"] == {**training, "evaluator": [address["evaluator-0"]]}
 
 
@@ -92,8 +92,8 @@ async def test_a_failure_runs_the_gang_again_at_the_same_addresses(tmp_path: pat
     outcome, recorder = await jobs.finish(tmp_path, document)
     assert outcome.job.status.state is names.State.SUCCEEDED
     assert outcome.job.status.restarts.failure == 1
-    assert recorder.of("chief-0") == ["1", "2"]
-    first, second = (line.split(" ", 1) for line in recorder.of("worker-0"))
+    assert recorder.lines_of("chief-0") == ["1", "2"]
+    first, second = (line.split(" ", 1) for line in recorder.lines_of("worker-0"))
     assert (first[0], second[0]) == ("1", "2")
     assert first[1] == second[1]
 
@@ -109,8 +109,8 @@ async def test_a_failed_worker_of_a_parameter_server_job_runs_again_alone(
     document = jobs.job({"Chief": chief, "Worker": worker, "PS": server})
     outcome, recorder = await jobs.finish(tmp_path, document)
     assert outcome.job.status.state is names.State.SUCCEEDED
-    assert recorder.of("worker-0") == ["run", "run"]
-    assert recorder.of("chief-0") == recorder.of("ps-0") == ["run"]
+    assert recorder.lines_of("worker-0") == ["run", "run"]
+    assert recorder.lines_of("chief-0") == recorder.lines_of("ps-0") == ["run"]
 
 
 async def test_the_budget_of_failures_ends_the_job(tmp_path: pathlib.Path) -> None:
@@ -126,7 +126,7 @@ async def test_a_job_without_a_limit_does_not_repeat_a_mistake_for_ever(
     document = jobs.job({"Worker": worker}, runPolicy={"backoffLimit": 2147483647})
     outcome, recorder = await jobs.finish(tmp_path, document)
     assert "runPolicy.backoffLimit allows 10 restarts and they are spent" in _failure(outcome)
-    assert len(recorder.of("worker-0")) == source.RESTARTS + 1
+    assert len(recorder.lines_of("worker-0")) == source.RESTARTS + 1
     assert "(failure 1 of 10 that lead to a restart)" in "".join(
         event.message for event in recorder.events
     )
@@ -136,7 +136,9 @@ async def test_a_command_that_does_not_exist_fails_the_job(tmp_path: pathlib.Pat
     document = jobs.job({"Worker": ["no-such-command"]}, runPolicy={"backoffLimit": 0})
     outcome, recorder = await jobs.finish(tmp_path, document)
     assert "exited with code 127" in _failure(outcome)
-    assert recorder.of("worker-0") == ["cannot run 'no-such-command': No such file or directory"]
+    assert recorder.lines_of("worker-0") == [
+        "cannot run 'no-such-command': No such file or directory"
+    ]
 
 
 async def test_what_the_system_cannot_start_fails_the_job(tmp_path: pathlib.Path) -> None:
@@ -185,8 +187,8 @@ async def test_a_folder_of_an_earlier_run_is_resumed_under_a_new_attempt(
     document = jobs.job({"Worker": {"template": template}})
     _, first = await jobs.finish(tmp_path, document)
     outcome, second = await jobs.finish(tmp_path, document)
-    assert first.of("worker-0")[0] == "1"
-    assert second.of("worker-0") == ["2", "here"]
+    assert first.lines_of("worker-0")[0] == "1"
+    assert second.lines_of("worker-0") == ["2", "here"]
     assert outcome.job.status.restarts.failure == 0
     assert (tmp_path / "out/claims/c/was").read_text() == "here\n"
 
@@ -247,14 +249,14 @@ async def test_mounts_are_folders_of_this_machine(tmp_path: pathlib.Path) -> Non
         outcome, recorder = await jobs.finish(tmp_path, document, config_map)
         assert outcome.job.status.state is names.State.SUCCEEDED
         inner = tmp_path / "out/pods/job-worker-0/scratch/inner"
-        assert recorder.of("worker-0") == ["beside", "A", "B", "A", "inner", str(inner)]
+        assert recorder.lines_of("worker-0") == ["beside", "A", "B", "A", "inner", str(inner)]
     assert (tmp_path / "out/claims/claim/deep/er/z").read_text() == "z\n"
 
 
 async def test_a_custom_command_starts_next_to_the_jobs_file(tmp_path: pathlib.Path) -> None:
     template = jobs.template(["pwd"], workingDir="/only/in/the/image")
     outcome, recorder = await jobs.finish(tmp_path, jobs.job({"Worker": {"template": template}}))
-    assert recorder.of("worker-0") == [str(tmp_path)]
+    assert recorder.lines_of("worker-0") == [str(tmp_path)]
     assert outcome.trained is None
 
 
@@ -281,7 +283,7 @@ async def test_processes_share_the_machine_and_inherit_no_other_job(
     line = "; ".join(f'echo "{name}=${name}"' for name in _SHOWN)
     chief = {"devices": 2, "template": jobs.template(jobs.shell(line))}
     _, recorder = await jobs.finish(tmp_path, jobs.job({"Chief": chief}))
-    values: dict[str, Any] = dict(text.split("=", 1) for text in recorder.of("chief-0"))
+    values: dict[str, Any] = dict(text.split("=", 1) for text in recorder.lines_of("chief-0"))
     assert values["OMP_NUM_THREADS"] == "7"
     assert int(values["TF_NUM_INTRAOP_THREADS"]) >= 1
     assert values["PYTHONUNBUFFERED"] == "1"
@@ -328,8 +330,8 @@ async def test_the_coordinator_reports_with_its_token(tmp_path: pathlib.Path) ->
     job_source = source.read(jobs.write(tmp_path, document))
     running = asyncio.create_task(run.run(job_source, tmp_path / "out", recorder))
     await waiting.until_in_loop(lambda: len(recorder.lines) >= 3, "what both replicas print")
-    url, token = recorder.of("chief-0")
-    assert recorder.of("worker-0") == ["none"]
+    url, token = recorder.lines_of("chief-0")
+    assert recorder.lines_of("worker-0") == ["none"]
     right = {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession() as session:
         for headers, body, answer in (
@@ -363,7 +365,7 @@ async def test_a_process_knows_when_it_is_killed(
 ) -> None:
     show = jobs.template(jobs.shell(f"echo ${environment.GRACE_SECONDS}"), pod_spec=pod_spec)
     _, recorder = await jobs.finish(tmp_path, jobs.job({"Chief": {"template": show}}))
-    assert recorder.of("chief-0") == [grace]
+    assert recorder.lines_of("chief-0") == [grace]
 
 
 async def test_the_shipped_trainer_finds_its_files(tmp_path: pathlib.Path) -> None:
@@ -381,7 +383,7 @@ async def test_the_shipped_trainer_finds_its_files(tmp_path: pathlib.Path) -> No
         },
     )
     outcome, recorder = await jobs.finish(tmp_path, document)
-    where, job_file, source_dir, output_dir, *content = recorder.of("chief-0")
+    where, job_file, source_dir, output_dir, *content = recorder.lines_of("chief-0")
     assert where == source_dir == str(tmp_path)
     assert pathlib.Path(job_file).is_relative_to(tmp_path / "out")
     assert json.loads("".join(content))["trainer"]["epochs"] == 2

@@ -84,7 +84,7 @@ async def test_a_killed_process_costs_no_more_than_a_restart(tmp_path: pathlib.P
     assert status.state is names.State.SUCCEEDED, recorder.lines[-20:]
     assert status.attempt == 2
     assert (status.restarts.failure, status.restarts.disruption) == (1, 0)
-    resumed = [line for line in recorder.of("worker-0") if "resuming after step" in line]
+    resumed = [line for line in recorder.lines_of("worker-0") if "resuming after step" in line]
     assert len(resumed) == 1
     assert int(resumed[0].partition("step ")[2].split()[0]) >= STEPS_BEFORE_THE_LOSS - 10
     assert status.placement is not None

@@ -1,4 +1,4 @@
-"""What is left of a job that has ended, and for how long."""
+"""What remains of a job that has ended, and for how long."""
 
 from typing import Any
 

@@ -199,6 +199,14 @@ def test_time_without_an_operator_never_turns_into_a_stall(away: int) -> None:
     assert outcome.status.attempt == 2
 
 
+def test_a_report_counts_from_its_own_time_where_the_operator_has_listened_for_longer() -> None:
+    world = builders.running(worker=1, run_policy={"stallDeadlineSeconds": 60})
+    world.settings = installation.Settings(trainer_image="i", listening_since=world.now)
+    world.advance(100)
+    report(world, 3)
+    assert world.decide().wake_at == world.now + datetime.timedelta(seconds=60)
+
+
 def test_a_job_that_never_reports_never_stalls() -> None:
     world = builders.running(worker=1, run_policy={"stallDeadlineSeconds": 60})
     assert world.decide().wake_at is None
@@ -283,7 +291,7 @@ def test_another_refusal_for_the_same_reason_is_news() -> None:
 def test_a_pending_deadline_says_what_keeps_pods_from_being_created() -> None:
     policy = {"pendingDeadlineSeconds": 60}
     world = builders.World(builders.a_job(worker=1, run_policy=policy))
-    world.begin()
+    world.write_first_status()
     message = 'Internal error occurred: failed calling webhook "pods.example.com": no answer'
     failing = observation.Refusal(
         names.Reason.SERVER_UNAVAILABLE, message, final=False, objects=("pod/job-worker-0",)

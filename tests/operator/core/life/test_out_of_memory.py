@@ -3,8 +3,6 @@
 import dataclasses
 from typing import Any
 
-import pytest
-
 from testing.operator import builders
 from tfparallel_operator.api import load, policies, types
 from tfparallel_operator.core import observation, replicas
@@ -56,21 +54,6 @@ def test_without_the_jobs_leave_memory_stays_as_it_is() -> None:
     world.settle()
     assert world.status.restart_causes == {"OutOfMemory": 1}
     assert world.status.replicas["Worker"].memory_growths == 0
-
-
-@pytest.mark.parametrize(
-    ("quantity", "bytes_"),
-    [
-        ("5", 5),
-        ("2k", 2000),
-        ("3Mi", 3 * 2**20),
-        ("1Ti", 2**40),
-        ("1e9", 10**9),
-        ("1.5Gi", 3 * 2**29),
-    ],
-)
-def test_quantities_are_read(quantity: str, bytes_: int | None) -> None:
-    assert memory.parse(quantity) == bytes_
 
 
 def test_growth_neither_shrinks_nor_passes_the_bound() -> None:

@@ -52,8 +52,8 @@ def test_a_split_model_restarts_as_a_whole(lost: str, how: str) -> None:
     assert world.status.attempt == 2
     assert {pod.attempt for pod in world.pods.values()} == {2}
     assert len(world.pods) == 4
-    restarts = world.status.restarts
-    assert (restarts.failure, restarts.disruption) == ((1, 0) if how == "killed" else (0, 1))
+    counted = world.status.restarts
+    assert (counted.failure, counted.disruption) == ((1, 0) if how == "killed" else (0, 1))
     assert world.status.placement == placement, "a decision leaves it to the next report"
     world.run()
     world.settle()

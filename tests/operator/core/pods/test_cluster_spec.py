@@ -93,8 +93,8 @@ def test_what_is_built_once_for_all_pods_is_what_each_would_have(dynamic: bool) 
     job = builders.a_job(chief=1, worker=2, ps=1, evaluator=1, spec=spec)
     plan = layout.build(job)
     builder = pod_builder.PodBuilder(plan, builders.SETTINGS, job_status.JobStatus(attempt=1))
-    pods = [builder.build(replica) for replica in plan.all_replicas]
-    assert pods == [builders.a_pod(job, replica) for replica in plan.all_replicas]
+    manifests = [builder.build(replica) for replica in plan.all_replicas]
+    assert manifests == [builders.a_pod(job, replica) for replica in plan.all_replicas]
 
 
 def test_the_port_named_tfjob_port_is_used() -> None:
@@ -110,9 +110,9 @@ def test_the_port_named_tfjob_port_is_used() -> None:
     }
     job = load.parse_job(document)
     plan = layout.build(job)
-    config = json.loads(cluster_spec.tf_config(plan, plan.all_replicas[0]))
-    assert config["cluster"]["worker"] == ["job-worker-0.job:4000"]
-    assert config["cluster"]["chief"] == ["job-chief-0.job:2222"]
+    cluster_config = json.loads(cluster_spec.tf_config(plan, plan.all_replicas[0]))
+    assert cluster_config["cluster"]["worker"] == ["job-worker-0.job:4000"]
+    assert cluster_config["cluster"]["chief"] == ["job-chief-0.job:2222"]
 
 
 def is_shared(job: types.TFParallelJob, above: int | None = installation.SHARE_ABOVE) -> bool:
@@ -156,11 +156,11 @@ def test_a_pod_of_a_large_job_has_its_task_alone() -> None:
     cluster = config.manifest(plan, builders.SETTINGS)["data"]["cluster.json"]
     for replica in (replicas.Replica(types.Role.WORKER, 69), plan.all_replicas[-1]):
         [container] = builders.a_pod(job, replica)["spec"]["containers"]
-        variables = {variable["name"]: variable["value"] for variable in container["env"]}
+        environment = {variable["name"]: variable["value"] for variable in container["env"]}
         task = {"type": replica.role.task_type, "index": replica.index}
-        assert json.loads(variables["TF_CONFIG"]) == {"task": task}
-        assert variables["TFPARALLEL_CLUSTER_FILE"] == "/etc/tfparallel/job/cluster.json"
-        assert variables["TFPARALLEL_WORKERS"] == "70"
+        assert json.loads(environment["TF_CONFIG"]) == {"task": task}
+        assert environment["TFPARALLEL_CLUSTER_FILE"] == "/etc/tfparallel/job/cluster.json"
+        assert environment["TFPARALLEL_WORKERS"] == "70"
     # What the trainer makes of it is what each would have had in its variable.
     assert list(json.loads(cluster)) == ["worker", "evaluator"]
 

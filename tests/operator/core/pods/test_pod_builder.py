@@ -224,8 +224,8 @@ def test_only_a_job_with_a_bucket_is_told_its_namespace() -> None:
         document["spec"]["trainer"]["checkpoint"] = checkpoint
         (container,) = a_pod(load.parse_job(document))["spec"]["containers"]
         variables = {variable["name"]: variable.get("value") for variable in container["env"]}
-        names = [value for name, value in variables.items() if name == "TFPARALLEL_JOB_NAMESPACE"]
-        assert names == expected
+        passed = [value for name, value in variables.items() if name == "TFPARALLEL_JOB_NAMESPACE"]
+        assert passed == expected
 
 
 def test_the_job_file_is_what_the_trainer_reads() -> None:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tfparallel_operator.api import accelerators, policies, quantities
+from tfparallel_operator.api import accelerators, pods, policies, quantities
 from tfparallel_operator.core.pods import memory
 
 POLICY = policies.OutOfMemory(max_memory="4096Ti")
@@ -26,6 +26,7 @@ POLICY = policies.OutOfMemory(max_memory="4096Ti")
         ("+2", 2),
         ("k", 0),
         ("Pi", None),
+        ("Ei", None),
         ("1i", None),
         ("Gi", 0),
         ("1K", None),
@@ -45,6 +46,12 @@ def test_a_quantity_is_read_as_kubernetes_does(quantity: str, size: int | None) 
 )
 def test_memory_grows_however_it_is_written(before: str, after: str) -> None:
     assert memory.grown(before, POLICY, 1) == after
+
+
+@pytest.mark.parametrize(("limit", "is_refused"), [("1.05m", False), ("1m", True), ("2m", False)])
+def test_a_request_and_its_limit_are_compared_in_thousandths(limit: str, is_refused: bool) -> None:
+    resources = pods.Resources(requests={"cpu": "1.1m"}, limits={"cpu": limit})
+    assert bool(list(quantities.find_problems((), resources))) is is_refused
 
 
 def test_the_linear_pattern_takes_what_the_quadratic_one_took() -> None:

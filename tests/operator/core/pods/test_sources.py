@@ -80,8 +80,8 @@ def test_an_archive_is_unpacked_by_an_init_container_of_the_trainers_image() -> 
         *("python", "-m", "tfparallel_trainer.source", "--source", "/workspace/source"),
         *("--chunks", "/etc/tfparallel/chunks", "--sha256", SHA256),
     ]
-    sources = volumes(pod)["tfparallel-chunks"]["projected"]["sources"]
-    assert [source["configMap"] for source in sources] == [
+    chunks = volumes(pod)["tfparallel-chunks"]["projected"]["sources"]
+    assert [source["configMap"] for source in chunks] == [
         {"name": "code-0", "items": [{"key": "chunk", "path": "0000"}]},
         {"name": "code-1", "items": [{"key": "chunk", "path": "0001"}]},
     ]

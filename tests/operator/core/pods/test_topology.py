@@ -34,13 +34,13 @@ def terms(job: types.TFParallelJob, replica: replicas.Replica) -> list[tuple[int
     affinity = pod["spec"].get("affinity", {}).get("podAffinity", {})
     assert set(affinity) <= {"preferredDuringSchedulingIgnoredDuringExecution"}
     affinity_terms = []
-    for one in affinity.get("preferredDuringSchedulingIgnoredDuringExecution", []):
-        term = one["podAffinityTerm"]
+    for weighted in affinity.get("preferredDuringSchedulingIgnoredDuringExecution", []):
+        term = weighted["podAffinityTerm"]
         matched = dict(term["labelSelector"]["matchLabels"])
         assert matched.pop(names.LABEL_JOB) == "job"
         assert matched.items() <= pod["metadata"]["labels"].items()
         [label] = matched or [names.LABEL_JOB]
-        affinity_terms.append((one["weight"], term["topologyKey"], label))
+        affinity_terms.append((weighted["weight"], term["topologyKey"], label))
     return affinity_terms
 
 

@@ -183,7 +183,7 @@ async def _follow_jobs(steps: list[Step], seed: int) -> None:
 async def _watch_as_kopf(
     api: rewinding_api.RewindingApi, store: jobs.Jobs, past: history.History
 ) -> None:
-    """Follow jobs as kopf does, which goes on from the last version that it has seen."""
+    """Follow jobs as kopf does, which continues from the last version that it has seen."""
     url = yarl.URL("https://host") / resources.JOBS.path().removeprefix("/")
     version = "0"
 

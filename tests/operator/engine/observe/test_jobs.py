@@ -97,7 +97,7 @@ def test_a_job_whose_change_cannot_be_counted_is_seen_and_so_is_the_next(
     other = _body(2)
     other["metadata"] = {**METADATA, "name": "flowers", "uid": "v", "resourceVersion": "2"}
     store.add_page([_body(1), other], 2)
-    names = {body["metadata"]["name"] for body in store.bodies()}
-    assert names == {"digits", "flowers"}
+    job_names = {body["metadata"]["name"] for body in store.bodies()}
+    assert job_names == {"digits", "flowers"}
     assert len(work) == 2
     assert "a change of job team/digits is not counted" in caplog.text

@@ -245,14 +245,17 @@ def test_of_long_texts_in_a_status_a_part_is_kept() -> None:
     """A namespace may have thousands of pods with them."""
     text = "x" * 30_000
     ended = {"exitCode": 1, "reason": text, "message": text}
-    said = {"reason": text, "message": text}
+    sentences = {"reason": text, "message": text}
     init = {"name": "fetch", "state": {"terminated": ended}}
     pods = [
-        _seen(phase="Failed", **objects.container(terminated=ended), **said),
-        _seen(phase="Failed", **said),
+        _seen(phase="Failed", **objects.container(terminated=ended), **sentences),
+        _seen(phase="Failed", **sentences),
         _seen(phase="Failed", initContainerStatuses=[init]),
-        _seen(phase="Pending", **objects.container(waiting=said)),
-        _seen(phase="Running", conditions=[{"type": "DisruptionTarget", "status": "True", **said}]),
+        _seen(phase="Pending", **objects.container(waiting=sentences)),
+        _seen(
+            phase="Running",
+            conditions=[{"type": "DisruptionTarget", "status": "True", **sentences}],
+        ),
     ]
     for pod in pods:
         texts = [pod.reason, pod.message, pod.waiting]

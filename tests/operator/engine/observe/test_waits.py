@@ -80,9 +80,9 @@ async def test_the_condition_says_what_an_event_says(api: Api, world: MemoryClus
         await world.engine.settle(29)
         assert message(world) == "0/1 replicas run or have completed"
         await world.engine.settle(1)
-        words = f"digits-chief-0: FailedMount: {NO_CONFIG_MAP}"
-        assert f"; {words}. Create the ConfigMap" in message(world)
-        assert world.status["replicas"]["Chief"]["reason"] == words
+        cause = f"digits-chief-0: FailedMount: {NO_CONFIG_MAP}"
+        assert f"; {cause}. Create the ConfigMap" in message(world)
+        assert world.status["replicas"]["Chief"]["reason"] == cause
         await world.start_pods()
         assert message(world) == "1/1 replicas run or have completed"
 

@@ -80,7 +80,7 @@ class Site:
     pod: str
     reviewer: Reviewer
     writer: Writer
-    time: clock.Clock
+    virtual_time: clock.Clock
 
     @property
     def right(self) -> str:
@@ -107,10 +107,10 @@ class Site:
             writer.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
             head, _, content = (await reader.read()).partition(b"\r\n\r\n")
             writer.close()
-        first, *rest = head.decode().split("\r\n")
-        received = dict(line.split(": ", 1) for line in rest)
+        status_line, *header_lines = head.decode().split("\r\n")
+        received = dict(line.split(": ", 1) for line in header_lines)
         is_json = "json" in received["Content-Type"]
-        return int(first.split()[1]), received, json.loads(content) if is_json else {}
+        return int(status_line.split()[1]), received, json.loads(content) if is_json else {}
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +120,7 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def _site() -> AsyncIterator[Site]:
-    world, time = MemoryCluster(), clock.Clock()
+    world, virtual_time = MemoryCluster(), clock.Clock()
     async with world.running(objects.job()):
         await world.api.create(resources.JOBS, "b", objects.job("normal"))
         await world.engine.settle(seconds=0)
@@ -140,12 +140,12 @@ async def _site() -> AsyncIterator[Site]:
             world.engine.children,
             tokens.Tokens(reviewer),
             writer,
-            turns=endpoint.Turns(limits.MIN_SECONDS_BETWEEN_REPORTS, time.monotonic),
+            turns=endpoint.Turns(limits.MIN_SECONDS_BETWEEN_REPORTS, virtual_time.monotonic),
         )
         with socket.create_server(("127.0.0.1", 0)) as listener:
             task = asyncio.create_task(serving.serve_on(listener, reports.application()))
             audience = progress_report.audience(uid)
-            yield Site(listener.getsockname(), audience, pod, reviewer, writer, time)
+            yield Site(listener.getsockname(), audience, pod, reviewer, writer, virtual_time)
             task.cancel()
             await asyncio.wait([task])
 
@@ -200,7 +200,7 @@ async def test_only_a_pod_of_a_known_job_learns_that_there_is_no_such_job() -> N
             _token([site.audience], pod="another-pod"),
             _token([site.audience], namespace="b", pod=site.pod),
         ):
-            site.time.advance(limits.MIN_SECONDS_BETWEEN_REPORTS)
+            site.virtual_time.advance(limits.MIN_SECONDS_BETWEEN_REPORTS)
             assert (await site.post(stranger, job="nosuch"))[0] == 401
 
 
@@ -257,7 +257,7 @@ async def test_a_body_that_is_no_report_is_refused_in_a_sentence(
         answer = await site.post(site.right, body, headers=headers)
         assert answer[0] == status
         assert len(answer[2].get("error", "")) < 500
-        site.time.advance(limits.MIN_SECONDS_BETWEEN_REPORTS)
+        site.virtual_time.advance(limits.MIN_SECONDS_BETWEEN_REPORTS)
         assert (await site.post(site.right))[0] == 202
     assert all(record.exc_info is None for record in caplog.records)
 
@@ -278,16 +278,16 @@ async def test_a_job_reports_once_a_second() -> None:
                 status, headers, content = await site.post(site.right, body)
                 assert (status, headers["Retry-After"]) == (429, "1")
                 assert "has just arrived" in content["error"]
-            site.time.advance(limits.MIN_SECONDS_BETWEEN_REPORTS)
+            site.virtual_time.advance(limits.MIN_SECONDS_BETWEEN_REPORTS)
         assert site.writer.steps == [0, 1, 2]
 
 
 def test_of_a_turn_that_has_passed_nothing_is_kept() -> None:
-    time = clock.Clock()
-    turns = endpoint.Turns(1.0, time.monotonic)
+    virtual_time = clock.Clock()
+    turns = endpoint.Turns(1.0, virtual_time.monotonic)
     for number in range(1000):
         assert turns.take(f"job-{number}") == 0
-        time.advance(0.25)
+        virtual_time.advance(0.25)
     assert len(turns._sent_at) <= 5
 
 
@@ -299,7 +299,7 @@ async def test_a_bug_in_one_request_is_one_line_and_the_next_is_served(
             site.writer.failure = KeyError("x" * 10_000)
             status, _, content = await site.post(site.right)
             assert (status, "the operator's log says why" in content["error"]) == (500, True)
-            site.time.advance(limits.MIN_SECONDS_BETWEEN_REPORTS)
+            site.virtual_time.advance(limits.MIN_SECONDS_BETWEEN_REPORTS)
         site.writer.failure = None
         assert (await site.post(site.right))[0] == 202
     lines = [record for record in caplog.records if record.levelno >= logging.WARNING]

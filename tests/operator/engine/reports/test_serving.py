@@ -35,8 +35,8 @@ class Fake:
 def _filled(counts: dict[str, int]) -> tuple[connections.Connections[Fake], dict[str, list[Fake]]]:
     book: connections.Connections[Fake] = connections.Connections()
     opened = {address: [Fake(address) for _ in range(count)] for address, count in counts.items()}
-    for each in opened.values():
-        for connection in each:
+    for of_address in opened.values():
+        for connection in of_address:
             assert book.add(connection) is None
     return book, opened
 

@@ -123,7 +123,7 @@ async def _operator_that_has_seen_all(namespace: Namespace) -> AsyncIterator[Non
         upgraded = engine.Engine(settings, api)
         task = asyncio.create_task(handlers.run(upgraded, stop))
 
-        async def looks() -> tuple[float, float]:
+        async def count_looks() -> tuple[float, float]:
             assert not task.done(), task.exception()
             read = upgraded.metrics.registry.get_sample_value
             done = read("tfparallel_reconcile_duration_seconds_count", {"outcome": "done"})
@@ -131,8 +131,8 @@ async def _operator_that_has_seen_all(namespace: Namespace) -> AsyncIterator[Non
 
         try:
             await waiting.until_async(
-                looks,
-                "the operator has looked at every job (looks, and jobs that wait for one)",
+                count_looks,
+                "the operator has looked at every job (count_looks, and jobs that wait for one)",
                 when=lambda counts: counts[0] >= len(JOBS) and counts[1] == 0,
             )
             yield

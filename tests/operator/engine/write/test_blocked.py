@@ -49,7 +49,7 @@ async def dead_webhook(namespace: Namespace, *more: str) -> AsyncIterator[None]:
 
 
 async def _until_failing(namespace: Namespace) -> None:
-    """Wait until the webhook is in force."""
+    """Wait until the webhook answers."""
     probe = {"metadata": {"name": "probe"}, **objects.template()}
 
     async def fails() -> bool:
@@ -59,7 +59,7 @@ async def _until_failing(namespace: Namespace) -> None:
             return "failed calling webhook" in str(error)
         return False
 
-    await waiting.until_async(fails, "the webhook is in force")
+    await waiting.until_async(fails, "the webhook answers")
 
 
 async def test_a_webhook_that_does_not_answer_is_said_and_tried_again(
@@ -151,12 +151,12 @@ async def _limit(namespace: Namespace, memory: str) -> None:
     namespace.kubectl("apply", "-f", "-", body=manifest)
     probe = {"metadata": {"name": "probe"}, **objects.template()}
 
-    async def holds() -> bool:
+    async def is_default() -> bool:
         pod = await namespace.api.check(resources.PODS, namespace.name, probe)
         [container] = pod["spec"]["containers"]
         return bool(container["resources"].get("limits", {}).get("memory") == memory)
 
-    await waiting.until_async(holds, f"the default limit is {memory}")
+    await waiting.until_async(is_default, f"the default limit is {memory}")
 
 
 async def test_a_default_of_a_limit_range_is_waited_for(namespace: Namespace) -> None:

@@ -23,7 +23,7 @@ long; the pauses of the engine are cut to it."""
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What is left at the end, without what no two runs share."""
+    """What remains at the end, without what no two runs share."""
 
     status: Any
     pods: list[str]

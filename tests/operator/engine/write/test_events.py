@@ -361,9 +361,9 @@ async def test_what_replicas_wait_for_and_how_one_ended_is_shortened() -> None:
             reason = {"reason": "ImagePullBackOff", "message": "\x1b[2J" * 20_000}
             world.api.write_status(pod, phase="Pending", **objects.container(waiting=reason))
         await world.engine.settle(seconds=0)
-        waits = world.status["replicas"]["Worker"]["reason"]
-        assert r"\x1b[2J" in waits
-        assert len(waits.encode()) <= conditions.MESSAGE_BYTES
+        shortened = world.status["replicas"]["Worker"]["reason"]
+        assert r"\x1b[2J" in shortened
+        assert len(shortened.encode()) <= conditions.MESSAGE_BYTES
         [pod] = [p for p in world.api.items(resources.PODS) if "chief" in p["metadata"]["name"]]
         ended = {"exitCode": 1, "reason": "\x1bc" * 20_000, "message": "x" * 100_000}
         world.api.write_status(pod, phase="Failed", **objects.container(terminated=ended))
@@ -386,19 +386,19 @@ async def test_the_api_server_takes_an_event_of_any_words(namespace: Namespace) 
 
 async def test_kubectl_describes_events_in_their_order(namespace: Namespace) -> None:
     job = await namespace.create_job()
-    reasons = [*names.Reason][:8]
+    event_reasons = [*names.Reason][:8]
     began = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=3)
-    for number, reason in enumerate(reasons):
+    for number, reason in enumerate(event_reasons):
         moment = began + datetime.timedelta(seconds=number)
         manifest = recorder._manifest(job, decision.normal(reason, "words"), "", "test", moment)
         await namespace.api.create(resources.CORE_EVENTS, namespace.name, manifest)
     lines = namespace.kubectl("describe", names.PLURAL, job["metadata"]["name"]).splitlines()
     shown = [line.split() for line in lines[lines.index("Events:") + 3 :]]
-    assert [columns[1] for columns in shown] == reasons
+    assert [columns[1] for columns in shown] == event_reasons
     assert {columns[3] for columns in shown} == {names.CONTROLLER}
     listed = json.loads(namespace.kubectl("get", "events", "-o", "json"))["items"]
     assert {event["count"] for event in listed} == {1}
     events = waits.parse_events((await namespace.api.list(resources.EVENTS, namespace.name)).items)
     assert [event.time for event in events] == [
-        began + datetime.timedelta(seconds=number) for number in range(len(reasons))
+        began + datetime.timedelta(seconds=number) for number in range(len(event_reasons))
     ]

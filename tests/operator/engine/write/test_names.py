@@ -1,4 +1,4 @@
-"""Names that other objects have, on a real API server: said on the job, which goes on when free."""
+"""Names that other objects have, on a real API server: the job says so, and continues when free."""
 
 import contextlib
 import copy
@@ -206,7 +206,7 @@ async def test_a_failure_that_the_status_cannot_take_is_reported_by_events(
             return True
         return False
 
-    async def is_in_force() -> bool:
+    async def applies() -> bool:
         try:
             await namespace.api.check(resources.JOBS, namespace.name, objects.job("1-more"))
         except errors.Invalid as error:
@@ -220,7 +220,7 @@ async def test_a_failure_that_the_status_cannot_take_is_reported_by_events(
         _define(namespace)
         await waiting.until_async(is_stored, "the job is stored")
         _define(namespace, RULE)
-        await waiting.until_async(is_in_force, "the rule is in force")
+        await waiting.until_async(applies, "the rule applies")
         async with namespace.operator():
             expected = {"InvalidSpec", "StatusRefused"}
             await waiting.until_async(reasons, "the failure is reported", when=expected.__eq__)

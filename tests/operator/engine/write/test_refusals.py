@@ -1,4 +1,4 @@
-"""Pods that a real API server refuses for now: the job waits, says why, and goes on."""
+"""Pods that a real API server refuses for now: the job waits, says why, and continues."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ async def test_what_a_policy_denies_is_tried_again(namespace: Namespace, reason:
 
 
 async def _deny_pods(namespace: Namespace, reason: str) -> None:
-    """Deny the pods of the test's namespace, and wait until that is in force."""
+    """Deny the pods of the test's namespace, and wait until it applies."""
     await _create_policy(namespace.api, namespace.name, reason)
     probe = {"metadata": {"name": "probe"}, **objects.template()}
 
@@ -86,7 +86,7 @@ async def _deny_pods(namespace: Namespace, reason: str) -> None:
         await namespace.api.delete(resources.PODS, namespace.name, "probe", uid, force=True)
         return False
 
-    await waiting.until_async(denied, "the policy is in force")
+    await waiting.until_async(denied, "the policy applies")
 
 
 async def _create_policy(api: client.Client, namespace: str, reason: str) -> None:
