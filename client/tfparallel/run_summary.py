@@ -8,6 +8,7 @@ import pydantic
 from rich import text as rich_text
 
 from tfparallel.backends.local import run
+from tfparallel.drawing import svg
 from tfparallel.planning import draw, tables
 from tfparallel.terminal import display, placement
 from tfparallel_operator import wall_clock
@@ -104,6 +105,9 @@ def _pipeline(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
     except (OSError, pydantic.ValidationError):
         return
     yield "stages", tables.waiting(stages)
+    if not svg.is_available():
+        yield "pipeline", svg.MISSING
+        return
     picture = draw.picture_of_run(stages)
     (folder / _PICTURE).write_text(picture.document, encoding="utf-8")
     yield "pipeline", _path(folder / _PICTURE)

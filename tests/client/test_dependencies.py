@@ -39,7 +39,7 @@ def imports(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
 @pytest.mark.parametrize(
     ("distribution", "package", "extra", "parts"),
     [
-        ("client", "tfparallel", None, None),
+        ("client", "tfparallel", "pictures", ("drawing",)),
         ("operator", "tfparallel_operator", "engine", ("engine", "main.py")),
         ("trainer", "tfparallel_trainer", "cpu", None),
         ("trainer", "tfparallel_trainer", "cuda", None),

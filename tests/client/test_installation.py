@@ -103,7 +103,7 @@ def skipped_without_registry() -> Iterator[None]:
         ("tfparallel-trainer", ("tfparallel_trainer.contract", "tfparallel_trainer.storage")),
         (
             "tfparallel-operator",
-            tuple(f"tfparallel_operator.{part}" for part in ("api", "api_server", "core", "local")),
+            tuple(f"tfparallel_operator.{part}" for part in ("api", "api_server", "core")),
         ),
         ("tfparallel-operator[engine]", ("tfparallel_operator",)),
         ("tfparallel", ("tfparallel", "tfparallel_trainer.contract")),

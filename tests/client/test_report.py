@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import html
 import html.parser
 import json
 import pathlib
 import re
 import shlex
+import sys
 
 import click.testing
 import pytest
@@ -318,6 +320,22 @@ def test_a_folder_becomes_a_page_next_to_its_run(tmp_path: pathlib.Path) -> None
     assert invoke(str(tmp_path / "digits"), "-o", str(other)).exit_code == 0
     written, again = (path.read_text(encoding="utf-8") for path in (file, other))
     assert WRITTEN.sub("", again) == WRITTEN.sub("", written)
+
+
+def test_without_matplotlib_a_page_has_no_pictures_and_says_what_to_install(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    log = "".join(f"{line}\n" for line in report_runs.attempt(2, 0, 5))
+    layout = write_run(tmp_path / "run", names.State.SUCCEEDED, log)
+    result = invoke(str(layout.root))
+    assert result.exit_code == 0, result.output
+    missing = "matplotlib is missing: install 'tfparallel[pictures]'"
+    assert result.stderr == f"note: report.html has no pictures: {missing}\n"
+    text = (layout.root / "report.html").read_text(encoding="utf-8")
+    assert "<svg" not in text
+    assert "Where the time went" in Outline(text).headings
+    assert f"This page has no pictures: {missing}." in html.unescape(text)
 
 
 def test_a_run_that_was_cut_off_is_shown_as_far_as_it_came(tmp_path: pathlib.Path) -> None:

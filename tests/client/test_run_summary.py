@@ -2,6 +2,7 @@ import dataclasses
 import datetime
 import pathlib
 import signal
+import sys
 
 import pytest
 
@@ -184,14 +185,8 @@ def _stage(number: int, busy: str) -> contract_progress.StagePlacement:
     )
 
 
-def _span(stage: int, work: str, begin: float, end: float) -> plan.Span:
-    return plan.Span(stage=stage, work=work, microbatch=0, begin=begin, end=end)
-
-
-def test_the_pipeline_of_a_split_model_is_reported_and_drawn(
-    results: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pipeline = plan.Pipeline(
+def _pipeline() -> plan.Pipeline:
+    return plan.Pipeline(
         placement=contract_progress.Placement(
             mesh=job_file.Mesh(stage=2), stages=(_stage(0, "0.02"), _stage(1, "0.01"))
         ),
@@ -202,7 +197,16 @@ def test_the_pipeline_of_a_split_model_is_reported_and_drawn(
             *(_span(1, "backward", 0.015, 0.02), _span(0, "backward", 0.02, 0.03)),
         ),
     )
-    (results / "results" / outputs.PIPELINE).write_text(pipeline.model_dump_json(by_alias=True))
+
+
+def _span(stage: int, work: str, begin: float, end: float) -> plan.Span:
+    return plan.Span(stage=stage, work=work, microbatch=0, begin=begin, end=end)
+
+
+def test_the_pipeline_of_a_split_model_is_reported_and_drawn(
+    results: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (results / "results" / outputs.PIPELINE).write_text(_pipeline().model_dump_json(by_alias=True))
     run_summary.show(_outcome(results, names.Condition.SUCCEEDED))
     shown = _shown(capsys.readouterr().out)
     assert shown["stages"].strip() == "wait 50% of the schedule · a step 50 ms"
@@ -210,3 +214,14 @@ def test_the_pipeline_of_a_split_model_is_reported_and_drawn(
     assert shown["pipeline"].strip() == str(drawn)
     assert "Measured: a step of one replica" in drawn.read_text()
     assert "Planned: a step" not in drawn.read_text()
+
+
+def test_without_matplotlib_the_summary_says_what_to_install(
+    results: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    (results / "results" / outputs.PIPELINE).write_text(_pipeline().model_dump_json(by_alias=True))
+    run_summary.show(_outcome(results, names.Condition.SUCCEEDED))
+    shown = _shown(capsys.readouterr().out)
+    assert shown["pipeline"].strip() == "matplotlib is missing: install 'tfparallel[pictures]'"
+    assert not (results / "results/pipeline.svg").exists()

@@ -9,6 +9,7 @@ from tfparallel import errors
 from tfparallel.backends.cluster import access, backend
 from tfparallel.backends.local import folders
 from tfparallel.cli import options
+from tfparallel.drawing import svg
 from tfparallel.report import gather, page, records
 from tfparallel.results import folder, stores
 from tfparallel.terminal import wrapping
@@ -74,3 +75,5 @@ def _write(run: records.Run, file: pathlib.Path) -> None:
             f"{file}: cannot be written: {error.strerror or error}. Choose another file with -o"
         ) from error
     click.echo(str(file))
+    if not svg.is_available():
+        wrapping.say(f"note: {file.name} has no pictures: {svg.MISSING}")

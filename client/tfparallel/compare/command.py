@@ -17,8 +17,9 @@ from tfparallel.compare import (
     report,
     text,
 )
+from tfparallel.drawing import svg
 from tfparallel.job_source import source
-from tfparallel.terminal import display
+from tfparallel.terminal import display, wrapping
 from tfparallel_operator.api import load, types
 
 PAGE = "report.md"
@@ -43,7 +44,7 @@ def compare(
     with progress.Screen(len(trials)) as screen:
         runs = execute.run_all(trials, design, folder, screen, target)
     figures = report.make(_gathered(job_source, design, target, trials, runs))
-    pictures = draw.pictures(figures)
+    pictures = draw.pictures(figures) if svg.is_available() else {}
     for file, picture in pictures.items():
         (folder / file).write_text(picture.document, encoding="utf-8")
     titles = {file: picture.title for file, picture in pictures.items()}
@@ -53,6 +54,8 @@ def compare(
     out.print(text.table(figures))
     for line in (*(str(folder / file) for file in (PAGE, MACHINE, *pictures)), *figures.verdicts):
         display.print_line(out, line)
+    if not pictures:
+        wrapping.say(f"note: no pictures: {svg.MISSING}")
 
 
 def target(written: str) -> measure.Target:

@@ -1,13 +1,15 @@
 """SVG with alternative text, drawn by matplotlib, which is loaded when something is drawn.
 
-Loading it takes a second. Text stays text, so that files are small and can be searched. Equal data
-gives equal bytes: no date, and names that follow from the content.
+The extra `pictures` installs matplotlib; loading it takes a second. Text stays text, so that files
+are small and can be searched. Equal data gives equal bytes: no date, and names that follow from the
+content.
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import html
+import importlib.util
 import io
 import math
 import re
@@ -56,6 +58,15 @@ _REMOVED = re.compile(r"\s{0,9}<(metadata|defs)>.{0,1000}?</\1>", re.DOTALL)
 
 _NAME = re.compile(r'(\bid="|url\(#|href="#)')
 _ROOT = re.compile(r"<svg\b[^<>]*>")
+
+
+MISSING = "matplotlib is missing: install 'tfparallel[pictures]'"
+"""Why there are no pictures, and what to do."""
+
+
+def is_available() -> bool:
+    """Whether pictures can be drawn."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -187,7 +198,7 @@ def _spread(places: Sequence[float], apart: float) -> Sequence[float]:
 
 
 def _label(document: str, title: str, description: str, width: float) -> str:
-    """Add the texts for readers who do not see the picture, and make its names its own."""
+    """Add alternative text and unique ids."""
     key = "p" + hashlib.sha256(f"{title} {description} {width}".encode()).hexdigest()[:8]
     bare = _NAME.sub(lambda start: f"{start[1]}{key}-", _REMOVED.sub("", document, count=2))
     root = _ROOT.search(bare)

@@ -1,10 +1,12 @@
 """The plan from a model or a job to tables and a picture, or to data."""
 
 import pathlib
+from collections.abc import Sequence
 
 import click
 
 from tfparallel.backends.local import folders
+from tfparallel.drawing import svg
 from tfparallel.planning import draw, planner_process, request, tables
 from tfparallel.terminal import display, wrapping
 from tfparallel_trainer.contract import plan
@@ -36,9 +38,8 @@ def print_tables(subject: request.Subject, folder: pathlib.Path) -> None:
     answer = _answer(subject)
     out, _ = display.consoles()
     tables.show(answer, out)
-    _write(answer, folder)
-    for file in (MACHINE, PICTURE):
-        out.print(str(folder / file), soft_wrap=True)
+    for file in _write(answer, folder):
+        out.print(str(file), soft_wrap=True)
 
 
 def _answer(subject: request.Subject) -> plan.Plan:
@@ -47,7 +48,13 @@ def _answer(subject: request.Subject) -> plan.Plan:
     return planner_process.ask(subject.question, subject.files)
 
 
-def _write(answer: plan.Plan, folder: pathlib.Path) -> None:
+def _write(answer: plan.Plan, folder: pathlib.Path) -> Sequence[pathlib.Path]:
+    """Write the plan as data and, if it can be drawn, as a picture; return the files."""
+    machine, picture = folder / MACHINE, folder / PICTURE
     with folders.output(folder):
-        (folder / MACHINE).write_text(answer.model_dump_json(by_alias=True), encoding="utf-8")
-        (folder / PICTURE).write_text(draw.picture(answer).document, encoding="utf-8")
+        machine.write_text(answer.model_dump_json(by_alias=True), encoding="utf-8")
+        if not svg.is_available():
+            wrapping.say(f"note: no {PICTURE}: {svg.MISSING}")
+            return (machine,)
+        picture.write_text(draw.picture(answer).document, encoding="utf-8")
+    return machine, picture

@@ -2,13 +2,15 @@
 
 import dataclasses
 import datetime
+import functools
 import importlib.metadata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
 import yaml
 
+from tfparallel.drawing import svg
 from tfparallel.planning import tables
 from tfparallel.report import content, draw, goodput, mesh, records, timeline
 from tfparallel_operator.api import types
@@ -40,7 +42,8 @@ class Section:
     facts: Sequence[tuple[str, str]] = ()
     lines: Sequence[str] = ()
     """Of a log."""
-    figures: Sequence[draw.Figure] = ()
+    figures: Sequence[Callable[[], draw.Figure]] = ()
+    """Each draws one."""
     tables: Sequence[Table] = ()
     text: str = ""
     text_title: str = ""
@@ -70,6 +73,7 @@ def render(run: records.Run, now: datetime.datetime) -> str:
             *_staleness(run, figures),
             *_pipeline(run),
         ],
+        note="" if svg.is_available() else f"This page has no pictures: {svg.MISSING}.",
         version=importlib.metadata.version("tfparallel"),
         written=f"{now:%Y-%m-%d %H:%M %Z}",
     )
@@ -116,9 +120,9 @@ def _show_controls(value: object) -> object:
 
 def _what_ran(run: records.Run, figures: content.Content) -> Section:
     devices = mesh.find(run)
-    drawn = [] if devices is None else [draw.placement(devices)]
+    drawn = [] if devices is None else [functools.partial(draw.placement, devices)]
     if run.stages is not None and run.stages.planned is not None:
-        drawn.append(draw.planned_memory(run.stages.planned))
+        drawn.append(functools.partial(draw.planned_memory, run.stages.planned))
     manifest = {key: value for key, value in run.job.manifest.items() if key != "status"}
     has_spec = bool(manifest.get("spec"))
     sentences = [] if has_spec else ["The folder holds no manifest: an older version wrote it."]
@@ -161,19 +165,22 @@ def _training(run: records.Run, figures: content.Content) -> Section:
         key="training",
         title="Loss and metrics",
         sentences=sentences,
-        figures=[draw.metric(metric) for metric in figures.metrics[:SHOWN_METRICS]],
+        figures=[
+            functools.partial(draw.metric, metric) for metric in figures.metrics[:SHOWN_METRICS]
+        ],
     )
 
 
 def _speed(run: records.Run, figures: content.Content) -> Section:
-    sentences, drawn = [], []
+    sentences: list[str] = []
+    drawn: list[Callable[[], draw.Figure]] = []
     end = figures.goodput.whole
     if figures.throughput is not None:
-        drawn.append(draw.throughput(figures.throughput, end))
+        drawn.append(functools.partial(draw.throughput, figures.throughput, end))
     if figures.input_wait is not None:
-        drawn.append(draw.input_wait(figures.input_wait, end))
+        drawn.append(functools.partial(draw.input_wait, figures.input_wait, end))
     if figures.memory is not None:
-        drawn.append(draw.memory(figures.memory, end, figures.memory_limit))
+        drawn.append(functools.partial(draw.memory, figures.memory, end, figures.memory_limit))
         if run.is_local:
             sentences.append("On this machine, the memory has no limit: those of pods do not hold.")
         elif figures.memory_limit is None:
@@ -201,12 +208,16 @@ def _time(run: records.Run, figures: content.Content) -> Section:
         for attempt in figures.attempts
     ]
     has_lasted = figures.goodput.whole > 0
+    drawn = [
+        functools.partial(timeline.picture, figures),
+        functools.partial(timeline.shares, figures.goodput),
+    ]
     columns = ("start", "at", "until the first step", "steps", "ended at", "because", "lost time")
     return Section(
         key="time",
         title="Where the time went",
         sentences=list(_missing(run, figures)),
-        figures=[timeline.picture(figures), timeline.shares(figures.goodput)] if has_lasted else [],
+        figures=drawn if has_lasted else [],
         tables=[Table("Starts of training", columns, rows)] if rows else [],
     )
 
@@ -242,7 +253,7 @@ def _staleness(run: records.Run, figures: content.Content) -> Iterator[Section]:
             key="staleness",
             title="Staleness",
             sentences=[sentence],
-            figures=[draw.staleness(figures.staleness)],
+            figures=[functools.partial(draw.staleness, figures.staleness)],
         )
     elif run.job.status.strategy == types.Strategy.PARAMETER_SERVER:
         sentence = "Staleness is missing: a script or an older version of the trainer ran."
@@ -255,7 +266,10 @@ def _pipeline(run: records.Run) -> Iterator[Section]:
             key="pipeline",
             title="Pipeline",
             sentences=[f"Stages {tables.waiting(run.stages)}.", *_expectation(run.stages)],
-            figures=[draw.schedule(run.stages), draw.stage_shares(run.stages)],
+            figures=[
+                functools.partial(draw.schedule, run.stages),
+                functools.partial(draw.stage_shares, run.stages),
+            ],
         )
     elif run.job.status.strategy == types.Strategy.MODEL_SPLIT:
         sentence = "The schedule is missing: the trainer writes it when the job succeeds."
