@@ -1,7 +1,6 @@
 """The command `tfparallel-operator`: the operator's process."""
 
 import asyncio
-import gc
 import logging
 import sys
 from asyncio import sslproto
@@ -15,7 +14,7 @@ from tfparallel_operator.api import rules, schema
 from tfparallel_operator.api_server import credentials, errors
 from tfparallel_operator.engine import handlers
 from tfparallel_operator.engine.observe import sweeper
-from tfparallel_operator.engine.run import engine, settings
+from tfparallel_operator.engine.run import engine, garbage, settings
 from tfparallel_operator.engine.telemetry import logs
 
 _LOG = logging.getLogger(__name__)
@@ -24,24 +23,11 @@ _EXPECTED = (credentials.CredentialsError, sweeper.NotInstalled, errors.ApiError
 """What ends the process with a sentence; anything else is a bug and shows its traceback."""
 
 TLS_READ_BYTES = 16 * 1024
-"""As much as a TLS record holds.
+"""Size of a TLS record.
 
 By asyncio's default (github.com/python/cpython/issues/109534) every connection keeps a buffer of
 256 kB, which is 10 MB in all. Every read cuts its answer from another buffer, and the holes let the
 process grow as long as events come.
-"""
-
-YOUNG_ONLY = 1_000_000
-"""Threshold that keeps the oldest generation from being searched for garbage.
-
-It holds until the engine has listed everything, which is no garbage and stays out of every search.
-"""
-
-YOUNG_OBJECTS = 2_000
-"""New objects after which Python searches them for garbage, once everything is listed.
-
-By its default of 700, that takes a seventh of the operator's CPU time while many jobs start. More
-than these leave more garbage than is worth it: 1 MB with 5,000.
 """
 
 
@@ -53,28 +39,25 @@ def main(**values: Any) -> None:
     sslproto.SSLProtocol.max_size = TLS_READ_BYTES
     # Neither this nor a search for garbage in what stays for ever may hold up the event loop.
     rules.compile_all(schema.job_schema())
-    kopf.on.startup()(_spare_what_is_listed())
+    kopf.on.startup()(_spare_listed_objects())
     sys.exit(asyncio.run(_run(options)))
 
 
-def _spare_what_is_listed() -> Callable[..., Awaitable[None]]:
-    """Search no old object for garbage, until kopf's startup, which lists everything, is over."""
-    gc.freeze()
-    thresholds = gc.get_threshold()
-    gc.set_threshold(*thresholds[:2], YOUNG_ONLY)
+def _spare_listed_objects() -> Callable[..., Awaitable[None]]:
+    """Return the end of kopf's startup, which lists everything that later collections skip."""
+    settle = garbage.spare_listed_objects()
 
-    async def freeze_lists(**_: Any) -> None:  # Not in a thread: no signal may come before it ends.
-        gc.freeze()
-        gc.set_threshold(YOUNG_OBJECTS, *thresholds[1:])
+    async def end_startup(**_: Any) -> None:  # Not in a thread: no signal may come before it ends.
+        settle()
 
-    return freeze_lists
+    return end_startup
 
 
 async def _run(options: settings.Settings) -> int:
     status = 0
     try:
         await handlers.run(engine.Engine(options), asyncio.Event())
-        gc.disable()  # All goes with the process: with 1,000 jobs a search for garbage took 55 ms.
+        garbage.stop_collecting()
     except* _EXPECTED as group:
         status = 1
         for error in _leaves(group):

@@ -11,6 +11,7 @@ from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import installation, observation
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import restrictions
+from tfparallel_operator.engine.observe.job_memory import JobMemories
 from tfparallel_operator.engine.workqueue import queue
 
 LABELS_SECONDS = 15.0
@@ -32,18 +33,14 @@ class Permissions:
         self,
         api: client.Client,
         settings: installation.Settings,
+        memories: JobMemories,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._settings = settings
         self._clock = clock
-        self._uses: dict[queue.Key, tuple[tuple[str, int], tuple[restrictions.Use, ...]]] = {}
-        """By job: uid and generation, and what it uses."""
+        self._memories = memories
         self._labels: dict[tuple[str, str], tuple[float, _Labels]] = {}
-
-    def forget(self, key: queue.Key) -> None:
-        """Drop what is known of a job that is gone."""
-        self._uses.pop(key, None)
 
     async def find(self, job: Layout | observation.InvalidJob) -> str:
         """Say why a job may have no new pods; empty: it may.
@@ -75,13 +72,11 @@ class Permissions:
 
     def _uses_of(self, layout: Layout) -> tuple[restrictions.Use, ...]:
         metadata = layout.job.metadata
-        key, version = (
-            queue.Key(metadata.namespace, metadata.name),
-            (metadata.uid, metadata.generation),
-        )
-        if self._uses.get(key, (None,))[0] != version:
-            self._uses[key] = version, restrictions.find_uses(layout, self._settings)
-        return self._uses[key][1]
+        memory = self._memories.recall(queue.Key(metadata.namespace, metadata.name))
+        version = metadata.uid, metadata.generation
+        if memory.uses is None or memory.uses[0] != version:
+            memory.uses = version, restrictions.find_uses(layout, self._settings)
+        return memory.uses[1]
 
     async def _read(self, namespace: str, name: str) -> _Labels:
         """Return the labels of a Secret; None: there is none."""

@@ -14,7 +14,7 @@ from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import layout, observation
 from tfparallel_operator.core.pods import config
 from tfparallel_operator.engine.observe import jobs, records
-from tfparallel_operator.engine.workqueue import queue
+from tfparallel_operator.engine.observe.job_memory import JobMemories
 
 _MAX_RECORD_BYTES = 2 * gate.MAX_SPEC_BYTES
 """A record has defaults, too."""
@@ -23,17 +23,9 @@ _MAX_RECORD_BYTES = 2 * gate.MAX_SPEC_BYTES
 class Specs:
     """Finds the spec of each job."""
 
-    def __init__(self, api: client.Client) -> None:
+    def __init__(self, api: client.Client, memories: JobMemories) -> None:
         self._api = api
-        self._valid: dict[queue.Key, tuple[str, int]] = {}
-        """Uid and generation of the jobs whose spec is known to be valid."""
-        self._records: dict[queue.Key, tuple[str, bytes]] = {}
-        """Uid and compressed record of the jobs whose newest spec cannot be used."""
-
-    def forget(self, key: queue.Key) -> None:
-        """Drop what is known of a job that is gone."""
-        self._valid.pop(key, None)
-        self._records.pop(key, None)
+        self._memories = memories
 
     def newest(self, body: jobs.Body) -> types.TFParallelJob:
         """Read a job; its rules are looked at once for each generation, for they take the longest.
@@ -43,13 +35,12 @@ class Specs:
         """
         if gate.PROBLEM in body:
             raise load.SpecError(body[gate.PROBLEM])
-        key, metadata = jobs.key_of(body), body["metadata"]
+        memory, metadata = self._memories.recall(jobs.key_of(body)), body["metadata"]
         spec = (metadata["uid"], metadata["generation"])
-        if self._valid.get(key) == spec:
+        if memory.valid_spec == spec:
             return load.read_job(body)
         job = load.parse_job(body)
-        self._valid[key] = spec
-        self._records.pop(key, None)
+        memory.valid_spec, memory.accepted_spec = spec, None
         return job
 
     async def invalid(
@@ -103,7 +94,8 @@ class Specs:
     async def _record(self, body: jobs.Body) -> jobs.Body | None:
         """Read the record of a job's spec; None when there is none."""
         key, metadata = jobs.key_of(body), body["metadata"]
-        uid, packed = self._records.get(key, ("", b""))
+        memory = self._memories.recall(key)
+        uid, packed = memory.accepted_spec or ("", b"")
         if uid == metadata["uid"]:
             return _parse_record(zlib.decompress(packed))
         path = resources.CONFIG_MAPS.path(key.namespace, config.name(key.name))
@@ -117,7 +109,7 @@ class Specs:
             return None
         record = _parse_record(content.encode())
         if record is not None:
-            self._records[key] = metadata["uid"], zlib.compress(content.encode(), 1)
+            memory.accepted_spec = metadata["uid"], zlib.compress(content.encode(), 1)
         return record
 
 

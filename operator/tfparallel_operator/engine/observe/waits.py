@@ -15,6 +15,7 @@ from tfparallel_operator import wall_clock
 from tfparallel_operator.api import types
 from tfparallel_operator.api_server import client, errors, resources
 from tfparallel_operator.core import observation, waits
+from tfparallel_operator.engine.observe.job_memory import JobMemories, Search
 from tfparallel_operator.engine.workqueue import queue, turns
 from tfparallel_operator.engine.workqueue.timers import Timers
 
@@ -35,16 +36,6 @@ _CLAIMS = 4
 """Of a pod that are looked at: two requests each."""
 
 
-@dataclasses.dataclass(slots=True)
-class _Search:
-    """The search for why the pods of a role wait."""
-
-    uid: str
-    """Of the pod that says why, or that the next look is for."""
-    next_look: datetime.datetime
-    words: str = ""
-
-
 _Place = tuple[queue.Key, types.Role]
 """Whose pods a search is for."""
 
@@ -53,37 +44,37 @@ class Waits:
     """What Events and claims say of pods that wait."""
 
     def __init__(
-        self, api: client.Client, timers: Timers[queue.Key], clock: wall_clock.Clock
+        self,
+        api: client.Client,
+        timers: Timers[queue.Key],
+        clock: wall_clock.Clock,
+        memories: JobMemories,
     ) -> None:
         self._api = api
         self._timers = timers
         self._clock = clock
-        self._searches: dict[queue.Key, dict[types.Role, _Search]] = {}
+        self._memories = memories
         self._turns: turns.Turns[_Place] = turns.Turns()
         """The searches whose next look is due."""
         self._free_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
-    def forget(self, key: queue.Key) -> None:
-        """Forget a job."""
-        self._give_up(key, self._searches.pop(key, {}))
-
     async def of(self, key: queue.Key, pods: tuple[observation.Pod, ...]) -> Mapping[str, str]:
         """Return why pods wait whose status does not say, by uid: of each role one at most."""
-        by_role, known, now = _group_silent(pods), self._searches.pop(key, {}), self._clock()
-        searches = {role: _renew(known.get(role), silent, now) for role, silent in by_role.items()}
-        self._give_up(key, known.keys() - searches.keys())
-        if not searches:
-            return {}
-        self._searches[key] = searches
+        by_role, now, memory = _group_silent(pods), self._clock(), self._memories.recall(key)
+        earlier = memory.searches
+        memory.searches = searches = {
+            role: _renew(earlier.get(role), silent, now) for role, silent in by_role.items()
+        }
+        self.give_up(key, earlier.keys() - searches.keys())
         for role, search in searches.items():
             if search.next_look > now:
-                self._give_up(key, (role,))
+                self.give_up(key, (role,))
             elif self._takes_turn((key, role), now):
                 search.next_look = now + NEXT_LOOK
                 await self._look(key.namespace, search, by_role[role])
             if search.next_look > now:
                 self._timers.set(key, search.next_look)
-        return {search.uid: search.words for search in searches.values() if search.words}
+        return {search.uid: search.reason for search in searches.values() if search.reason}
 
     def _takes_turn(self, place: _Place, now: datetime.datetime) -> bool:
         """Whether a look that is due may be now; else its job is looked at when it may."""
@@ -98,8 +89,8 @@ class Waits:
         self._wake_first()
         return has_turn
 
-    def _give_up(self, key: queue.Key, roles: Iterable[types.Role]) -> None:
-        """Leave turns to others."""
+    def give_up(self, key: queue.Key, roles: Iterable[types.Role]) -> None:
+        """Leave the turns of searches of a job to others."""
         first = self._turns.first
         for role in roles:
             self._turns.discard(key.namespace, (key, role))
@@ -112,15 +103,15 @@ class Waits:
             self._timers.set(self._turns.first[0], max(self._free_at, self._clock()))
 
     async def _look(
-        self, namespace: str, search: _Search, silent: Sequence[observation.Pod]
+        self, namespace: str, search: Search, silent: Sequence[observation.Pod]
     ) -> None:
         """Look at the pod of a search; if nobody says why it waits, the next look is for another.
 
         Pods of one role may wait for different reasons: one pulls its image, another has no volume.
         """
         [place] = [place for place, pod in enumerate(silent) if pod.uid == search.uid]
-        search.words = await self._find_words(namespace, silent[place], search.words)
-        if not search.words:
+        search.reason = await self._find_words(namespace, silent[place], search.reason)
+        if not search.reason:
             search.uid = silent[(place + 1) % len(silent)].uid
 
     async def _find_words(self, namespace: str, pod: observation.Pod, before: str) -> str:
@@ -178,9 +169,9 @@ def _group_silent(
 
 
 def _renew(
-    search: _Search | None, silent: Sequence[observation.Pod], now: datetime.datetime
-) -> _Search:
+    search: Search | None, silent: Sequence[observation.Pod], now: datetime.datetime
+) -> Search:
     """Return a search as it is, or another if its pod no longer waits or says why itself."""
     if search is not None and any(pod.uid == search.uid for pod in silent):
         return search
-    return _Search(silent[0].uid, now + FIRST_LOOK)
+    return Search(silent[0].uid, now + FIRST_LOOK)

@@ -1,11 +1,11 @@
 """Decisions for large jobs, which take up to half a second and are made in a thread."""
 
 import asyncio
-import gc
 from collections.abc import Callable
 
 from tfparallel_operator.core import decision, observation
 from tfparallel_operator.core.layout import Layout
+from tfparallel_operator.engine.run import garbage
 
 LARGE_JOB = 200
 """Replicas or pods above which a job is decided in a thread: five thousand take half a second."""
@@ -31,7 +31,9 @@ class Decider:
         if size <= LARGE_JOB:
             return observe()()
         async with self._large:  # Several threads would only take the interpreter from each other.
-            return await asyncio.to_thread(_without_collection, observe())
+            return await asyncio.to_thread(
+                garbage.call_without_collection, observe(), _creates_many
+            )
 
 
 def find_size(job: Layout | observation.InvalidJob, children: observation.Children) -> int:
@@ -41,20 +43,5 @@ def find_size(job: Layout | observation.InvalidJob, children: observation.Childr
     return max(requested, len(children.pods))
 
 
-def _without_collection(compute: Callable[[], decision.Decision]) -> decision.Decision:
-    """Decide without a search for garbage: among thousands of manifests it stops all threads.
-
-    These are freed when they have been written, so later searches leave them out, too. What an
-    earlier look has left behind is searched before, because it would be left out with them.
-    """
-    was_enabled = gc.isenabled()
-    gc.collect(1)
-    gc.disable()
-    try:
-        decided = compute()
-        if len(decided.creations) > LARGE_JOB:
-            gc.freeze()
-    finally:
-        if was_enabled:
-            gc.enable()
-    return decided
+def _creates_many(decided: decision.Decision) -> bool:
+    return len(decided.creations) > LARGE_JOB

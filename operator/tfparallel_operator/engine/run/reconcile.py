@@ -23,9 +23,10 @@ from tfparallel_operator.engine.observe import (
     specs,
     waits,
 )
+from tfparallel_operator.engine.observe.job_memory import JobMemories, Pause
 from tfparallel_operator.engine.run import large_jobs
 from tfparallel_operator.engine.telemetry import logs
-from tfparallel_operator.engine.workqueue import queue, timers
+from tfparallel_operator.engine.workqueue import queue
 from tfparallel_operator.engine.write import apply, dependencies, recorder, writes
 
 _LOG = logging.getLogger(__name__)
@@ -41,14 +42,6 @@ _MAY_PASS = names.Reason.SERVER_UNAVAILABLE
 
 BLOCKED_SECONDS = 10.0
 """Longest pause before a name that is still taken is looked at again; its deletion is watched."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Pause:
-    """Until when nothing is created for a job, and for which generation of its spec."""
-
-    until: datetime.datetime
-    generation: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +63,7 @@ class _Observed:
 class Reconciler:
     """Looks at jobs."""
 
-    def __init__(self, engine: dependencies.Dependencies) -> None:
+    def __init__(self, engine: dependencies.Dependencies, memories: JobMemories) -> None:
         self._engine = engine
         self._api = engine.api
         self._jobs = engine.jobs
@@ -83,11 +76,10 @@ class Reconciler:
         self._host_ports = host_ports.HostPorts(
             engine.jobs, engine.settings.host_ports_of_namespace
         )
-        self._waits = waits.Waits(engine.api, engine.timers, engine.clock)
-        self._refusals: timers.Backoff[queue.Key] = timers.Backoff()
-        self._pauses: dict[queue.Key, _Pause] = {}
-        self._specs = specs.Specs(engine.api)
-        self._restrictions = permissions.Permissions(engine.api, engine.settings)
+        self._memories = memories
+        self._waits = waits.Waits(engine.api, engine.timers, engine.clock, memories)
+        self._specs = specs.Specs(engine.api, memories)
+        self._restrictions = permissions.Permissions(engine.api, engine.settings, memories)
         self._rewinds = engine.rewinds()
         self._decider = large_jobs.Decider()
 
@@ -101,10 +93,7 @@ class Reconciler:
         self._forget_lost_history()
         body = self._jobs.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
-            self._forget(key)
-            self._specs.forget(key)
-            self._restrictions.forget(key)
-            self._waits.forget(key)
+            self._waits.give_up(key, self._memories.forget(key).searches)
             await self._force_left_over(key, body, uid="")
             return writes.DONE  # The garbage collector deletes its children.
         await self._force_left_over(key, body, body["metadata"]["uid"])
@@ -131,9 +120,7 @@ class Reconciler:
         """Drop what is known by generations that a restore of etcd has undone: they come again."""
         if self._rewinds != (rewinds := self._engine.rewinds()):
             self._rewinds = rewinds
-            self._specs = specs.Specs(self._api)
-            self._restrictions = permissions.Permissions(self._api, self._engine.settings)
-            self._pauses.clear()
+            self._memories.forget_generations()
 
     async def _force_left_over(self, key: queue.Key, body: jobs.Body | None, uid: str) -> None:
         """Delete by force the pods that deleted jobs of a name have left on dead nodes.
@@ -162,20 +149,22 @@ class Reconciler:
         observed = _Observed(children.workloads, flavors, reasons)
         decided = await self._decide(body, None, observed)
         outcome = await self._apply(body, decided)
-        if outcome.started or (outcome == writes.DONE and decided.creations):
-            self._forget(key)
-        refusal = outcome.refusal
+        memory, refusal = self._memories.recall(key), outcome.refusal
         if refusal is None:
+            if decided.creations:
+                memory.pause = None
+            if memory.pause is None:
+                memory.backoff.reset()
             return outcome
         newest = self._jobs.get(key) or body
         decided = await self._decide(newest, refusal, observed)
         if conditions.finished(decided.status):
             return await self._apply(newest, decided)
         if outcome.is_blocked:  # When it is gone, the watch says so.
-            self._timers.after(key, self._refusals.failed(key, BLOCKED_SECONDS))
+            self._timers.after(key, memory.backoff.count_failure(BLOCKED_SECONDS))
             await self._apply(newest, decided)
             return outcome
-        is_persistent = key in self._pauses or refusal.reason is not _MAY_PASS
+        is_persistent = memory.pause is not None or refusal.reason is not _MAY_PASS
         self._postpone(newest, refusal, outcome.retry_after)
         if is_persistent:
             await self._apply(newest, decided)
@@ -186,22 +175,19 @@ class Reconciler:
     ) -> None:
         """Leave the job's creations alone for a while; the rest of its life goes on."""
         key = jobs.key_of(body)
+        memory = self._memories.recall(key)
         longest = UNANSWERED_SECONDS if refusal.reason is _MAY_PASS else math.inf
-        pause = max(self._refusals.failed(key, longest), retry_after or 0.0)
+        pause = max(memory.backoff.count_failure(longest), retry_after or 0.0)
         until = self._clock() + datetime.timedelta(seconds=pause)
-        self._pauses[key] = _Pause(until, body["metadata"]["generation"])
+        memory.pause = Pause(until, body["metadata"]["generation"])
         self._timers.set(key, until)
 
     def _find_pause(self, body: jobs.Body) -> datetime.datetime | None:
         """Return until when nothing is created for a job; a spec that was edited is tried now."""
-        pause = self._pauses.get(jobs.key_of(body))
+        pause = self._memories.recall(jobs.key_of(body)).pause
         is_over = pause is None or self._clock() >= pause.until
         is_edited = pause is not None and pause.generation != body["metadata"]["generation"]
         return None if pause is None or is_over or is_edited else pause.until
-
-    def _forget(self, key: queue.Key) -> None:
-        self._refusals.succeeded(key)
-        self._pauses.pop(key, None)
 
     async def _apply(self, body: jobs.Body, decided: decision.Decision) -> writes.ApplyResult:
         with logs.about(attempt=decided.status.attempt):

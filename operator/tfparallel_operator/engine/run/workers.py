@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import math
 import time
 
 from tfparallel_operator.api import load
 from tfparallel_operator.api_server import errors
+from tfparallel_operator.engine.observe.job_memory import JobMemories
 from tfparallel_operator.engine.run import reconcile
 from tfparallel_operator.engine.telemetry import logs, metrics
 from tfparallel_operator.engine.workqueue import queue, timers
@@ -24,8 +26,8 @@ class Workers:
         self._queue = engine.work
         self._timers = engine.timers
         self._metrics = engine.metrics
-        self._reconciler = reconcile.Reconciler(engine)
-        self._backoff: timers.Backoff[queue.Key] = timers.Backoff()
+        self._memories = JobMemories()
+        self._reconciler = reconcile.Reconciler(engine, self._memories)
 
     async def run(self) -> None:
         """Reconcile until cancelled. Several of these may run at the same time."""
@@ -51,7 +53,7 @@ class Workers:
             self._timers.after(key, CONFLICT_SECONDS)
             return metrics.ReconcileResult.CONFLICT
         except load.StatusError as error:
-            pause = self._backoff.failed(key)
+            pause = self._count_failure(key)
             _LOG.error("the job is left alone: %s; again in %.0f s", error, pause)
             self._timers.after(key, pause)
             return metrics.ReconcileResult.ERROR
@@ -60,14 +62,14 @@ class Workers:
             longest = (
                 reconcile.UNANSWERED_SECONDS if is_unanswered else timers.LONGEST_PAUSE_SECONDS
             )
-            pause = max(self._backoff.failed(key, longest), error.retry_after or 0.0)
+            pause = max(self._count_failure(key, longest), error.retry_after or 0.0)
             _LOG.warning("%s; again in %.0f s", error, pause)
             self._timers.after(key, pause)
             refused = isinstance(error, errors.Refused)
             return metrics.ReconcileResult.REFUSED if refused else metrics.ReconcileResult.ERROR
         except Exception:
             # A bug that one job meets must not stop the others.
-            pause = self._backoff.failed(key)
+            pause = self._count_failure(key)
             _LOG.exception("unexpected error; again in %.0f s", pause)
             self._timers.after(key, pause)
             return metrics.ReconcileResult.BUG
@@ -75,5 +77,8 @@ class Workers:
             _LOG.info("refused for now: %s", outcome.refusal.message)
             blocked = metrics.ReconcileResult.BLOCKED
             return blocked if outcome.is_blocked else metrics.ReconcileResult.REFUSED
-        self._backoff.succeeded(key)
         return metrics.ReconcileResult.STARTED if outcome.started else metrics.ReconcileResult.DONE
+
+    def _count_failure(self, key: queue.Key, longest: float = math.inf) -> float:
+        """Return for how many seconds to leave a job alone."""
+        return self._memories.recall(key).backoff.count_failure(longest)

@@ -58,24 +58,26 @@ class Timers(Generic[K]):
         self._times[key] = at, asyncio.get_running_loop().call_later(seconds, self.check, key)
 
 
-class Backoff(Generic[K]):
-    """Pauses of a key after failures: each twice as long as the last, up to a bound."""
+class Backoff:
+    """Pauses after failures: each twice as long as the last, up to a bound."""
+
+    __slots__ = ("_draw", "_failures")
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
         self._draw = draw
-        self._failures: dict[K, int] = {}
+        self._failures = 0
 
-    def failed(self, key: K, longest: float = math.inf) -> float:
+    def count_failure(self, longest: float = math.inf) -> float:
         """Count a failure, and return the seconds to wait: a random part of the upper half.
 
         They are at most `longest`, and at most `LONGEST_PAUSE_SECONDS`.
         """
-        count = self._failures.get(key, 0)
-        self._failures[key] = count + 1
+        count = self._failures
+        self._failures += 1
         bound = min(longest, LONGEST_PAUSE_SECONDS)
         pause = min(bound, FIRST_PAUSE_SECONDS * 2.0 ** min(count, 20))
         return pause * (0.5 + 0.5 * self._draw())
 
-    def succeeded(self, key: K) -> None:
-        """Forget the failures of a key."""
-        self._failures.pop(key, None)
+    def reset(self) -> None:
+        """Forget the failures."""
+        self._failures = 0

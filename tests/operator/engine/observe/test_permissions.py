@@ -11,6 +11,7 @@ from tfparallel_operator.core import installation, layout, observation
 from tfparallel_operator.core.layout import Layout
 from tfparallel_operator.core.pods import restrictions
 from tfparallel_operator.engine.observe import permissions
+from tfparallel_operator.engine.observe.job_memory import JobMemories
 
 LABELS = {"use": "jobs"}
 
@@ -41,7 +42,7 @@ def naming(secret: str) -> Layout:
 def the_permissions(api: Secrets, time: clock.Clock, **limits: Any) -> permissions.Permissions:
     restricted = installation.Restrictions(**limits)
     settings = installation.Settings(trainer_image="i", restrictions=restricted)
-    return permissions.Permissions(api, settings, time)
+    return permissions.Permissions(api, settings, JobMemories(), time)
 
 
 async def test_labels_are_read_again_after_a_while_and_nothing_but_metadata() -> None:

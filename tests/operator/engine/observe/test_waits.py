@@ -11,6 +11,7 @@ from tfparallel_operator.api import types
 from tfparallel_operator.api_server import errors, lists, resources
 from tfparallel_operator.core import observation, replicas
 from tfparallel_operator.engine.observe import waits
+from tfparallel_operator.engine.observe.job_memory import JobMemories
 from tfparallel_operator.engine.workqueue import queue, timers
 
 NO_CONFIG_MAP = 'MountVolume.SetUp failed for volume "source" : configmap "digits" not found'
@@ -181,7 +182,7 @@ async def test_one_look_a_second_and_one_a_minute_for_each_role_are_the_bound(
 ) -> None:
     time = clock.Clock()
     keys = [queue.Key("default", f"job-{number}") for number in range(jobs)]
-    reader = waits.Waits(api, timers.Timers(lambda _: None, time.utc), time.utc)
+    reader = waits.Waits(api, timers.Timers(lambda _: None, time.utc), time.utc, JobMemories())
 
     async def look() -> int:
         before = api.reads
@@ -207,7 +208,8 @@ class Tenants:
         self.api = api
         self.time = clock.Clock()
         self.timers = timers.Timers(self._fire, self.time.utc)
-        self.reader = waits.Waits(api, self.timers, self.time.utc)
+        self.memories = JobMemories()
+        self.reader = waits.Waits(api, self.timers, self.time.utc, self.memories)
         self.keys: set[queue.Key] = set()
         self.failing: set[queue.Key] = set()
         self.due: set[queue.Key] = set()
@@ -262,7 +264,7 @@ async def test_a_job_that_is_gone_or_fails_when_it_has_its_turn_holds_up_no_othe
     gone, failing, *others = sorted(tenants.keys - {first}, key=lambda key: key.name)
     assert gone.namespace != failing.namespace
     tenants.keys.discard(gone)
-    tenants.reader.forget(gone)
+    tenants.reader.give_up(gone, tenants.memories.forget(gone).searches)
     tenants.failing.add(failing)
     for _ in range(4):
         tenants.due |= tenants.keys  # The sweeper lists all jobs from time to time.

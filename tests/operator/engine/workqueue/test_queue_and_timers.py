@@ -261,18 +261,16 @@ async def test_times_that_no_longer_count_are_not_kept(monkeypatch: pytest.Monke
 
 
 def test_pauses_double_up_to_five_minutes_and_begin_again_after_success() -> None:
-    backoff: timers.Backoff[str] = timers.Backoff(draw=lambda: 1.0)
-    pauses = [backoff.failed("a") for _ in range(11)]
+    backoff = timers.Backoff(draw=lambda: 1.0)
+    pauses = [backoff.count_failure() for _ in range(11)]
     assert pauses[:5] == [1.0, 2.0, 4.0, 8.0, 16.0]
     assert pauses[9:] == [300.0, 300.0]
-    assert backoff.failed("b") == 1.0
-    backoff.succeeded("a")
-    assert backoff.failed("a") == 1.0
+    backoff.reset()
+    assert backoff.count_failure() == 1.0
 
 
 def test_pauses_are_spread_over_the_upper_half() -> None:
-    backoff: timers.Backoff[str] = timers.Backoff(draw=lambda: 0.0)
-    assert backoff.failed("a") == 0.5
+    assert timers.Backoff(draw=lambda: 0.0).count_failure() == 0.5
 
 
 @pytest.mark.parametrize(

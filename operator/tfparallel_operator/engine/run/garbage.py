@@ -1,0 +1,61 @@
+"""When Python searches for garbage: never so that the event loop waits for long."""
+
+import gc
+from collections.abc import Callable
+from typing import TypeVar
+
+R = TypeVar("R")
+
+YOUNG_ONLY = 1_000_000
+"""Threshold that keeps the oldest generation out of collections.
+
+Used until the first lists are complete. Their objects live as long as the process, so collections
+skip them.
+"""
+
+YOUNG_OBJECTS = 2_000
+"""New objects after which Python collects them, once everything is listed.
+
+By its default of 700, that takes a seventh of the operator's CPU time while many jobs start. More
+than these leave more garbage than is worth it: 1 MB with 5,000.
+"""
+
+
+def spare_listed_objects() -> Callable[[], None]:
+    """Collect no old object from now on; return what ends this once everything is listed."""
+    gc.freeze()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*thresholds[:2], YOUNG_ONLY)
+
+    def settle() -> None:
+        gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS, *thresholds[1:])
+
+    return settle
+
+
+def stop_collecting() -> None:
+    """Collect nothing before the process ends: with 1,000 jobs a collection took 55 ms."""
+    gc.disable()
+
+
+def call_without_collection(compute: Callable[[], R], is_lasting: Callable[[R], bool]) -> R:
+    """Compute without a collection, which stops all threads for long among thousands of objects.
+
+    Args:
+        compute: makes them.
+        is_lasting: whether a result is large and is freed at its end without a collection, so that
+            later ones skip it. What is garbage before is collected first, or it would be skipped
+            too.
+    """
+    was_enabled = gc.isenabled()
+    gc.collect(1)
+    gc.disable()
+    try:
+        result = compute()
+        if is_lasting(result):
+            gc.freeze()
+    finally:
+        if was_enabled:
+            gc.enable()
+    return result
