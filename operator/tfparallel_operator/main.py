@@ -20,13 +20,13 @@ from tfparallel_operator.engine.telemetry import logs
 _LOG = logging.getLogger(__name__)
 
 _EXPECTED = (credentials.CredentialsError, sweeper.NotInstalled, errors.ApiError, OSError)
-"""What ends the process with a sentence; anything else is a bug and shows its traceback."""
+"""Errors that end the process with a sentence. Any other is a bug and shows its traceback."""
 
 TLS_READ_BYTES = 16 * 1024
 """Size of a TLS record.
 
-By asyncio's default (github.com/python/cpython/issues/109534) every connection keeps a buffer of
-256 kB, which is 10 MB in all. Every read cuts its answer from another buffer, and the holes let the
+By asyncio's default (github.com/python/cpython/issues/109534) each connection keeps a buffer of
+256 kB, which is 10 MB in all. Each read cuts its answer from another buffer, and the holes let the
 process grow as long as events come.
 """
 
@@ -37,7 +37,7 @@ def main(**values: Any) -> None:
     options = settings.build(values)
     logs.configure(options.log_format)
     sslproto.SSLProtocol.max_size = TLS_READ_BYTES
-    # Neither this nor a search for garbage in what stays for ever may hold up the event loop.
+    # Neither this nor a collection among objects that live forever may block the event loop later.
     rules.compile_all(schema.job_schema())
     kopf.on.startup()(_spare_listed_objects())
     sys.exit(asyncio.run(_run(options)))

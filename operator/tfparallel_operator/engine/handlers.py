@@ -23,8 +23,8 @@ LOGIN_PAUSE_SECONDS = 2.0
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
-    """Begin the engine; kopf watches jobs once everything that there was has been listed."""
-    _watch_and_nothing_else(settings)
+    """Start the engine. kopf starts to watch after the first lists."""
+    _configure(settings)
     if "engine" not in memo:
         memo.engine = engine.from_environment()
     _check_scope(settings.peering.clusterwide, memo.engine.settings.watch_namespaces)
@@ -39,7 +39,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
 
 @kopf.on.cleanup(errors=kopf.ErrorsMode.PERMANENT)
 async def end(memo: kopf.Memo, **_: Any) -> None:
-    """End the engine, after kopf's watch; if a part has failed, kopf fails with it."""
+    """Stop the engine after kopf's watch. If a part of it has failed, kopf fails, too."""
     try:
         await memo.engine.stop()
     finally:
@@ -69,13 +69,13 @@ async def check(memo: kopf.Memo, **_: Any) -> str:
 
 @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL)
 async def take_job(event: kopf.RawEvent, namespace: str | None, memo: kopf.Memo, **_: Any) -> None:
-    """Store a job and have it looked at; nothing is written on it here."""
+    """Store a job and queue it; write nothing."""
     if namespace in (memo.engine.settings.watch_namespaces or (namespace,)):
         memo.engine.jobs.apply_event(event["type"], event["object"])  # kopf logs what this raises.
 
 
 async def run(parts: Engine, stop: asyncio.Event) -> None:
-    """Run kopf with these handlers until a signal comes or `stop` is set, by a part that fails too.
+    """Run kopf with these handlers until a signal, `stop`, or the failure of a part.
 
     Raises:
         ExceptionGroup: the parts of the engine that failed.
@@ -97,7 +97,7 @@ async def run(parts: Engine, stop: asyncio.Event) -> None:
 
 
 def _check_scope(clusterwide: bool, namespaces: tuple[str, ...]) -> None:
-    """See that `kopf run` and the engine follow the same namespaces."""
+    """Refuse to start if `kopf run` and the engine watch different namespaces."""
     if clusterwide == bool(namespaces):
         shown = ",".join(namespaces) or "empty: all namespaces"
         raise kopf.PermanentError(
@@ -107,21 +107,21 @@ def _check_scope(clusterwide: bool, namespaces: tuple[str, ...]) -> None:
 
 
 def _end_process(task: asyncio.Task[None]) -> None:
-    """End kopf, which `kopf run` gives no other way to."""
+    """Stop kopf. `kopf run` has no other way."""
     if not task.cancelled():
         signal.raise_signal(signal.SIGTERM)
 
 
 class _NoDifferences(kopf.MultiDiffBaseStorage):
-    """Compares no versions of a job: `take_job` wants each, and the copy takes kopf a tenth of all
-    CPU time of the operator."""
+    """Keeps no copy of a job to compare. `take_job` needs each version, and the copies take a tenth
+    of the operator's CPU time."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return kopf.BodyEssence({})
 
 
-def _watch_and_nothing_else(settings: kopf.OperatorSettings) -> None:
-    """Give up a stream that neither events nor bookmarks come from; write nothing."""
+def _configure(settings: kopf.OperatorSettings) -> None:
+    """Configure kopf to reconnect silent streams and to write nothing."""
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.peering.standalone = True
@@ -134,10 +134,10 @@ def _watch_and_nothing_else(settings: kopf.OperatorSettings) -> None:
     settings.watching.inactivity_timeout = client.WATCH_SILENCE_SECONDS
     settings.watching.chunk_size = 1  # The session lists by itself.
     settings.queueing.idle_timeout = 0.5
-    # kopf warns of jobs whose events it has not passed on by then; it takes as long as it needs.
+    # kopf warns about jobs whose events it has not handled by then, and still handles them.
     settings.queueing.exit_timeout = 10.0
     settings.networking.request_timeout = credentials.READ_TIMEOUT_SECONDS
-    # The API server may be away for two minutes; then the process ends and is restarted.
+    # If the API server is away for two minutes, the process exits, and the kubelet restarts it.
     settings.networking.error_backoffs = (1, 2, 5, *[10] * 12)
-    # kopf would kill the process by itself; the kubelet does that when it takes too long.
+    # The kubelet kills a process that takes too long to exit, so kopf must not.
     settings.process.ultimate_exiting_timeout = None

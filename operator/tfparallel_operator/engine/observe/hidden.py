@@ -1,7 +1,7 @@
-"""Objects that have lost the label by which they are followed: each is read from time to time.
+"""Objects that have lost the label of the selector: each is read from time to time.
 
-Anybody who may change pods may take the label from many, so the reads have a bound. The namespaces
-share it, so that those of one do not delay those of another.
+Anybody who may change pods may remove the label from many, so the rate of reads is limited. The
+namespaces share the limit, so that the objects of one don't delay those of another.
 """
 
 import asyncio
@@ -17,26 +17,26 @@ from tfparallel_operator.engine.observe import index
 _LOG = logging.getLogger(__name__)
 
 SECONDS = 10.0
-"""How often an object is read that has lost its label."""
+"""Seconds between two reads of an object."""
 
 A_SECOND = 10.0
-"""How many such objects are read in a second at most."""
+"""Maximum number of reads per second."""
 
 
 class Followed(Protocol):
-    """What takes in the objects that are read."""
+    """The informer that stores the objects."""
 
     served: resources.Resource
 
     def put(self, item: Mapping[str, Any]) -> None:
-        """Take in an object."""
+        """Store an object."""
 
     def drop(self, key: index.Key) -> None:
-        """Remove an object that is gone."""
+        """Remove a deleted object."""
 
 
 class Hidden:
-    """Objects that the watch does not show, though they may be there."""
+    """Objects that may exist although the watch does not show them."""
 
     def __init__(self, api: client.Client, followed: Followed) -> None:
         self._api = api
@@ -46,24 +46,24 @@ class Hidden:
         """Objects by namespace."""
 
     def keys(self) -> set[index.Key]:
-        """Return which objects these are."""
+        """Return the keys of the hidden objects."""
         return set(self._reads)
 
     def add(self, key: index.Key, uid: str) -> None:
-        """Read an object from now on."""
-        self.remove(key)  # The label comes and goes.
+        """Start to read an object."""
+        self.remove(key)  # Somebody may remove the label again and again.
         self._counts[key[0]] += 1
         self._reads[key] = read = asyncio.create_task(self._read(key, uid))
         read.add_done_callback(functools.partial(self._end, key))
 
     def remove(self, key: index.Key) -> None:
-        """Read an object no longer: the watch shows it, or has ended."""
+        """Stop to read an object, because the watch shows it or has ended."""
         if (read := self._reads.get(key)) is not None:
             self._end(key, read)
             read.cancel()
 
     def remove_all(self, scope: str | None) -> None:
-        """Read no object of a namespace any longer; None: of any."""
+        """Stop to read the objects of a namespace; None: of all."""
         for key in self.keys():
             if scope in (None, key[0]):
                 self.remove(key)
@@ -74,7 +74,7 @@ class Hidden:
             self._counts -= collections.Counter({key[0]: 1})
 
     async def _read(self, key: index.Key, uid: str) -> None:
-        """Read an object until it is gone."""
+        """Read an object until it is deleted."""
         path = self._followed.served.path(*key)
         while True:
             try:
@@ -95,7 +95,7 @@ def find_pause(objects: int, namespaces: int) -> float:
     """Return the seconds between two reads of an object.
 
     Args:
-        objects: of its namespace that are read.
-        namespaces: that have such objects.
+        objects: number of hidden objects in its namespace.
+        namespaces: number of namespaces with hidden objects.
     """
     return max(SECONDS, objects * namespaces / A_SECOND)

@@ -1,4 +1,4 @@
-"""Records of the objects of one resource, with an index by the job that they belong to."""
+"""Records of the objects of one resource, indexed by the job that owns them."""
 
 import dataclasses
 import logging
@@ -18,13 +18,13 @@ Key = tuple[str, str]
 """The namespace and the name of an object."""
 
 Slim = Callable[[Mapping[str, Any]], T | None]
-"""Makes the record's value of an object; None leaves the object out."""
+"""Converts an object to the value of its record; None: the object is left out."""
 
 Changed = Callable[[records.Owner], None]
-"""Told of the owner of whatever has changed."""
+"""Callback with the owner of an object that has changed."""
 
 Entry = tuple[Key, int, records.Owner | None, T | None]
-"""What is known of an object: its key, version, owner and value."""
+"""An object's key, version, owner and value."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,39 +35,39 @@ class _Record(Generic[T]):
 
 
 class Index(Generic[T]):
-    """What is known of the objects of one resource."""
+    """The objects of one resource."""
 
     def __init__(self, resource: resources.Resource, slim: Slim[T], changed: Changed) -> None:
         self.resource = resource
         self._slim = slim
         self._changed = changed
         self._records: dict[Key, _Record[T]] = {}
-        # The API server stores any uid in an owner reference, also that of another namespace's job.
+        # An owner reference may contain any uid, even of a job in another namespace.
         self._by_owner: dict[records.Owner, dict[Key, T]] = {}
         self._owners: dict[Key, set[records.Owner]] = {}
-        """Those of each namespace and name: a job that is gone, and the one that is there now."""
+        """Owners by namespace and name: deleted jobs, and the current one."""
 
     def for_owner(self, owner: records.Owner) -> tuple[T, ...]:
-        """Return the values that belong to a job: of its namespace, its name and its uid."""
+        """Return the values of a job, identified by namespace, name and uid."""
         return tuple(self._by_owner.get(owner, {}).values())
 
     def of_others(self, key: Key, uid: str) -> tuple[T, ...]:
-        """Return the values that belong to jobs of a namespace and name, but not to this uid's."""
+        """Return the values of all jobs of a namespace and name except the one with this uid."""
         owners = self._owners.get(key, ())
         return tuple(
             value for owner in owners if owner.uid != uid for value in self.for_owner(owner)
         )
 
     def has(self, key: Key) -> bool:
-        """Whether something is known of an object."""
+        """Whether an object has a record."""
         return key in self._records
 
     def owners(self) -> tuple[Key, ...]:
-        """Return namespace and name of every job that something belongs to."""
+        """Return namespace and name of every job that owns an object."""
         return tuple(self._owners)
 
     def put(self, item: Mapping[str, Any]) -> None:
-        """Write the record of an object, unless one as new is there, such as our own write's."""
+        """Store an object, unless the record is as new, for example from our own write."""
         if self._is_news(find_key(item), find_version(item)):
             self._put(self.read(item))
 
@@ -76,7 +76,7 @@ class Index(Generic[T]):
         return record is None or record.version < version
 
     def _is_of_lost_history(self, key: Key, version: int, listed: int) -> bool:
-        """Whether a list is newer than a record, and has an older object in its place."""
+        """Whether a list that is newer than a record has an older version of the object."""
         record = self._records.get(key)
         return record is not None and version < record.version <= listed
 
@@ -94,7 +94,7 @@ class Index(Generic[T]):
         self._changed(owner)
 
     def drop(self, key: Key) -> None:
-        """Remove the record of an object that is gone."""
+        """Remove the record of a deleted object."""
         record = self._records.pop(key, None)
         if record is None:
             return
@@ -112,21 +112,21 @@ class Index(Generic[T]):
             del self._owners[name]
 
     def read(self, item: Mapping[str, Any]) -> Entry[T]:
-        """Return what is known of an object; what was, if its newest version cannot be read."""
+        """Convert an object to an entry. If that fails, keep the value of the last version."""
         key, version = find_key(item), find_version(item)
         try:
             return key, version, records.owner(item), self._slim(item)
         except gate.BeyondLimitsError as error:
             _LOG.warning("%s %s/%s is not read: %s", self.resource.plural, *key, error)
-        except Exception:  # One object that cannot be read must not hide all others.
+        except Exception:  # An unreadable object must not hide the others.
             _LOG.exception("%s %s/%s cannot be read", self.resource.plural, *key)
         record = self._records.get(key)
         return (key, version, record.owner, record.value) if record else (key, version, None, None)
 
     def take(self, entries: Iterable[Entry[T]], version: int) -> bool:
-        """Write the records of objects that a list of this version holds, unless newer are there.
+        """Store the objects of a list of this version, except where the record is newer.
 
-        Return whether some were of a history that the API server no longer has.
+        Return whether some records were of a history that the API server no longer has.
         """
         was_rewound = False
         for entry in entries:
@@ -137,13 +137,13 @@ class Index(Generic[T]):
         return was_rewound
 
     def replace(self, entries: Sequence[Entry[T]], keys: Set[Key], scope: str | None) -> None:
-        """Forget all but these keys, and write the records of objects that a list holds."""
+        """Remove all records except of these keys, and store the objects of a list."""
         self.keep(keys, sys.maxsize, scope)
         for entry in entries:
             self._put(entry)
 
     def keep(self, keys: Set[Key], version: int, scope: str | None) -> None:
-        """Remove what a list of this version does not hold; what is newer than it stays."""
+        """Remove the records that a list of this version lacks, except newer ones."""
         for key, record in list(self._records.items()):
             inside = scope is None or key[0] == scope
             if inside and key not in keys and record.version <= version:

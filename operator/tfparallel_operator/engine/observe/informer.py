@@ -1,12 +1,12 @@
-"""Follows the children of all jobs: by list and watch, into an index of slim records.
+"""Follows the children of all jobs by list and watch, and indexes slim records of them.
 
-A record is written by the watch, or at once from the answer to a write of ours; resource versions
-say which is newer. Objects that vanished while a watch was cut are removed after the next list,
-which a framework's watch would never report.
+Records come from the watch, and from the answers to our own writes; resource versions say which is
+newer. An object that was deleted while no watch ran is removed after the next list. A framework's
+watch would never report it.
 
-A list is right up to its version. If that is lower than a version that was known before, etcd was
-restored from an older copy: nothing known counts any longer, and the list replaces it. A watch that
-goes on from a version of the lost future would be silent, so where the API server is comes first.
+A list is complete up to its version. If that is lower than a version that was known before, etcd
+was restored from an older copy, and the list replaces all records. A watch from a version that the
+API server has not reached would be silent, so the stream asks for the current version first.
 """
 
 import asyncio
@@ -27,30 +27,30 @@ _LOG = logging.getLogger(__name__)
 
 SELECTOR = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
 RETRY_SECONDS = (1.0, 10.0)
-"""Shortest and longest pause before a list or watch that failed is tried again."""
+"""Shortest and longest pause before a failed list or watch is retried."""
 
 ABSENT_SECONDS = 30.0
-"""How often it is looked whether a resource that is not there has been installed."""
+"""How often to check whether a missing resource has been installed."""
 
 T = TypeVar("T")
 
 Rewound = Callable[[], None]
-"""Told that the API server's history has gone back."""
+"""Callback after a restore of etcd from an older copy."""
 
 Watch = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
-"""What is followed, in words, and how."""
+"""The name of a stream, and the coroutine that follows it."""
 
 
 class NotServed(Exception):  # noqa: N818 (an answer)
-    """The API server does not have a resource that it need not have."""
+    """The API server does not serve an optional resource."""
 
 
 class Informer(index.Index[T]):
-    """Follows one resource's objects that belong to jobs.
+    """Follows the objects of one resource that belong to jobs.
 
-    One that is `optional` need not be installed: nothing is there until it is. With `metadata_only`
-    nothing but metadata is read, so that the size of objects does not matter. With `keeps_hidden`
-    an object that has lost the label of the selector still counts, and is read from time to time.
+    An `optional` resource need not be installed. With `metadata_only`, the informer reads metadata
+    alone, so the size of objects does not matter. With `keeps_hidden`, an object that has lost the
+    label of the selector stays, and is read from time to time.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Informer(index.Index[T]):
         self._streams = {scope: Stream(api, resource, scope, self, rewound) for scope in scopes}
 
     def watches(self) -> Iterator[Watch]:
-        """Yield what follows the resource forever: of all namespaces, or of each that is watched.
+        """Yield the streams, one for all namespaces or for each watched one.
 
-        One that fails may be run again, and needs none of the others.
+        A stream that fails may be run again. It does not depend on the others.
         """
         of_group = f" of {self.resource.group}" if self.resource.group else ""
         for scope, stream in self._streams.items():
@@ -88,7 +88,7 @@ class Informer(index.Index[T]):
 
     @property
     def synced(self) -> bool:
-        """Whether everything that there was at the start has been seen."""
+        """Whether the first list of each stream is complete."""
         return all(stream.listed.is_set() for stream in self._streams.values())
 
     async def wait_synced(self) -> None:
@@ -107,11 +107,11 @@ class Informer(index.Index[T]):
                 await stream.list()
 
     def silence(self, now: float) -> float:
-        """Return the seconds since the quietest stream last heard or tried anything."""
+        """Return the seconds since the quietest stream last received or tried anything."""
         return max(now - stream.active_at for stream in self._streams.values())
 
     def learn(self, item: Mapping[str, Any]) -> None:
-        """Take in the answer to a write, unless the watch has come past it already."""
+        """Store the answer to a write, unless the watch is already newer."""
         scope = item["metadata"]["namespace"]
         stream = self._streams.get(scope) or self._streams.get(None)
         if stream is not None and index.find_version(item) > stream.version:
@@ -120,7 +120,7 @@ class Informer(index.Index[T]):
 
 
 class Stream:
-    """One list and watch, of all namespaces or of one."""
+    """A list and a watch of all namespaces, or of one."""
 
     def __init__(
         self,
@@ -137,18 +137,18 @@ class Stream:
         self._rewound = rewound
         self._failures = 0
         self._is_cut = False
-        """Whether the API server was not there: it may have come back with an older etcd."""
+        """Whether the API server was unavailable: it may come back with an older etcd."""
         self._listing = asyncio.Lock()
         self._watching: asyncio.Timeout | None = None
         self.listed = asyncio.Event()
         self.version = 0
-        """The resource version that the stream has come to; 0: it must list."""
+        """The resource version that the stream has reached; 0: it must list."""
         self.newest = 0
-        """The highest resource version that the API server has told of."""
+        """The highest resource version that the API server has sent."""
         self.active_at = time.monotonic()
 
     async def run(self) -> None:
-        """List and watch forever; pause when the API server does not answer."""
+        """List and watch forever; pause after errors."""
         try:
             await self._run()
         finally:
@@ -166,7 +166,7 @@ class Stream:
                 await asyncio.sleep(ABSENT_SECONDS)
             except errors.Expired as error:
                 self.version = 0
-                if fresh:  # What was listed just now is too old: do not list in a tight loop.
+                if fresh:  # Even a new list is too old: don't list in a tight loop.
                     await self._pause(error)
             except errors.ApiError as error:
                 if self._informer.optional and isinstance(error, errors.NotFound):
@@ -175,13 +175,13 @@ class Stream:
                 await self._pause(error)
 
     async def list(self, *, is_rewound: bool = False) -> None:
-        """Read everything, also while a watch runs, which then continues after the list.
+        """List everything. A watch that runs meanwhile continues after the list.
 
         Args:
-            is_rewound: whether it is known that the API server's history has gone back.
+            is_rewound: whether etcd is known to have been restored from an older copy.
 
         Raises:
-            NotServed: the resource is optional, and not there.
+            NotServed: the resource is optional and not installed.
             errors.ApiError: the list cannot be read.
         """
         async with self._listing:
@@ -203,7 +203,7 @@ class Stream:
         except (errors.NotFound, errors.Refused) as error:
             if not self._informer.optional:
                 raise
-            # Without rights to see them it is as if there were none; older roles have none.
+            # An older ClusterRole has no right to read them: treat them as not installed.
             self._informer.keep(set(), sys.maxsize, self._scope)
             self.listed.set()
             raise NotServed from error
@@ -213,7 +213,7 @@ class Stream:
             await self._take(entries, version)
 
     def _rewind(self, entries: Sequence[index.Entry[Any]], version: int) -> None:
-        """Start again from a list that is older than what was known."""
+        """Replace all records by a list that is older than they are."""
         _LOG.warning(
             "%s: the API server went back from version %d to %d: etcd was restored from an older"
             " copy; what it holds now counts",
@@ -223,14 +223,14 @@ class Stream:
         )
         self._informer.replace(entries, self._find_keys(entries), self._scope)
         self.version = self.newest = version
-        if self._watching is not None:  # It waits for a version that is yet to come.
+        if self._watching is not None:  # It waits for a version that the API server hasn't reached.
             self._watching.reschedule(asyncio.get_running_loop().time())
         self._rewound()
 
     async def _take(self, entries: Sequence[index.Entry[Any]], version: int) -> None:
-        """Take in a list, with pauses; stop once the watch has come past it.
+        """Store a list page by page; stop once the watch is newer.
 
-        The watch reports deletions, too, which the list would undo.
+        An older list would bring back objects whose deletion the watch has reported.
         """
         was_rewound = False
         for start in range(0, len(entries), answers.PAGE):
@@ -246,7 +246,7 @@ class Stream:
             self._rewound()
 
     def _find_keys(self, entries: Sequence[index.Entry[Any]]) -> set[index.Key]:
-        """Return which objects are there, after a list that does not hold hidden ones."""
+        """Return the keys of a list, and of hidden objects, which no list contains."""
         return self._informer.hidden.keys().union(key for key, *_ in entries)
 
     async def _follow(self) -> None:
@@ -258,12 +258,12 @@ class Stream:
             async with asyncio.timeout(None) as self._watching:
                 await self._watch()
         except TimeoutError:
-            return  # A list says where to go on.
+            return  # The list has set the version from which to continue.
         finally:
             self._watching = None
 
     async def _watch(self) -> None:
-        """Watch from the stream's version on, until the API server ends it."""
+        """Watch from the stream's version, until the API server ends the watch."""
         served = self._informer.served
         watch = self._api.watch(
             served,
@@ -276,7 +276,7 @@ class Stream:
             self.active_at = time.monotonic()
             self._failures = 0
             if index.find_version(event.object) <= self.version:
-                continue  # A list has told of it, or of what came after it.
+                continue  # A list had this version of the object, or a newer one.
             if event.type == "DELETED":
                 self._forget(event.object)
             elif event.type in ("ADDED", "MODIFIED"):
@@ -286,7 +286,7 @@ class Stream:
             self.newest = max(self.newest, self.version)
 
     def _forget(self, item: Mapping[str, Any]) -> None:
-        """Drop an object that is gone; one that nobody deleted may have lost its label alone."""
+        """Remove a deleted object. One that nobody deletes may only have lost its label."""
         key = index.find_key(item)
         if not self._informer.keeps_hidden or records.deleting(item):
             self._informer.drop(key)

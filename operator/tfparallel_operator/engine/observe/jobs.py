@@ -1,7 +1,7 @@
-"""The newest known version of every job: told by the watch, a list or our own writes.
+"""The newest known version of every job, from the watch, a list or our own writes.
 
-Each has passed the gate. A large spec or status is kept compressed, and unpacked for a look at the
-job.
+Each has passed the gate. A large spec or status is stored compressed, and decompressed for a
+reconcile.
 """
 
 import logging
@@ -20,16 +20,16 @@ _LOG = logging.getLogger(__name__)
 Body = Mapping[str, Any]
 
 LARGE_SPEC_BYTES = 4_096
-"""A spec whose JSON is longer is kept compressed: Python's objects may take 30 times as much."""
+"""A spec whose JSON is longer is compressed: as Python objects it may take 30 times as much."""
 
 LARGE_STATUS_BYTES = 16_384
-"""The same of a status, which is asked for more often."""
+"""The same for a status, which is read more often."""
 
 _PACKED = {"spec": "packedSpec", "status": "packedStatus"}
 """The fields of a job that hold its large parts, compressed."""
 
 _KEPT_STATUS = ("state", "attempt", "hostPorts")
-"""What is asked of the statuses of all jobs."""
+"""The fields of a compressed status that stay readable."""
 
 _KEPT_METADATA = frozenset(
     {
@@ -37,12 +37,12 @@ _KEPT_METADATA = frozenset(
         *("creationTimestamp", "deletionTimestamp"),
     }
 )
-"""What anything here asks for. All else may be as large as the spec."""
+"""The metadata that the operator reads. Other fields may be as large as the spec."""
 
 _KEPT_LABELS = (names.LABEL_QUEUE, names.LABEL_WORKLOAD_PRIORITY)
 
 Changed = Callable[[Body | None, Body], None]
-"""Told of every newer version of a job, and of the one before it."""
+"""Callback with the previous and the new version of a job."""
 
 
 class Jobs:
@@ -54,14 +54,14 @@ class Jobs:
         self._heard_at = time.monotonic()
         self._bodies: dict[queue.Key, Body] = {}
         self._of_lost_history: set[queue.Key] = set()
-        """Jobs as they were before the API server's history went back: any version is newer."""
+        """Jobs of a history that a restore of etcd has undone: any version replaces them."""
         self._deleted: dict[queue.Key, int] = {}
-        """Versions at which jobs were deleted since the last list, which began before, maybe."""
+        """Versions of deletions that a list that started earlier might undo."""
         self.newest = 0
-        """The highest resource version that the API server has told of."""
+        """The highest resource version that the API server has sent."""
 
     def get(self, key: queue.Key) -> Body | None:
-        """Return a job as it was last seen; None when there is none."""
+        """Return the newest version of a job; None: it does not exist."""
         body = self._bodies.get(key)
         return None if body is None else _unpacked(body)
 
@@ -70,7 +70,7 @@ class Jobs:
         return tuple(self._bodies)
 
     def bodies(self) -> Iterator[Body]:
-        """Return every job as it was last seen, without large specs and parts of large statuses."""
+        """Return every job, with large specs and statuses compressed."""
         return iter(self._bodies.values())
 
     def states(self) -> Iterator[str]:
@@ -84,11 +84,11 @@ class Jobs:
         return sum(not problems.isdisjoint(body) for body in self._bodies.values())
 
     def silence(self) -> float:
-        """Return the seconds since the last event of the watch, or list."""
+        """Return the seconds since the last event of the watch, or the last list."""
         return time.monotonic() - self._heard_at
 
     def apply_event(self, kind: str | None, body: Body) -> None:
-        """Take in an event of the watch."""
+        """Store an event of the watch, and queue the job."""
         key = key_of(body)
         self._heard_at = time.monotonic()
         if kind == "DELETED":
@@ -101,33 +101,33 @@ class Jobs:
         self._work.add(key)
 
     def update(self, body: Body) -> None:
-        """Take in the answer to a write or a read; it cannot bring back a job that is gone."""
+        """Store the answer to a write or a read, unless the job has been deleted meanwhile."""
         key = key_of(body)
         stored = self._bodies.get(key)
         if stored is not None and stored["metadata"]["uid"] == body["metadata"]["uid"]:
             self._put(key, body)
 
     def forget(self, key: queue.Key, uid: str) -> None:
-        """Drop a job that the API server no longer knows."""
+        """Remove a job that the API server no longer has."""
         stored = self._bodies.get(key)
         if stored is not None and stored["metadata"]["uid"] == uid:
             self._drop(key)
 
     def add_page(self, items: Iterable[Body], version: int) -> None:
-        """Take in a page of a list of this version, whose items do not say what they are."""
+        """Store a page of a list. (List items carry no apiVersion and kind.)"""
         for item in items:
             key = key_of(item)
             if self._deleted.get(key, 0) > version:
                 continue
             if key in self._bodies and _version(item) < self._known_version(key) <= version:
-                self._of_lost_history.add(key)  # A list is right up to its version.
+                self._of_lost_history.add(key)  # A list is complete up to its version.
             self.apply_event(
                 "MODIFIED", {"apiVersion": names.API_VERSION, "kind": names.KIND, **item}
             )
         self.newest = max(self.newest, version)
 
     def rewind(self, version: int) -> None:
-        """Believe no version that is known: etcd was restored from an older copy."""
+        """Let any version replace the stored ones, because etcd was restored from an older copy."""
         _LOG.warning(
             "%s: the API server went back from version %d to %d: etcd was restored from an older"
             " copy; what it holds now counts",
@@ -140,7 +140,7 @@ class Jobs:
         self.newest = version
 
     def keep(self, keys: Set[queue.Key], version: int, namespace: str | None) -> None:
-        """Drop what a list of this version does not hold; what is newer than it stays."""
+        """Remove the jobs that a list of this version lacks, except newer ones."""
         self._heard_at = time.monotonic()
         self._deleted.clear()
         for key in list(self._bodies):
@@ -159,11 +159,11 @@ class Jobs:
                 if self._changed is not None:
                     before = None if stored is None else _unpacked(stored, ("status",))
                     self._changed(before, _unpacked(self._bodies[key], ("status",)))
-            except Exception:  # What is counted of one job must not keep the next from being seen.
+            except Exception:  # A failure of the callback must not stop the watch.
                 _LOG.exception("a change of job %s/%s is not counted", key.namespace, key.name)
 
     def _known_version(self, key: queue.Key) -> int:
-        """Return the version of a job that newer ones replace; 0: any does."""
+        """Return the stored version of a job, which only newer ones replace; 0: any does."""
         stored = None if key in self._of_lost_history else self._bodies.get(key)
         return 0 if stored is None else _version(stored)
 
@@ -182,7 +182,7 @@ def _version(body: Body) -> int:
 
 
 def _packed(body: Body, stored: Body | None) -> Body:
-    """Return what is kept of a job."""
+    """Return the stored form of a job."""
     metadata = {k: v for k, v in body["metadata"].items() if k in _KEPT_METADATA}
     labels = body["metadata"].get("labels") or {}
     if labels := {name: labels[name] for name in _KEPT_LABELS if name in labels}:
@@ -201,7 +201,7 @@ def _packed(body: Body, stored: Body | None) -> Body:
 
 
 def _unpacked(body: Body, parts: Iterable[str] = tuple(_PACKED)) -> Body:
-    """Return a job with those of these parts that are kept compressed."""
+    """Return a job with these parts decompressed."""
     packed = {part: _PACKED[part] for part in parts if _PACKED[part] in body}
     if not packed:
         return body

@@ -1,6 +1,6 @@
-"""Whether the installation lets a job have what it names; labels of Secrets are read for it.
+"""Whether the installation's restrictions allow what a job uses; this reads labels of Secrets.
 
-Of a Secret, only the metadata is asked for: no value of a Secret ever reaches the operator.
+The operator requests only the metadata of a Secret, so it never receives a Secret's value.
 """
 
 import re
@@ -15,13 +15,13 @@ from tfparallel_operator.engine.observe.job_memory import JobMemories
 from tfparallel_operator.engine.workqueue import queue
 
 LABELS_SECONDS = 15.0
-"""How long what is known of a Secret is good enough."""
+"""How long the labels of a Secret are cached."""
 
 MAX_SECRETS = 1000
-"""Secrets of which labels are kept."""
+"""Maximum number of Secrets in the cache."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""A name that a path may hold: no other is the name of a Secret."""
+"""A valid name of a Secret, which is safe in a path."""
 
 _Labels = Mapping[str, str] | None
 
@@ -54,7 +54,7 @@ class Permissions:
         if not isinstance(job, observation.InvalidJob):
             layout, uses = job, self._uses_of(job)
         elif job.accepted is not None:
-            # Its spec is of a ConfigMap, which people may have changed since it was looked at.
+            # The spec comes from a ConfigMap, which somebody may have changed since.
             layout = job.accepted
             uses = restrictions.find_uses(layout, self._settings)
         else:
@@ -79,7 +79,7 @@ class Permissions:
         return memory.uses[1]
 
     async def _read(self, namespace: str, name: str) -> _Labels:
-        """Return the labels of a Secret; None: there is none."""
+        """Return the labels of a Secret; None: it does not exist."""
         read_at, labels = self._labels.get((namespace, name), (None, None))
         now = self._clock()
         if read_at is not None and now - read_at < LABELS_SECONDS:

@@ -35,7 +35,7 @@ class Sweeper:
         self._scopes: tuple[str | None, ...] = namespaces or (None,)
 
     async def version(self) -> int:
-        """Return the resource version that the API server has come to.
+        """Return the current resource version of the API server.
 
         Raises:
             errors.ApiError: it cannot be read.
@@ -43,7 +43,7 @@ class Sweeper:
         return await self._api.current_version(resources.JOBS, self._scopes[0])
 
     async def sweep(self) -> int:
-        """List all jobs once, and have each looked at; return the version that all are known at.
+        """List all jobs and queue each; return the lowest version of the lists.
 
         Raises:
             NotInstalled: the custom resource is not there.
@@ -66,7 +66,7 @@ class Sweeper:
         keys: set[queue.Key] = set()
         version, newest = 0, self._jobs.newest
         try:
-            # Page by page: thousands of jobs at once would hold up the event loop.
+            # Page by page, because thousands of jobs at once would block the event loop.
             async for page in self._api.pages(resources.JOBS, scope):
                 version = int(page.version)
                 if version < newest:  # Later pages are of the same version.
@@ -85,7 +85,7 @@ class Sweeper:
         return version
 
     async def run(self) -> None:
-        """Sweep from time to time, forever."""
+        """Sweep every `SWEEP_SECONDS`, forever."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:

@@ -1,9 +1,9 @@
-"""The session that kopf watches jobs with: each event passes the gate before kopf reads it.
+"""The HTTP session with which kopf watches jobs: each event passes the gate before kopf reads it.
 
-kopf reads lists and lines of a watch by `json.loads`, which recurses, and ends when one of them
-cannot be read. So this session answers in JSON that can always be read. A list is done by the
-sweeper, which reads pages that are bounded in bytes: all that kopf needs of it is the version from
-which to watch, because no handler asks for more.
+kopf parses lists and lines of a watch by `json.loads`, which is recursive, and exits if one of them
+is invalid. So this session answers with JSON that is always valid. The sweeper reads the lists, in
+pages of bounded size. kopf needs only the version from which to watch, because no handler needs
+more.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ from tfparallel_operator.api_server import errors, resources
 _LOG = logging.getLogger(__name__)
 
 LIST_PAUSE_SECONDS = 2.0
-"""After a list that failed; kopf itself asks again at once."""
+"""Pause after a failed list, because kopf retries at once."""
 
 LARGE_LINE_BYTES = 65_536
-"""A longer line is read in a thread, so that the event loop answers meanwhile."""
+"""A longer line is parsed in a thread, to keep the event loop free."""
 
 _GONE = 410
-"""What makes kopf list again."""
+"""The status code that makes kopf list again."""
 
 List = Callable[[str | None], Awaitable[int]]
 """Lists the jobs of a namespace, or of all, and returns the version of the list."""
 
 
 def answers(list_jobs: List) -> type[aiohttp.ClientResponse]:
-    """Return the class of a session's answers."""
+    """Return the class of a session's responses."""
 
     class Answer(_Answer):
         _list_jobs = staticmethod(list_jobs)
@@ -42,19 +42,19 @@ def answers(list_jobs: List) -> type[aiohttp.ClientResponse]:
 
 
 class _Answer(aiohttp.ClientResponse):
-    """An answer of the API server to kopf."""
+    """A response of the API server to kopf."""
 
     _list_jobs: List
 
     async def start(self, connection: Any) -> Self:
-        """Read the headers; the lines of a watch are read later."""
+        """Read the headers, and let the lines of a watch pass the gate later."""
         await super().start(connection)
         if self._is_about_jobs and "watch" in self.url.query:
             self.content = _Lines(self.content)  # type: ignore[assignment]  # it has the same methods
         return self
 
     async def json(self, **options: Any) -> Any:
-        """Return the document; of a list of jobs its version alone."""
+        """Return the document. For a list of jobs it contains the version alone."""
         if not self._is_about_jobs:
             return await super().json(**options)
         await self.read()
@@ -80,7 +80,7 @@ class _Answer(aiohttp.ClientResponse):
 
 
 class _Lines:
-    """The content of a watch, line by line through the gate."""
+    """The lines of a watch, each of which passes the gate."""
 
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content
@@ -102,7 +102,7 @@ class _Lines:
 
 
 async def _admitted(line: bytes) -> bytes:
-    """Return the event of a line as kopf may read it; nothing, if the line is none."""
+    """Return the event of a line in a form that kopf can parse; empty: the line has no event."""
     try:
         if len(line) > LARGE_LINE_BYTES:
             kind, document = await asyncio.to_thread(gate.read_event, line)
@@ -114,6 +114,6 @@ async def _admitted(line: bytes) -> bytes:
         return b""
     if kind == "ERROR" and document.get("code") != _GONE:
         _LOG.warning("the watch of jobs ended: %s", document.get("message"))
-        document = {**document, "code": _GONE}  # kopf ends the process for any other.
+        document = {**document, "code": _GONE}  # kopf exits after any other error.
     document.get("metadata", {}).pop("managedFields", None)
     return orjson.dumps({"type": kind, "object": document}) + b"\n"

@@ -1,8 +1,9 @@
-"""The engine as one group of tasks. A part that fails begins again, and leaves the others alone.
+"""The engine: one group of tasks. A part that fails starts again, and the others go on.
 
-Each of several operators watches, answers probes and takes reports of progress, so that all are
-ready. The one that holds the Lease also acts. One that loses it ends: it starts from nothing and
-leaves nothing behind. It also ends without the custom resource, and with settings that cannot be.
+Each replica of the operator watches, answers probes and accepts reports of progress, so all are
+ready. The holder of the Lease also reconciles. If it loses the Lease, it exits, because a new
+process starts without stale state. It also exits if the custom resource is not installed, or if a
+setting is invalid.
 """
 
 import asyncio
@@ -41,21 +42,21 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CERTIFICATE_CHECK = datetime.timedelta(hours=12)
-"""How often the age of the progress endpoint's certificate is looked at."""
+"""How often the age of the progress endpoint's certificate is checked."""
 
 LOOK_SPACING_SECONDS = 0.05
-"""From one look at a job to the next, at least: a flood of events on a job costs few looks."""
+"""Minimum time between two reconciles of a job, so that a flood of events costs few reconciles."""
 
 ASK_AGAIN_SECONDS = 2.0
-"""Pause before the API server is asked again for what nothing goes on without."""
+"""Pause before retrying a request that the start depends on."""
 
 
 class Engine:
-    """All parts of the operator but kopf, made and joined.
+    """All parts of the operator except kopf.
 
     Args:
-        settings: the process's.
-        api: an open client; None: the engine opens two, for a renewal of the Lease never waits.
+        settings: of the process.
+        api: an open client; None: the engine opens two, so that renewals of the Lease never wait.
     """
 
     def __init__(self, settings: Settings, api: client.Client | None = None) -> None:
@@ -70,7 +71,7 @@ class Engine:
         namespaces = settings.watch_namespaces
         self._bundle: tls.Bundle | None = None
         self._acting: Dependencies | None = None
-        """What the workers share, once this operator acts."""
+        """The dependencies of the workers, once this operator reconciles."""
         self._queue: queue.Queue[queue.Key] = queue.Queue(
             opened=False,
             spacing=LOOK_SPACING_SECONDS,
@@ -88,7 +89,7 @@ class Engine:
         self.metrics.registry.register(gauges.Gauges(self.jobs, self._queue, self._children))
 
     async def start(self) -> None:
-        """Return once everything that there was at the start has been listed.
+        """Start all parts, and return after the first lists.
 
         Raises:
             ExceptionGroup: the parts that failed before.
@@ -106,7 +107,7 @@ class Engine:
             self.task.result()
 
     async def stop(self) -> None:
-        """End all parts; return when nothing that they began is on its way.
+        """Stop all parts, and return when none of their requests is pending.
 
         Raises:
             ExceptionGroup: the parts that have failed.
@@ -126,11 +127,11 @@ class Engine:
         return await self._sweeper.list(namespace)
 
     def problem(self) -> str:
-        """Return why the process is stuck; empty: it is not."""
+        """Say why the process is stuck; empty: it is not."""
         return probes.healthy(self._children, self._queue)
 
     def missing(self) -> str:
-        """Return what has not been listed yet, or fails again and again; empty: it is ready."""
+        """Say why the process is not ready; empty: it is."""
         return self._parts.problem() or probes.ready(self._children, self._listed.is_set())
 
     async def _run(self) -> None:
@@ -140,11 +141,11 @@ class Engine:
             async with asyncio.TaskGroup() as group:
                 self._parts.start(group, "probes", self._serve_probes, needs=OSError)
                 if self.settings.progress_host:
-                    self._bundle = await _patiently(self._ensure_certificates)
+                    self._bundle = await _retry(self._ensure_certificates)
                 for name, watch in self._children.watches():
                     self._parts.start(group, f"children ({name})", watch)
                 await self._children.wait_synced()
-                await _patiently(self._sweeper.sweep)
+                await _retry(self._sweeper.sweep)
                 self._listed.set()
                 _LOG.info("watching %s", ", ".join(self.settings.watch_namespaces) or "all jobs")
                 self._parts.start(group, "sweeper", self._sweeper.run)
@@ -161,7 +162,7 @@ class Engine:
         )
 
     async def _lead(self, leadership: lease.Lease) -> None:
-        """Act as soon as no other operator does, and say so when it ends."""
+        """Acquire the Lease, reconcile while holding it, then release it."""
         await leadership.acquire()
         try:
             async with asyncio.TaskGroup() as group:
@@ -172,15 +173,15 @@ class Engine:
             await leadership.release()
 
     async def _catch_up(self) -> None:
-        """Learn all that the last leader has done: the watches may lag behind.
+        """List everything that the last leader has written, because watches may lag behind.
 
-        A job that is known better than its pods would seem to have lost them.
+        Children come first: if a job were newer than its pods, these would seem to be lost.
         """
-        await _patiently(self._children.refresh)
-        await _patiently(self._sweeper.sweep)
+        await _retry(self._children.refresh)
+        await _retry(self._sweeper.sweep)
 
     async def _act(self, may_write: Callable[[], None] = lambda: None) -> None:
-        """Bring all jobs on, forever."""
+        """Reconcile jobs until cancelled."""
 
         def check() -> None:
             may_write()
@@ -199,7 +200,7 @@ class Engine:
             rewinds=lambda: self.history.rewinds,
         )
         job_workers = workers.Workers(engine)
-        # Jobs that are gone may have left pods behind.
+        # Deleted jobs may have left pods behind.
         keys = {*self.jobs.keys(), *itertools.starmap(queue.Key, self._children.pods.owners())}
         self._queue.open(keys)
         async with asyncio.TaskGroup() as group:
@@ -225,7 +226,7 @@ class Engine:
         self._parts.start(group, "certificates", lambda: self._renew(context))
 
     async def _renew(self, context: ssl.SSLContext) -> None:
-        """Exchange the certificate under the running server before it ends."""
+        """Renew the certificate of the running server before it expires."""
         while True:
             await asyncio.sleep(CERTIFICATE_CHECK.total_seconds())
             try:
@@ -237,7 +238,7 @@ class Engine:
                 self._publish(bundle)
 
     def _publish(self, bundle: tls.Bundle) -> None:
-        """Have the ConfigMaps of all jobs carry the authorities, if they are new."""
+        """If the authorities are new, queue all jobs, whose ConfigMaps contain them."""
         is_new = self._bundle is None or bundle.authorities != self._bundle.authorities
         self._bundle = bundle
         if is_new and self._acting is not None:
@@ -280,11 +281,11 @@ class Engine:
 
 
 def from_environment() -> Engine:
-    """Return an engine whose settings are the environment's.
+    """Return an engine with the settings of the environment.
 
     Raises:
-        click.UsageError: a variable is missing, or has a value that cannot be.
-        credentials.CredentialsError: there is no way to the API server.
+        click.UsageError: a variable is missing or invalid.
+        credentials.CredentialsError: no credentials for the API server were found.
     """
     return Engine(settings.from_environment())
 
@@ -294,8 +295,8 @@ def _lease(api: client.Client, options: Settings) -> lease.Lease:
     return lease.Lease(api, terms)
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until the API server answers: who ends instead is started later and later."""
+async def _retry(ask: Callable[[], Awaitable[T]]) -> T:
+    """Retry until the API server answers. Exiting would lead to CrashLoopBackOff."""
     while True:
         try:
             return await ask()

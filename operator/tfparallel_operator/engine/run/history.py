@@ -1,11 +1,11 @@
-"""What follows when the API server's history goes back: etcd was restored from an older copy.
+"""Recovery after somebody restores etcd from an older copy.
 
-Resource versions only grow, and a list is never answered from behind: see `Client.current_version`.
-That holds where one of several API servers lags, too. So a list below a version that was known
-before it was asked for proves a restore.
+Resource versions only grow, and a list is never older than the request for it, even if one of
+several API servers lags (`Client.current_version`). So a list whose version is lower than a version
+that was known before the request proves a restore.
 
-What is known of jobs and of their children then belongs to two histories. Nothing is written until
-both have been listed again.
+Stored jobs and children then belong to two histories. The operator writes nothing until it has
+listed both again.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from tfparallel_operator.engine.telemetry import metrics
 _LOG = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 2.0
-"""Pause before all is listed again, if the API server has not answered."""
+"""Pause before the lists are tried again, if the API server has not answered."""
 
 
 class History:
-    """Starts again from what the API server has, and has kopf's watch do the same."""
+    """Lists everything again after a restore, and makes kopf's watch continue from there."""
 
     def __init__(
         self, followed: children.Children, jobs: sweeper.Sweeper, counted: metrics.Metrics
@@ -35,12 +35,12 @@ class History:
         self._metrics = counted
         self._is_rewound = asyncio.Event()
         self.rewinds = 0
-        """How often all was listed again: what was concluded from versions before may be wrong."""
+        """Number of restores so far. Values that depend on older versions may be wrong."""
         self._was_away = False
-        """Whether the API server did not answer kopf, so that jobs have to be listed."""
+        """Whether the API server did not answer kopf, so that the jobs must be listed."""
 
     def rewind(self) -> None:
-        """Have all be listed again: a part of what is known is of another history."""
+        """List everything again, because a stored object belongs to another history."""
         if not self._is_rewound.is_set():
             self._metrics.rewound()
         self._is_rewound.set()
@@ -57,7 +57,7 @@ class History:
         while True:
             await self._is_rewound.wait()
             try:
-                # A job that is known better than its pods would seem to have lost them.
+                # If a job were newer than its pods, these would seem to be lost.
                 await self._children.refresh()
                 await self._jobs.sweep()
             except errors.ApiError as error:
@@ -71,10 +71,10 @@ class History:
     async def resume(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Have a watch of kopf's go on from where the API server is, as a middleware of aiohttp.
+        """Start a watch of kopf at the API server's version (a middleware of aiohttp).
 
-        kopf goes on from the last version that it has seen. If that is yet to come again, the API
-        server answers and stays silent.
+        kopf continues from the last version that it has seen. If that is higher than the API
+        server's, the watch stays silent.
         """
         version = request.url.query.get("resourceVersion", "")
         is_watch = request.url.path.endswith(f"/{names.PLURAL}") and "watch" in request.url.query
@@ -92,9 +92,9 @@ class History:
             if await self._jobs.version() < version:
                 self.rewind()
                 return await self._jobs.sweep()
-            if self._was_away:  # By now a restored history may have come past kopf's version.
+            if self._was_away:  # A restored history may already have passed kopf's version.
                 await self._jobs.sweep()
                 self._was_away = False
         except errors.ApiError as error:
-            _LOG.info("where the watch of jobs goes on is not known: %s", error)
+            _LOG.info("the version from which to watch jobs is unknown: %s", error)
         return version

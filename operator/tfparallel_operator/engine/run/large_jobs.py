@@ -1,4 +1,4 @@
-"""Decisions for large jobs, which take up to half a second and are made in a thread."""
+"""Decisions for large jobs, which run in a thread, because they take up to half a second."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,17 +20,17 @@ class Decider:
     async def compute(
         self, observe: Callable[[], Callable[[], decision.Decision]], size: int
     ) -> decision.Decision:
-        """Decide for a job of this size; the event loop does not wait for a large one.
+        """Decide for a job, in a thread if it is large.
 
-        A decision is a function of values that nobody changes, so a thread may make it.
+        A decision is a pure function of immutable values, so it may run in a thread.
 
         Args:
-            observe: binds a decision to what is known when its turn has come.
+            observe: binds the decision to the newest observation, when its turn has come.
             size: of the job, in replicas or pods.
         """
         if size <= LARGE_JOB:
             return observe()()
-        async with self._large:  # Several threads would only take the interpreter from each other.
+        async with self._large:  # Several threads would compete for the interpreter's lock.
             return await asyncio.to_thread(
                 garbage.call_without_collection, observe(), _creates_many
             )

@@ -22,7 +22,7 @@ RENEWED_WITHIN = 2 / 3
 """Share of a lease's time after which a holder that could not renew it stops."""
 
 TRIES = 7.5
-"""How often in a lease's time the holder renews it, and the others look at it."""
+"""Renewals, and checks by candidates, per lease duration."""
 
 
 class Lost(errors.ApiError):

@@ -1,7 +1,7 @@
-"""The operator's parts: tasks that run forever, and of which one that fails begins again.
+"""The operator's parts: tasks that run forever, each of which restarts after a failure.
 
-A failure of one part, such as a bug that one object meets, leaves the others alone. A group ends
-with one of its parts only if that part cannot begin without what it needs, such as a port.
+The failure of a part, for example by a bug that one object triggers, doesn't affect the others.
+A group fails with a part only if the part cannot start at all, for example without its port.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from typing import Any
 _LOG = logging.getLogger(__name__)
 
 PAUSES_SECONDS = (1.0, 60.0)
-"""Shortest and longest pause before a part begins again."""
+"""Shortest and longest pause before a part restarts."""
 
 CALM_SECONDS = 120.0
-"""A part that has run for so long is well, whatever was before."""
+"""Time without a failure after which a part counts as healthy."""
 
 MANY_FAILURES = 3
-"""In a row: the part is named by the probe of readiness."""
+"""Consecutive failures after which the readiness probe names the part."""
 
 
 class MemberEnded(Exception):  # noqa: N818 (what has happened)
@@ -35,7 +35,7 @@ class _Record:
 
 
 class Parts:
-    """Starts parts, and each again after it has failed.
+    """Starts parts, and restarts each after a failure.
 
     Args:
         count: called with the name of a part that failed.
@@ -59,16 +59,16 @@ class Parts:
         """Start a part.
 
         Args:
-            group: of the part's task.
-            name: for people.
+            group: the group of the part's task.
+            name: shown in logs, metrics and the readiness probe.
             run: runs the part forever.
-            needs: the error by which the first run says that it cannot work at all.
+            needs: an error that, in the first run, means that the part cannot start at all.
         """
         record = self._records[name] = _Record(begun_at=self._clock())
         group.create_task(self._run(name, record, run, needs), name=name)
 
     def problem(self) -> str:
-        """Return which part fails again and again; empty: none does."""
+        """Say which part keeps failing; empty: none does."""
         for name, record in self._records.items():
             is_calm = self._clock() - record.begun_at > CALM_SECONDS
             if record.failures >= MANY_FAILURES and not is_calm:
@@ -107,7 +107,7 @@ class Parts:
 
 
 def spawn(group: asyncio.TaskGroup, name: str, member: Coroutine[Any, Any, None]) -> None:
-    """Start a task that should run forever: the group ends when it fails, and when it returns."""
+    """Start a task that should run forever. If it fails or returns, the group fails."""
 
     async def run() -> None:
         await member

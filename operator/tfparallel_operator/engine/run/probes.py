@@ -9,10 +9,10 @@ from tfparallel_operator.engine.observe import children
 from tfparallel_operator.engine.workqueue import queue
 
 SILENCE_LIMIT_SECONDS = 180.0
-"""An informer that for so long heard nothing, not even a bookmark, and did not try is stuck."""
+"""An informer is stuck after this time without an event, a bookmark or an attempt."""
 
 KEY_LIMIT_SECONDS = 600.0
-"""For so long a worker is busy with one job, or none takes a job that waits: it is stuck."""
+"""The workers are stuck if one has had a job, or none has taken a queued job, for this time."""
 
 Check = Callable[[], str]
 """Returns what is wrong; empty: nothing."""
@@ -27,7 +27,7 @@ def application(healthy: Check, ready: Check, *more: web.RouteDef) -> web.Applic
 
 
 def healthy(job_children: children.Children, work: queue.Queue[queue.Key]) -> str:
-    """Say whether the process is stuck: answering at all shows that its event loop is not."""
+    """Say why the process is stuck; empty: it is not. An answer shows that the event loop runs."""
     silence = job_children.silence(time.monotonic())
     if silence > SILENCE_LIMIT_SECONDS:
         return f"no event, bookmark or attempt of a watch for {silence:.0f} s"
@@ -38,7 +38,7 @@ def healthy(job_children: children.Children, work: queue.Queue[queue.Key]) -> st
 
 
 def ready(job_children: children.Children, jobs_listed: bool) -> str:
-    """Say whether decisions are made yet."""
+    """Say why the operator cannot decide yet; empty: it can."""
     if not job_children.synced:
         return "the children of the jobs have not been listed yet"
     return "" if jobs_listed else "the jobs have not been listed yet"

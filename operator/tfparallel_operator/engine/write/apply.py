@@ -17,11 +17,11 @@ _MAY_STILL_WRITE = (
     ". If the node has lost its network alone, the command may still run and write files: make it"
     " compare TFPARALLEL_ATTEMPT"
 )
-"""What a command of a person's own does not fence, unlike the shipped trainer."""
+"""A warning for scripts: unlike the shipped trainer, they don't check the attempt."""
 
 
 class Applier:
-    """Writes decisions, and asks before every write whether this operator may."""
+    """Writes decisions, after checking before each write that this operator may."""
 
     def __init__(self, engine: dependencies.Dependencies, events: recorder.Recorder) -> None:
         self._engine = engine
@@ -32,11 +32,11 @@ class Applier:
         self._creator = creations.Creator(engine)
 
     async def apply(self, body: jobs.Body, decided: decision.Decision) -> writes.ApplyResult:
-        """Carry a decision out, as far as the API server takes it.
+        """Carry out a decision, up to the first refusal.
 
         Raises:
             errors.Conflict: the job has changed since it was read.
-            errors.ApiError: anything else; a later decision leads to the rest of the same steps.
+            errors.ApiError: any other error; the next decision repeats the writes that are missing.
         """
         outcome = await self._create_first(body, decided) if decided.creates_first else None
         if outcome == writes.DONE:
@@ -98,7 +98,7 @@ class Applier:
     async def _say_without_status(
         self, body: jobs.Body, decided: decision.Decision, error: errors.ApiError
     ) -> None:
-        """Say by Events what a status should say that the API server does not take."""
+        """Report as Events what the status would say, because the API server refuses it."""
         for event in decided.events:
             await self._events.record(body, event)
         if isinstance(error, errors.Invalid):
@@ -118,9 +118,9 @@ class Applier:
         """Delete objects of a job.
 
         Args:
-            namespace: theirs.
-            deletions: of these objects.
-            body: the job that has their job's name now; None: there is none.
+            namespace: of the objects.
+            deletions: the deletions.
+            body: the job that now has the name of their job; None: none has.
 
         Raises:
             errors.ApiError: one of them was not deleted.
@@ -145,7 +145,7 @@ class Applier:
         try:
             await self._api.delete(resource, namespace, name, uid, force=force)
         except (errors.NotFound, errors.Conflict):
-            return writes.DONE  # It is gone, or another pod has the name by now.
+            return writes.DONE  # It is gone, or another pod has its name.
         if force and await self._is_gone(resource.path(namespace, name), uid):
             message = f"{name} was deleted by force: its node did not end it"
             _LOG.warning("pod %s", message)
@@ -158,7 +158,7 @@ class Applier:
         return writes.DONE
 
     async def _is_gone(self, path: str, uid: str) -> bool:
-        """Whether an object is gone: a finalizer keeps it also when it is deleted by force."""
+        """Whether an object is gone. A finalizer keeps it even after a forced deletion."""
         try:
             return bool((await self._api.get(path))["metadata"]["uid"] != uid)
         except errors.NotFound:
@@ -180,7 +180,7 @@ class Applier:
             self._children.learn(resource, await self._api.patch(path, fields))
 
     async def _lives(self, node: str) -> bool:
-        """Whether a node says that it is ready; one that we may not look at does not."""
+        """Whether a node is ready. False also if the operator may not read nodes."""
         try:
             manifest = await self._api.get(resources.NODES.path(name=node))
         except (errors.NotFound, errors.Refused):
@@ -203,7 +203,7 @@ class Applier:
 
 
 def _written(status: job_status.JobStatus) -> dict[str, Any]:
-    """Return the fields of a status that decisions make, without those that say nothing."""
+    """Return the fields of a status that decisions own, without empty ones."""
     fields = status.model_dump(mode="json", by_alias=True, exclude_none=True)
     roles = {role: _without_empty(counts) for role, counts in fields["replicas"].items()}
     decided = {key: value for key, value in fields.items() if key not in gate.REPORTED}

@@ -1,4 +1,4 @@
-"""Creates what a job needs, and says whose the objects are that have its names."""
+"""Creates the objects of a job, and finds the owners of objects that have the same names."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from tfparallel_operator.engine.observe import owned, records
 from tfparallel_operator.engine.write import dependencies, priorities, refusals, writes
 
 MAX_PROBES = 64
-"""Names that are looked up at once, when one is taken."""
+"""Maximum number of names that are checked after one is found to be taken."""
 
 _KNOWN_BY_METADATA = frozenset(
     {
@@ -22,11 +22,11 @@ _KNOWN_BY_METADATA = frozenset(
         resources.CLAIMS,
     }
 )
-"""Of these, what the API server adds next to their metadata is of no use at their creation."""
+"""Resources for whose creation the metadata of the answer is enough."""
 
 
 class Creator:
-    """Creates objects, and asks before each whether this operator may."""
+    """Creates objects, after checking for each that this operator may write."""
 
     def __init__(self, engine: dependencies.Dependencies) -> None:
         self._engine = engine
@@ -35,11 +35,11 @@ class Creator:
         self._may_write = engine.may_write
 
     async def create(self, manifests: Sequence[decision.Manifest]) -> writes.ApplyResult:
-        """Create objects in their order, up to the first that is not created.
+        """Create objects in order, up to the first failure.
 
         Raises:
             errors.Conflict: another installation of the operator acts on the job.
-            errors.ApiError: one of them was not created, and nobody knows why.
+            errors.ApiError: a creation failed for an unknown reason.
         """
         waves = _waves(manifests)
         for number, wave in enumerate(waves):
@@ -54,7 +54,7 @@ class Creator:
     async def _name_holders(
         self, first: writes.ApplyResult, manifests: Iterable[decision.Manifest]
     ) -> writes.ApplyResult:
-        """Say which objects have the names that a job needs next."""
+        """Find all objects that have names that the job needs."""
         now = self._engine.clock()
         refusal = obstacles.explain(first.holders, now)
         if refusal.reason is names.Reason.NAME_CONFLICT:
@@ -70,7 +70,7 @@ class Creator:
         return writes.ApplyResult(refusal)
 
     async def _probe(self, manifest: decision.Manifest) -> writes.ApplyResult:
-        """Look whether an object has a name that the job needs; create nothing."""
+        """Check whether another object has the name, without creating anything."""
         resource = owned.BY_TYPE[manifest["apiVersion"], manifest["kind"]]
         try:
             return await self._find_holder(self._children.served(resource), manifest)
@@ -91,7 +91,7 @@ class Creator:
         except errors.AlreadyExists:
             return await self._find_holder(served, manifest)
         except errors.Invalid as error:
-            if resource == resources.WORKLOADS:  # Its labels may be corrected, unlike a spec.
+            if resource == resources.WORKLOADS:  # Users can correct its labels, unlike a spec.
                 return writes.ApplyResult(refusals.refused(str(error)), error.retry_after)
             return writes.ApplyResult(refusals.invalid(manifest, error), error.retry_after)
         except errors.NotFound as error:
@@ -105,20 +105,20 @@ class Creator:
         if is_brief:
             created = {**manifest, "metadata": created["metadata"]}
         labels = created["metadata"].get("labels") or {}
-        if labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY:  # A policy has changed it.
+        if labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY:  # A webhook has changed it.
             holder = refusals.hold(created, manifest, obstacles.Whose.UNLABELED)
             return writes.ApplyResult(holders=(holder,))
         return self._learn(resource, created)
 
     def _learn(self, resource: resources.Resource, answer: client.Object) -> writes.ApplyResult:
-        if resource != resources.CLAIMS:  # Nobody follows claims: see `core.pods.claims`.
+        if resource != resources.CLAIMS:  # No informer follows claims: see `core.pods.claims`.
             self._children.learn(resource, answer)
         return writes.DONE
 
     async def _find_holder(
         self, resource: resources.Resource, manifest: decision.Manifest
     ) -> writes.ApplyResult:
-        """Take the object that has a name, if it is the one that the job needs; else say whose."""
+        """Adopt the existing object if it is the job's own; else return its holder."""
         metadata = manifest["metadata"]
         existing = await self._api.get(resource.path(metadata["namespace"], metadata["name"]))
         if resource == resources.CLAIMS:
@@ -133,9 +133,9 @@ class Creator:
 
 
 def _waves(manifests: Sequence[decision.Manifest]) -> list[list[decision.Manifest]]:
-    """Order creations: what pods need, then the pods, and of many pods first one of each role.
+    """Order creations: the objects that pods need, one pod of each role, then the other pods.
 
-    A template that is wrong is so found before the other thousand pods exist.
+    So an invalid template is found before a thousand pods exist.
     """
     others = [manifest for manifest in manifests if manifest["kind"] != "Pod"]
     pods = [manifest for manifest in manifests if manifest["kind"] == "Pod"]
@@ -151,7 +151,7 @@ def _waves(manifests: Sequence[decision.Manifest]) -> list[list[decision.Manifes
 
 
 def _check_claim(existing: client.Object, manifest: decision.Manifest) -> writes.ApplyResult:
-    """Take the claim of a name, if this job or an earlier one of its name has made it."""
+    """Adopt an existing claim, if this job or an earlier one of its name created it."""
     holder = refusals.hold(existing, manifest, obstacles.Whose.EARLIER)
     if records.deleting(existing):
         return writes.ApplyResult(holders=(holder,))
@@ -165,7 +165,7 @@ def _check_claim(existing: client.Object, manifest: decision.Manifest) -> writes
 
 
 def _find_whose(existing: client.Object, manifest: decision.Manifest) -> obstacles.Whose | None:
-    """Return whose an object is that has the name of one that a job needs; None: the job's own."""
+    """Return the owner of an object whose name the job needs; None: the job itself."""
     job, owner = manifest["metadata"]["ownerReferences"][0], records.owner(existing)
     if records.tfjob(existing) == job["name"]:
         return obstacles.Whose.TFJOB

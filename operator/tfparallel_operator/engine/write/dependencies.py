@@ -1,4 +1,4 @@
-"""What the parts that act on jobs share."""
+"""The dependencies of everything that writes to the cluster."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tfparallel_operator.engine.workqueue.timers import Timers
 
 @dataclasses.dataclass(slots=True)
 class Dependencies:
-    """The cluster as it was last seen, the ways to act on it, and the leave to do so."""
+    """Dependencies shared by everything that writes to the cluster."""
 
     api: client.Client
     jobs: Jobs
@@ -24,11 +24,11 @@ class Dependencies:
     timers: Timers[queue.Key]
     metrics: Metrics
     settings: installation.Settings
-    """What the installation decides for every job; a new certificate authority changes it."""
+    """The installation's settings for all jobs; a new certificate authority changes them."""
     instance: str
     """Name of this operator in Events."""
     may_write: Callable[[], None]
-    """Raises an error unless this operator may write at this moment."""
+    """Raises an error if this operator must not write now."""
     clock: wall_clock.Clock = wall_clock.utc_now
     rewinds: Callable[[], int] = lambda: 0
-    """Returns how often the API server's history has gone back: see `engine.run.history`."""
+    """Returns how often etcd was restored from an older copy: see `engine.run.history`."""

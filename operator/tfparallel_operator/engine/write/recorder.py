@@ -1,4 +1,4 @@
-"""Writes the Events of a job: for people, so one that cannot be written is only logged."""
+"""Writes the Events of a job. They are for people, so a failed write is only logged."""
 
 import datetime
 import hashlib
@@ -14,14 +14,14 @@ from tfparallel_trainer.contract import plain_text
 _LOG = logging.getLogger(__name__)
 
 MESSAGE_BYTES = 1024
-"""Most bytes of an Event's message: the API server counts them, not letters."""
+"""Maximum size of an Event's message, which the API server counts in bytes."""
 
 
 class Recorder:
-    """Records Events; the same one of the same job is written once between two restarts.
+    """Records Events, each once between two restarts of a job.
 
-    Its name is made of what it says, so that the API server itself refuses a repeat, also one by
-    a restarted operator.
+    The name of an Event is a hash of its content. So the API server refuses a repeat, even after a
+    restart of the operator.
     """
 
     def __init__(self, engine: dependencies.Dependencies) -> None:

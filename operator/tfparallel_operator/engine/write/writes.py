@@ -1,4 +1,4 @@
-"""What becomes of writes for one job, and several of them at once."""
+"""Results of writes for a job, and concurrent writes."""
 
 import asyncio
 import collections
@@ -14,21 +14,21 @@ from tfparallel_operator.core.life import obstacles
 T = TypeVar("T")
 
 MAX_WRITES = 16
-"""Writes for one job at the same time."""
+"""Maximum number of concurrent writes for a job."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """How far a decision was carried out."""
+    """How much of a decision was carried out."""
 
     refusal: observation.Refusal | None = None
-    """Why the API server refused a create; those after it were not tried."""
+    """Why the API server refused a creation. Later creations were not tried."""
     retry_after: float | None = None
-    """Seconds after which the API server wants to be asked again."""
+    """Seconds after which the API server allows a retry."""
     holders: tuple[obstacles.Holder, ...] = ()
-    """Objects that have names which the job needs."""
+    """Other objects that have names that the job needs."""
     started: bool = False
-    """Whether all was created, and the status is left to the next look."""
+    """Whether everything was created and the next reconcile writes the status."""
 
     @property
     def is_blocked(self) -> bool:
@@ -44,9 +44,9 @@ STARTED = ApplyResult(started=True)
 async def run_at_once(
     do: Callable[[T], Awaitable[ApplyResult]], items: Sequence[T], *, on_all: bool = False
 ) -> list[ApplyResult | Exception]:
-    """Do something for every item, a bounded number at a time; return what became of each.
+    """Process items concurrently, `MAX_WRITES` at a time, and return their results.
 
-    After the first that is not done, nothing more starts, unless it is to be done `on_all`.
+    After the first failure no more items start, unless `on_all` is true.
     """
     remaining = collections.deque(items)
     outcomes: list[ApplyResult | Exception] = []
@@ -54,7 +54,7 @@ async def run_at_once(
     async def attempt(item: T) -> ApplyResult | Exception:
         try:
             return await do(item)
-        except Exception as error:  # The worst of all is raised in the end.
+        except Exception as error:  # `find_worst` raises the worst error.
             return error
 
     async def work() -> None:
@@ -70,14 +70,14 @@ async def run_at_once(
 
 
 def find_worst(outcomes: Sequence[ApplyResult | Exception]) -> ApplyResult:
-    """Return or raise what matters most: a bug, a refusal for good or for now, an error, a name."""
+    """Return or raise the most severe: bug, final refusal, other refusal, API error, taken name."""
     worst = min(outcomes, key=_rank, default=DONE)
     if not isinstance(worst, Exception):
         return worst
     try:
         raise worst
     finally:
-        # An error whose traceback names it would keep all manifests of a large job until a search.
+        # A cycle of error and traceback would keep all manifests until the next collection.
         del worst, outcomes
 
 
