@@ -1,4 +1,4 @@
-"""From an object as the API server shows it to the slim value that decisions are made on."""
+"""Converts objects of the API server to the slim values that decisions use."""
 
 import dataclasses
 import datetime
@@ -13,24 +13,24 @@ Raw = Mapping[str, Any]
 _ROLES = {role.label: role for role in types.Role}
 
 _DISRUPTION = "DisruptionTarget"
-"""Condition of a pod that the cluster is about to take, or has taken."""
+"""Condition of a pod that the cluster is about to delete, or has deleted."""
 
 
 _LONGEST_ANNOTATION = 512
-"""Letters of an annotation that are kept: more than the operator writes."""
+"""Characters of an annotation that are kept: more than the operator writes."""
 
 _LONGEST_NAME = 253
-"""Letters of a job's name or uid in an owner reference, where the API server stores any."""
+"""Characters of a job's name or uid in an owner reference, which the API server doesn't limit."""
 
 _MOST_FINALIZERS = 16
-"""Of an object, that are kept."""
+"""Finalizers of an object that are kept."""
 
 _OF_KUBERNETES = frozenset({"foregroundDeletion", "orphan", "kubernetes.io/pvc-protection"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Owner:
-    """The job that an object belongs to."""
+    """The job that owns an object."""
 
     namespace: str
     name: str
@@ -44,7 +44,7 @@ def as_owner(job: Raw) -> Owner:
 
 
 def owner(item: Raw) -> Owner | None:
-    """Return the job that controls an object; None when no job does."""
+    """Return the job that controls an object; None: no job does."""
     metadata = item["metadata"]
     for reference in metadata.get("ownerReferences") or ():
         if reference.get("controller") and reference.get("kind") == names.KIND:
@@ -56,7 +56,7 @@ def owner(item: Raw) -> Owner | None:
 
 
 def tfjob(item: Raw) -> str | None:
-    """Return the name of the TFJob of Kubeflow that controls an object; None when none does."""
+    """Return the name of the TFJob of Kubeflow that controls an object; None: none does."""
     for reference in item["metadata"].get("ownerReferences") or ():
         if reference.get("controller") and reference.get("kind") == "TFJob":
             return str(reference["name"])
@@ -69,7 +69,7 @@ def deleting(item: Raw) -> bool:
 
 
 def finalizers(item: Raw) -> tuple[str, ...]:
-    """Return the finalizers of an object but Kubernetes' own, which it removes by itself."""
+    """Return the finalizers of an object, without those that Kubernetes itself removes."""
     every = item["metadata"].get("finalizers") or ()
     return tuple(finalizer for finalizer in every if finalizer not in _OF_KUBERNETES)[
         :_MOST_FINALIZERS
@@ -77,7 +77,7 @@ def finalizers(item: Raw) -> tuple[str, ...]:
 
 
 def delete_by(item: Raw) -> datetime.datetime | None:
-    """Return when the grace of an object that is being deleted ends."""
+    """Return when the grace period of an object that is being deleted ends."""
     return observation.parse_time(item["metadata"].get("deletionTimestamp"))
 
 
@@ -91,7 +91,7 @@ def ready(node: Raw) -> bool:
 
 
 def pod(item: Raw) -> observation.Pod | None:
-    """Return what decisions need of a pod; None for a pod that lacks the operator's labels."""
+    """Convert a pod; None: it lacks the operator's labels."""
     metadata = item["metadata"]
     labels = metadata.get("labels") or {}
     role = _ROLES.get(labels.get(names.LABEL_ROLE, ""))
@@ -130,10 +130,10 @@ def pod(item: Raw) -> observation.Pod | None:
 
 
 def _status(item: Raw) -> tuple[Raw, str]:
-    """Return the status of a pod, and what is wrong with it; empty: nothing is.
+    """Return the status of a pod, and its problem; empty: none.
 
-    One beyond the gate's limits counts with its texts cut, and if that is not enough, with its
-    phase alone.
+    If the status exceeds the gate's limits, its texts are cut. If that isn't enough, only its phase
+    is kept.
     """
     status: Raw = item.get("status") or {}
     if not gate.find_excess(status):
@@ -144,14 +144,14 @@ def _status(item: Raw) -> tuple[Raw, str]:
 
 
 def group(api_version: str, item: Raw) -> observation.Group | None:
-    """Return what decisions need of a PodGroup; None for one that is being deleted.
+    """Convert a PodGroup; None: it is being deleted.
 
     Args:
-        api_version: whose it is; items of a list do not say.
+        api_version: its version, which items of a list lack.
         item: the PodGroup.
 
     Raises:
-        gate.BeyondLimitsError: its spec is beyond the gate's limits for a status.
+        gate.BeyondLimitsError: its spec exceeds the gate's limits for a status.
     """
     if deleting(item):
         return None
@@ -165,7 +165,7 @@ def group(api_version: str, item: Raw) -> observation.Group | None:
 
 
 def _checked(part: Any) -> Raw:
-    """Return a part of an object within the limits of a status."""
+    """Return a part of an object, if it is within the limits of a status."""
     if problem := gate.find_excess(part):
         raise gate.BeyondLimitsError(problem)
     checked: Raw = part or {}
@@ -178,7 +178,7 @@ def installation(item: Raw) -> str:
 
 
 def config(item: Raw) -> observation.Config | None:
-    """Return what decisions need of a ConfigMap; None for one that is being deleted."""
+    """Convert a ConfigMap; None: it is being deleted."""
     if deleting(item):
         return None
     metadata = item["metadata"]
@@ -192,19 +192,19 @@ def config(item: Raw) -> observation.Config | None:
 
 
 def _annotation(item: Raw, name: str) -> str:
-    """Return an annotation of ours; people may have put a longer text in its place."""
+    """Return an annotation, cut to the length of ours, because users may change it."""
     annotations = item["metadata"].get("annotations") or {}
     return str(annotations.get(name, ""))[:_LONGEST_ANNOTATION]
 
 
 def _container(status: Raw) -> Raw:
-    """Return the status of the container tensorflow, empty before the kubelet has written it."""
+    """Return the status of the container tensorflow; empty: the kubelet hasn't written it yet."""
     statuses: Sequence[Raw] = status.get("containerStatuses") or ()
     return next((status for status in statuses if status.get("name") == names.CONTAINER), {})
 
 
 def _runs(status: Raw) -> bool:
-    """Whether a container runs; the phase does not say, for it ends some time after the last."""
+    """Whether a container runs. The phase of the pod changes only some time after the last exit."""
     return any(
         "running" in (container.get("state") or {})
         for container in status.get("containerStatuses") or ()
@@ -222,7 +222,7 @@ def _exit(item: Raw, status: Raw, container: Raw) -> observation.Exit | None:
             restarted="terminated" not in (container.get("state") or {}),
         )
     if status.get("phase") == observation.Phase.FAILED:
-        # Evicted before it ran, or its node is gone: no container can tell how it ended.
+        # Evicted before it ran, or its node is gone: no container status says how it ended.
         reason, message = (gate.cut(status.get(field, "")) for field in ("reason", "message"))
         eviction = observation.Exit(code=-1, reason=reason, message=message, finished_at=None)
         return eviction if reason else _exit_before_training(item, status) or eviction
@@ -230,10 +230,10 @@ def _exit(item: Raw, status: Raw, container: Raw) -> observation.Exit | None:
 
 
 def _first_end(container: Raw) -> Raw | None:
-    """Return how a container has ended; None while it has not.
+    """Return how a container has ended; None: it has not.
 
-    A container that the kubelet has started again in place has ended, too: only the operator
-    restarts a replica, and counts it.
+    A container that the kubelet has restarted in place counts as ended, because only the operator
+    restarts replicas.
     """
     for key in ("state", "lastState"):
         ended: Raw | None = (container.get(key) or {}).get("terminated")
@@ -243,14 +243,14 @@ def _first_end(container: Raw) -> Raw | None:
 
 
 _IN_PLACE = {"exitCode": -1, "reason": ends.RESTARTING_ALL}
-"""How a container ended whose end is gone from its pod's status."""
+"""The end of a container that the pod's status no longer contains."""
 
 
 def _exit_before_training(item: Raw, status: Raw) -> observation.Exit | None:
-    """Return how an init container has ended a pod; None when none has.
+    """Return the exit of an init container that failed the pod; None: none did.
 
-    The codes of the operator's own container have a meaning; of any other the name says most. A
-    sidecar ends with its pod, and ends none.
+    Exit codes of the operator's own container have a meaning. For others, the message has the
+    container's name. A sidecar never fails a pod.
     """
     sidecars = {
         container.get("name")
@@ -291,7 +291,7 @@ def _phase(status: Raw, state: Raw, ended: observation.Exit | None) -> observati
 
 
 def _disruption(status: Raw) -> Raw:
-    """Return the condition DisruptionTarget, empty unless it is true."""
+    """Return the condition DisruptionTarget if it is true; else empty."""
     for condition in status.get("conditions") or ():
         if condition.get("type") == _DISRUPTION and condition.get("status") == "True":
             disruption: Raw = condition
@@ -300,10 +300,10 @@ def _disruption(status: Raw) -> Raw:
 
 
 def workload(item: Raw) -> observation.Workload:
-    """Return what decisions need of a Workload of Kueue.
+    """Convert a Workload of Kueue.
 
     Raises:
-        gate.BeyondLimitsError: its status is beyond the gate's limits.
+        gate.BeyondLimitsError: its status exceeds the gate's limits.
     """
     metadata, spec, status = item["metadata"], item.get("spec") or {}, _checked(item.get("status"))
     admission = status.get("admission") or {}
@@ -348,7 +348,7 @@ def workload(item: Raw) -> observation.Workload:
 
 
 def _workload_priority_class(spec: Raw) -> str:
-    """Return the name of a Workload's own class, which v1beta2 and v1beta1 write differently."""
+    """Return a Workload's own priority class, whose field differs between v1beta1 and v1beta2."""
     reference: Raw = spec.get("priorityClassRef") or {
         "group": spec.get("priorityClassSource", "").partition("/")[0],
         "name": spec.get("priorityClassName", ""),
@@ -357,7 +357,7 @@ def _workload_priority_class(spec: Raw) -> str:
 
 
 def _waiting(status: Raw) -> str:
-    """Say why a pod does not run yet: the kubelet's words, else the scheduler's."""
+    """Return why a pod is pending: the kubelet's message, else the scheduler's."""
     for key in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(key) or ():
             waiting_state = (container.get("state") or {}).get("waiting") or {}

@@ -1,42 +1,42 @@
-"""How many connections a server has, in all and of one address, and which one makes room."""
+"""Limits on the connections of a server, in total and per address."""
 
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 MAX_CONNECTIONS = 128
-"""Connections of a server, counted from the moment they are accepted."""
+"""Maximum number of connections, counted from the moment they are accepted."""
 
 MAX_OF_ADDRESS = 80
-"""The same of one address, such as a pod's: who opens more closes the oldest of them."""
+"""The same for one address, such as a pod's. Another connection closes the oldest of them."""
 
 
 class Connection(Protocol):
-    """What has to be known of a connection."""
+    """The attributes of a connection that the limits need."""
 
     @property
     def address(self) -> str:
-        """Where it comes from."""
+        """The address of the peer."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes up nothing."""
+        """Whether it no longer uses resources."""
 
 
 C = TypeVar("C", bound=Connection)
 
 
 class Connections(Generic[C]):
-    """The connections of a server by address, the oldest of each address first.
+    """The connections of a server by address, oldest first.
 
-    Who comes is always let in, for it may be a probe. If there are too many, the oldest one of the
-    address that has the most has to go: a flood displaces itself.
+    A new connection is always accepted, because it may be a probe. If there are too many, the
+    oldest connection of the address that has the most is closed. So a flood closes its own.
     """
 
     def __init__(self) -> None:
         self._by_address: dict[str, list[C]] = {}
 
     def add(self, connection: C) -> C | None:
-        """Take in a connection; return the one that has to be closed for it."""
+        """Add a connection; return the one to close for it, if any."""
         listed = self._by_address.setdefault(connection.address, [])
         listed.append(connection)
         if len(listed) <= MAX_OF_ADDRESS and len(self) <= MAX_CONNECTIONS:
@@ -48,7 +48,7 @@ class Connections(Generic[C]):
         return (listed if len(listed) > MAX_OF_ADDRESS else longest).pop(0)
 
     def forget_closed(self) -> None:
-        """Leave out what is closed, and addresses that have nothing else."""
+        """Remove closed connections, and addresses without others."""
         for address, listed in [*self._by_address.items()]:
             listed[:] = [connection for connection in listed if not connection.is_closed]
             if not listed:

@@ -1,4 +1,4 @@
-"""The progress endpoint: takes the reports of coordinators, and refuses everyone else's."""
+"""The progress endpoint: accepts reports from the pods of a job, and refuses all others."""
 
 import asyncio
 import collections
@@ -24,10 +24,10 @@ from tfparallel_trainer.contract import limits, plain_text, progress
 _LOG = logging.getLogger(__name__)
 
 BODY_SECONDS = 10.0
-"""How long a report may take to arrive."""
+"""Maximum time for a report to arrive."""
 
 REFUSAL_SECONDS = 0.25
-"""Pause before a refusal is answered: a flood of them over few connections costs little."""
+"""Pause before a refusal, so that a flood over few connections costs little."""
 
 _SCHEME = "Bearer "
 
@@ -102,10 +102,10 @@ class Endpoint:
         self.reports.submit(publisher.Report(key, uid, report, now))
 
     async def _authenticate(self, token: str, key: queue.Key, source: str) -> jobs.Body:
-        """Return the job of a request if the token is that of a pod of its running attempt.
+        """Return the job of a request if the token belongs to a pod of its current attempt.
 
-        Every token that may be one is reviewed, whether the job exists or not. So neither the
-        answer nor its time tells a stranger which jobs there are.
+        Every well-formed token is reviewed, whether the job exists or not. So neither the answer
+        nor its delay reveals which jobs exist.
         """
         job = self.all_jobs.get(key)
         expected = None if job is None else progress_report.audience(job["metadata"]["uid"])
@@ -126,7 +126,7 @@ class Endpoint:
         return job
 
     def _is_of_a_job(self, pod: tokens.Pod, audience: str) -> bool:
-        """Whether a token's pod is one of the job that its audience names."""
+        """Whether a token's pod belongs to the job that its audience names."""
         return any(
             pod.uid == pod_of_job.uid
             for job in self.all_jobs.bodies()
@@ -150,7 +150,7 @@ class Endpoint:
 async def _pause(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Answer a refusal, also of a path that does not exist, after a pause."""
+    """Pause before each refusal, including unknown paths."""
     try:
         answer = await handler(request)
     except web.HTTPException:
@@ -162,7 +162,7 @@ async def _pause(
 
 
 class Turns:
-    """Lets each key come once in so many seconds; keeps nothing of those that came before."""
+    """Allows each key once per interval, and forgets older keys."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -170,7 +170,7 @@ class Turns:
         self._sent_at: collections.OrderedDict[str, float] = collections.OrderedDict()
 
     def take(self, key: str) -> float:
-        """Take a key's turn and return 0, or return the seconds until it may."""
+        """Take a key's turn and return 0, or return the seconds until its next turn."""
         now = self._clock()
         while self._sent_at and next(iter(self._sent_at.values())) + self._seconds <= now:
             self._sent_at.popitem(last=False)
@@ -181,7 +181,7 @@ class Turns:
 
 
 class _Refusal(Exception):  # noqa: N818 (an answer)
-    """Why a report is not taken."""
+    """Why a report is refused."""
 
     def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""Serves an HTTP application as a member of a task group, however many connect and stay silent.
+"""Serves an HTTP application in a task group, even if many clients connect and stay silent.
 
-A connection counts from the moment it is accepted, before TLS. asyncio's own server tells nobody of
-one until its handshake is over, and keeps up to 300 kB for each.
+A connection counts from the moment it is accepted, before TLS. asyncio's own server reports a
+connection only after its handshake, and keeps up to 300 kB for each.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ from tfparallel_operator.engine.telemetry import logs
 SHUTDOWN_SECONDS = 1.0
 
 HANDSHAKE_SECONDS = 5.0
-"""How long a TLS handshake may take."""
+"""Maximum duration of a TLS handshake."""
 
 HEADER_SECONDS = 10.0
-"""How long the head of a request may take, and the pause before the next one."""
+"""Maximum time for the headers of a request, and between two requests."""
 
 CONNECTION_SECONDS = 60.0
-"""How long a connection may last."""
+"""Maximum duration of a connection."""
 
 MAX_HEADERS = 32
-"""Headers of a request; each has 8 KiB at most."""
+"""Maximum number of headers of a request; each has at most 8 KiB."""
 
 LINGERING_SECONDS = 0.5
-"""How long the rest of a body that is refused is read, so that the client sees the answer."""
+"""How long the server reads a refused body to its end, so that the client sees the answer."""
 
 CHECK_SECONDS = 1.0
 
 ACCEPT_AGAIN_SECONDS = 0.1
-"""Pause after a connection that could not be accepted, as when the process has too many files."""
+"""Pause after a failed accept, for example because the process has too many open files."""
 
 _BACKLOG = 128
 _IPV4_MAPPED = "::ffff:"
@@ -49,18 +49,18 @@ async def serve(application: web.Application, port: int, tls: ssl.SSLContext | N
     """Serve on all addresses until cancelled.
 
     Args:
-        application: what answers.
+        application: the application.
         port: the port; 0: a free one.
-        tls: certificates; None: plain HTTP.
+        tls: the context of TLS; None: plain HTTP.
     """
     with listen(port) as listener:
         await serve_on(listener, application, tls)
 
 
 def listen(port: int) -> socket.socket:
-    """Return a socket that listens on all addresses, of IPv6 too where the machine has it."""
+    """Return a socket that listens on all addresses, including IPv6 if the machine has it."""
     if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # Some machines have no more than the protocol.
+        with contextlib.suppress(OSError):  # Some machines have the protocol but no addresses.
             return socket.create_server(
                 ("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
             )
@@ -70,7 +70,7 @@ def listen(port: int) -> socket.socket:
 async def serve_on(
     listener: socket.socket, application: web.Application, tls: ssl.SSLContext | None = None
 ) -> None:
-    """Serve what connects to a socket until cancelled."""
+    """Serve on a listening socket until cancelled."""
     listener.setblocking(False)
     runner = web.AppRunner(
         application,
@@ -96,7 +96,7 @@ async def serve_on(
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Connection:
-    """An accepted socket and what will answer on it."""
+    """An accepted socket and its request handler."""
 
     address: str
     socket: socket.socket
@@ -109,7 +109,7 @@ class _Connection:
         return self.socket.fileno() < 0
 
     def abort(self) -> None:
-        """End it at once, whatever it waits for."""
+        """Close the connection at once."""
         if self.handler.transport is not None:
             self.handler.transport.abort()
         elif not self.is_closed:  # During the handshake, or while it is being closed.
@@ -118,7 +118,7 @@ class _Connection:
 
 
 class _Server:
-    """Accepts connections, and closes those that are too many or last too long."""
+    """Accepts connections, and closes those beyond the limits."""
 
     def __init__(
         self, listener: socket.socket, handlers: web.Server, tls: ssl.SSLContext | None
@@ -129,7 +129,7 @@ class _Server:
         self._connections: connections.Connections[_Connection] = connections.Connections()
 
     async def run(self) -> None:
-        """Do it forever."""
+        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._close_overdue())
@@ -143,12 +143,12 @@ class _Server:
                     await asyncio.sleep(0)  # A flood of connections leaves the loop to others.
 
     def close_all(self) -> None:
-        """Abort what is still open."""
+        """Close all connections."""
         for connection in self._connections:
             connection.abort()
 
     def _admit(self, accepted: socket.socket, host: str) -> _Connection:
-        """Let a connection in, in place of an older one if there are too many."""
+        """Admit a connection, and close an older one if there are too many."""
         address = host.removeprefix(_IPV4_MAPPED)
         connection = _Connection(address, accepted, self._handlers(), time.monotonic())
         displaced = self._connections.add(connection)
@@ -166,8 +166,8 @@ class _Server:
                 ssl_handshake_timeout=limits[0],
                 ssl_shutdown_timeout=limits[1],
             )
-        except OSError as error:  # TLS errors and timeouts too: it is the client's.
-            # Its frames hold the error and 256 KiB of buffers, until a search for garbage.
+        except OSError as error:  # TLS errors and timeouts, too: the client's fault.
+            # The traceback would keep 256 KiB of buffers until the next garbage collection.
             error.__traceback__ = error.__context__ = None
 
     async def _close_overdue(self) -> None:

@@ -1,8 +1,8 @@
-"""The progress endpoint's certificates: the operator is its own authority.
+"""Certificates of the progress endpoint, signed by the operator's own certificate authority.
 
-They live in one Secret of the operator's namespace, so that a restart changes nothing for the pods
-that trust them. An authority that is replaced stays in the bundle until it expires, for operators
-that still show a certificate of it.
+A Secret in the operator's namespace stores them, so pods trust them after a restart, too. After a
+renewal of the authority, the old one stays in the bundle until it expires, because other replicas
+of the operator may still use a certificate that it signed.
 """
 
 import base64
@@ -26,8 +26,8 @@ _LOG = logging.getLogger(__name__)
 
 AUTHORITY_DAYS = 3650
 AUTHORITY_RENEWED_DAYS = 730
-"""Days before its end that the authority is replaced. Jobs that run by then get the new one with
-their ConfigMap, which the kubelet writes into their pods a minute later."""
+"""Days before the authority's expiry at which the operator replaces it. Running jobs receive the
+new one in their ConfigMap, which the kubelet updates in their pods within about a minute."""
 
 CERTIFICATE_DAYS = 365
 CERTIFICATE_RENEWED_DAYS = 90
@@ -45,20 +45,20 @@ class Bundle:
     """Certificates and keys, as PEM."""
 
     authorities: str
-    """Certificates to trust: the authority that signs, then those before it."""
+    """Certificates to trust: the current authority, then earlier ones."""
     authority_key: str
     certificate: str
     key: str
 
     def context(self) -> ssl.SSLContext:
-        """Return the server's side of TLS."""
+        """Return the TLS context of the server."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.load_into(context)
         return context
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Have a server that may be running already show this certificate."""
-        # ssl reads them from files only. A disk could hold up the event loop; this is none.
+        """Load the certificate into a context, which a running server may use."""
+        # ssl reads only files. A file in memory doesn't block the event loop, unlike a disk.
         with open(os.memfd_create("tls"), "w", encoding="ascii") as file:
             file.write(f"{self.certificate}\n{self.key}")
             file.flush()
@@ -72,9 +72,9 @@ async def ensure(
     host: str,
     clock: wall_clock.Clock = wall_clock.utc_now,
 ) -> Bundle:
-    """Return the certificates of the Secret; make or renew what is missing or near its end.
+    """Return the certificates of the Secret; create or renew those that are missing or expire soon.
 
-    Whoever comes second finds the Secret of the first and uses it.
+    If two operators start at the same time, the second uses the Secret of the first.
     """
     path = resources.SECRETS.path(namespace, name)
     while True:
@@ -101,7 +101,7 @@ async def ensure(
 
 
 def renew(stored: Bundle | None, host: str, now: datetime.datetime) -> Bundle:
-    """Return certificates that are good for a while: the known ones as far as they are."""
+    """Return the stored certificates, with new ones for those that expire soon."""
     authorities = [] if stored is None else _certificates(stored.authorities)
     if stored is None or _ends_within(authorities[0], AUTHORITY_RENEWED_DAYS, now):
         key = ec.generate_private_key(ec.SECP256R1())
@@ -237,7 +237,7 @@ def _data(bundle: Bundle) -> dict[str, str]:
 
 
 def _read(secret: client.Object) -> Bundle | None:
-    """Return the Secret's bundle; None when something is missing, as after a careless edit."""
+    """Return the Secret's bundle; None: a key is missing, for example after a wrong edit."""
     data = secret.get("data") or {}
     if not all(data.get(entry) for entry in _KEYS.values()):
         return None

@@ -1,7 +1,8 @@
-"""Who holds a token: the API server is asked, and its answer kept for a minute.
+"""Finds the pod of a token by a TokenReview of the API server, and caches the answer for a minute.
 
-Anybody may send anything. What cannot be a token of a job costs the API server nothing. Of the
-rest, each source has one asked about at a time, so a source that sends many delays only itself.
+Anybody may send anything. A string that cannot be a token of a job is refused without a request to
+the API server. Each source address has one review at a time, so a source that sends many tokens
+delays only itself.
 """
 
 import asyncio
@@ -19,29 +20,28 @@ from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, errors, resources
 
 VALID_SECONDS = 60.0
-"""How long a token that was found good is believed."""
+"""How long a valid token is cached."""
 
 INVALID_SECONDS = 10.0
-"""How long one that was found bad is not asked about again."""
+"""How long an invalid token is cached."""
 
 MAX_REVIEWS = 4
-"""Tokens that the API server is asked about at the same time: most of the client's slots stay free
-for the jobs."""
+"""Maximum number of concurrent reviews, so that most slots of the client stay free for jobs."""
 
 MAX_WAITING = 256
-"""Tokens of all sources that wait for that. Whoever sends one more is told to come again."""
+"""Maximum number of queued tokens of all sources. The sender of another one must retry later."""
 
 MAX_WAITING_OF_SOURCE = 16
 """The same for each source."""
 
 MOST = 10_000
-"""Answers that are kept; the oldest go first."""
+"""Maximum number of cached answers; the oldest are removed first."""
 
 POD_UID = "authentication.kubernetes.io/pod-uid"
-"""Where the API server says which pod a token is bound to."""
+"""The extra field of a review that contains the uid of the token's pod."""
 
 _ACCOUNT = "system:serviceaccount:"
-"""Begins the name of a token's user; the namespace follows, which is the pod's too."""
+"""Prefix of the user name of a token; the namespace of the pod follows."""
 
 _AUDIENCE = re.compile(rf"{re.escape(names.GROUP)}/[A-Za-z0-9._-]{{1,128}}")
 
@@ -56,7 +56,7 @@ class Pod:
 
 @dataclasses.dataclass(slots=True)
 class _Source:
-    """Where tokens come from: an address."""
+    """The reviews of one source address."""
 
     turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
     queued: int = 0
@@ -75,15 +75,15 @@ class Tokens:
         self._sources: dict[str, _Source] = {}
 
     async def find_pod(self, token: str, audience: str, source: str) -> Pod | None:
-        """Return the token's pod; None when it is not good for the audience.
+        """Return the token's pod; None: the token is not valid for the audience.
 
         Args:
-            token: what was sent.
-            audience: what the token has to be for.
-            source: the address that it came from.
+            token: the token.
+            audience: the audience that it must have.
+            source: the address of the sender.
 
         Raises:
-            errors.ApiError: the API server cannot be asked, or is asked about too many already.
+            errors.ApiError: the review failed, or too many tokens are queued.
         """
         if audience not in audiences(token):
             return None
@@ -138,7 +138,7 @@ class Tokens:
 
 
 def audiences(token: str) -> tuple[str, ...]:
-    """Return the jobs' audiences that a token claims, unchecked; none when it is no token."""
+    """Return the audiences of jobs that a token claims, unverified; empty: it is no token."""
     parts = token.split(".")
     if len(parts) != 3 or not token.isascii():
         return ()

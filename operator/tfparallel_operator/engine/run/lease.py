@@ -1,8 +1,8 @@
-"""Which of several operators acts: the one that holds a Lease and renews it in time.
+"""Leader election: the replica of the operator that holds a Lease and renews it reconciles.
 
-The clocks of two machines are never compared. The holder counts its time from before it asked for
-the renewal; the others count theirs, which is longer, from when they saw it. So the holder
-has stopped before anybody else begins. Nothing rests on that alone: every write is conditional.
+No clocks of two machines are compared. The holder counts its time from before it requests a
+renewal. The candidates count theirs, which is longer, from when they see the renewal. So the holder
+stops before another one starts. Every write is conditional as well.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tfparallel_operator.api_server import client, errors, resources
 _LOG = logging.getLogger(__name__)
 
 RENEWED_WITHIN = 2 / 3
-"""Share of a lease's time after which a holder that could not renew it stops."""
+"""Fraction of the lease duration after which a holder that could not renew it stops."""
 
 TRIES = 7.5
 """Renewals, and checks by candidates, per lease duration."""
@@ -36,9 +36,9 @@ class Terms:
     namespace: str
     name: str
     holder: str
-    """Name of this operator: no other that runs at the same time may have it."""
+    """Name of this operator, unique among those that run."""
     seconds: int
-    """After so long without a renewal another operator may take the lease."""
+    """The lease duration: after this time without a renewal, a candidate takes the lease."""
 
     @property
     def path(self) -> str:
@@ -47,7 +47,7 @@ class Terms:
 
     @property
     def pause(self) -> float:
-        """Seconds between two renewals, or looks."""
+        """Seconds between two renewals, or between two checks of a candidate."""
         return self.seconds / TRIES
 
 
@@ -67,14 +67,14 @@ class Lease:
         self._now = now
         self._lease: client.Object | None = None
         self._seen_at = 0.0
-        """When the Lease was first seen as it is."""
+        """When the current version of the Lease was first seen."""
         self._good_until = float("-inf")
 
     async def acquire(self) -> None:
-        """Return once this operator holds the lease, however long that takes.
+        """Wait until this operator holds the lease.
 
         Raises:
-            errors.Refused: the Lease may not be read, made or written.
+            errors.Refused: the operator has no right to read, create or write the Lease.
         """
         reported = ""
         while True:
@@ -100,9 +100,9 @@ class Lease:
             await self._renew()
 
     async def release(self) -> None:
-        """Release the lease if this operator holds it: another one then does not wait for its end.
+        """Release the lease, so that a candidate need not wait until it expires.
 
-        Nothing may be written after that, and nothing may be on its way.
+        No write may be pending, and none may follow.
         """
         if self._lease is None or self._holder != self._terms.holder:
             return
@@ -114,7 +114,7 @@ class Lease:
                     try:
                         await self._write({**free, "renewTime": _micro_time(self._now())})
                     except errors.Conflict:
-                        # A renewal was on its way when this operator was asked to end.
+                        # A renewal was pending when this operator was stopped.
                         self._see(await self._api.get(self._terms.path))
         except (errors.ApiError, TimeoutError) as error:
             _LOG.info("Lease %s ends by itself: %s", self._terms.name, error)
@@ -127,7 +127,7 @@ class Lease:
             )
 
     async def attempt(self) -> bool:
-        """Take the lease if it is free, renew it if it is held; return whether it is held now.
+        """Acquire the lease if it is free, or renew it; return whether this operator holds it.
 
         Raises:
             errors.ApiError: the Lease cannot be read or written.
@@ -139,14 +139,14 @@ class Lease:
             try:
                 await self._write(self._claim())
             except (errors.Conflict, errors.NotFound):
-                self._see(await self._read())  # Somebody else has written or deleted it.
+                self._see(await self._read())  # Another client has written or deleted it.
             else:
                 self._good_until = begun + self._terms.seconds * RENEWED_WITHIN
                 return True
         return False
 
     async def _renew(self) -> None:
-        """Renew the lease, with as many tries as its time allows, and one at least."""
+        """Renew the lease, with at least one try, and as many as the remaining time allows."""
         name, is_held = self._terms.name, True
         while True:
             left = max(self._good_until - self._clock(), self._terms.pause)
@@ -166,7 +166,7 @@ class Lease:
 
     @property
     def _holder(self) -> str:
-        """Who holds the lease, as last seen; empty: nobody."""
+        """The holder of the lease, as last seen; empty: none."""
         return str(_spec(self._lease).get("holderIdentity") or "")
 
     def _free(self) -> bool:
@@ -176,7 +176,7 @@ class Lease:
         return self._clock() - self._seen_at >= float(seconds)
 
     def _claim(self) -> client.Object:
-        """Say that this operator holds the lease from now on, or still."""
+        """Return the spec with which this operator acquires or renews the lease."""
         now, old = _micro_time(self._now()), _spec(self._lease)
         claim = {
             "holderIdentity": self._terms.holder,
@@ -194,7 +194,7 @@ class Lease:
         self._see(await self._api.patch(self._terms.path, {"metadata": condition, "spec": change}))
 
     async def _read(self) -> client.Object:
-        """Read the Lease, and make it if it is not there."""
+        """Read the Lease, and create it if it doesn't exist."""
         terms = self._terms
         try:
             return await self._api.get(terms.path)
@@ -231,5 +231,5 @@ def _spec(lease: client.Object | None) -> client.Object:
 
 
 def _micro_time(moment: datetime.datetime) -> str:
-    """Write a time as the API server wants it: always with six digits of a second."""
+    """Format a time as a MicroTime, with six digits of a second."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

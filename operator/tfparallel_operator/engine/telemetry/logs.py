@@ -1,7 +1,7 @@
-"""Log lines for machines (JSON) or for people, with the job they are about.
+"""Log lines as JSON or text, with the job that they belong to.
 
-What a line is about follows the flow of the program. Everything that any library writes within
-`about` carries it, also in tasks that start there.
+The context manager `about` sets the job. All lines that the code and libraries write within it
+have these fields, including lines of tasks that start there.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ from tfparallel_operator.api_server import errors
 from tfparallel_trainer.contract import plain_text
 
 FIELDS = ("namespace", "job", "attempt", "reconcile")
-"""What a line may be about, where it is known."""
+"""The fields that a line may have."""
 
 BRIEF_BYTES = 300
-"""Most bytes of an error that is logged in one line."""
+"""Maximum length in bytes of an error in a line."""
 
 BRIEF_LINES = 10
-"""Most lines a minute about what strangers send."""
+"""Maximum number of lines per minute about invalid requests."""
 
 _MINUTE_SECONDS = 60.0
 
@@ -48,7 +48,7 @@ class LogFormat(enum.StrEnum):
 
 @contextlib.contextmanager
 def about(**fields: object) -> Iterator[None]:
-    """Have every line that is written within carry some of `FIELDS`."""
+    """Add some of `FIELDS` to every line that is logged within."""
     token = _current.set({**_current.get(), **fields})
     try:
         yield
@@ -57,9 +57,9 @@ def about(**fields: object) -> Iterator[None]:
 
 
 def brief(error: BaseException) -> str:
-    """Return an error in one line: what an API server said, else its kind and where it came from.
+    """Return an error in one line: the API server's message, else the error's type and position.
 
-    What others have sent may be quoted in it.
+    The line may quote untrusted input.
     """
     text = plain_text.shorten(str(error), BRIEF_BYTES)
     if isinstance(error, errors.ApiError):
@@ -70,9 +70,9 @@ def brief(error: BaseException) -> str:
 
 
 class Brief(logging.LoggerAdapter[logging.Logger]):
-    """A logger that strangers cause to write: one short line each, few a minute.
+    """A logger for invalid requests: short lines, and few of them per minute.
 
-    What is left out is counted in the next line.
+    The next line says how many lines were skipped.
     """
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,7 +83,7 @@ class Brief(logging.LoggerAdapter[logging.Logger]):
         self._left_out = 0
 
     def log(self, level: int, msg: object, *args: object, **more: Any) -> None:
-        """Write a line that ends with the error, if there is one, in place of a traceback."""
+        """Log a line that ends with the error, if there is one, without a traceback."""
         if not self.isEnabledFor(level):
             return
         if self._clock() - self._minute_began >= _MINUTE_SECONDS:
@@ -105,7 +105,7 @@ class Brief(logging.LoggerAdapter[logging.Logger]):
 
 
 def new_reconcile() -> str:
-    """Return the id of one look at a job, by which its lines are found together."""
+    """Return the id of a reconcile, which all its lines contain."""
     return secrets.token_hex(4)
 
 
@@ -128,7 +128,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, the job where there is one, and the sentence."""
+    """Time, level, the fields of the job, and the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record."""
@@ -140,14 +140,14 @@ class TextFormatter(logging.Formatter):
 
 
 def configure(log_format: LogFormat) -> None:
-    """Have everything written to standard error, one format for all libraries."""
+    """Log to standard error, in one format for all libraries."""
     handler = logging.StreamHandler(sys.stderr)
     as_json = log_format is LogFormat.JSON
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    # kopf says of every event that its handler succeeded.
+    # kopf logs for every event that its handler succeeded.
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    for activity in ("startup", "cleanup"):  # What they raise ends the process, with a sentence.
+    for activity in ("startup", "cleanup"):  # `main` logs their errors as a sentence.
         logging.getLogger(f"kopf.activities.{activity}").setLevel(logging.CRITICAL)
 
 

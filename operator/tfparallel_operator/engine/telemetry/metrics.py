@@ -1,8 +1,8 @@
-"""What the operator counts, for Prometheus.
+"""Metrics of the operator for Prometheus.
 
-Counters of jobs grow with the difference between two seen versions of a status, whoever wrote it.
-So a lost answer or a skipped version miscounts nothing. No label names a job or a pod: their number
-has no bound.
+Counters of jobs grow by the difference between two versions of a status, whoever wrote them. So
+neither a lost answer nor a skipped version leads to a wrong count. No label contains the name of a
+job or a pod, because their number is unbounded.
 """
 
 import datetime
@@ -31,11 +31,11 @@ _PARTS = (
     *("probes", "children", "sweeper", "history"),
     *("worker", "progress", "publisher", "certificates"),
 )
-"""The parts of the engine that begin again."""
+"""The parts of the engine, which restart after a failure."""
 
 
 class ReconcileResult(enum.StrEnum):
-    """How one look at a job ended."""
+    """The result of a reconcile."""
 
     DONE = "done"
     STARTED = "started"
@@ -49,11 +49,11 @@ class ReconcileResult(enum.StrEnum):
 UNSERVED = frozenset(
     {ReconcileResult.STARTED, ReconcileResult.CONFLICT, ReconcileResult.ERROR, ReconcileResult.BUG}
 )
-"""After these what the look was for is still to be done."""
+"""Results after which the events before the reconcile still need a status."""
 
 
 class Metrics:
-    """The counters and histograms, and the registry that everything is shown from."""
+    """The counters and histograms, and their registry."""
 
     def __init__(self) -> None:
         self.registry = prometheus_client.CollectorRegistry()
@@ -68,7 +68,7 @@ class Metrics:
         self._restarts = prometheus_client.Counter(
             "job_restarts", "Restarts of replicas, alone or together.", ["cause"], **options
         )
-        # From 0 on: `increase` of Prometheus misses the first count of a new series.
+        # Series start at 0, because `increase` of Prometheus misses the first count of a new one.
         for cause in policies.Cause:
             self._restarts.labels(cause.value)
         self._duration = prometheus_client.Histogram(
@@ -127,9 +127,9 @@ class Metrics:
         prometheus_client.Info("operator", "The operator.", **options).info({"version": version})
 
     def job_changed(self, before: Body | None, after: Body) -> None:
-        """Count what happened between two versions of a job; None: it is seen the first time."""
+        """Count the changes between two versions of a job; None: the job is new here."""
         if before is None or before["metadata"]["uid"] != after["metadata"]["uid"]:
-            return  # What it went through is not known, or was counted by an earlier operator.
+            return  # Its earlier changes are unknown, or an earlier operator has counted them.
         old, new = before.get("status") or {}, after.get("status") or {}
         if not old.get("attempt") and new.get("attempt"):
             self._started.inc()
@@ -146,7 +146,7 @@ class Metrics:
                 self._duration.labels(ended["type"]).observe(seconds)
 
     def _count_restarts(self, old: Mapping[str, int], new: Mapping[str, int]) -> None:
-        """Count new restarts; one whose cause turned out to be another was counted before."""
+        """Count new restarts, but not a restart whose cause was only corrected."""
         left = sum(new.values()) - sum(old.values())
         for cause, number in new.items():
             more = min(left, number - old.get(cause, 0))
@@ -158,25 +158,25 @@ class Metrics:
         """Count a request.
 
         Args:
-            verb: what the client calls it.
-            resource: the plural of what it is about.
-            code: the HTTP status; 0: there was no answer.
-            seconds: until the answer; None: it goes on.
+            verb: of the request, such as list.
+            resource: the plural of the resource.
+            code: the HTTP status; 0: no answer.
+            seconds: until the answer; None: not measured, as of a watch.
         """
         self._requests.labels(verb, resource, str(code) if code else "none").inc()
         if seconds is not None:
             self._answers.labels(verb).observe(seconds)
 
     def reconciled(self, outcome: ReconcileResult, seconds: float) -> None:
-        """Count one look at a job."""
+        """Count a reconcile."""
         self._reconciled.labels(outcome.value).observe(seconds)
 
     def status_written(self, seconds: float) -> None:
-        """Count a status whose write was answered, so many seconds after the event it is for."""
+        """Count a written status and the seconds since its event."""
         self._delay.observe(seconds)
 
     def reported(self, code: int) -> None:
-        """Count a report of progress and the HTTP status that it was answered with."""
+        """Count a report of progress by the HTTP status of the answer."""
         self._reports.labels(str(code)).inc()
 
     def rewound(self) -> None:
@@ -184,11 +184,11 @@ class Metrics:
         self._rewound.inc()
 
     def part_failed(self, part: str) -> None:
-        """Count a failure of a part of the operator, which begins again."""
+        """Count a failure of a part of the operator, which restarts."""
         self._failures.labels(part.split()[0]).inc()
 
     def route(self) -> web.RouteDef:
-        """Return the route that shows everything, in the format that is asked for."""
+        """Return the route of the metrics, in the format that the request accepts."""
 
         async def show(request: web.Request) -> web.Response:
             encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
@@ -199,7 +199,7 @@ class Metrics:
 
 
 def _condition(status: Body, kind: names.Condition) -> Body:
-    """Return a condition, empty when it was never set."""
+    """Return a condition; empty: it was never set."""
     conditions = status.get("conditions") or ()
     return next((condition for condition in conditions if condition["type"] == kind), {})
 
@@ -209,14 +209,14 @@ def _is_true(condition: Body) -> bool:
 
 
 def _ended(status: Body) -> Body | None:
-    """Return the condition that says that a job has ended."""
+    """Return the condition with which a job has ended; None: it has not."""
     ends = (names.Condition.SUCCEEDED, names.Condition.FAILED)
     conditions = (_condition(status, kind) for kind in ends)
     return next((condition for condition in conditions if _is_true(condition)), None)
 
 
 def _never_ran(status: Body) -> bool:
-    """Whether the replicas wait since the start: later the condition has changed with them."""
+    """Whether the replicas have been pending since the start of the job."""
     running = _condition(status, names.Condition.RUNNING)
     return not _is_true(running) and running.get("lastTransitionTime") in (
         None,

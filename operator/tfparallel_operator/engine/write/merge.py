@@ -5,7 +5,7 @@ from typing import Any
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merge patch that makes `new` of `old`: null removes, lists are written whole."""
+    """Return the merge patch from `old` to `new`: null removes a key, lists are replaced."""
     patch: dict[str, Any] = {key: None for key in old if key not in new}
     for key, value in new.items():
         before = old.get(key)

@@ -1,8 +1,8 @@
-"""The priority of a Workload, which Kueue wants as a number: it is looked up by its class.
+"""The priority of a Workload. Kueue needs its number, and a decision has only the name of its class.
 
-A decision names the class alone. As an observation, its number would be read before every look at a
-job that waits, of one of two kinds, or from a list of all classes if the job names none. Here it is
-read once, for the one write that needs it, and a class that is missing is a refusal like any other.
+The number is read here, once for the write that needs it. If it were part of the observation, each
+reconcile of a waiting job would read a class, or list all classes if the job names none. A missing
+class is a refusal like any other.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ _OLDER_SOURCES = {
     names.OF_WORKLOADS: "kueue.x-k8s.io/workloadpriorityclass",
     names.OF_PODS: "scheduling.k8s.io/priorityclass",
 }
-"""What v1beta1 calls the groups of the classes."""
+"""The names of the classes' groups in v1beta1."""
 
 
 class ClassNotFound(errors.Refused):
-    """There is no priority class of the name that a Workload gives."""
+    """The priority class that a Workload names does not exist."""
 
 
 async def with_priority(api: client.Client, manifest: decision.Manifest) -> decision.Manifest:
@@ -65,7 +65,7 @@ async def _named_class(
 
 
 async def _default_class(api: client.Client) -> client.Object | None:
-    """Return the PriorityClass that pods have which name none."""
+    """Return the default PriorityClass; None: the cluster has none."""
     listing = await api.list(resources.PRIORITY_CLASSES, None)
     defaults = [item for item in listing.items if item.get("globalDefault")]
     return min(defaults, key=lambda item: int(item["value"]), default=None)

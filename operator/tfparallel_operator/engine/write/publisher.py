@@ -1,4 +1,4 @@
-"""Writes reports of progress into the status of jobs, not more often than the contract says."""
+"""Writes reports of progress into the status of jobs, at most as often as the contract says."""
 
 import asyncio
 import dataclasses
@@ -20,18 +20,18 @@ from tfparallel_trainer.contract.progress import Progress
 _LOG = logging.getLogger(__name__)
 
 WRITERS = 2
-"""Reports that are written at the same time, over all jobs: training is not slowed by them. Those
-of one namespace leave one of them to the others: a large job is slow to write."""
+"""Concurrent writes of reports. Training does not wait for them. A namespace uses at most all but
+one of the writers, because writing a large job is slow."""
 
 _PASSING = (errors.Unavailable, errors.Refused)
-"""Errors that may pass by themselves. Others would come again with the same report."""
+"""Errors after which a retry may succeed. Others would repeat with the same report."""
 
 _FIRST_CLEANING = 64
-"""Jobs whose reports are kept before those that are gone are looked for the first time."""
+"""Number of mailboxes at which those of deleted jobs are first removed."""
 
 
 class _Address(NamedTuple):
-    """Which job a report is of. Another job may have its name later."""
+    """The job of a report. Another job may have its name later."""
 
     namespace: str
     uid: str
@@ -39,7 +39,7 @@ class _Address(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """What a job's coordinator said, and when it arrived."""
+    """A report of a job's coordinator, and when it arrived."""
 
     key: queue.Key
     uid: str
@@ -48,23 +48,23 @@ class Report:
 
     @property
     def address(self) -> _Address:
-        """Where it is kept until it is written."""
+        """The address of its mailbox."""
         return _Address(self.key.namespace, self.uid)
 
 
 @dataclasses.dataclass(slots=True)
 class _Mailbox:
-    """What is known of the reports of one job."""
+    """The reports of one job."""
 
     key: queue.Key
     latest: Report | None = None
-    """What waits to be written."""
+    """The report to write next."""
     is_resting: bool = False
-    """Whether the pause after the last write goes on."""
+    """Whether the pause after the last write is not over."""
     ended_attempt: int | None = None
-    """The attempt whose last report was written within the pause: one of each attempt may be."""
+    """The attempt whose last report was written without a pause: at most one for each attempt."""
     has_failed: bool = False
-    """Whether the last write failed, which is logged once until one succeeds."""
+    """Whether the last write failed. Only the first failure in a row is logged."""
 
 
 class Publisher:
@@ -86,7 +86,7 @@ class Publisher:
         self._timers: timers.Timers[_Address] = timers.Timers(self._due, clock)
 
     def submit(self, report: Report) -> None:
-        """Have a report written: now if the job's last one is long ago or training has ended."""
+        """Write a report: at once if the pause is over or training has ended, else later."""
         mailbox = self._mailboxes.get(report.address) or self._open(report)
         mailbox.latest = report
         if not mailbox.is_resting or self._may_not_wait(mailbox, report):
@@ -99,7 +99,7 @@ class Publisher:
                 group.create_task(self._write_all())
 
     def _open(self, report: Report) -> _Mailbox:
-        """Begin to keep the reports of a job; now and then forget those of jobs that are gone."""
+        """Create a job's mailbox; from time to time, remove the mailboxes of deleted jobs."""
         if len(self._mailboxes) >= self._cleaned_at:
             self._mailboxes = {
                 address: mailbox
@@ -111,7 +111,7 @@ class Publisher:
         return mailbox
 
     def _may_not_wait(self, mailbox: _Mailbox, report: Report) -> bool:
-        """Whether it is the last report of an attempt, and the first that says so."""
+        """Whether a report is the first that says that its attempt has ended."""
         body = self._find_job(report.key, report.uid)
         if body is None or not _last(report.progress):
             return False
@@ -120,7 +120,7 @@ class Publisher:
         return is_first
 
     def _find_job(self, key: queue.Key, uid: str) -> jobs.Body | None:
-        """Return the job; None when it is gone, or another one has its name."""
+        """Return the job; None: it is gone, or another job has its name."""
         body = self._jobs.get(key)
         return body if body is not None and body["metadata"]["uid"] == uid else None
 
@@ -148,14 +148,14 @@ class Publisher:
                 self._queue.done(address)
 
     async def _deliver(self, mailbox: _Mailbox, report: Report) -> None:
-        """Write a report, keep it for later, or drop it: whatever it is, other reports go on."""
+        """Write a report, keep it for a retry, or drop it. Never raise, because others follow."""
         try:
             await self._write(report)
         except (errors.NotFound, errors.Conflict):
-            return  # The job is gone, or another one has its name by now.
+            return  # The job is gone, or another job has its name.
         except _PASSING as error:
             mailbox.latest = mailbox.latest or report
-            # The pause may be over already: the answer took longer.
+            # The answer may have taken longer than the pause.
             self._rest(report.address, mailbox)
             self._log_once(mailbox, f"again in {self._interval:.0f} s", error)
         except Exception as error:
@@ -180,7 +180,7 @@ class Publisher:
 
 
 def manifest(report: Report) -> client.Object:
-    """Build what is applied: the report alone, so that its field manager owns nothing else."""
+    """Build the manifest to apply: the report alone, so its field manager owns no other field."""
     reports = job_status.of_report(report.progress, report.arrived_at)
     status = {
         alias_generators.to_camel(name): part.model_dump(
@@ -190,7 +190,7 @@ def manifest(report: Report) -> client.Object:
         if part is not None
     }
     if reports.progress is not None and not reports.progress.metrics:
-        # Where the last report had some, the API server would make an empty map null, and refuse.
+        # If the last report had metrics, the API server would turn an empty map into null.
         del status["progress"]["metrics"]
     return {
         "apiVersion": names.API_VERSION,
@@ -201,7 +201,7 @@ def manifest(report: Report) -> client.Object:
 
 
 def _overtaken(report: Report, body: jobs.Body) -> bool:
-    """Whether a later report was written, by the other operator that it reached."""
+    """Whether another replica of the operator has written a later report."""
     written = (body.get("status") or {}).get("progress") or {}
     at = written.get("lastUpdateTime")
     later = at is not None and datetime.datetime.fromisoformat(at) >= report.arrived_at

@@ -1,4 +1,4 @@
-"""Sentences for creates that the API server refuses."""
+"""Refusals of creations, with sentences that say why and what to do."""
 
 import re
 from typing import Any
@@ -18,7 +18,7 @@ _STEP = re.compile(r"\[([^\]]{0,500})\]|([^.\[]+)")
 
 
 def invalid(manifest: decision.Manifest, error: errors.Invalid) -> observation.Refusal:
-    """Say that the API server cannot take an object, and whether the spec is at fault."""
+    """Say that an object is invalid, and whether the job's spec is at fault."""
     sentence = str(error)
     if manifest["kind"] != "Pod":
         return observation.Refusal(names.Reason.INVALID_SPEC, sentence)
@@ -34,7 +34,7 @@ def invalid(manifest: decision.Manifest, error: errors.Invalid) -> observation.R
 
 
 def _is_of_cluster(manifest: decision.Manifest, field: str) -> bool:
-    """Whether a field that the API server refuses is right, or no item, in what it was sent.
+    """Whether the cluster has added the field that the API server refuses.
 
     The API server compares requests with limits, which a LimitRange may have added. Webhooks add
     containers and volumes.
@@ -75,7 +75,7 @@ def not_installed(manifest: decision.Manifest) -> observation.Refusal:
 
 
 def refused(sentence: str) -> observation.Refusal:
-    """Say what kind of refusal a create met that may succeed later."""
+    """Return the refusal of a creation that may succeed later."""
     reason = names.Reason.ADMISSION_DENIED
     if "exceeded quota" in sentence:
         reason = names.Reason.QUOTA_EXCEEDED
@@ -85,7 +85,7 @@ def refused(sentence: str) -> observation.Refusal:
 
 
 def unavailable(manifest: decision.Manifest, error: errors.Unavailable) -> observation.Refusal:
-    """Say that the API server, or a webhook that it asks, fails at a create."""
+    """Say that the API server, or a webhook that it calls, failed at a creation."""
     reason = names.Reason.SERVER_UNAVAILABLE
     if error.status == _TOO_MANY:
         reason = names.Reason.TOO_MANY_REQUESTS
@@ -95,7 +95,7 @@ def unavailable(manifest: decision.Manifest, error: errors.Unavailable) -> obser
 def hold(
     existing: client.Object, manifest: decision.Manifest, whose: obstacles.Whose
 ) -> obstacles.Holder:
-    """Return what is said of an object that has the name of one that a job needs."""
+    """Return the holder of a name that a job needs."""
     return obstacles.Holder(
         _name(manifest),
         whose,
