@@ -1,4 +1,4 @@
-"""The priority of a Workload. Kueue needs its number, and a decision has only the name of its class.
+"""The priority of a Workload: Kueue needs a number, and a decision has the name of a class.
 
 The number is read here, once for the write that needs it. If it were part of the observation, each
 reconcile of a waiting job would read a class, or list all classes if the job names none. A missing
