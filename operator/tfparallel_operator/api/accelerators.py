@@ -16,16 +16,16 @@ _MIG = "mig-"
 _CLASSES = "deviceclass.resource.kubernetes.io"
 
 _MOST = 1024
-"""Most devices of a node; a larger number cannot be meant."""
+"""Maximum number of devices of a node; a larger number is a mistake."""
 
 
 def count(amounts: Mapping[str, Any]) -> int:
-    """Return how many accelerators, or parts of one, the limits of a container are for."""
+    """Count the accelerators, and parts of one, in the limits of a container."""
     return sum(_number(amount) for name, amount in amounts.items() if _is_accelerator(name))
 
 
 def count_gpus(amounts: Mapping[str, Any]) -> int:
-    """Return how many of them are whole GPUs, each of which TensorFlow sees as a device."""
+    """Count the whole GPUs among them, each of which is a device of TensorFlow."""
     return sum(_number(amount) for name, amount in amounts.items() if name.endswith("/gpu"))
 
 
@@ -35,6 +35,6 @@ def _is_accelerator(name: str) -> bool:
 
 
 def _number(amount: Any) -> int:
-    """Return the number that a quantity stands for; 0 for none."""
+    """Return the value of a quantity; 0: it is absent."""
     number = quantities.parse(str(amount))
     return 0 if number is None else max(0, min(int(number), _MOST))

@@ -15,7 +15,7 @@ _FAILURE = ("Status", "Failure")
 
 
 def is_failure(document: Object) -> bool:
-    """Whether a document says that a request has failed, whatever the HTTP status is."""
+    """Whether a document reports a failed request, whatever the HTTP status is."""
     return (document.get("kind"), document.get("status")) == _FAILURE
 
 
@@ -23,7 +23,7 @@ def check_document(document: Any) -> Object:
     """Return any document of an API server.
 
     Raises:
-        raw_json.BrokenError: it is none.
+        raw_json.BrokenError: it is no object.
     """
     if not isinstance(document, dict):
         raise raw_json.BrokenError(f"it is a JSON {type(document).__name__}, and no object")
@@ -31,7 +31,7 @@ def check_document(document: Any) -> Object:
 
 
 def check_object(document: Any) -> Object:
-    """Return an object that is stored.
+    """Return a stored object.
 
     Raises:
         raw_json.BrokenError: its metadata lack a name or a version.
@@ -49,7 +49,7 @@ def check_list(document: Any) -> Object:
         raw_json.BrokenError: its metadata lack a version, or an item is no object.
     """
     _check_version(document)
-    items = document.get("items", ())  # A list of metadata alone that has no items says null.
+    items = document.get("items", ())  # An empty list of metadata has null.
     if "items" not in document or not isinstance(items, list | None):
         raise raw_json.BrokenError("it has no items")
     for item in items or ():

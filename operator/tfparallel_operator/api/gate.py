@@ -16,30 +16,30 @@ from tfparallel_trainer.contract import plain_text
 
 Body = dict[str, Any]
 _Fault = tuple[tuple[str | int, ...], str]
-"""A place, and what is wrong there."""
+"""A location, and the problem there."""
 
 MAX_SPEC_BYTES = 262_144
-"""Of the spec as JSON."""
+"""Maximum size of a spec as JSON."""
 MAX_STATUS_BYTES = 131_072
-"""Of a status as JSON. That of 5,000 workers, each restarted alone, takes 95,000; that of a pod
-some 5,000."""
+"""Maximum size of a status as JSON. With 5,000 workers, each restarted alone, it takes 95,000. A
+pod's takes some 5,000."""
 MAX_DEPTH = 64
-"""Levels of a spec or a status; some 20 lead to the deepest field of a pod."""
+"""Maximum depth of a spec or a status. The deepest field of a pod has a depth of about 20."""
 MAX_VALUES = 20_000
-"""Fields and items of a spec or a status."""
+"""Maximum number of fields and items of a spec or a status."""
 MAX_TEXT_LETTERS = 4_096
-"""Of a text of a pod's status that is kept: a kubelet keeps no more of how a container ended."""
+"""Characters of a text of a pod's status that are kept: as many as of a termination message."""
 MAX_NAME_LETTERS = 1_024
-"""Of the name of a field, such as that of a label."""
+"""Maximum length of the name of a field, such as a label."""
 MAX_NUMBER = 2**63 - 1
-"""What the API server carries without loss, and any of its clients."""
+"""Largest integer that the API server and all its clients carry without loss."""
 MAX_POD_BYTES = 33_554_432
-"""Of the templates of all replicas together, as JSON."""
+"""Maximum size of the templates of all replicas together, as JSON."""
 
 PROBLEM = "problem"
-"""The field of a job that says why it has no spec. No API server stores a field of this name."""
+"""The field that says why a job has no spec. No API server stores a field of this name."""
 STATUS_PROBLEM = "statusProblem"
-"""The field of a job that says why it has no status. No API server stores one of this name."""
+"""The field that says why a job has no status. No API server stores a field of this name."""
 
 REPORTED = ("progress", "placement", "verification", "separateTraining")
 """The fields of a job's status that its coordinator reports. Another field manager owns them."""
@@ -61,22 +61,22 @@ _SPEC, _STATUS = "spec", "status"
 _COUNTS = ("replicas", "maxReplicas")
 _LONGEST_PATH = 200
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
-"""What no text of a program needs; tabs, ends of lines and colors of a terminal it may need."""
+"""Characters that no program needs. It may need tabs, newlines and colors of a terminal."""
 _EVENT = re.compile(rb'\{"type":"(ADDED|MODIFIED|DELETED)","object":')
 _ITEMS, _END_OF_ITEMS = b'"items":[', b'],"kind":"'
 
 
 def read_job(text: bytes) -> Body:
-    """Return a job that an API server has sent, as `admit` does.
+    """Parse a job of an API server, as `admit` does.
 
     Raises:
-        raw_json.BrokenError: the text is no object as an API server writes it.
+        raw_json.BrokenError: the text is no object of an API server.
     """
     if len(text) <= MAX_SPEC_BYTES:
         try:
             return admit(envelopes.check_document(orjson.loads(text)))
         except orjson.JSONDecodeError:
-            pass  # Some of it nests deeper than the reader goes.
+            pass  # A part of it nests deeper than the parser allows.
     outline = raw_json.read_outline(text.strip())
     try:
         body: Body = {**_KIND, "metadata": orjson.loads(outline.metadata)}
@@ -88,7 +88,7 @@ def read_job(text: bytes) -> Body:
 
 
 def _read_part(name: str, text: bytes, limit: int, problem: str, remedy: str) -> Body:
-    """Return the spec or the status of a job as a field, or a field that says why it is none."""
+    """Return a job's spec or status as a field, or a field that says why it is missing."""
     if len(text) > limit:
         return {problem: f"{name}: {_TOO_LARGE.format(len(text), limit, remedy)}"}
     try:
@@ -101,7 +101,7 @@ def read_event(line: bytes) -> tuple[str, Body]:
     """Return the type and the object of an event of a watch of jobs.
 
     Raises:
-        raw_json.BrokenError: the line is no event as an API server writes it.
+        raw_json.BrokenError: the line is no event of an API server.
     """
     if len(line) <= MAX_SPEC_BYTES:
         try:
@@ -122,7 +122,7 @@ def read_list_of_one(text: bytes) -> Body:
     """Return a list that has at most one job.
 
     Raises:
-        raw_json.BrokenError: the text is no list as an API server writes it.
+        raw_json.BrokenError: the text is no list of an API server.
     """
     begin, end = text.find(_ITEMS, 0, 256) + len(_ITEMS), text.rfind(_END_OF_ITEMS)
     if not len(_ITEMS) <= begin <= end:
@@ -136,7 +136,7 @@ def read_list_of_one(text: bytes) -> Body:
 
 
 def admit(body: Body) -> Body:
-    """Return a job as it is, or without its spec or status and with a sentence that says why."""
+    """Return a job, without an excessive spec or status and with a sentence that says why."""
     status, spec = body.get(_STATUS), body.get(_SPEC)
     if message := find_excess(status):
         body = {**body, _STATUS: _without_reports(status)}
@@ -151,18 +151,18 @@ def admit(body: Body) -> Body:
 
 
 def _without_reports(status: Any) -> Any:
-    """Return a status without what a pod has reported, which keeps no job from being decided on."""
+    """Return a status without the reports of pods, which must not block decisions."""
     if not isinstance(status, dict):
         return status
     return {name: value for name, value in status.items() if name not in REPORTED}
 
 
 class BeyondLimitsError(ValueError):
-    """A part of an object is beyond a limit; the message says which."""
+    """A part of an object exceeds a limit. The message says which."""
 
 
 def find_excess(status: Any) -> str:
-    """Say which limit a status is beyond; empty: none.
+    """Say which limit a status exceeds; empty: none.
 
     Names and texts may have control characters: a program may write them when it ends. Who shows
     such a text escapes it.
@@ -175,7 +175,7 @@ def find_excess(status: Any) -> str:
         return _describe(_STATUS, fault)
     try:
         size = len(orjson.dumps(status))
-    except orjson.JSONEncodeError:  # Half of a surrogate pair, or a number without end.
+    except orjson.JSONEncodeError:  # A lone surrogate, or a number that is too large.
         return "status: it is no JSON that can be written. Correct it, or delete the object"
     if size > MAX_STATUS_BYTES:
         return f"status: {_TOO_LARGE.format(size, MAX_STATUS_BYTES, _REMEDY_OF_STATUS)}"
@@ -183,23 +183,23 @@ def find_excess(status: Any) -> str:
 
 
 def _is_plain(status: Any) -> bool:
-    """Whether a status is certainly within the limits; to look at each value takes far longer."""
+    """Whether a status is certainly within the limits. To check each value takes far longer."""
     try:
         text = orjson.dumps(status, option=orjson.OPT_STRICT_INTEGER)
     except orjson.JSONEncodeError:
         return False
-    parts = text.count(b"{") + text.count(b"[")  # At least as many as it has levels.
+    parts = text.count(b"{") + text.count(b"[")  # At least its depth.
     is_small = len(text) <= MAX_STATUS_BYTES and parts + text.count(b",") <= MAX_VALUES
     return is_small and parts <= MAX_DEPTH and isinstance(status, dict)
 
 
 def cut(text: Any) -> str:
-    """Return a text of a status in so many letters as are kept of one."""
+    """Cut a text of a status to the maximum length."""
     return str(text)[:MAX_TEXT_LETTERS]
 
 
 def cut_texts(value: Any, depth: int = 1) -> Any:
-    """Return a part of a status with each of its texts cut, and without what nests too deep."""
+    """Return a part of a status with its texts cut, and without values that nest too deep."""
     if isinstance(value, str):
         return cut(value)
     if not isinstance(value, dict | list):
@@ -220,13 +220,13 @@ def _describe(part: str, fault: _Fault) -> str:
 
 
 def _find_fault(value: Any, depth: int, values: list[int], part: str) -> _Fault | None:
-    """Return what is beyond a limit in an object or a list, and its place; None: nothing is.
+    """Return the problem of an object or a list that exceeds a limit; None: it doesn't.
 
     Args:
-        value: an object or a list; all else has no parts.
-        depth: its level.
-        values: how many fields and items have been seen, which is counted up.
-        part: of which it is, spec or status.
+        value: an object or a list.
+        depth: its depth.
+        values: a counter of fields and items so far.
+        part: spec or status.
     """
     if not isinstance(value, dict | list):
         return None
@@ -267,7 +267,7 @@ def _find_fault_of_name(name: str) -> str:
 
 
 def _find_cost(spec: Any) -> _Fault | None:
-    """Return that the pods of a spec are too large together; None: they are not."""
+    """Return the problem of templates that are too large together; None: they aren't."""
     roles = spec.get("tfReplicaSpecs") if isinstance(spec, dict) else None
     if not isinstance(roles, dict):
         return None

@@ -1,4 +1,4 @@
-"""From what a person wrote to a checked job, or to sentences that say what to change."""
+"""Loads a manifest: returns a valid job, or sentences that say what to change."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +25,11 @@ from tfparallel_operator.api.problems import Place, Problem
 from tfparallel_trainer.contract import environment, job_file
 
 _MOST_SHOWN = 20
-"""Problems that one sentence names."""
+"""Maximum number of problems in one message."""
 
 
 class SpecError(ValueError):
-    """A manifest cannot be used as given; one sentence for each problem."""
+    """An invalid manifest, with one sentence for each problem."""
 
     def __init__(self, *faults: str | Problem) -> None:
         self.problems = tuple(map(str, faults))
@@ -37,18 +37,18 @@ class SpecError(ValueError):
         self.located = tuple(
             Problem((), fault) if isinstance(fault, str) else fault for fault in faults
         )
-        """The same with their fields, where these are known."""
+        """The problems, with their fields if these are known."""
         shown = "; ".join(self.problems[:_MOST_SHOWN])
         more = len(self.problems) - _MOST_SHOWN
         super().__init__(f"{shown}; and {more} more" if more > 0 else shown)
 
 
 class StatusError(SpecError):
-    """The status of a job cannot be read; nothing is decided on a part of it."""
+    """An invalid status of a job. The operator doesn't decide on parts of a status."""
 
 
 def read_job(document: Mapping[str, Any]) -> types.TFParallelJob:
-    """Return a job with its defaults filled in; the rules between its fields are not looked at.
+    """Return a job with its defaults, without checking the rules between its fields.
 
     Raises:
         SpecError: with one sentence for each field of a wrong type.
@@ -72,20 +72,20 @@ def read_job(document: Mapping[str, Any]) -> types.TFParallelJob:
 
 
 def read_accepted_job(document: Mapping[str, Any]) -> types.TFParallelJob:
-    """Return a job whose spec some version of the operator has accepted.
+    """Return a job whose spec another version of the operator has accepted.
 
-    Fields that this version does not know are left out, and no rule is looked at: the job runs.
+    Fields that this version does not know are left out, and no rules are checked.
 
     Raises:
-        SpecError: a field has a type that this version cannot use.
+        SpecError: a field has a type that this version does not support.
     """
     return read_job(_without_unknown(document))
 
 
 def is_of_newer_version(document: Mapping[str, Any]) -> bool:
-    """Whether nothing is wrong with an object but fields that this version does not know.
+    """Whether the only problems of an object are fields that this version does not know.
 
-    The API server drops what its schema lacks, so these are of a newer operator's schema.
+    The API server drops fields that its schema lacks, so they belong to a newer operator's schema.
     """
     try:
         parse_job(_without_unknown(document))
@@ -107,7 +107,7 @@ def _without_unknown(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_status(document: Mapping[str, Any]) -> job_status.JobStatus:
-    """Return the status of an object whose spec may be wrong.
+    """Return the status of an object whose spec may be invalid.
 
     Raises:
         StatusError: with one sentence for each field of a wrong type.
@@ -120,16 +120,16 @@ def read_status(document: Mapping[str, Any]) -> job_status.JobStatus:
 
 
 def _check_status_passed(document: Mapping[str, Any]) -> None:
-    """Raise `StatusError` if the gate has left out the status of an object."""
+    """Raise `StatusError` if the gate has removed the status of an object."""
     if gate.STATUS_PROBLEM in document:
         raise StatusError(str(document[gate.STATUS_PROBLEM]))
 
 
 def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
-    """Check a job as the API server would, and return it with its defaults filled in.
+    """Check a job as the API server would, and return it with its defaults.
 
     Raises:
-        SpecError: with one sentence for each field that is wrong.
+        SpecError: with one sentence for each invalid field.
     """
     mismatches = list(structure.mismatches(schema.job_schema(), document))
     try:
@@ -146,7 +146,7 @@ def parse_job(document: Mapping[str, Any]) -> types.TFParallelJob:
 
 
 def _among_known(document: Mapping[str, Any]) -> Sequence[Problem]:
-    """Return the problems of a manifest that has unknown fields, other than these."""
+    """Return the problems of a manifest other than its unknown fields."""
     pruned = _without_unknown(document)
     try:
         if pruned != document:
@@ -159,7 +159,7 @@ def _among_known(document: Mapping[str, Any]) -> Sequence[Problem]:
 
 
 def _broken_rules(job: types.TFParallelJob) -> Iterator[Problem]:
-    """Yield what is wrong between fields that have the right types each."""
+    """Yield the problems between fields whose types are valid."""
     templates = list(_template_problems(job.spec))
     yield from templates
     value = job.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -192,12 +192,12 @@ def _unique(*faults: Problem) -> list[Problem]:
 
 
 def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
-    """Check a job that a person wrote, its metadata included, which the API server has for itself.
+    """Check a manifest, including its metadata, which the schema of jobs does not describe.
 
-    As there, a field that is null is absent, and the status counts for nothing.
+    As in the API server, a null field counts as absent, and the status is ignored.
 
     Raises:
-        SpecError: with one sentence for each field that is wrong.
+        SpecError: with one sentence for each invalid field.
     """
     written = {key: value for key, value in document.items() if key != "status"}
     pruned = structure.without_nulls(schema.job_schema(), metadata.generate_name(written))
@@ -219,14 +219,14 @@ def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
 
 
 def _metadata_problem(fault: Any) -> Problem:
-    """Return what is wrong with the metadata, of which a job's schema says nothing."""
+    """Return the problems of the metadata, which the schema of jobs does not describe."""
     properties = schema.job_schema()["properties"]
     fields = {"properties": {**properties, "metadata": metadata.Metadata.model_json_schema()}}
     return problems.from_pydantic(fault, fields, ("metadata",))
 
 
 def _wrong_quantities(job: types.TFParallelJob) -> Iterator[Problem]:
-    """Yield what the API server refuses in pods, which a job's schema does not describe."""
+    """Yield the problems of pod templates that the API server would find only in the pods."""
     for role, spec in job.spec.tf_replica_specs.items():
         location: Place = ("spec", "tfReplicaSpecs", role.value, "template", "spec")
         pod = parse_template(spec.template or {}).spec
@@ -238,7 +238,7 @@ def _wrong_quantities(job: types.TFParallelJob) -> Iterator[Problem]:
 
 
 def parse_template(template: Mapping[str, Any], location: Place = ("template",)) -> pods.Template:
-    """Read the part of a pod template that this project knows.
+    """Parse the part of a pod template that the operator knows.
 
     Raises:
         SpecError: with one sentence for each field of a wrong type.
@@ -250,7 +250,7 @@ def parse_template(template: Mapping[str, Any], location: Place = ("template",))
 
 
 def _wrong_names(location: Place, pod: pods.PodSpec, *, needs_container: bool) -> Iterator[Problem]:
-    """Look for the container that trains in a template, into which no rule can look."""
+    """Check for the container tensorflow in a template, which CEL rules cannot see."""
     received = [container.name for container in pod.containers]
     count = received.count(names.CONTAINER)
     if count > 1 or (needs_container and not count):
@@ -262,7 +262,7 @@ def _wrong_names(location: Place, pod: pods.PodSpec, *, needs_container: bool) -
 def _shared_mounts(
     location: Place, pod: pods.PodSpec, trainer: trainer_spec.Trainer | None
 ) -> Iterator[Problem]:
-    """See that no volume of the trainer is mounted where a template has one of its own."""
+    """Check that no volume of the trainer has the mount path of a volume of the template."""
     template_volumes = {volume.get("name") for volume in pod.volumes}
     volumes = () if trainer is None else trainer.volumes
     added = {
@@ -280,7 +280,7 @@ def _shared_mounts(
 
 
 def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
-    """See that the mesh fits the devices that templates ask for, which no rule can."""
+    """Check that the mesh fits the devices of the templates, which CEL rules cannot see."""
     roles = spec.tf_replica_specs
     devices = {role: devices_of(spec) for role, spec in roles.items()}
     if len(set(devices.values())) > 1:
@@ -302,10 +302,10 @@ def _check_mesh(spec: types.Spec, mesh: job_file.Mesh) -> None:
 
 
 def devices_of(spec: types.ReplicaSpec) -> int:
-    """Return how many devices each replica of a role has, as far as the job says.
+    """Return the number of devices of each replica of a role, as the job gives it.
 
     Raises:
-        SpecError: the template is none.
+        SpecError: the template is invalid.
     """
     if spec.devices is not None:
         return spec.devices
@@ -319,7 +319,7 @@ def devices_of(spec: types.ReplicaSpec) -> int:
 
 
 def _remove(document: Any, location: Sequence[int | str]) -> None:
-    """Remove a field, in place; an alias of YAML may have had it removed by now."""
+    """Remove a field, in place. It may be gone already, if YAML aliases share an object."""
     *outer, last = location
     for part in outer:
         if isinstance(document, Mapping) and part not in document:

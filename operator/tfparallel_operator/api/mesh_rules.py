@@ -13,7 +13,7 @@ _INFERRED = " + ".join(f"(self.{axis} == -1 ? 1 : 0)" for axis in _AXES)
 
 
 def _cuts(mesh: str) -> str:
-    """How many cuts a mesh has."""
+    """The number of sharded dimensions of a mesh."""
     return f"(has({mesh}.cuts) ? size({mesh}.cuts) : 0)"
 
 
@@ -62,7 +62,7 @@ def _unlike(role: str, other: str) -> str:
 
 _ALL_DEVICES = f"({' + '.join(map(_devices, _TRAINING))})"
 _MESH_DEVICES = f"({' * '.join(f'self.mesh.{axis}' for axis in _AXES)})"
-"""Negative when one axis is -1: then it is the others' product that has to divide the devices."""
+"""Negative if one axis is -1. Then the product of the others must divide the number of devices."""
 
 HAS_REST = f"{_MESH_DEVICES} < 0"
 """Whether one axis of the mesh is -1, so that it fits any number of devices."""
@@ -71,13 +71,13 @@ _KNOWN = (
     "self.tfReplicaSpecs.all(role, has(self.tfReplicaSpecs[role].devices)"
     " || !has(self.tfReplicaSpecs[role].template))"
 )
-"""Whether the spec says how many devices there are: a template may ask for more than one."""
+"""Whether the spec gives the number of devices. A template may request more than one."""
 
 _DATA = (
     f"(self.mesh.data == -1 && {_MESH_DEVICES} < 0"
     f" ? {_ALL_DEVICES} / -{_MESH_DEVICES} : self.mesh.data)"
 )
-"""Replicas of the model; of a mesh that is refused it may be less than 1."""
+"""Replicas of the model; for an invalid mesh it may be less than 1."""
 
 _NUMBERS = ", ".join(f"self.mesh.{axis}" for axis in _AXES)
 

@@ -1,4 +1,4 @@
-"""The metadata that a person writes, with the rules of the API server."""
+"""The metadata of a manifest, with the rules of the API server."""
 
 import re
 import secrets
@@ -81,7 +81,7 @@ _Time = Annotated[str, pydantic.Field(pattern=_TIME)]
 
 
 class Metadata(pydantic.BaseModel):
-    """Fields of the metadata of any object; what is null is absent."""
+    """Fields of the metadata of any object. A null field counts as absent."""
 
     model_config = pydantic.ConfigDict(
         alias_generator=alias_generators.to_camel, extra="forbid", frozen=True, strict=True

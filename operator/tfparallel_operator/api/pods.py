@@ -1,4 +1,4 @@
-"""The part of a pod template that this project reads or adds to; the API server knows the rest."""
+"""The part of a pod template that the operator reads or changes. The API server checks the rest."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tfparallel_operator.api import names
 
 
 class _Part(pydantic.BaseModel):
-    """Fields that nothing here reads are let through unseen."""
+    """A model that ignores other fields."""
 
     model_config = pydantic.ConfigDict(
         alias_generator=alias_generators.to_camel, extra="ignore", frozen=True, strict=True
@@ -17,7 +17,7 @@ class _Part(pydantic.BaseModel):
 
 
 class Variable(_Part):
-    """A variable of the environment."""
+    """An environment variable."""
 
     name: str
     value: str = ""
@@ -25,7 +25,7 @@ class Variable(_Part):
 
 
 class Mount(_Part):
-    """Where a volume is seen in the container."""
+    """A mount of a volume."""
 
     name: str
     mount_path: str
@@ -42,7 +42,7 @@ class Port(_Part):
 
 
 class Resources(_Part):
-    """What the container asks for, and what it may use."""
+    """Requests and limits of a container."""
 
     requests: dict[str, Any] | None = None
     limits: dict[str, Any] = pydantic.Field(default_factory=dict)
@@ -50,7 +50,7 @@ class Resources(_Part):
 
 
 class Container(_Part):
-    """A container; the one named tensorflow trains."""
+    """A container. The one named tensorflow trains."""
 
     name: str
     image: str = ""
@@ -101,7 +101,7 @@ class PodSpec(_Part):
 
 
 class TemplateMetadata(_Part):
-    """Metadata of the pods that are made from a template."""
+    """Metadata of the pods of a template."""
 
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None

@@ -1,4 +1,4 @@
-"""What is wrong with a manifest: the field, and a sentence that says what to change. Pure."""
+"""Problems of a manifest: the field, and a sentence that says what to change. Pure."""
 
 import dataclasses
 import difflib
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 Place = tuple[str | int, ...]
-"""The names of fields and the numbers of items that lead to a value."""
+"""The path of a value: names of fields and indices of items."""
 
 UNKNOWN = "extra_forbidden"
-"""What pydantic calls a field that it does not know."""
+"""The type of pydantic's error for an unknown field."""
 
 UNKNOWN_FIELD = "unknown field"
-"""What the sentence on such a field begins with."""
+"""The beginning of the sentence on an unknown field."""
 
 _LONGEST_VALUE = 200
-"""Characters of a value that a sentence quotes."""
+"""Maximum number of characters of a value in a sentence."""
 
 _KEY = "[key]"
 _STATUS = "status"
@@ -33,7 +33,7 @@ _VARIABLES = "env"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """A fault of a manifest."""
+    """A problem of a manifest."""
 
     location: Place
     message: str
@@ -43,13 +43,13 @@ class Problem:
 
 
 def path(location: Place) -> str:
-    """Return a place as people write it, such as spec.trainer.env[0].name."""
+    """Format a location, such as spec.trainer.env[0].name."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return "".join(parts).removeprefix(".")
 
 
 def show(value: Any) -> str:
-    """Return a value as a sentence quotes it; of a long one the begin and the length."""
+    """Format a value for a sentence. A long one is cut, and its length follows."""
     shown = repr(value)
     if len(shown) <= _LONGEST_VALUE:
         return shown
@@ -57,19 +57,19 @@ def show(value: Any) -> str:
 
 
 def place_of(fault: Mapping[str, Any]) -> Place:
-    """Return the place of a fault that pydantic reports."""
+    """Return the location of an error of pydantic."""
     return tuple(part for part in fault["loc"] if part != _KEY)
 
 
 def from_pydantic(
     fault: Mapping[str, Any], schema: Mapping[str, Any], outer: Place = ()
 ) -> Problem:
-    """Return the problem that a fault of pydantic is.
+    """Convert an error of pydantic to a problem.
 
     Args:
-        fault: what pydantic reports.
-        schema: that of all jobs, for names that are near.
-        outer: the place of the value that pydantic has seen.
+        fault: the error.
+        schema: the schema of jobs, for similar names.
+        outer: the location of the value that pydantic has validated.
     """
     location = (*outer, *place_of(fault))
     kind, received = fault["type"], fault["input"]
@@ -88,7 +88,7 @@ def from_pydantic(
 
 
 def _list_like(received: Any, location: Place, schema: Mapping[str, Any]) -> str:
-    """Return an example of the list that stands at a place, in the flow style of YAML."""
+    """Return an example of the list at a location, in the flow style of YAML."""
     if location[-1:] == (_VARIABLES,) and isinstance(received, Mapping) and received:
         name, value = next(iter(received.items()))
         return f"[{{name: {name}, value: {show(str(value))}}}]"
@@ -99,11 +99,11 @@ def _list_like(received: Any, location: Place, schema: Mapping[str, Any]) -> str
 def unknown(
     location: Place, schema: Mapping[str, Any], siblings: Iterable[str] | None = None
 ) -> Problem:
-    """Return the problem of a field that does not exist, with the field that may be meant.
+    """Return the problem of an unknown field, with the field that the user may mean.
 
     Args:
-        place: of the field.
-        schema: that of all jobs.
+        location: of the field.
+        schema: the schema of jobs.
         siblings: the fields that exist there; None: those of the schema.
     """
     name = str(location[-1])
@@ -118,14 +118,14 @@ def unknown(
 
 
 def _did_you_mean(name: str, candidates: Iterable[str], prefix: str = "") -> str:
-    """Ask for the name that is nearest; empty if none is near."""
+    """Return a question with the most similar name; empty: none is similar."""
     by_lower = {other.lower(): other for other in candidates}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
     return f"{prefix}did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
 def _fields(schema: Mapping[str, Any], location: Place) -> list[str]:
-    """Return the names of the fields at a place."""
+    """Return the names of the fields at a location."""
     node: Any = schema
     for part in location:
         inner = node.get("items") if isinstance(part, int) else _field(node, part)
@@ -140,7 +140,7 @@ def _field(node: Mapping[str, Any], name: str) -> Any:
 
 
 def _homes(node: Mapping[str, Any], name: str, below: str = "") -> Iterator[str]:
-    """Yield the paths of all objects that have a field of a name; the status is left out."""
+    """Yield the paths of all objects that have a field with a name, except in the status."""
     properties = node.get("properties", {})
     if below and name in properties:
         yield below

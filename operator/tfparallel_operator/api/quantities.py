@@ -19,15 +19,15 @@ _QUANTITY = re.compile(
 """A decimal number and a unit or an exponent; without digits, Kubernetes reads most units as 0."""
 
 LONGEST = 64
-"""Characters of a quantity. The API server takes more, of which nobody has use."""
+"""Maximum length of a quantity. The API server accepts longer ones, which are useless."""
 
 _NEEDS_DIGITS = ("Pi", "Ei")
 _MOST = fractions.Fraction(2**63 - 1)
-"""Kubernetes takes what is larger, with a binary unit, for this."""
+"""The value that Kubernetes uses for larger numbers with a binary unit."""
 
 
 def parse(quantity: str) -> fractions.Fraction | None:
-    """Return the number that a quantity stands for; None when it is none, or too long."""
+    """Return the value of a quantity; None: it is invalid or too long."""
     if not 0 < len(quantity) <= LONGEST:
         return None
     parts = _QUANTITY.fullmatch(quantity)
@@ -45,14 +45,14 @@ def parse(quantity: str) -> fractions.Fraction | None:
 
 
 def parse_count(text: str) -> int | None:
-    """Return the number that decimal digits stand for; None when a text is none, or too long."""
+    """Return the value of decimal digits; None: the text is no number, or too long."""
     return int(text) if len(text) <= LONGEST and text.isdecimal() else None
 
 
 def find_problems(
     location: problems.Place, resources: pods.Resources
 ) -> Iterator[problems.Problem]:
-    """Yield each quantity that the API server refuses.
+    """Yield a problem for each quantity that the API server refuses.
 
     Args:
         place: that of the resources.
@@ -72,7 +72,7 @@ def find_problems(
         asked, most = _number(request), _number(limit)
         if asked is None or most is None:
             continue
-        if math.ceil(1000 * asked) > math.ceil(1000 * most):  # what the API server compares
+        if math.ceil(1000 * asked) > math.ceil(1000 * most):  # The API server compares these.
             yield problems.Problem(
                 (*location, "requests", name),
                 f"received {request!r}, which is above the limit {limit!r}; lower the request, or"
@@ -81,5 +81,5 @@ def find_problems(
 
 
 def _number(value: Any) -> fractions.Fraction | None:
-    """Return the number of a value of YAML, of which null is 0."""
+    """Return the value of a quantity in YAML; null is 0."""
     return parse("0" if value is None else str(value).strip())

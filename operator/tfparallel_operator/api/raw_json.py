@@ -17,12 +17,12 @@ _SPEC, _STATUS = b',"spec":', b',"status":{'
 
 
 class BrokenError(ValueError):
-    """A text is no object as an API server writes it."""
+    """A text is no object of an API server."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outline:
-    """The parts of a job, as JSON."""
+    """The parts of a job as JSON."""
 
     metadata: bytes
     """Without managed fields."""
@@ -68,10 +68,10 @@ def _read_metadata(text: bytes, begin: int) -> tuple[bytes, int]:
 
 
 def find_end(text: bytes, begin: int) -> int:
-    """Return where the value ends that begins at a place.
+    """Return the end of the value that begins at a position.
 
     Raises:
-        BrokenError: none begins there, or it has no end.
+        BrokenError: no value begins there, or it has no end.
     """
     if scalar := _SCALAR.match(text, begin):
         if text[begin] not in b'"{[':
@@ -91,5 +91,5 @@ def _enter(text: bytes, begin: int) -> int:
 
 
 def _after(text: bytes, end: int) -> int:
-    """Return the place after a value, and after the comma that follows it."""
+    """Return the position after a value and the comma that follows it."""
     return end + (text[end : end + 1] == b",")

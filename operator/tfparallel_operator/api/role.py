@@ -13,12 +13,12 @@ class Role(enum.StrEnum):
     PS = "PS"
     EVALUATOR = "Evaluator"
 
-    # Enums hash in Python, and a decision hashes roles by thousands.
+    # An enum's own hash is computed in Python, and a decision hashes thousands of roles.
     __hash__ = str.__hash__
 
     @property
     def task_type(self) -> str:
-        """The role's name in TF_CONFIG: TensorFlow 2 knows no master, it is the chief."""
+        """The role's name in TF_CONFIG. A master is a chief, because TensorFlow 2 has no master."""
         return "chief" if self is Role.MASTER else self.value.lower()
 
     @property

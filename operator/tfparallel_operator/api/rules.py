@@ -14,7 +14,7 @@ from pydantic_core import core_schema
 
 from tfparallel_operator.api import problems
 
-if TYPE_CHECKING:  # its package imports a terminal interface, a third of what the command starts
+if TYPE_CHECKING:  # The package imports a terminal interface: a third of the command's start.
     import cel
 
 VALIDATIONS = "x-kubernetes-validations"
@@ -48,7 +48,7 @@ class Rule:
 
 
 def never(message: str) -> Rule:
-    """Refuse a field that is given at all."""
+    """Refuse a field, whatever its value."""
     return Rule("false", message)
 
 
@@ -85,29 +85,29 @@ class Rules:
 
 
 class IntOrString:
-    """Annotation of what Kubernetes takes as a number or as text, such as a quantity."""
+    """Annotation of a number or a text, such as a quantity."""
 
     def __get_pydantic_json_schema__(
         self, _: core_schema.CoreSchema, __: pydantic.GetJsonSchemaHandler
     ) -> json_schema.JsonSchemaValue:
-        """Return the API server's own word for it."""
+        """Return the API server's keyword."""
         return {INT_OR_STRING: True}
 
 
 def violations(
     schema: Mapping[str, Any], value: Any, location: problems.Place = ()
 ) -> Iterator[problems.Problem]:
-    """Evaluate every rule of a structural schema on a value (JSON types, defaults filled in).
+    """Evaluate the rules of a structural schema on a value (JSON types, with defaults).
 
-    Rules that compare two versions of an object are left to the API server, which has both.
+    Rules that compare two versions of an object are skipped. The API server evaluates them.
     """
     yield from _violations(schema, _without_kept(schema, value), location)
 
 
 def _without_kept(schema: Mapping[str, Any], value: Any) -> Any:
-    """Return a value without fields that are kept unknown: no rule can look into these.
+    """Return a value without fields of unknown type, which rules cannot see.
 
-    They are those of templates, which may be large, and to convert them for the rules takes long.
+    These are templates. They may be large, and converting them for the rules takes long.
     """
     if isinstance(value, Mapping):
         fields, others = schema.get("properties", {}), schema.get("additionalProperties")
@@ -142,7 +142,7 @@ def _violations(
 
 
 def compile_all(schema: Mapping[str, Any]) -> None:
-    """Compile every rule of a schema: the first object that it is evaluated on need not wait."""
+    """Compile all rules of a schema, so that the first object need not wait."""
     for entry in schema.get(VALIDATIONS, ()):
         for expression in (entry["rule"], entry.get(_MESSAGE_EXPRESSION)):
             if expression is not None and _judges_one_version(entry):
@@ -157,7 +157,7 @@ def compile_all(schema: Mapping[str, Any]) -> None:
 
 
 def _judges_one_version(entry: Mapping[str, Any]) -> bool:
-    """Whether a rule says something of an object without the version before it."""
+    """Whether a rule applies to an object without its previous version."""
     return "oldSelf" not in entry["rule"] or bool(entry.get(_OPTIONAL_OLD_SELF))
 
 
@@ -168,7 +168,7 @@ def _message(rule: Rule, context: "cel.Context") -> str:
 
 
 def _context(value: Any) -> "cel.Context":
-    """Convert a value for all its rules: that takes much longer than to evaluate one."""
+    """Convert a value once for all its rules, because that takes longer than a rule."""
     import cel
 
     context = cel.Context({"self": value, "oldSelf": cel.OptionalValue.none()})
@@ -179,7 +179,7 @@ def _context(value: Any) -> "cel.Context":
 
 @functools.cache
 def _program(expression: str) -> "cel.Program":
-    """Compile an expression: it takes much longer than to evaluate it."""
+    """Compile an expression once, because that takes longer than its evaluation."""
     import cel
 
     return cel.compile(expression)

@@ -86,18 +86,18 @@ _PRINTER_COLUMNS = [
         )
     ),
 ]
-"""Those with a priority are shown with `-o wide`."""
+"""`-o wide` shows the columns with a priority."""
 
 
 def _without_defaults(node: Any) -> Any:
-    """Leave defaults to the spec: a status holds only what was observed."""
+    """Remove defaults from the status, which contains only observations."""
     if isinstance(node, dict):
         return {key: _without_defaults(inner) for key, inner in node.items() if key != "default"}
     return node
 
 
 def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Rewrite a JSON schema as the API server wants it: no references, no unions with null."""
+    """Convert a JSON schema to a structural one: no references, no unions with null."""
     node = dict(node)
     if "$ref" in node:
         target = definitions[node.pop("$ref").rpartition("/")[2]]

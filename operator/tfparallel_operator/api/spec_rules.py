@@ -1,4 +1,4 @@
-"""Rules between the fields of a job's spec, but for those of its mesh."""
+"""Rules between the fields of a job's spec, except its mesh."""
 
 from tfparallel_operator.api import mesh_rules, rules
 
@@ -50,7 +50,7 @@ _ELASTIC = (
     "('Worker' in self.tfReplicaSpecs && (has(self.tfReplicaSpecs['Worker'].minReplicas)"
     " || has(self.tfReplicaSpecs['Worker'].maxReplicas)))"
 )
-"""Whether the workers may come and go."""
+"""Whether workers can be added and removed."""
 
 
 def _manager(spec: str) -> str:
@@ -64,7 +64,7 @@ def _suspended(spec: str) -> str:
 
 
 def _equal(path: str) -> str:
-    """Say that an optional field below optional fields is as it was before."""
+    """Return the expression that a field below optional fields is unchanged."""
     steps = path.split(".")
     before = [".".join(["{0}", *steps[: depth + 1]]) for depth in range(len(steps))]
     exists = " && ".join(f"has({step})" for step in before)
@@ -193,7 +193,7 @@ _SAME_REPLICAS = (
     " && self.spec.tfReplicaSpecs[role].replicas"
     " == oldSelf.value().spec.tfReplicaSpecs[role].replicas)"
 )
-"""Whether no name of a pod gets longer by an update."""
+"""Whether an update makes no pod name longer."""
 
 JOB_RULES = rules.Rules(
     rules.Rule(
@@ -211,4 +211,4 @@ JOB_RULES = rules.Rules(
         spares=_SAME_REPLICAS,
     ),
 )
-"""Rules that need the name of the job, so stand at its root; each spares what is stored."""
+"""Rules at the root, because they need the job's name. Each exempts stored objects."""

@@ -1,4 +1,4 @@
-"""Types of values as the API server checks them: nothing is converted, unlike in pydantic."""
+"""Checks of types as in the API server, which converts no value, unlike pydantic."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,9 +25,9 @@ def without_nulls(schema: Mapping[str, Any], value: Any) -> Any:
 def mismatches(
     schema: Mapping[str, Any], value: Any, location: problems.Place = ()
 ) -> Iterator[problems.Problem]:
-    """Yield a problem for each number, boolean and text that is of another type.
+    """Yield a problem for each number, boolean and text of another type.
 
-    The rest of the schema, and values of another shape, are left to the types of the job.
+    The job's types check the rest of the schema.
     """
     if value is None or location == ("status",):
         return
@@ -53,7 +53,7 @@ def _inner(
 
 
 def _field(schema: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """Return the schema of a field; None: there is none."""
+    """Return the schema of a field; None: it has none."""
     inner = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
     return inner if isinstance(inner, Mapping) else None
 
@@ -79,4 +79,4 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "string": (lambda value: isinstance(value, str), "put it in quotes"),
 }
-"""By type: whether a value is of it, and what to write."""
+"""By type: whether a value has it, and what to write."""

@@ -24,7 +24,7 @@ RESERVED_VARIABLES = (
 """Variables that the operator sets."""
 
 RESERVED_PREFIX = "tfparallel-"
-"""What the names of the operator's volumes begin with."""
+"""Prefix of the names of the operator's volumes."""
 
 
 def _texts(values: Sequence[str]) -> str:
@@ -32,7 +32,7 @@ def _texts(values: Sequence[str]) -> str:
 
 
 def _count(fields: Sequence[str]) -> str:
-    """Count the fields that are there."""
+    """Return the expression that counts the fields that are set."""
     return " + ".join(f"(has(self.{field}) ? 1 : 0)" for field in fields)
 
 

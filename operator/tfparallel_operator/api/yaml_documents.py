@@ -1,4 +1,4 @@
-"""The YAML of a job's file, read as kubectl reads it."""
+"""Parses the YAML of a job's file as kubectl does."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class Loader(yaml.SafeLoader):
-    """Dates and numbers to the base of 60 are text, and 1e3 is a number, as in kubectl."""
+    """Reads dates and sexagesimal numbers as text, and 1e3 as a number, as kubectl does."""
 
 
 Loader.yaml_implicit_resolvers = {
@@ -42,7 +42,7 @@ Loader.add_implicit_resolver(
 
 
 def parse(text: str, source: str) -> list[Mapping[str, Any]]:
-    """Read the YAML documents of a file, empty ones left out.
+    """Parse the YAML documents of a file, without empty ones.
 
     Raises:
         SpecError: the text is not YAML, a document is not a mapping, or a field appears twice.
@@ -51,7 +51,7 @@ def parse(text: str, source: str) -> list[Mapping[str, Any]]:
 
 
 def parse_nodes(text: str, source: str) -> list[tuple[Mapping[str, Any], yaml.MappingNode]]:
-    """Read the same, each document with its node, which knows its lines.
+    """Parse the same, each document with its node, which has its line numbers.
 
     Raises:
         SpecError: the text is not YAML, a document is not a mapping, or a field appears twice.
@@ -62,7 +62,7 @@ def parse_nodes(text: str, source: str) -> list[tuple[Mapping[str, Any], yaml.Ma
     try:
         while loader.check_node():
             node: Any = loader.get_node()
-            faults += _repeated_fields(node, source)  # reading it writes what << names into it
+            faults += _repeated_fields(node, source)  # `construct_document` merges << into it.
             pairs.append((loader.construct_document(node), node))
     except yaml.MarkedYAMLError as error:
         raise load.SpecError(_syntax_sentence(error, text, source)) from error
@@ -81,7 +81,7 @@ def parse_nodes(text: str, source: str) -> list[tuple[Mapping[str, Any], yaml.Ma
 
 
 def parse_objects(text: str, source: str) -> list[Mapping[str, Any]]:
-    """Read the objects of a YAML file: its documents, and the items of its lists.
+    """Parse the objects of a YAML file: its documents, and the items of its lists.
 
     Raises:
         SpecError: as of `parse`.
@@ -90,7 +90,7 @@ def parse_objects(text: str, source: str) -> list[Mapping[str, Any]]:
 
 
 def parse_object_nodes(text: str, source: str) -> list[tuple[Mapping[str, Any], yaml.MappingNode]]:
-    """Read the same, each object with its node.
+    """Parse the same, each object with its node.
 
     Raises:
         SpecError: as of `parse`.
@@ -99,7 +99,7 @@ def parse_object_nodes(text: str, source: str) -> list[tuple[Mapping[str, Any], 
 
 
 def flatten(documents: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield objects, those of lists in place of the lists."""
+    """Yield objects, with the items of lists instead of the lists."""
     for document in documents:
         if is_list(document):
             yield from flatten(item for item in document["items"] if isinstance(item, Mapping))
@@ -108,13 +108,13 @@ def flatten(documents: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any
 
 
 def is_list(document: Mapping[str, Any]) -> bool:
-    """Whether a document holds objects, as `kubectl get -o yaml` prints them."""
+    """Whether a document is a list of objects, as `kubectl get -o yaml` prints it."""
     kind = str(document.get("kind")).casefold()
     return kind.endswith("list") and isinstance(document.get("items"), list)
 
 
 def find_job(documents: Sequence[Mapping[str, Any]], source: str) -> Mapping[str, Any]:
-    """Return the one TFParallelJob among the documents of a file, with a name.
+    """Return the only TFParallelJob among the documents of a file, with a name.
 
     Raises:
         SpecError: there is none, or more than one.
@@ -135,7 +135,7 @@ def find_job(documents: Sequence[Mapping[str, Any]], source: str) -> Mapping[str
 def _flatten_nodes(
     pairs: Iterable[tuple[Any, yaml.Node]],
 ) -> Iterator[tuple[Mapping[str, Any], yaml.MappingNode]]:
-    """Yield objects with their nodes, those of lists in place of the lists."""
+    """Yield objects with their nodes, with the items of lists instead of the lists."""
     for document, node in pairs:
         if not isinstance(document, Mapping) or not isinstance(node, yaml.MappingNode):
             continue
@@ -147,7 +147,7 @@ def _flatten_nodes(
 
 
 def _syntax_sentence(error: yaml.MarkedYAMLError, text: str, source: str) -> str:
-    """Say in which line of a file the text is not YAML, and why."""
+    """Say in which line of a file the YAML is invalid, and why."""
     mark = error.problem_mark or error.context_mark
     position = source if mark is None else f"{source}:{mark.line + 1}"
     if "{{" in text:
@@ -159,7 +159,7 @@ def _syntax_sentence(error: yaml.MarkedYAMLError, text: str, source: str) -> str
 
 
 def _repeated_fields(root: yaml.Node, source: str) -> Iterator[str]:
-    """Yield a sentence for each field that a mapping has twice, which the API server refuses."""
+    """Yield a sentence for each duplicate field, which the API server refuses."""
     visited: set[int] = set()
     pending: list[tuple[problems.Place, yaml.Node]] = [((), root)]
     while pending:

@@ -1,1 +1,1 @@
-"""The API server as the operator and the command reach it: credentials, requests, lists."""
+"""Access to the API server for the operator and the command: credentials, requests, lists."""

@@ -1,4 +1,4 @@
-"""Reads what the API server answers: jobs through the gate, and pages bounded in bytes."""
+"""Parses responses of the API server: jobs pass the gate, and pages are bounded in bytes."""
 
 import dataclasses
 
@@ -9,52 +9,52 @@ from tfparallel_operator.api import envelopes, gate, names, raw_json
 from tfparallel_operator.api_server import errors
 
 PAGE = 200
-"""Objects in one answer of a list: bounds memory on both sides, and how long reading takes."""
+"""Objects in one page of a list, which bounds memory on both sides and the time to parse it."""
 
 PAGE_BYTES = 2 * 2**20
-"""The client asks for a larger page of several objects again, in smaller ones. Reading a page may
-need 30 times as much memory."""
+"""Maximum size of a page of several objects; a larger one is requested again in smaller pages.
+Parsing a page may need 30 times as much memory."""
 
 FIRST_PAGE = 20
 """Jobs in the first page of a list."""
 
 MAX_RETRY_AFTER_SECONDS = 60
-"""How long the API server, or a proxy before it, can have a request wait that it refuses."""
+"""Maximum pause that a response may ask for with Retry-After."""
 
 _LONGEST_NUMBER = 9
-"""Digits of such a time that are read."""
+"""Maximum number of digits of Retry-After."""
 
 _STORED = ("get", "patch", "apply")
 """What is answered by an object that is stored."""
 
 
 class PageTooLargeError(Exception):
-    """A page cannot be read as a whole."""
+    """A page is too large to read at once."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"a page has at least {size} bytes")
         self.size = size
-        """Bytes that were read; 0: it is not their number."""
+        """Bytes of the page; 0: unknown."""
 
 
 @dataclasses.dataclass(slots=True)
 class PageSize:
-    """How many objects the next page may have."""
+    """The number of objects of the next page."""
 
     limit: int = FIRST_PAGE
 
     def learn(self, count: int, size: int) -> None:
-        """Ask for as many as half a page takes, after a page of so many objects and bytes."""
+        """Choose a number that fills half a page, given the objects and bytes of the last one."""
         fitting = PAGE_BYTES // 2 * max(count, 1) // max(size, 1)
         self.limit = max(1, min(fitting, 8 * self.limit, PAGE))
 
     def shrink(self, error: PageTooLargeError) -> None:
-        """Ask for fewer, after a page that could not be read."""
+        """Choose a smaller number, after a page that was too large."""
         self.limit = max(1, self.limit // 8) if error.size else 1
 
 
 async def raise_for_status(response: aiohttp.ClientResponse) -> None:
-    """Raise what an answer says that is no success."""
+    """Raise the error of a response, unless it is a success."""
     if response.status < 300:
         return
     try:
@@ -69,25 +69,25 @@ async def raise_for_status(response: aiohttp.ClientResponse) -> None:
 
 
 def _read_pause(text: str) -> float | None:
-    """Return the seconds of a header Retry-After; None for none, and for a date."""
+    """Return the seconds of a header Retry-After; None: it is absent, or a date."""
     if not text.isdecimal():
         return None
     return float(min(int(text[:_LONGEST_NUMBER]), MAX_RETRY_AFTER_SECONDS))
 
 
 async def read(response: aiohttp.ClientResponse, verb: str, plural: str, limit: int) -> gate.Body:
-    """Return the document of an answer.
+    """Return the document of a response.
 
     Args:
         response: of the API server.
-        verb: what was asked for.
-        plural: the resource; empty: it is about none.
-        limit: the most objects of a list.
+        verb: of the request.
+        plural: of the resource; empty: none.
+        limit: the maximum number of objects of a list.
 
     Raises:
-        PageTooLargeError: it is a page of several objects, and has to be asked for in smaller ones.
-        errors.ApiError: it says that the request has failed.
-        errors.Unavailable: it is not what an API server answers.
+        PageTooLargeError: a page of several objects is too large; request smaller ones.
+        errors.ApiError: the request has failed.
+        errors.Unavailable: the response is not from an API server.
     """
     is_page = verb == "list" and limit > 1
     text = await (_read_page(response) if is_page else response.read())
@@ -110,7 +110,7 @@ async def read(response: aiohttp.ClientResponse, verb: str, plural: str, limit: 
 
 
 def _parse(text: bytes, verb: str, plural: str, limit: int) -> gate.Body:
-    """Return a document; one of a single job may be as large and deep as it likes."""
+    """Return a document. A single job may have any size and depth, because it passes the gate."""
     if plural == names.PLURAL and verb != "list":
         return gate.read_job(text)
     if plural == names.PLURAL and limit == 1:
@@ -137,5 +137,5 @@ async def _read_page(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _no_json(response: aiohttp.ClientResponse) -> errors.Unavailable:
-    """Return the error of an answer that is a proxy's page."""
+    """Return the error for a response that is a proxy's page."""
     return errors.Unavailable(f"the answer from {response.url} is not JSON, as an API server's is")

@@ -24,19 +24,19 @@ Object = dict[str, Any]
 """A Kubernetes object as JSON."""
 
 WATCH_SILENCE_SECONDS = 70.0
-"""A watch that says nothing for so long is dead: bookmarks come each minute."""
+"""A watch without data for this time is dead, because bookmarks come each minute."""
 
 REQUEST_SECONDS = 90.0
-"""How long a request may take that is no stream; the API server ends it after a minute."""
+"""Maximum duration of a request that is not a stream; the API server's own limit is a minute."""
 
 WATCH_SECONDS = (300, 600)
-"""Bounds of the time after which a watch is asked to end, drawn so that not all end at once."""
+"""Range of the random duration of a watch, so that not all watches end at the same time."""
 
 MAX_IN_FLIGHT = 32
-"""Requests at the same time, watches not counted."""
+"""Maximum number of concurrent requests, without watches."""
 
 LARGE_BODY_BYTES = 2**20
-"""What aiohttp warns of when it is sent in one piece, such as the files of a job."""
+"""Size of a body, such as the files of a job, above which aiohttp warns about bytes."""
 
 JSON = "application/json"
 METADATA_JSON = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -56,7 +56,7 @@ _METHODS = {
 Called = Callable[[str, str, int, float | None], None]
 """Called after every request: verb, plural of the resource, HTTP status, seconds.
 
-Status 0: no answer came. Seconds None: it is a watch, which goes on."""
+Status 0: no response. Seconds None: a watch, whose duration isn't measured."""
 
 
 class Client(lists.Lists):
@@ -92,7 +92,7 @@ class Client(lists.Lists):
 
     @property
     def access(self) -> credentials.Access:
-        """How this client reaches the API server."""
+        """The address and the credentials of the API server."""
         return self._access
 
     async def get(self, path: str, *, metadata_only: bool = False) -> Object:
@@ -100,11 +100,11 @@ class Client(lists.Lists):
         return await self._request("get", path, accept=METADATA_JSON if metadata_only else JSON)
 
     async def served(self, resource: resources.Resource) -> resources.Resource:
-        """Return a resource as the newest version that the API server serves addresses it.
+        """Return a resource in the newest version that the API server serves.
 
         Raises:
-            errors.NotFound: it serves none of them.
-            errors.ApiError: there was no answer.
+            errors.NotFound: it serves none of its versions.
+            errors.ApiError: the request failed.
         """
         if not resource.older:
             return resource
@@ -152,11 +152,11 @@ class Client(lists.Lists):
         *,
         metadata_only: bool = False,
     ) -> AsyncIterator[streams.WatchEvent]:
-        """Follow what happens after a resource version; ends when the API server ends it.
+        """Yield the events after a resource version, until the API server ends the watch.
 
         Raises:
             errors.Expired: the version is too old; list again.
-            errors.Unavailable: the connection broke or fell silent.
+            errors.Unavailable: the connection failed, or was silent for too long.
         """
         query = {
             "watch": "true",
@@ -192,11 +192,11 @@ class Client(lists.Lists):
 
         Args:
             namespace: of the pod.
-            pod: its name.
-            query: parameters of the resource, such as container, follow and tailLines.
+            pod: name of the pod.
+            query: parameters of the request, such as container, follow and tailLines.
 
         Raises:
-            errors.Unavailable: the connection broke.
+            errors.Unavailable: the connection failed.
         """
         path = resources.PODS.path(namespace, pod, "log")
         timeout = aiohttp.ClientTimeout(sock_connect=credentials.CONNECT_TIMEOUT_SECONDS)
@@ -218,9 +218,10 @@ class Client(lists.Lists):
         *,
         metadata_only: bool = False,
     ) -> Object:
-        """Create an object; unknown fields in it are an error, not ignored.
+        """Create an object. Unknown fields are an error.
 
-        With `metadata_only` the answer holds its metadata alone, which saves both sides work.
+        With `metadata_only` the response contains the metadata alone, which saves time on both
+        sides.
         """
         query = {"fieldManager": self._manager, "fieldValidation": "Strict"}
         accept = METADATA_JSON if metadata_only else JSON
@@ -231,7 +232,7 @@ class Client(lists.Lists):
     async def check(
         self, resource: resources.Resource, namespace: str | None, manifest: Mapping[str, Any]
     ) -> Object:
-        """Return what `create` would store, and store nothing."""
+        """Return the object that `create` would store, without storing it."""
         query = {
             "fieldManager": self._manager,
             "fieldValidation": "Strict",
@@ -249,9 +250,9 @@ class Client(lists.Lists):
         *,
         force: bool = False,
     ) -> None:
-        """Delete an object if it is still the one that carries the uid (and the version).
+        """Delete an object, if it still has the uid (and the version).
 
-        With `force` a pod is removed at once, without its node.
+        With `force` a pod is removed at once, without waiting for its node.
         """
         conditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
         options: Object = {"preconditions": conditions, "propagationPolicy": "Background"}
@@ -260,12 +261,12 @@ class Client(lists.Lists):
         await self._request("delete", resource.path(namespace, name), {}, options)
 
     async def patch(self, path: str, change: Mapping[str, Any]) -> Object:
-        """Merge a change into an object; a `metadata.resourceVersion` in it is a condition."""
+        """Merge a patch into an object. Its `metadata.resourceVersion`, if any, is a condition."""
         query = {"fieldManager": self._manager}
         return await self._request("patch", path, query, change, MERGE_PATCH)
 
     async def apply(self, path: str, manifest: Mapping[str, Any], manager: str) -> Object:
-        """Own the fields of a manifest, by server-side apply."""
+        """Apply a manifest by server-side apply, and own its fields."""
         query = {"fieldManager": manager, "force": "true"}
         return await self._request("apply", path, query, manifest, APPLY_PATCH)
 
@@ -312,7 +313,7 @@ class Client(lists.Lists):
 
 
 def _payload(content: bytes) -> bytes | io.BytesIO:
-    """Return a body as aiohttp takes it without a warning: a large one as a file."""
+    """Return a body in a form that aiohttp sends without a warning: a large one as a file."""
     return content if len(content) <= LARGE_BODY_BYTES else io.BytesIO(content)
 
 

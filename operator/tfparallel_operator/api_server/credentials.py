@@ -1,4 +1,4 @@
-"""Where the API server is and how to be known to it: a service account, or a kubeconfig."""
+"""Address and credentials of the API server, from a service account or a kubeconfig."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from tfparallel_operator.api_server import proxies
 
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LIFETIME_SECONDS = 60.0
-"""How long a token that was read is used: the kubelet replaces its file long before it expires."""
+"""How long a token is cached. The kubelet replaces its file long before it expires."""
 
 PROXY_FIELD = "proxy-url of its cluster in the kubeconfig"
 
@@ -28,11 +28,11 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class CredentialsError(Exception):
-    """The way to the API server cannot be found; a sentence for whoever started the operator."""
+    """No usable credentials for the API server. The message is for the user."""
 
 
 class Token:
-    """A bearer token that is read again each minute, and at once after a refusal."""
+    """A bearer token, which is read again each minute, and at once after a refusal."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class Token:
         clock: Callable[[], float] = time.monotonic,
         log_in: Callable[[], None] | None = None,
     ) -> None:
-        """Remember where the token comes from.
+        """Create a token.
 
         Args:
-            read: returns it, from a file or a login plugin.
+            read: returns the token, from a file or a login plugin.
             clock: in seconds.
-            log_in: called before the token is read after it was refused, though it should hold.
+            log_in: called before the token is read again after the API server refused it.
         """
         self._read = read
         self._clock = clock
@@ -56,7 +56,7 @@ class Token:
         self._renewal = asyncio.Lock()
 
     async def header(self) -> dict[str, str]:
-        """Return the header that carries the token; none where certificates do it."""
+        """Return the header with the token; empty: client certificates authenticate."""
         async with self._renewal:  # Of many requests, one renews.
             await self._renew()
         return self._header()
@@ -65,7 +65,7 @@ class Token:
         """Log in, and read the token again, before the next request.
 
         Args:
-            refused: the header that was refused; a token that was renewed since stays.
+            refused: the refused header; a token that was renewed since then stays.
         """
         if refused == self._header():
             self._read_at = None
@@ -85,7 +85,7 @@ class Token:
 
 
 class Trust(ssl.SSLContext):
-    """The certificates of the moment: their files are read again for each new connection."""
+    """Trusted certificates, whose files are read again for each new connection."""
 
     _build: Callable[[], ssl.SSLContext]
     _files: tuple[pathlib.Path, ...]
@@ -96,11 +96,11 @@ class Trust(ssl.SSLContext):
     def from_files(
         cls, build: Callable[[], ssl.SSLContext], *files: str | os.PathLike[str]
     ) -> Self:
-        """Return the trust in what files say.
+        """Return trust in the certificates of files.
 
         Args:
-            build: reads them.
-            files: what it reads; while they cannot be read, what they said before holds.
+            build: builds the context of TLS from the files.
+            files: their paths; if they cannot be read, the last context stays.
         """
         trust = cls(ssl.PROTOCOL_TLS_CLIENT)
         trust._build, trust._files = build, tuple(map(pathlib.Path, files))
@@ -108,7 +108,7 @@ class Trust(ssl.SSLContext):
         return trust
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        """Begin a connection, as the event loop does."""
+        """Start TLS on a connection, as the event loop requires."""
         with contextlib.suppress(OSError):  # ssl.SSLError is one
             if (contents := self._read()) != self._contents:
                 self._context, self._contents = self._build(), contents
@@ -120,26 +120,26 @@ class Trust(ssl.SSLContext):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Access:
-    """The API server's address and what it wants to see."""
+    """The API server's address and the credentials for it."""
 
     server: str
     tls: ssl.SSLContext | bool
-    """Trusted certificates, and the client's own where it has one."""
+    """Trusted certificates, and the client's own, if it has one."""
     token: Token
     proxy: proxies.Proxy | None = None
     server_name: str | None = None
-    """Whom the certificate has to name; None: the host of the address."""
+    """The name that the certificate must have; None: the host of the address."""
 
     def session(
         self,
         *middlewares: aiohttp.ClientMiddlewareType,
         answers: type[aiohttp.ClientResponse] = aiohttp.ClientResponse,
     ) -> aiohttp.ClientSession:
-        """Open a session whose requests carry the token of the moment.
+        """Open a session whose requests have the current token.
 
         Args:
-            middlewares: what requests pass first.
-            answers: the class of its answers.
+            middlewares: run before each request.
+            answers: the class of responses.
         """
 
         async def authenticate(
@@ -162,7 +162,7 @@ class Access:
             if response.status != 401:
                 return response
             self.token.forget(sent)
-            # Only what has no body is sent again: a long watch, not the first request of a verb.
+            # Only requests without a body are repeated.
             if request.method != "GET" or (renewed := await self.token.header()) == sent:
                 return response
             response.release()
@@ -180,14 +180,14 @@ class Access:
 
 
 def find(kubeconfig: str | None, folder: pathlib.Path = SERVICE_ACCOUNT) -> Access:
-    """Return the access that a kubeconfig gives, or else the pod's service account.
+    """Return the access of a kubeconfig, or of the pod's service account.
 
     Args:
         kubeconfig: path of a kubeconfig; None: the service account.
-        folder: where the service account's files are.
+        folder: of the service account's files.
 
     Raises:
-        CredentialsError: neither can be used.
+        CredentialsError: neither is usable.
     """
     return from_kubeconfig(kubeconfig) if kubeconfig else _from_service_account(folder)
 
@@ -200,7 +200,7 @@ def from_kubeconfig(path: str, context: str | None = None) -> Access:
         context: None: the current one.
 
     Raises:
-        CredentialsError: it cannot be used.
+        CredentialsError: it isn't usable.
     """
     try:
         config = importlib.import_module("kubernetes.config")
@@ -212,7 +212,7 @@ def from_kubeconfig(path: str, context: str | None = None) -> Access:
 
     def load() -> Any:
         loaded = package.Configuration()
-        loaded.proxy = None  # Of the environment, by rules that are not those of kubectl.
+        loaded.proxy = None  # The package's rules for the environment differ from kubectl's.
         try:
             config.load_kube_config(path, context, client_configuration=loaded)
         except (config.ConfigException, OSError, ValueError) as error:
@@ -222,9 +222,9 @@ def from_kubeconfig(path: str, context: str | None = None) -> Access:
     configuration = load()
 
     def log_in() -> None:
-        # The package asks a login plugin again only when its token has expired.
+        # The package calls a login plugin again only after its token has expired.
         nonlocal configuration
-        with contextlib.suppress(CredentialsError):  # the answer says more
+        with contextlib.suppress(CredentialsError):  # The response of the API server says more.
             configuration = load()
 
     def read() -> str | None:
@@ -243,7 +243,7 @@ def from_kubeconfig(path: str, context: str | None = None) -> Access:
 
 
 def own_namespace(folder: pathlib.Path = SERVICE_ACCOUNT) -> str:
-    """Return the namespace that the operator's pod is in; outside a cluster `default`."""
+    """Return the namespace of the operator's pod; outside a cluster `default`."""
     path = folder / "namespace"
     return path.read_text().strip() if path.exists() else "default"
 
@@ -265,10 +265,10 @@ def _from_service_account(folder: pathlib.Path) -> Access:
 
 
 def _proxy(server: str, configured: str | None = None) -> proxies.Proxy | None:
-    """Return the proxy that a kubeconfig names, or else the environment.
+    """Return the proxy of a kubeconfig, or else of the environment.
 
     Raises:
-        CredentialsError: it cannot be used.
+        CredentialsError: it isn't usable.
     """
     try:
         if configured:

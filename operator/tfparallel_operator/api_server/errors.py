@@ -1,4 +1,4 @@
-"""What the API server answers when it does not do what it was asked for."""
+"""Errors of requests to the API server."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ class Cause:
     """A field that the API server refuses."""
 
     field: str
-    """Its path; empty: the object as a whole."""
+    """The path of the field; empty: the object as a whole."""
     message: str
 
 
 class ApiError(Exception):
-    """A request that did not succeed; the text is the API server's own sentence."""
+    """A request that failed. The message is the API server's."""
 
     def __init__(
         self,
@@ -34,35 +34,35 @@ class ApiError(Exception):
 
 
 class NotFound(ApiError):  # noqa: N818 (names of answers, not of bugs)
-    """The object is not there."""
+    """The object does not exist."""
 
 
 class Conflict(ApiError):  # noqa: N818
-    """The object has changed since it was read, or carries another uid."""
+    """The object has changed since it was read, or has another uid."""
 
 
 class AlreadyExists(ApiError):  # noqa: N818
-    """An object of that name is there."""
+    """An object with this name exists."""
 
 
 class Expired(ApiError):  # noqa: N818
-    """The resource version is too old to go on from: list again."""
+    """The resource version is too old to watch from: list again."""
 
 
 class Invalid(ApiError):  # noqa: N818
-    """The object is wrong as it is: sending it again would fail again."""
+    """The object is invalid, so a retry would fail, too."""
 
 
 class Refused(ApiError):  # noqa: N818
-    """Not allowed now: a quota, a policy or missing rights."""
+    """Forbidden for now: a quota, a policy or missing rights."""
 
 
 class Unavailable(ApiError):  # noqa: N818
-    """No answer, or one that says to try later."""
+    """No response, or one that asks to retry later."""
 
 
 class WebhookFailed(Unavailable):
-    """A webhook does not answer the API server, which refuses the request therefore."""
+    """The API server refuses the request because a webhook does not answer."""
 
 
 _BY_STATUS = {
@@ -76,24 +76,24 @@ _BY_STATUS = {
 
 
 _WHOLE = "<nil>"
-"""As the field of a cause: the object as a whole."""
+"""The field of a cause for the object as a whole."""
 _UNCHECKED = "some validation rules were not checked because the object was invalid"
-"""A cause that names no fault: the API server adds it to those that do."""
+"""A cause without a fault, which the API server adds to the others."""
 
 _DENIED = ("denied the request", "denied request")
-"""Words of admission webhooks and policies. They may answer with any status; what they deny may be
-let through later, unlike an object that is wrong in itself."""
+"""Phrases of admission webhooks and policies. They may respond with any status. Unlike an invalid
+object, they may admit the object later."""
 
 _FAILED_WEBHOOK = "failed calling webhook"
 
 
 def from_answer(status: int, body: Mapping[str, Any], retry_after: float | None = None) -> ApiError:
-    """Return the error that an answer of the API server stands for.
+    """Return the error for a response of the API server.
 
     Args:
         status: the HTTP status, or the code of an ERROR event.
-        body: the `Status` object of the answer, empty when there was none.
-        retry_after: seconds after which the API server wants to be asked again.
+        body: the `Status` object of the response; empty: it has none.
+        retry_after: seconds after which the API server allows a retry.
     """
     reason = str(body.get("reason", ""))
     message = str(body.get("message") or f"the API server answered with HTTP status {status}")

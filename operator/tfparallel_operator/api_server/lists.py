@@ -1,4 +1,4 @@
-"""Lists of objects: read page by page, each as large as memory allows."""
+"""Lists of objects, read page by page, with pages as large as memory allows."""
 
 import abc
 import dataclasses
@@ -10,18 +10,18 @@ from tfparallel_operator.api_server import answers, resources
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Listing:
-    """What a list, or a page of it, has found at one resource version."""
+    """The objects of a list, or of a page of it, at one resource version."""
 
     items: tuple[dict[str, Any], ...]
     version: str
     continue_token: str = ""
-    """Where the next page begins; empty: this is the last."""
+    """The token for the next page; empty: this is the last."""
     size: int = 0
-    """Bytes of the page; 0: it is not known."""
+    """Bytes of the page; 0: unknown."""
 
 
 class Lists(abc.ABC):
-    """Reads lists by their pages."""
+    """Reads lists page by page."""
 
     async def list(
         self,
@@ -47,9 +47,9 @@ class Lists(abc.ABC):
         *,
         metadata_only: bool = False,
     ) -> AsyncIterator[Listing]:
-        """Read the same page by page: ten thousand objects need not be there at once.
+        """Yield the same page by page, so that ten thousand objects need not be in memory at once.
 
-        With `metadata_only` an item holds its metadata alone, however large the object is.
+        With `metadata_only` an item has its metadata alone, however large the object is.
         """
         continue_token = ""
         size = answers.PageSize(answers.FIRST_PAGE if resource == resources.JOBS else answers.PAGE)
@@ -84,14 +84,14 @@ class Lists(abc.ABC):
         """Read one page; the previous page gives its continue token.
 
         Raises:
-            answers.PageTooLargeError: it has to be read again with a lower limit.
+            answers.PageTooLargeError: request it again with a lower limit.
         """
 
     async def current_version(self, resource: resources.Resource, namespace: str | None) -> int:
-        """Return the resource version that the API server has come to.
+        """Return the current resource version of the API server.
 
-        A list that asks for none is never answered from behind. It comes from etcd's majority, or
-        from a cache once that has come to etcd's revision.
+        A list without a version in its request is never stale. It comes from etcd's majority, or
+        from a cache that has reached etcd's revision.
         """
         is_free = resource == resources.JOBS  # Their managed fields may nest as deep as they do.
         page = await self.page(resource, namespace, metadata_only=not is_free, limit=1)

@@ -1,4 +1,4 @@
-"""Which proxy leads to an API server: by the rules of client-go, which kubectl follows."""
+"""Finds the proxy for an API server by the rules of client-go, as kubectl does."""
 
 import base64
 import dataclasses
@@ -13,22 +13,22 @@ _EXCEPTIONS = ("NO_PROXY", "no_proxy")
 
 
 class ProxyError(ValueError):
-    """The address of a proxy cannot be used; says whose it is and what to write."""
+    """The address of a proxy is invalid. The message says where it is set and what to write."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy and who named it."""
+    """A proxy, and where it is set."""
 
     address: yarl.URL
-    """Without a login, so that no message shows one."""
+    """The address without credentials, which no message may show."""
     login: Mapping[str, str]
-    """The header that carries it; empty without one."""
+    """The header with the credentials; empty: none."""
     origin: str
-    """The field or the variable."""
+    """The field or the variable that sets it."""
 
     def __str__(self) -> str:
-        """Return the address and who named it."""
+        """Return the address and where it is set."""
         return f"{self.address} ({self.origin})"
 
 
@@ -36,7 +36,7 @@ def parse(text: str, origin: str) -> Proxy:
     """Return the proxy of an address; without a scheme it is an HTTP proxy.
 
     Raises:
-        ProxyError: it is no address, or not of an HTTP proxy.
+        ProxyError: it is no address of an HTTP proxy.
     """
     try:
         url = yarl.URL(text if "://" in text else f"http://{text}")
@@ -60,12 +60,12 @@ def _login(url: yarl.URL) -> dict[str, str]:
 
 
 def from_environment(server: str, environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy that the environment names for a server; None: it is reached directly.
+    """Return the environment's proxy for a server; None: connect directly.
 
-    Loopback is never reached through a proxy.
+    Loopback addresses have no proxy.
 
     Raises:
-        ProxyError: the variable has no address of a proxy.
+        ProxyError: the variable is no address of a proxy.
     """
     url = yarl.URL(server)
     variables = _VARIABLES.get(url.scheme, ())
@@ -88,7 +88,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def _covers(item: str, host: str, address: _Address | None, port: int | None) -> bool:
-    """Return whether an item of NO_PROXY covers a host: by name, domain, address or network."""
+    """Whether an item of NO_PROXY covers a host: by name, domain, address or network."""
     if item == "*":
         return True
     if "/" in item:
@@ -105,7 +105,7 @@ def _covers(item: str, host: str, address: _Address | None, port: int | None) ->
 
 
 def _split(item: str) -> tuple[str, str]:
-    """Return a host and the port after it, which may be missing."""
+    """Return a host and its port, which may be empty."""
     if item.startswith("["):
         host, _, suffix = item[1:].partition("]")
         return host, suffix.removeprefix(":")
@@ -123,7 +123,7 @@ def _is_in(address: _Address, network: str) -> bool:
 
 
 def _address(text: str) -> _Address | None:
-    """Return the address that a text is; one of IPv4 in IPv6 is that of IPv4, as in Go."""
+    """Parse an IP address. An IPv4-mapped IPv6 address becomes an IPv4 address, as in Go."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

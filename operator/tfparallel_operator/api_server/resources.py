@@ -1,4 +1,4 @@
-"""The resources that the operator uses, and their addresses."""
+"""The resources that the operator uses, and their paths."""
 
 import dataclasses
 
@@ -7,25 +7,25 @@ from tfparallel_operator.api import names
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object, as the API server addresses it."""
+    """A resource of the API server."""
 
     api_version: str
-    """The newest version that the operator speaks."""
+    """The newest version that the operator supports."""
     plural: str
     older: tuple[str, ...] = dataclasses.field(default=(), compare=False)
-    """Versions that say the same, newest first, of API servers that do not serve the newest."""
+    """Equivalent versions, newest first, for API servers without the newest."""
 
     @property
     def group(self) -> str:
-        """The API group; empty for the core's."""
+        """The API group; empty: core."""
         return self.api_version.rpartition("/")[0]
 
     def at(self, api_version: str) -> "Resource":
-        """Return the resource as one of its versions addresses it."""
+        """Return the resource in one of its versions."""
         return Resource(api_version, self.plural)
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
-        """Return the path of one object, or of all of a namespace, or of all there are."""
+        """Return the path of an object, of all objects of a namespace, or of all objects."""
         root = "/api" if "/" not in self.api_version else "/apis"
         parts = [root, self.api_version]
         if namespace is not None:
@@ -36,7 +36,7 @@ class Resource:
 
 
 def plural_of(path: str) -> str:
-    """Return the plural of what an address is about; empty when it is no object's."""
+    """Return the plural of the resource of a path; empty: the path has none."""
     parts = path.removeprefix("/").split("/")
     tail = parts[2:] if parts[0] == "api" else parts[3:]
     if tail[:1] == ["namespaces"] and len(tail) > 2:
@@ -56,13 +56,13 @@ NAMESPACES = Resource("v1", "namespaces")
 DEPLOYMENTS = Resource("apps/v1", "deployments")
 EVENTS = Resource("events.k8s.io/v1", "events")
 CORE_EVENTS = Resource("v1", "events")
-"""The same objects in the form in which they may have the times by which kubectl sorts them."""
+"""The same objects in the older form, which has the times by which kubectl sorts them."""
 LEASES = Resource("coordination.k8s.io/v1", "leases")
 TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews")
 
 _KUEUE = "kueue.x-k8s.io/v1beta2"
 WORKLOADS = Resource(_KUEUE, "workloads", ("kueue.x-k8s.io/v1beta1",))
-"""Kueue's: what asks for quota; need not be installed."""
+"""Requests for quota; Kueue need not be installed."""
 
 RESOURCE_FLAVORS = Resource(_KUEUE, "resourceflavors")
 WORKLOAD_PRIORITY_CLASSES = Resource(_KUEUE, "workloadpriorityclasses")

@@ -1,4 +1,4 @@
-"""Streams of lines: of logs, and of watches with an event in each line."""
+"""Streams of lines: logs, and watches with an event in each line."""
 
 import dataclasses
 from collections.abc import AsyncIterator
@@ -13,14 +13,14 @@ from tfparallel_operator.api_server import errors, resources
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK."""
+    """An event of a watch: ADDED, MODIFIED, DELETED or BOOKMARK."""
 
     type: str
     object: dict[str, Any]
 
 
 async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Split a stream into lines; aiohttp's own reader fails for lines above 128 KiB."""
+    """Split a stream into lines. aiohttp's own reader fails for lines above 128 KiB."""
     parts: list[bytes] = []
     async for chunk in content.iter_any():
         head, *lines = chunk.split(b"\n")
