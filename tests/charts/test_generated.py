@@ -1,9 +1,5 @@
 """Generated files are those that the types generate."""
 
-import subprocess
-import sys
-
-import pytest
 import yaml
 
 from testing import paths
@@ -11,25 +7,6 @@ from tfparallel_operator.api import schema, types
 
 CRD = paths.ROOT / "manifests/base/crd/tfparallel.dev_tfparalleljobs.yaml"
 REFERENCE = paths.ROOT / "docs/reference/api.md"
-
-
-def _generate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "manifests", *arguments]
-    return subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.usefixtures("processes")
-def test_check_passes() -> None:
-    done = _generate("--check")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.usefixtures("processes")
-@pytest.mark.parametrize("argument", ["--write", "extra"])
-def test_unknown_arguments_are_refused(argument: str) -> None:
-    done = _generate(argument)
-    assert done.returncode == 2
-    assert argument in done.stderr
 
 
 def test_crd_is_small_and_plain() -> None:

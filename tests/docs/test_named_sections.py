@@ -1,7 +1,5 @@
 """The sections of the documentation that messages and descriptions of fields name exist."""
 
-import functools
-import itertools
 import pathlib
 import re
 import sys
@@ -9,36 +7,16 @@ import tomllib
 
 import pytest
 
-from testing import language, pages, paths
+from testing import pages, paths
 from tfparallel_operator.api import names
 from tfparallel_trainer.contract import documentation, environment, exits
 
-PACKAGES = [
-    paths.ROOT / folder
-    for folder in (
-        "client/tfparallel",
-        "operator/tfparallel_operator",
-        "trainer/tfparallel_trainer",
-    )
-]
-CHART = [
-    *sorted((paths.ROOT / "charts/tfparallel-operator/templates").rglob("*.*")),
-    paths.ROOT / "charts/tfparallel-operator/values.yaml",
-]
-HOST = re.compile(r"https?://[\w-]+\.[\w.-]+")
 PLACE = re.compile(r"docs/([\w/-]+)\.md(?:#([\w-]+))?")
 
 
 def leads_to_a_heading(path: str, anchor: str) -> bool:
     file = paths.PAGES / f"{path}.md"
     return file.is_file() and (not anchor or anchor in pages.anchors(file))
-
-
-@functools.cache
-def sections_in_code() -> frozenset[str]:
-    files = (file for package in PACKAGES for file in package.rglob("*.py"))
-    texts = (file.read_text(encoding="utf-8") for file in files)
-    return frozenset(name for text in texts for name in re.findall(r"Section\.\w+", text))
 
 
 @pytest.mark.parametrize("section", documentation.Section, ids=lambda section: section.name)
@@ -89,20 +67,6 @@ def test_a_message_names_the_address_of_a_published_site(monkeypatch: pytest.Mon
     assert place == "https://docs.example/tfparallel/reference/reasons.html#replicafailed"
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
-def test_no_message_promises_an_address(package: pathlib.Path) -> None:
-    files = [*package.rglob("*.py"), *package.rglob("*.jinja"), *package.rglob("*.yaml")]
-    texts = {file: file.read_text(encoding="utf-8") for file in files}
-    assert texts
-    assert not {file.name: hosts for file, text in texts.items() if (hosts := HOST.findall(text))}
-
-
-def test_the_chart_promises_no_address() -> None:
-    files = [*CHART, paths.CHART / "Chart.yaml"]
-    texts = [file.read_text(encoding="utf-8") for file in files]
-    assert not [address for text in texts for address in HOST.findall(text)]
-
-
 def test_the_wheel_of_the_command_brings_every_folder_of_pages() -> None:
     project = tomllib.loads((paths.ROOT / "client/pyproject.toml").read_text(encoding="utf-8"))
     brought = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
@@ -112,27 +76,9 @@ def test_the_wheel_of_the_command_brings_every_folder_of_pages() -> None:
     }
 
 
-@pytest.mark.parametrize("section", documentation.Section, ids=lambda section: section.name)
-def test_a_section_is_named_by_a_message(section: documentation.Section) -> None:
-    assert f"Section.{section.name}" in sections_in_code()
-
-
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
-def test_no_message_names_a_file_that_only_the_repository_has(package: pathlib.Path) -> None:
-    files = (file for file in package.rglob("*.py") if "docs" in file.read_text(encoding="utf-8"))
-    messages = itertools.chain.from_iterable(map(language.messages_of, files))
-    assert not {f"{m.file}:{m.line}": m.text for m in messages if "docs/" in m.text}
-
-
 def test_a_description_of_a_field_names_sections_that_exist() -> None:
     [file] = (paths.ROOT / "manifests/base/crd").glob("tfparallel.dev_*.yaml")
     text = file.read_text(encoding="utf-8")
     places = PLACE.findall(text)
     assert len(places) == text.count("docs/") > 0
     assert all(leads_to_a_heading(*place) for place in places)
-    assert not HOST.findall(text)
-
-
-@pytest.mark.parametrize("file", CHART, ids=lambda file: file.name)
-def test_the_chart_names_no_file_that_it_does_not_have(file: pathlib.Path) -> None:
-    assert "docs/" not in file.read_text(encoding="utf-8")

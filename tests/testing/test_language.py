@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from testing import language, pages, paths
+from testing import language
 from testing.cluster import binaries, console
 
 
@@ -49,11 +49,6 @@ def test_a_name_that_is_no_noun_is_a_problem(tmp_path: Path) -> None:
         "5: 'Wanted'",
     ]
     assert language.check_identifiers(tmp_path) == language.check_identifiers(file)
-
-
-def test_every_page_at_the_top_is_in_scope() -> None:
-    top = {page.name for page in pages.ALL if page.parent == paths.ROOT}
-    assert top == {"CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"}
 
 
 @pytest.mark.parametrize(("ci", "status"), [("", 0), ("true", 1)])
