@@ -147,9 +147,9 @@ def renewed(
     text: str, section: Section, measured: Sequence[results.Result], size: results.Size, load: float
 ) -> str:
     """The page with new rows in place of those for the same; `load` is the machine's before it."""
-    parts = {one.title: _part(text, one) for one in (TRAINER, SPLIT, OPERATOR)}
+    parts = {section.title: _part(text, section) for section in (TRAINER, SPLIT, OPERATOR)}
     rows = {_what(row): row for row in parts[section.title].splitlines() if _what(row)}
-    rows |= {_what(one.row()): one.row() for one in measured}
+    rows |= {_what(result.row()): result.row() for result in measured}
     parts[section.title] = _written(section, list(rows.values()), size, load)
     return "\n".join(part for part in parts.values() if part)
 
@@ -177,7 +177,7 @@ def _part(text: str, section: Section) -> str:
     if section.title not in lines:
         return ""
     first = lines.index(section.title)
-    ends = [place for place, line in enumerate(lines) if line.startswith("#") and place > first]
+    ends = [index for index, line in enumerate(lines) if line.startswith("#") and index > first]
     return "\n".join(lines[first : min(ends, default=len(lines))]).rstrip() + "\n"
 
 

@@ -174,8 +174,8 @@ def finished(running: Sequence[subprocess.Popen[bytes]], folder: pathlib.Path) -
     """Wait for processes to end well."""
     for number, process in enumerate(running):
         if process.wait(_LIMIT_SECONDS):
-            said = (folder / f"{number}.err").read_text()[-2000:]
-            raise RuntimeError(f"process {number} ended with {process.returncode}: {said}")
+            errors = (folder / f"{number}.err").read_text()[-2000:]
+            raise RuntimeError(f"process {number} ended with {process.returncode}: {errors}")
 
 
 @contextlib.contextmanager

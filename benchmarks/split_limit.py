@@ -25,13 +25,13 @@ class _Ended:
     """How processes ended, and the most that one of them took."""
 
     codes: tuple[int, ...]
-    taken: int
+    data_bytes: int
     """In bytes."""
 
 
 def measure(size: results.Size) -> list[results.Result]:
     """Run it whole and split."""
-    base = _run(dataclasses.replace(size, megabytes=1), max(_SPLITS), None).taken
+    base = _run(dataclasses.replace(size, megabytes=1), max(_SPLITS), None).data_bytes
     limit = base + 7 * (size.megabytes << 20) // 4  # weights and gradients alone are 8 quarters
     whole = _run(size, 1, limit)
     measured = []
@@ -46,7 +46,7 @@ def measure(size: results.Size) -> list[results.Result]:
                 bound=results.Bound.AT_LEAST,
                 value=float(survived if any(whole.codes) else 0),
                 unit="",
-                detail=f"each may take {_gib(limit)} and takes {_gib(ended.taken)}, without "
+                detail=f"each may take {_gib(limit)} and takes {_gib(ended.data_bytes)}, without "
                 f"weights {_gib(base)}; one process with all of them ends with exit code "
                 f"{whole.codes[0]}",
             )
@@ -58,7 +58,7 @@ def _run(size: results.Size, count: int, limit: int | None) -> _Ended:
     settings: dict[str, object] = {"module": "large.py", "steps": _STEPS, "globalBatchSize": 32}
     mesh: dict[str, object] = {"stage": count}
     prefix = ["prlimit", f"--stack={_STACK_BYTES}", *([f"--data={limit}"] if limit else [])]
-    taken = [0] * count
+    data_bytes = [0] * count
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         environments = launch.environments(
@@ -71,11 +71,14 @@ def _run(size: results.Size, count: int, limit: int | None) -> _Ended:
             more=_PLAIN,
         )
         with processes.group(processes.TRAINER, environments, size, folder, [prefix]) as running:
-            while all(one.poll() is None for one in running):
-                taken = [max(now, _data(one.pid)) for now, one in zip(taken, running, strict=True)]
+            while all(process.poll() is None for process in running):
+                data_bytes = [
+                    max(now, _data(process.pid))
+                    for now, process in zip(data_bytes, running, strict=True)
+                ]
                 time.sleep(0.02)
-            codes = [one.wait() for one in running]
-    return _Ended(tuple(codes), max(taken))
+            codes = [process.wait() for process in running]
+    return _Ended(tuple(codes), max(data_bytes))
 
 
 def _data(pid: int) -> int:

@@ -54,6 +54,6 @@ def _ranks(size: results.Size, model: str, stages: int, tensor: int) -> list[flo
     """
     run = processes.script("rank_bytes", (model, stages, tensor), size)
     return [
-        max(one.number("allocated"), one.number("variables")) + one.number("gradients")
-        for one in run.of("rank")
+        max(event.number("allocated"), event.number("variables")) + event.number("gradients")
+        for event in run.of("rank")
     ]

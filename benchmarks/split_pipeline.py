@@ -30,18 +30,18 @@ def measure(size: results.Size) -> list[results.Result]:
         alone += _trained(size, 1)
         ours += _trained(size, STAGES)
         client += _single_client(size)
-    one, two, other = map(statistics.median, (alone, ours, client))
+    single, two, other = map(statistics.median, (alone, ours, client))
     ideal = MICROBATCHES / (MICROBATCHES + STAGES - 1)
     return [
         results.Result(
             what=f"efficiency of {STAGES} stages, {MICROBATCHES} microbatches",
             target=round(0.9 * ideal, 2),
             bound=results.Bound.AT_LEAST,
-            value=one / (STAGES * two),
+            value=single / (STAGES * two),
             unit="",
             detail=f"{results.middle(ours)} against {results.middle(alone)} in one process; the "
-            f"bubble leaves {ideal:.3f}; a stage works {1000 * one / STAGES / MICROBATCHES:.0f} ms "
-            "on a microbatch",
+            f"bubble leaves {ideal:.3f}; a stage works {1000 * single / STAGES / MICROBATCHES:.0f} "
+            "ms on a microbatch",
         ),
         results.Result(
             what="step of the pipeline, over that of a single client with the same stages",

@@ -33,18 +33,18 @@ def _compared(size: results.Size, model: str) -> results.Result:
     more = {"BENCHMARK_MODEL": model}
     arguments = (batch, *map(json.dumps, meshes.values()))
     run = processes.script("predicted", arguments, size, more=more)
-    planned = [one.number("seconds") for one in run.of("planned")]
+    planned = [event.number("seconds") for event in run.of("planned")]
     measured = [_measured(size, mesh, more) for mesh in meshes.values()]
-    ratios = [one / other for one, other in zip(planned, measured, strict=True)]
+    ratios = [predicted / other for predicted, other in zip(planned, measured, strict=True)]
     return results.Result(
         what=f"planned step differs from the measured one, {model}",
         target=_MOST_PERCENT,
         bound=results.Bound.AT_MOST,
-        value=100 * max(abs(one - 1) for one in ratios),
+        value=100 * max(abs(ratio - 1) for ratio in ratios),
         unit=" %",
         detail="; ".join(
-            f"{name}: {1000 * one:.0f} ms planned, {1000 * other:.0f} ms measured"
-            for name, one, other in zip(meshes, planned, measured, strict=True)
+            f"{name}: {1000 * predicted:.0f} ms planned, {1000 * other:.0f} ms measured"
+            for name, predicted, other in zip(meshes, planned, measured, strict=True)
         ),
     )
 

@@ -6,7 +6,7 @@ from benchmarks import processes, results, steps
 def measure(size: results.Size) -> list[results.Result]:
     """Start the trainer and the scripts in turns."""
     loop = ("MultiWorkerMirrored", 0, size.batch)
-    one = steps.in_turns(
+    sides = steps.in_turns(
         lambda: _trainer(size, 1),
         lambda: _first(processes.script("keras_fit", (0, size.batch), size), "epoch"),
         size.repeats,
@@ -17,7 +17,7 @@ def measure(size: results.Size) -> list[results.Result]:
         size.repeats,
     )
     return [
-        results.ratio("start to the first step, 1 process", 1.2, *one, "Keras' fit"),
+        results.ratio("start to the first step, 1 process", 1.2, *sides, "Keras' fit"),
         results.ratio("start to the first step, 2 processes", 1.2, *two, "a minimal loop"),
     ]
 

@@ -12,27 +12,27 @@ Sample = Callable[[], list[float]]
 def measure(size: results.Size) -> list[results.Result]:
     """Run the trainer and each other one in turns."""
     loop = functools.partial(processes.script, "strategy_loop")
-    rest = (size.epochs, size.batch)
+    arguments = (size.epochs, size.batch)
     compared = (
         (
             "step, Mirrored, 1 process with 2 devices",
             1.03,
             lambda: _trained(size, devices=2),
-            lambda: _seconds(loop(("Mirrored", *rest), size), "epoch", size),
+            lambda: _seconds(loop(("Mirrored", *arguments), size), "epoch", size),
             "a minimal loop",
         ),
         (
             "step, MultiWorkerMirrored, 2 processes",
             1.03,
             lambda: _trained(size, count=2),
-            lambda: _seconds(loop(("MultiWorkerMirrored", *rest), size, 2), "epoch", size),
+            lambda: _seconds(loop(("MultiWorkerMirrored", *arguments), size, 2), "epoch", size),
             "a minimal loop",
         ),
         (
             "step, 1 process",
             1.05,
             lambda: _trained(size),
-            lambda: _seconds(processes.script("keras_fit", rest, size), "epoch", size),
+            lambda: _seconds(processes.script("keras_fit", arguments, size), "epoch", size),
             "Keras' fit",
         ),
     )

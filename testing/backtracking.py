@@ -99,8 +99,8 @@ class _Automaton:
     def find_exponential(self) -> str:
         """Return the name of a state that reaches itself in two ways; empty: none does."""
         for state, component in _components(self._next):
-            ways = (more for one in component for more in self._next[one].items())
-            if any(number > 1 and other in component for other, number in ways):
+            counts = (more for state in component for more in self._next[state].items())
+            if any(number > 1 and other in component for other, number in counts):
                 return self._names[state]
             goal, inside = (state, state), (component, component)
             pairs = self._reach(goal, inside, self._next)
@@ -114,13 +114,13 @@ class _Automaton:
         loops = dict(_components(self._endless))
         # A text that leads to a last state again and again has matched up to there.
         matched = set() if self._may_fail else {*self._last}
-        for one, other in itertools.permutations(loops, 2):
-            if other not in after[one] or other in matched:
+        for start, other in itertools.permutations(loops, 2):
+            if other not in after[start] or other in matched:
                 continue
-            between = {state for state in after[one] if other in after[state]} | {other}
-            inside = (loops[one], between, loops[other] - matched)
-            if (one, other, other) in self._reach((one, one, other), inside, self._next):
-                return self._names[one], self._names[other]
+            between = {state for state in after[start] if other in after[state]} | {other}
+            inside = (loops[start], between, loops[other] - matched)
+            if (start, other, other) in self._reach((start, start, other), inside, self._next):
+                return self._names[start], self._names[other]
         return None
 
     def _reach(
@@ -198,12 +198,12 @@ class _Automaton:
         state = Ways([len(self._sets) - 1])
         return _Part(state, state, 0)
 
-    def _join(self, one: _Part, other: _Part) -> _Part:
-        self._link(one.last, other.first)
+    def _join(self, part: _Part, other: _Part) -> _Part:
+        self._link(part.last, other.first)
         return _Part(
-            _add(one.first, other.first, one.empty),
-            _add(other.last, one.last, other.empty),
-            min(one.empty * other.empty, 2),
+            _add(part.first, other.first, part.empty),
+            _add(other.last, part.last, other.empty),
+            min(part.empty * other.empty, 2),
         )
 
     def _branch(self, parts: list[_Part]) -> _Part:
@@ -214,24 +214,24 @@ class _Automaton:
 
     def _repeat(self, build: Callable[[], _Part], least: int, most: int) -> _Part:
         self._in_repeats += 1
-        whole, rest = _Part(), _Part()
+        whole, tail = _Part(), _Part()
         for _ in range(min(least, _WRITTEN_OUT)):
             whole = self._join(whole, build())
         if most > _WRITTEN_OUT:
             part = build()
             self._link(part.last, part.first, endless=most > LONGEST_BOUND)
-            rest = _Part(part.first, part.last)
+            tail = _Part(part.first, part.last)
         else:
             for _ in range(most - least):
-                part = self._join(build(), rest)
-                rest = _Part(part.first, part.last)
+                part = self._join(build(), tail)
+                tail = _Part(part.first, part.last)
         self._in_repeats -= 1
-        return self._join(whole, rest)
+        return self._join(whole, tail)
 
     def _link(self, last: Ways, first: Ways, *, endless: bool = True) -> None:
-        for (one, ways), (other, more) in itertools.product(last.items(), first.items()):
+        for (state, counts), (other, more) in itertools.product(last.items(), first.items()):
             for graph in (self._next, self._endless) if endless else (self._next,):
-                graph[one][other] = min(graph[one][other] + ways * more, 2)
+                graph[state][other] = min(graph[state][other] + counts * more, 2)
 
     def _characters(self, code: Any, value: Any) -> frozenset[str]:
         if code is codes.ANY:
@@ -284,12 +284,12 @@ def _closure(graph: Graph, state: int) -> set[int]:
     return reached
 
 
-def _add(ways: Ways, more: Ways, factor: int = 1) -> Ways:
+def _add(counts: Ways, more: Ways, factor: int = 1) -> Ways:
     return Ways(
         {
-            state: min(ways[state] + more[state] * factor, 2)
-            for state in ways | more
-            if ways[state] + more[state] * factor
+            state: min(counts[state] + more[state] * factor, 2)
+            for state in counts | more
+            if counts[state] + more[state] * factor
         }
     )
 

@@ -54,9 +54,9 @@ class Bucket:
 
     def put(self, key: str, content: bytes) -> str:
         """Store an object; returns its address."""
-        place = address.Address("s3", self.name)
-        bucket.Bucket(place).write(key, content)
-        return str(place.child(key))
+        bucket_address = address.Address("s3", self.name)
+        bucket.Bucket(bucket_address).write(key, content)
+        return str(bucket_address.child(key))
 
     def checkpoint(self, **fields: Any) -> dict[str, Any]:
         """The field trainer.checkpoint of a job that uses the bucket."""

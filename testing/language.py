@@ -51,7 +51,7 @@ class Message:
 
 def main() -> int:
     """Print the problems of names and of prose; return the exit status."""
-    problems = [problem for place in NAMED for problem in check_identifiers(place)]
+    problems = [problem for path in NAMED for problem in check_identifiers(path)]
     for problem in problems:
         print(problem)
     try:
@@ -62,15 +62,15 @@ def main() -> int:
         return 1 if problems or os.environ.get("CI") else 0
     prose = [
         *check_pages(pages.ALL),
-        *check_messages([each for package in MESSAGES for each in messages(package)]),
-        *check_messages([each for place in DOCUMENTED for each in docstrings(place)]),
+        *check_messages([message for package in MESSAGES for message in messages(package)]),
+        *check_messages([message for path in DOCUMENTED for message in docstrings(path)]),
     ]
     for problem in prose:
         print(problem)
     return 1 if problems or prose else 0
 
 
-def check_identifiers(place: pathlib.Path) -> list[str]:
+def check_identifiers(path: pathlib.Path) -> list[str]:
     """Return the variables, parameters and definitions of a file or folder that are no nouns."""
     return [
         _problem(
@@ -78,15 +78,15 @@ def check_identifiers(place: pathlib.Path) -> list[str]:
             line,
             f"{name!r} is no noun: name what the value is.",
         )
-        for file in _modules(place)
+        for file in _modules(path)
         for line, name in _identifiers(ast.parse(file.read_text(encoding="utf-8")))
         if name.strip("_").lower() in NO_NOUNS
     ]
 
 
-def _modules(place: pathlib.Path) -> list[pathlib.Path]:
+def _modules(path: pathlib.Path) -> list[pathlib.Path]:
     """Return the modules of a folder, or the file itself if it is one."""
-    files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     return [file for file in files if file.suffix == ".py"]
 
 
@@ -106,7 +106,7 @@ def check_pages(files: Sequence[pathlib.Path]) -> list[str]:
     """Return the problems of pages, each as path:line: sentence."""
     faults = _run_vale([str(file) for file in files])
     return [
-        _problem(path.removeprefix(f"{paths.ROOT}/"), line, rest) for path, line, rest in faults
+        _problem(path.removeprefix(f"{paths.ROOT}/"), line, text) for path, line, text in faults
     ]
 
 
@@ -117,8 +117,8 @@ def check_messages(listed: list[Message]) -> list[str]:
             pathlib.Path(folder, f"{number}.txt").write_text(message.text, encoding="utf-8")
         faults = _run_vale([folder])
     return [
-        _problem(str(message.file.relative_to(paths.ROOT)), message.line, rest)
-        for path, _, rest in faults
+        _problem(str(message.file.relative_to(paths.ROOT)), message.line, text)
+        for path, _, text in faults
         for message in [listed[int(pathlib.Path(path).stem)]]
     ]
 
@@ -136,9 +136,9 @@ def messages_of(file: pathlib.Path) -> Iterator[Message]:
             yield Message(file, line, text)
 
 
-def docstrings(place: pathlib.Path) -> Iterator[Message]:
+def docstrings(path: pathlib.Path) -> Iterator[Message]:
     """Yield the paragraphs of docstrings, those of attributes too; each argument is one."""
-    for file in _modules(place):
+    for file in _modules(path):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             match node:
                 case ast.Expr(value=ast.Constant(value=str(text))):
@@ -163,8 +163,8 @@ def _literals(node: ast.AST) -> Iterator[tuple[int, str]]:
             yield from _literals(child)
 
 
-def _problem(path: str, line: int, rest: str) -> str:
-    return f"{path}:{line}: {rest}"
+def _problem(path: str, line: int, text: str) -> str:
+    return f"{path}:{line}: {text}"
 
 
 def _run_vale(arguments: list[str]) -> list[tuple[str, int, str]]:
@@ -186,7 +186,7 @@ def _run_vale(arguments: list[str]) -> list[tuple[str, int, str]]:
     lines = re.findall(r"^(.+?):(\d+):\d+:[\w.]+:(.+)$", done.stdout, flags=re.MULTILINE)
     if bool(lines) != bool(done.returncode):
         raise RuntimeError(f"Vale failed: {done.stderr or done.stdout}")
-    return [(path, int(line), rest) for path, line, rest in lines]
+    return [(path, int(line), text) for path, line, text in lines]
 
 
 if __name__ == "__main__":

@@ -57,15 +57,15 @@ def check(file: pathlib.Path) -> list[str]:
         for p in (computed or list)()
         if backtracking.judge(p)
     ]
-    for each in find(ast.parse(file.read_text(encoding="utf-8"))):
-        if each.text is None:
+    for pattern in find(ast.parse(file.read_text(encoding="utf-8"))):
+        if pattern.text is None:
             if computed is None:
                 problems.append(
-                    f"{name}:{each.line}: the pattern is computed, so nothing is known of it. Write"
+                    f"{name}:{pattern.line}: the pattern is computed, so nobody can judge it. Write"
                     " it as a literal, or list its module in COMPUTED of testing/patterns.py."
                 )
-        elif sentence := backtracking.judge(each.text, each.flags, each.use):
-            problems.append(f"{name}:{each.line}: {each.text!r} {sentence}.")
+        elif sentence := backtracking.judge(pattern.text, pattern.flags, pattern.use):
+            problems.append(f"{name}:{pattern.line}: {pattern.text!r} {sentence}.")
     return problems
 
 
@@ -93,7 +93,10 @@ def find(module: ast.Module) -> Iterator[Pattern]:
             continue  # It is judged where it is compiled.
         used = {*methods[compiled.get(id(call), "")]} if function == "compile" else {function}
         uses = {_USES[name] for name in used & _USES.keys()}
-        use = next((each for each in ("search", "match", "fullmatch") if each in uses), "search")
+        use = next(
+            (candidate for candidate in ("search", "match", "fullmatch") if candidate in uses),
+            "search",
+        )
         yield Pattern(call.lineno, _text(first, names), _flags(call), use)
 
 

@@ -74,8 +74,8 @@ def texts(document: str) -> Sequence[Text]:
 def differs(document: str, other: str) -> bool:
     """Whether two pictures differ by more than processors differ in the last digits of numbers."""
     return any(
-        abs(float(one) - float(two)) > 0.01 if place % 2 else one != two
-        for place, (one, two) in enumerate(
+        abs(float(number) - float(two)) > 0.01 if index % 2 else number != two
+        for index, (number, two) in enumerate(
             itertools.zip_longest(_parts(document), _parts(other), fillvalue="nan")
         )
     )
@@ -90,12 +90,12 @@ def faults(document: str) -> Iterator[str]:
     """Yield which texts cover each other, are cut off, or are too small to read."""
     _, _, width, height = map(float, str(parse(document).get("viewBox")).split())
     drawn = texts(document)
-    for place, text in enumerate(drawn):
+    for index, text in enumerate(drawn):
         if text.size < 8:
             yield f"{text.content!r} has {text.size} points"
         if min(text.left, text.top) < -0.5 or text.right > width + 0.5 or text.bottom > height:
             yield f"{text.content!r} is cut off"
-        for other in drawn[place + 1 :]:
+        for other in drawn[index + 1 :]:
             if text.meets(other):
                 yield f"{text.content!r} covers {other.content!r}"
 

@@ -112,8 +112,8 @@ class History:
         reason = names.Reason(_REASONS[end]).value if end in _REASONS else ""
         self.rows.append(Row(began, ended, steps, reason))
         if self._has_pods:
-            seen = self.now if end is End.NONE else ended
-            self._pods.append(report_runs.pod("worker-0", 1, began, seen, "ended"))
+            last_time = self.now if end is End.NONE else ended
+            self._pods.append(report_runs.pod("worker-0", 1, began, last_time, "ended"))
         self._end = end
 
     def _act(self) -> None:
@@ -223,12 +223,12 @@ def histories(draw: st.DrawFn) -> History:
     has_pods = draw(st.booleans())
     history = History(draw, has_pods=has_pods)
     later = draw(st.integers(0, 4))
-    for place in range(later + 1):
+    for attempt in range(later + 1):
         trains = draw(st.booleans())
         ends = [
             end
             for end in End
-            if (end is not End.NONE or place == later)
+            if (end is not End.NONE or attempt == later)
             and (end is not End.DONE or trains)
             # Of a process that left no sign of its end, nobody knows when that was.
             and (end not in (End.KILL, End.SILENT_STOP) or trains or has_pods)

@@ -98,7 +98,7 @@ def pod(replica: str, number: int, start: float, end: float, outcome: str) -> re
 
 def parsed(lines: Sequence[str]) -> Sequence[train_log.Record]:
     """Return records from the lines of a log."""
-    return train_log.parse("".join(f"{one}\n" for one in lines), outputs.TRAIN_LOG)
+    return train_log.parse("".join(f"{line}\n" for line in lines), outputs.TRAIN_LOG)
 
 
 def with_a_loss() -> records.Run:

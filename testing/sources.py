@@ -18,7 +18,9 @@ def wheel(name: str, version: str, *needs: str) -> tuple[str, bytes]:
     about = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
     files = {
         f"{name}.py": f"VERSION = {version!r}\n",
-        f"{information}/METADATA": "\n".join([*about, *(f"Requires-Dist: {one}" for one in needs)]),
+        f"{information}/METADATA": "\n".join(
+            [*about, *(f"Requires-Dist: {requirement}" for requirement in needs)]
+        ),
         f"{information}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(f"{file},,\n" for file in [*files, f"{information}/RECORD"])
@@ -61,10 +63,10 @@ def in_config_maps(
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": each},
+            "metadata": {"name": name_of_map},
             "binaryData": {source_code.CHUNK_KEY: base64.b64encode(chunk).decode()},
         }
-        for each, chunk in zip(names, (content[:middle], content[middle:]), strict=True)
+        for name_of_map, chunk in zip(names, (content[:middle], content[middle:]), strict=True)
     ]
     sha256 = hashlib.sha256(content).hexdigest()
     return {"archive": {"configMaps": names, "sha256": sha256}}, config_maps

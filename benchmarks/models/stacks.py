@@ -46,4 +46,6 @@ def compile_model(model):
 
 def example(model):
     """(x, y, sample_weight) of one example."""
-    return *(np.zeros((1, *one.shape[1:]), np.float32) for one in (model.input, model.output)), None
+    return *(
+        np.zeros((1, *tensor.shape[1:]), np.float32) for tensor in (model.input, model.output)
+    ), None

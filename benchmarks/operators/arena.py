@@ -25,5 +25,5 @@ def api_server(cluster: Cluster) -> int:
     record = state.load(cluster.directory)
     if record is None:
         raise RuntimeError(f"The cluster {cluster.name} does not run.")
-    [pid] = [one.pid for one in record.processes if one.name.endswith("kube-apiserver")]
+    [pid] = [process.pid for process in record.processes if process.name.endswith("kube-apiserver")]
     return pid

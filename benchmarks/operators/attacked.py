@@ -29,7 +29,7 @@ class Sample:
     """Seconds from each event of another job until its status showed it."""
     writes: Sequence[float]
     """Seconds that the API server took for each event itself."""
-    heard: Sequence[float]
+    watch_delays: Sequence[float]
     """Seconds from the sending of each event until a plain watch heard of it."""
     renewals: Sequence[datetime.datetime]
     """When the Lease was renewed, by the operator's clock."""
@@ -47,7 +47,7 @@ class Sample:
     @property
     def hearing(self) -> float:
         """The time until a plain watch heard of an event that 99 % of the events did not exceed."""
-        return _quantile(self.heard)
+        return _quantile(self.watch_delays)
 
     @property
     def longest_gap(self) -> float:
@@ -86,7 +86,7 @@ class Others:
 
     def __init__(self, work: load.Load, jobs: Sequence[str], workers: int) -> None:
         self._work = work
-        self._api = work.place.api
+        self._api = work.namespace.api
         self._jobs = jobs
         self._workers = workers
         self._turns = itertools.count()
@@ -94,10 +94,10 @@ class Others:
         """How many pods of each job run, as their statuses say."""
         self._expected = dict.fromkeys(jobs, 0)
         """How many of each job run since its last event."""
-        self._seen = asyncio.Condition()
+        self._condition = asyncio.Condition()
         self.writes: list[float] = []
         """Seconds that the API server took for each event itself."""
-        self.heard: list[float] = []
+        self.watch_delays: list[float] = []
         """Seconds from the sending of each event until a plain watch heard of it."""
         self._sent: dict[str, tuple[str, float]] = {}
         """The phase that was sent of each pod and not heard of yet, and when."""
@@ -109,25 +109,25 @@ class Others:
             group.create_task(self._follow_pods())
 
     async def _follow_pods(self) -> None:
-        namespace = self._work.place.name
+        namespace = self._work.namespace.name
         version = (await self._api.list(resources.PODS, namespace)).version
         async for event in self._api.watch(resources.PODS, namespace, version):
             name = event.object["metadata"].get("name")  # A bookmark has none.
             phase, sent = self._sent.get(name, ("", 0.0))
             if phase and phase == (event.object.get("status") or {}).get("phase"):
                 del self._sent[name]
-                self.heard.append(time.perf_counter() - sent)
+                self.watch_delays.append(time.perf_counter() - sent)
 
     async def _follow_jobs(self) -> None:
-        namespace = self._work.place.name
+        namespace = self._work.namespace.name
         version = (await self._api.list(resources.JOBS, namespace)).version
         async for event in self._api.watch(resources.JOBS, namespace, version):
             name = event.object["metadata"].get("name")  # A bookmark has none.
             if name in self._running:
                 roles = (event.object.get("status") or {}).get("replicas") or {}
                 self._running[name] = roles.get("Worker", {}).get("running", 0)
-                async with self._seen:
-                    self._seen.notify_all()
+                async with self._condition:
+                    self._condition.notify_all()
 
     async def delays(self, seconds: float) -> list[float]:
         """Start and stop a pod of one job after another; return the seconds until each is seen."""
@@ -147,18 +147,18 @@ class Others:
         phase = "Running" if starts else "Pending"
         sent = time.perf_counter()
         self._sent[pod] = phase, sent
-        await self._work.place.kubelet(pod, phase, **state)
+        await self._work.namespace.kubelet(pod, phase, **state)
         begun = time.perf_counter()
         self.writes.append(begun - sent)
-        async with asyncio.timeout(load.LIMIT_SECONDS), self._seen:
+        async with asyncio.timeout(load.LIMIT_SECONDS), self._condition:
             self._expected[job] = int(starts)
-            self._seen.notify_all()  # A status may show this event and the one before at once.
-            await self._seen.wait_for(lambda: self._running[job] == self._expected[job])
+            self._condition.notify_all()  # A status may show this event and the one before at once.
+            await self._condition.wait_for(lambda: self._running[job] == self._expected[job])
         return time.perf_counter() - begun
 
 
 async def attack_operator(
-    place: contestants.Place,
+    site: contestants.Place,
     size: results.Size,
     variables: Mapping[str, str],
     attack: contextlib.AbstractAsyncContextManager[Mapping[str, float]],
@@ -172,9 +172,9 @@ async def attack_operator(
         **variables,
     )
     jobs = [f"other-{number}" for number in range(min(size.jobs, 20))]
-    async with load.opened(place.cluster, place.namespace) as opened:
+    async with load.opened(site.cluster, site.namespace) as opened:
         work = load.Load(opened, ours)
-        async with contestants.running(ours, place) as running:
+        async with contestants.running(ours, site) as running:
             await work.start([FLOODED], size.large)
             await work.start(jobs, size.replicas)
             others = Others(work, jobs, size.replicas)
@@ -212,7 +212,7 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 async def _sample(work: load.Load, others: Others, seconds: float) -> Sample:
     """Measure delays for some seconds, and note each renewal of the Lease."""
-    api, namespace = work.place.api, work.place.name
+    api, namespace = work.namespace.api, work.namespace.name
     renewals: list[datetime.datetime] = []
 
     def note(body: contestants.Body) -> None:
@@ -227,10 +227,10 @@ async def _sample(work: load.Load, others: Others, seconds: float) -> Sample:
                 note(event.object)
 
     others.writes.clear()
-    others.heard.clear()
+    others.watch_delays.clear()
     async with _beside(follow()):
         delays = await others.delays(seconds)
-    return Sample(delays, tuple(others.writes), tuple(others.heard), renewals)
+    return Sample(delays, tuple(others.writes), tuple(others.watch_delays), renewals)
 
 
 def _quantile(seconds: Sequence[float]) -> float:

@@ -50,12 +50,12 @@ async def _counting(
 
 @contextlib.asynccontextmanager
 async def repeater(
-    place: contestants.Place, job: str
+    site: contestants.Place, job: str
 ) -> AsyncIterator[tuple[str, contextlib.AbstractAsyncContextManager[Mapping[str, float]]]]:
     """Start what repeats events of a job: a kubeconfig that leads to it, and the attack."""
     [port] = ports.allocate(1)
-    kubeconfig = operator_process.write_kubeconfig(f"http://127.0.0.1:{port}", place.folder)
-    route = repeated_events.Route(str(place.cluster.kubeconfig), place.namespace, job, port)
+    kubeconfig = operator_process.write_kubeconfig(f"http://127.0.0.1:{port}", site.folder)
+    route = repeated_events.Route(str(site.cluster.kubeconfig), site.namespace, job, port)
     async with _script(repeated_events, route) as process:
         if process.stdout is None or not await process.stdout.readline():
             raise RuntimeError("What repeats events has ended at its start.")

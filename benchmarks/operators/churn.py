@@ -30,35 +30,37 @@ def main(arguments: Sequence[str]) -> int:
     with arena.cluster("benchmark-churn", configuration) as cluster:
         contestants.OURS.install(cluster)
         with tempfile.TemporaryDirectory() as name:
-            place = contestants.Place(cluster, "benchmark", pathlib.Path(name))
-            taken = asyncio.run(sizes(place, options.jobs, options.rate, [60.0] * options.minutes))
-    growth = grown(taken)
+            site = contestants.Place(cluster, "benchmark", pathlib.Path(name))
+            sizes_in_mb = asyncio.run(
+                sizes(site, options.jobs, options.rate, [60.0] * options.minutes)
+            )
+    growth = grown(sizes_in_mb)
     print(f"{growth:.3f} x from the second quarter to the last; at most {GROWTH_LIMIT} x is steady")
     return int(growth > GROWTH_LIMIT)
 
 
 async def sizes(
-    place: contestants.Place, jobs: int, rate: float, periods: Sequence[float]
+    site: contestants.Place, jobs: int, rate: float, periods: Sequence[float]
 ) -> list[float]:
     """MB that are resident after each of these periods of seconds."""
-    taken = []
-    async with load.opened(place.cluster, place.namespace) as opened:
+    sizes_in_mb = []
+    async with load.opened(site.cluster, site.namespace) as opened:
         work = load.Load(opened, contestants.OURS)
-        async with contestants.running(contestants.OURS, place) as running:
+        async with contestants.running(contestants.OURS, site) as running:
             churn = steady.Churn(work, running, WORKERS)
             await churn.fill(jobs)
             for number, seconds in enumerate(periods, start=1):
                 await churn.go_on(seconds, rate)
-                taken.append(usage.resident(running.pid))
-                print(f"{number}: {taken[-1]:.1f} MB", flush=True)
-    return taken
+                sizes_in_mb.append(usage.resident(running.pid))
+                print(f"{number}: {sizes_in_mb[-1]:.1f} MB", flush=True)
+    return sizes_in_mb
 
 
-def grown(taken: Sequence[float]) -> float:
+def grown(sizes_in_mb: Sequence[float]) -> float:
     """The last quarter's median over the second one's."""
-    quarter = max(1, len(taken) // 4)
-    second = taken[quarter : 2 * quarter] or taken[:1]
-    return statistics.median(taken[-quarter:]) / statistics.median(second)
+    quarter = max(1, len(sizes_in_mb) // 4)
+    second = sizes_in_mb[quarter : 2 * quarter] or sizes_in_mb[:1]
+    return statistics.median(sizes_in_mb[-quarter:]) / statistics.median(second)
 
 
 if __name__ == "__main__":

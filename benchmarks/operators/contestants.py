@@ -106,10 +106,10 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def running(one: Contestant, place: Place) -> AsyncIterator[Running]:
+async def running(contestant: Contestant, site: Place) -> AsyncIterator[Running]:
     """Start an operator, wait until it is ready, and end it."""
-    command = one.command(place)
-    log = place.folder / f"{one.kind}.log"
+    command = contestant.command(site)
+    log = site.folder / f"{contestant.kind}.log"
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     with log.open("ab") as stream:
         process = subprocess.Popen(
@@ -123,12 +123,14 @@ async def running(one: Contestant, place: Place) -> AsyncIterator[Running]:
 
         async def ready() -> bool:
             if process.poll() is not None:
-                raise RuntimeError(f"{one.name} ended at its start: {log.read_text()[-2000:]}")
+                raise RuntimeError(
+                    f"{contestant.name} ended at its start: {log.read_text()[-2000:]}"
+                )
             with contextlib.suppress(OSError):
                 return bool(await asyncio.to_thread(operator.read, "/readyz"))
             return False
 
-        await waiting.until_async(ready, f"{one.name} is ready", START_SECONDS)
+        await waiting.until_async(ready, f"{contestant.name} is ready", START_SECONDS)
         yield operator
     finally:
         process.terminate()
@@ -139,14 +141,14 @@ async def running(one: Contestant, place: Place) -> AsyncIterator[Running]:
             process.wait()
 
 
-def _our_command(place: Place, module: str = "tfparallel_operator.main") -> Command:
+def _our_command(site: Place, module: str = "tfparallel_operator.main") -> Command:
     health, progress = ports.allocate(2)
     variables = {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "KUBECONFIG": str(place.cluster.kubeconfig),
-        "POD_NAMESPACE": place.namespace,
+        "KUBECONFIG": str(site.cluster.kubeconfig),
+        "POD_NAMESPACE": site.namespace,
         "TFPARALLEL_TRAINER_IMAGE": "trainer:test",
-        "TFPARALLEL_WATCH_NAMESPACES": place.namespace,
+        "TFPARALLEL_WATCH_NAMESPACES": site.namespace,
         "TFPARALLEL_HEALTH_PORT": str(health),
         "TFPARALLEL_PROGRESS_HOST": "localhost",
         "TFPARALLEL_PROGRESS_PORT": str(progress),
@@ -157,35 +159,35 @@ def _our_command(place: Place, module: str = "tfparallel_operator.main") -> Comm
 def watched(report: pathlib.Path) -> Contestant:
     """Our operator in a process that measures its event loop, and reports when it ends."""
 
-    def command(place: Place) -> Command:
-        plain = _our_command(place, "benchmarks.scripts.watched_operator")
+    def command(site: Place) -> Command:
+        plain = _our_command(site, "benchmarks.scripts.watched_operator")
         path = os.pathsep.join([str(processes.ROOT), plain.variables["PYTHONPATH"]])
         return plain.with_variables(PYTHONPATH=path, REPORT=str(report))
 
     return dataclasses.replace(OURS, command=command)
 
 
-def with_variables(one: Contestant, **variables: str) -> Contestant:
+def with_variables(contestant: Contestant, **variables: str) -> Contestant:
     """An operator with more environment variables."""
 
-    def command(place: Place) -> Command:
-        return one.command(place).with_variables(**variables)
+    def command(site: Place) -> Command:
+        return contestant.command(site).with_variables(**variables)
 
-    return dataclasses.replace(one, command=command)
+    return dataclasses.replace(contestant, command=command)
 
 
-def _their_command(place: Place) -> Command:
+def _their_command(site: Place) -> Command:
     metrics, health, webhook = ports.allocate(3)
     arguments = (
         str(binaries.path("training-operator")),
         "--enable-scheme=tfjob",
-        f"--namespace={place.namespace}",
+        f"--namespace={site.namespace}",
         f"--metrics-bind-address=127.0.0.1:{metrics}",
         f"--health-probe-bind-address=127.0.0.1:{health}",
         f"--webhook-server-port={webhook}",
         *TUNED,
     )
-    variables = {"KUBECONFIG": str(place.cluster.kubeconfig), "MY_POD_NAMESPACE": NAMESPACE}
+    variables = {"KUBECONFIG": str(site.cluster.kubeconfig), "MY_POD_NAMESPACE": NAMESPACE}
     return Command(arguments, variables, health)
 
 

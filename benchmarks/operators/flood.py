@@ -33,39 +33,37 @@ def measure(size: results.Size) -> list[results.Result]:
     with arena.cluster("benchmark-flood", settings.Light()) as cluster:
         contestants.OURS.install(cluster)
         with tempfile.TemporaryDirectory() as name:
-            place = contestants.Place(cluster, "benchmark", pathlib.Path(name))
-            return asyncio.run(rows(place, size))
+            site = contestants.Place(cluster, "benchmark", pathlib.Path(name))
+            return asyncio.run(rows(site, size))
 
 
-async def rows(place: contestants.Place, size: results.Size) -> list[results.Result]:
+async def rows(site: contestants.Place, size: results.Size) -> list[results.Result]:
     """Measure on a cluster without nodes: at first many kinds of attacks, then many events."""
     [port] = ports.allocate(1)
     target = flood.Target(
-        str(place.cluster.kubeconfig),
-        place.namespace,
+        str(site.cluster.kubeconfig),
+        site.namespace,
         attacked.FLOODED,
         size.large,
         port,
         float(size.seconds),
     )
     variables = {"TFPARALLEL_PROGRESS_PORT": str(port)}
-    observed = await attacked.attack_operator(place, size, variables, attacks.flooding(target))
-    async with attacks.repeater(place, attacked.FLOODED) as (kubeconfig, repeating):
-        repeated = await attacked.attack_operator(
-            place, size, {"KUBECONFIG": kubeconfig}, repeating
-        )
+    observed = await attacked.attack_operator(site, size, variables, attacks.flooding(target))
+    async with attacks.repeater(site, attacked.FLOODED) as (kubeconfig, repeating):
+        repeated = await attacked.attack_operator(site, size, {"KUBECONFIG": kubeconfig}, repeating)
     return [
         *_results(observed),
         _of_events(repeated),
-        *await _of_a_tenant(place, size),
-        await _longest_block(place, size),
+        *await _of_a_tenant(site, size),
+        await _longest_block(site, size),
     ]
 
 
-async def _of_a_tenant(place: contestants.Place, size: results.Size) -> list[results.Result]:
+async def _of_a_tenant(site: contestants.Place, size: results.Size) -> list[results.Result]:
     """Measure while a tenant of another namespace stores and sends the worst of everything."""
-    target, variables = _tenant(place, size, "tenant")
-    observed = await attacked.attack_operator(place, size, variables, attacks.storing(target))
+    target, variables = _tenant(site, size, "tenant")
+    observed = await attacked.attack_operator(site, size, variables, attacks.storing(target))
     at_most = results.Bound.AT_MOST
     return [
         results.Result(
@@ -89,7 +87,7 @@ async def _of_a_tenant(place: contestants.Place, size: results.Size) -> list[res
             at_most,
             observed.resident[1],
             " MB",
-            f"{observed.resident[0]:.0f} MB before it; {await _try_before_gate(place, size)}",
+            f"{observed.resident[0]:.0f} MB before it; {await _try_before_gate(site, size)}",
         ),
         results.Result(
             f"slowest answer of a probe, {WHEN}",
@@ -102,59 +100,59 @@ async def _of_a_tenant(place: contestants.Place, size: results.Size) -> list[res
     ]
 
 
-async def _longest_block(place: contestants.Place, size: results.Size) -> results.Result:
+async def _longest_block(site: contestants.Place, size: results.Size) -> results.Result:
     """Measure the event loop while a tenant stores and sends the worst of everything."""
-    report = place.folder / "report.json"
+    report = site.folder / "report.json"
     numbers = itertools.count()
 
     async def run() -> None:
-        target, variables = _tenant(place, size, f"watched-{next(numbers)}")
+        target, variables = _tenant(site, size, f"watched-{next(numbers)}")
         await attacked.attack_operator(
-            place, size, variables, attacks.storing(target), contestants.watched(report)
+            site, size, variables, attacks.storing(target), contestants.watched(report)
         )
 
     return await steady.longest_block(WHEN.removeprefix("while "), run, report, BLOCK_RUNS)
 
 
 def _tenant(
-    place: contestants.Place, size: results.Size, name: str
+    site: contestants.Place, size: results.Size, name: str
 ) -> tuple[hostile_tenant.Target, dict[str, str]]:
     """Return the attack of a tenant, and what an operator that is attacked is started with."""
     [port] = ports.allocate(1)
-    namespace = f"{place.namespace}-{name}"
-    kubeconfig, seconds = str(place.cluster.kubeconfig), float(size.seconds)
+    namespace = f"{site.namespace}-{name}"
+    kubeconfig, seconds = str(site.cluster.kubeconfig), float(size.seconds)
     return hostile_tenant.Target(kubeconfig, namespace, port, seconds), {
         "TFPARALLEL_PROGRESS_PORT": str(port),
-        "TFPARALLEL_WATCH_NAMESPACES": f"{place.namespace},{namespace}",
+        "TFPARALLEL_WATCH_NAMESPACES": f"{site.namespace},{namespace}",
     }
 
 
-async def _try_before_gate(place: contestants.Place, size: results.Size) -> str:
+async def _try_before_gate(site: contestants.Place, size: results.Size) -> str:
     """Attack the operator of BEFORE_GATE in the same way; say what became of it.
 
     The cluster has that commit's definition of the resource meanwhile: an older operator refuses
     later fields, which the API server fills in.
     """
-    operator = earlier.unpack_commit(place.folder / "before", BEFORE_GATE)
+    operator = earlier.unpack_commit(site.folder / "before", BEFORE_GATE)
     if operator is None:
         return "the operator before the gate is not in the history of this checkout"
-    target, variables = _tenant(place, size, "before")
+    target, variables = _tenant(site, size, "before")
     folders = os.pathsep.join([operator.variables["PYTHONPATH"], *filter(None, sys.path)])
     before = contestants.with_variables(contestants.OURS, **variables, PYTHONPATH=folders)
-    namespaces.install(place.cluster, operator.definition())
+    namespaces.install(site.cluster, operator.definition())
     try:
-        return await _attack_until_silent(before, place, target, size)
+        return await _attack_until_silent(before, site, target, size)
     finally:
-        contestants.OURS.install(place.cluster)
+        contestants.OURS.install(site.cluster)
 
 
 async def _attack_until_silent(
     operator: contestants.Contestant,
-    place: contestants.Place,
+    site: contestants.Place,
     target: hostile_tenant.Target,
     size: results.Size,
 ) -> str:
-    async with contestants.running(operator, place) as running, attacks.storing(target):
+    async with contestants.running(operator, site) as running, attacks.storing(target):
         begun = time.monotonic()
         while time.monotonic() - begun < size.seconds:
             try:

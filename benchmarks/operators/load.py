@@ -28,8 +28,8 @@ _CHILDREN = (
 class Load:
     """Jobs of one operator in one namespace."""
 
-    place: Namespace
-    one: contestants.Contestant
+    namespace: Namespace
+    contestant: contestants.Contestant
 
     async def start(self, jobs: Sequence[str], workers: int) -> float:
         """Create jobs at once; return the seconds until all their pods exist."""
@@ -39,12 +39,12 @@ class Load:
         self, jobs: Sequence[str], workers: int, creation: Coroutine[Any, Any, None]
     ) -> float:
         """Begin with this; return the seconds until all pods of the jobs exist."""
-        before = (await self.place.api.list(resources.PODS, self.place.name)).version
+        before = (await self.namespace.api.list(resources.PODS, self.namespace.name)).version
         missing = {f"{job}-worker-{index}" for job in jobs for index in range(workers)}
         begun = time.perf_counter()
         async with asyncio.timeout(LIMIT_SECONDS), asyncio.TaskGroup() as group:
             group.create_task(creation)
-            events = self.place.api.watch(resources.PODS, self.place.name, before)
+            events = self.namespace.api.watch(resources.PODS, self.namespace.name, before)
             async for event in events:
                 if event.type == "ADDED":
                     missing.discard(event.object["metadata"]["name"])
@@ -56,15 +56,17 @@ class Load:
         self, jobs: Sequence[str], workers: int, node: str = "", **policy: object
     ) -> None:
         """Create jobs."""
-        api, namespace = self.place.api, self.place.name
-        bodies = (self.one.job(job, workers, node, **policy) for job in jobs)
-        await asyncio.gather(*(api.create(self.one.resource, namespace, job) for job in bodies))
+        api, namespace = self.namespace.api, self.namespace.name
+        bodies = (self.contestant.job(job, workers, node, **policy) for job in jobs)
+        await asyncio.gather(
+            *(api.create(self.contestant.resource, namespace, job) for job in bodies)
+        )
 
     async def run(self, jobs: Sequence[str], workers: int) -> None:
         """Start all pods, as kubelets do."""
         await asyncio.gather(
             *(
-                self.place.kubelet(f"{job}-worker-{index}", "Running", running={})
+                self.namespace.kubelet(f"{job}-worker-{index}", "Running", running={})
                 for job in jobs
                 for index in range(workers)
             )
@@ -75,7 +77,7 @@ class Load:
         """End all pods with success."""
         await asyncio.gather(
             *(
-                self.place.end(f"{job}-worker-{index}", 0)
+                self.namespace.end(f"{job}-worker-{index}", 0)
                 for job in jobs
                 for index in range(workers)
             )
@@ -85,7 +87,7 @@ class Load:
         """Wait until a condition of all these jobs holds."""
 
         async def reached() -> bool:
-            listed = await self.place.api.list(self.one.resource, self.place.name)
+            listed = await self.namespace.api.list(self.contestant.resource, self.namespace.name)
             names = {item["metadata"]["name"] for item in listed.items if _holds(item, condition)}
             await asyncio.sleep(0.1)
             return names.issuperset(jobs)
@@ -94,22 +96,22 @@ class Load:
 
     def wipe(self) -> None:
         """Remove all jobs and their children, while no operator runs."""
-        for resource in (self.one.resource, *_CHILDREN):
-            path = resource.path(self.place.name)
-            self.place.cluster.run_kubectl("delete", "--raw", path)
+        for resource in (self.contestant.resource, *_CHILDREN):
+            path = resource.path(self.namespace.name)
+            self.namespace.cluster.run_kubectl("delete", "--raw", path)
 
 
 def _holds(job: dict[str, Any], condition: str) -> bool:
     conditions = (job.get("status") or {}).get("conditions") or ()
-    return any(one["type"] == condition and one["status"] == "True" for one in conditions)
+    return any(record["type"] == condition and record["status"] == "True" for record in conditions)
 
 
 @contextlib.asynccontextmanager
 async def opened(cluster: handle.Cluster, namespace: str) -> AsyncIterator[Namespace]:
     """A namespace of the cluster's, with a service account."""
     async with client.Client(credentials.find(str(cluster.kubeconfig))) as api:
-        place = Namespace(api, cluster, namespace)
+        opened_namespace = Namespace(api, cluster, namespace)
         with contextlib.suppress(errors.AlreadyExists):
-            await place.create_namespace()
-        yield place
+            await opened_namespace.create_namespace()
+        yield opened_namespace
         await asyncio.sleep(namespaces.CLOSE_SECONDS)

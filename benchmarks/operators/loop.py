@@ -36,22 +36,22 @@ def measure(size: results.Size) -> list[results.Result]:
     with arena.cluster("benchmark-loop", settings.Light()) as cluster:
         contestants.OURS.install(cluster)
         with tempfile.TemporaryDirectory() as name:
-            place = contestants.Place(cluster, "benchmark", pathlib.Path(name))
-            return asyncio.run(rows(place, size))
+            site = contestants.Place(cluster, "benchmark", pathlib.Path(name))
+            return asyncio.run(rows(site, size))
 
 
-async def rows(place: contestants.Place, size: results.Size) -> list[results.Result]:
+async def rows(site: contestants.Place, size: results.Size) -> list[results.Result]:
     """Measure on a cluster without nodes."""
-    report = place.folder / "report.json"
+    report = site.folder / "report.json"
     ours = contestants.watched(report)
     runs: dict[str, Callable[[], Awaitable[object]]] = {
         f"{size.jobs} jobs of {size.replicas} pods run": functools.partial(
-            starts.sample, ours, place, size.jobs, size.replicas
+            starts.sample, ours, site, size.jobs, size.replicas
         ),
-        f"one of {size.large} runs": functools.partial(starts.sample, ours, place, 1, size.large),
+        f"one of {size.large} runs": functools.partial(starts.sample, ours, site, 1, size.large),
     }
     for kind in HUGE:
-        run = functools.partial(_begin, kind, ours, place, size.huge)
+        run = functools.partial(_begin, kind, ours, site, size.huge)
         runs[f"one of {size.huge} begins, {kind}"] = run
     return [
         await steady.longest_block(when, run, report, size.repeats) for when, run in runs.items()
@@ -59,14 +59,14 @@ async def rows(place: contestants.Place, size: results.Size) -> list[results.Res
 
 
 async def _begin(
-    kind: str, watched: contestants.Contestant, place: contestants.Place, workers: int
+    kind: str, watched: contestants.Contestant, site: contestants.Place, workers: int
 ) -> None:
     """Apply a job of this kind; return when all its pods exist, or why they do not."""
     labels = {names.LABEL_QUEUE: "queue"} if kind == "queue" else {}
     ours = dataclasses.replace(watched, spec=_spec(kind, workers), labels=labels)
-    async with load.opened(place.cluster, place.namespace) as opened:
+    async with load.opened(site.cluster, site.namespace) as opened:
         work = load.Load(opened, ours)
-        async with contestants.running(ours, place) as running:
+        async with contestants.running(ours, site) as running:
             os.kill(running.pid, signal.SIGUSR1)  # What its start took is not asked here.
             if kind in WAITING:
                 await work.create(["huge"], workers)

@@ -95,11 +95,11 @@ async def states(running: contestants.Running, state: str) -> int:
 async def counts(running: contestants.Running, api_server: int) -> Counts:
     """Read them."""
     text = await asyncio.to_thread(running.read, "/metrics")
-    families = {one.name: one for one in parser.text_string_to_metric_families(text)}
+    families = {family.name: family for family in parser.text_string_to_metric_families(text)}
     delays = {
-        float(one.labels["le"]): one.value
-        for one in families[DELAY].samples
-        if one.name == f"{DELAY}_bucket"
+        float(sample.labels["le"]): sample.value
+        for sample in families[DELAY].samples
+        if sample.name == f"{DELAY}_bucket"
     }
     used = usage.cpu_seconds(running.pid), usage.cpu_seconds(api_server)
     return Counts(time.monotonic(), *used, delays)
@@ -130,17 +130,17 @@ def measure(size: results.Size) -> list[results.Result]:
     with arena.cluster("benchmark-steady", control_plane) as cluster:
         contestants.OURS.install(cluster)
         with tempfile.TemporaryDirectory() as name:
-            place = contestants.Place(cluster, "benchmark", pathlib.Path(name))
-            return asyncio.run(rows(place, size))
+            site = contestants.Place(cluster, "benchmark", pathlib.Path(name))
+            return asyncio.run(rows(site, size))
 
 
-async def rows(place: contestants.Place, size: results.Size) -> list[results.Result]:
+async def rows(site: contestants.Place, size: results.Size) -> list[results.Result]:
     """Measure on a cluster with nodes."""
     pods = size.many * size.replicas
-    server = arena.api_server(place.cluster)
-    async with load.opened(place.cluster, place.namespace) as opened:
+    server = arena.api_server(site.cluster)
+    async with load.opened(site.cluster, site.namespace) as opened:
         work = load.Load(opened, contestants.OURS)
-        async with contestants.running(contestants.OURS, place) as running:
+        async with contestants.running(contestants.OURS, site) as running:
             churn = Churn(work, running, size.replicas)
             await churn.fill(size.many)
             resident, most = usage.resident(running.pid), usage.most_resident(running.pid)
@@ -148,10 +148,10 @@ async def rows(place: contestants.Place, size: results.Size) -> list[results.Res
             await churn.go_on(size.seconds, rate=1.0)
             await churn.until_each_runs()
             after = await counts(running, server)
-        report = place.folder / "again.json"
+        report = site.folder / "again.json"
 
         async def start() -> None:
-            async with contestants.running(contestants.watched(report), place) as again:
+            async with contestants.running(contestants.watched(report), site) as again:
                 await Churn(work, again, size.replicas).until_running(size.many)
 
         when = f"an operator starts next to {pods} pods"
@@ -197,7 +197,7 @@ async def longest_block(
     for _ in range(repeats):
         await run()
         reports.append(json.loads(report.read_text()))
-    reports.sort(key=lambda one: one["longest"])
+    reports.sort(key=lambda report: report["longest"])
     least, most = reports[0], reports[-1]
     return results.Result(
         f"longest block of the event loop while {when}",

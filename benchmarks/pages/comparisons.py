@@ -29,20 +29,20 @@ def compare(example: str) -> str:
         arguments = ("compare", f"examples/{example}/job.yaml", *OPTIONS, "--output", str(output))
         subprocess.run((sys.executable, "-m", "tfparallel", *arguments), cwd=ROOT, check=True)
         redraw.save_comparison(example, (output / command.MACHINE).read_bytes())
-        _, words = (output / command.PAGE).read_text(encoding="utf-8").split("\n\n", 1)
+        _, text = (output / command.PAGE).read_text(encoding="utf-8").split("\n\n", 1)
     return re.sub(
         r"\]\((.+?)\)",
         lambda match: f"](../images/{redraw.image_of_comparison(example, match[1]).name})",
-        words,
+        text,
     )
 
 
 def main() -> None:
     """Compare all examples, or those that are named."""
     for example in sys.argv[1:] or EXAMPLES:
-        words = compare(example)
+        text = compare(example)
         page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(pages.with_section(page, example, words), encoding="utf-8")
+        PAGE.write_text(pages.with_section(page, example, text), encoding="utf-8")
         print(f"wrote {PAGE}")
     redraw.main()
 

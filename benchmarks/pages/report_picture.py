@@ -84,7 +84,7 @@ def picture(root: pathlib.Path = KEPT) -> svg.Picture:
     places.append((times, _GAP, below))
     description = " ".join(f"{part.title}: {part.description}." for part, _, _ in places)
     size = (_WIDTH, below + _height(times) + _GAP)
-    parts = "".join(_nest(*place) for place in places)
+    parts = "".join(_nest(*nesting) for nesting in places)
     head = _head(figures)
     return svg.Picture(TITLE, description, _sheet(size, head + parts, description))
 
@@ -119,8 +119,8 @@ def _nest(part: svg.Picture, left: float, top: float) -> str:
     element = part.element
     end = element.index(">")
     root = _POINTS.sub(r'\1="\2"', element[:end])
-    place = f'<svg x="{left:.1f}" y="{top:.1f}"'
-    return f"{root.replace('<svg', place, 1)}{element[end:]}\n"
+    attributes = f'<svg x="{left:.1f}" y="{top:.1f}"'
+    return f"{root.replace('<svg', attributes, 1)}{element[end:]}\n"
 
 
 def _height(part: svg.Picture) -> float:
@@ -150,8 +150,8 @@ def _find_worker(runner: int) -> int:
 
 def main() -> None:
     """Train, keep, and draw."""
-    with tempfile.TemporaryDirectory() as place:
-        root = pathlib.Path(place, "run")
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder, "run")
         record(root)
         keep(root, KEPT)
     IMAGE.write_text(picture().document, encoding="utf-8")

@@ -84,7 +84,7 @@ def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
     """Run a job with changes for some steps."""
     job = yaml.safe_load(file.read_text(encoding="utf-8"))
     claim = job["spec"]["trainer"]["checkpoint"]["claim"]
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
         out = pathlib.Path(folder, "out")
         log = out / "claims" / claim / job["metadata"]["name"] / outputs.STEP_LOG
         meter = network_usage.Meter(os.getpid())
@@ -92,8 +92,8 @@ def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
             _command(file, changes),
             cwd=folder,
             env={**os.environ, **_ENVIRONMENT},
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
         )
         begin, end = (_reached(running, log, step, meter) for step in (FROM, TO))
         while running.poll() is None and _reported(out) < TO:
@@ -101,8 +101,8 @@ def measure(file: pathlib.Path, changes: Sequence[str]) -> Measured:
         if file.parent.name != PIPELINE:
             running.terminate()
         if running.wait() not in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
-            said.seek(0)
-            raise RuntimeError(f"{file} failed: {said.read().decode()[-3000:]}")
+            output.seek(0)
+            raise RuntimeError(f"{file} failed: {output.read().decode()[-3000:]}")
         left = log.parent.parent / outputs.PIPELINE
         pipeline = plan.Pipeline.model_validate_json(left.read_bytes()) if left.exists() else None
         status = json.loads((out / "status.json").read_text(encoding="utf-8"))
@@ -141,7 +141,7 @@ def _steps(log: pathlib.Path) -> int:
     """How many steps have ended."""
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("\n")]
-    return sum(one["event"] == outputs.StepEvent.STEP for one in records)
+    return sum(record["event"] == outputs.StepEvent.STEP for record in records)
 
 
 def _reported(out: pathlib.Path) -> int:
@@ -181,22 +181,24 @@ def _changes(file: pathlib.Path, planned: plan.Plan) -> Iterator[str]:
 def _row(name: str, planned: plan.Plan, measured: Measured, whole: Measured) -> str:
     """A row of the table: of the fullest device."""
     holds = [stage.holds for stage in planned.stages]
-    weights = max(one.parameters for one in holds)
+    weights = max(stage.parameters for stage in holds)
     busy = "-"
     if measured.placement is not None:
-        weights = max(one.parameter_bytes for one in measured.placement.stages)
+        weights = max(stage.parameter_bytes for stage in measured.placement.stages)
         if len(planned.stages) > 1:
             shares = zip(
-                placement.shares([one.busy_seconds for one in measured.placement.stages]),
+                placement.shares([stage.busy_seconds for stage in measured.placement.stages]),
                 _planned(planned),
                 strict=True,
             )
-            busy = ", ".join(f"{one} ({planned})" for one, planned in shares)
+            busy = ", ".join(f"{share} ({planned})" for share, planned in shares)
     cells = (
         name,
         progress.format_bytes(weights),
-        progress.format_bytes(max(one.parameters + one.gradients + one.slots for one in holds)),
-        progress.format_bytes(max(one.activations for one in holds)),
+        progress.format_bytes(
+            max(stage.parameters + stage.gradients + stage.slots for stage in holds)
+        ),
+        progress.format_bytes(max(stage.activations for stage in holds)),
         progress.format_bytes(round(measured.sent)) if measured.placement is not None else "-",
         busy,
         f"{1000 * measured.worked:.3g} ms, {measured.worked / whole.worked:.2f} x",
@@ -205,8 +207,8 @@ def _row(name: str, planned: plan.Plan, measured: Measured, whole: Measured) -> 
 
 
 def _planned(planned: plan.Plan) -> list[str]:
-    seconds = [one.forward_seconds + one.backward_seconds for one in planned.stages]
-    return placement.shares([str(one) for one in seconds])
+    seconds = [stage.forward_seconds + stage.backward_seconds for stage in planned.stages]
+    return placement.shares([str(seconds_of_stage) for seconds_of_stage in seconds])
 
 
 def machine(load: float) -> str:

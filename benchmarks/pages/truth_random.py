@@ -66,13 +66,13 @@ class Campaign:
 
 def summarise(state: outcomes.State) -> Campaign:
     """Return what the part shows of a campaign's file."""
-    valid = [one for one in state.outcomes if one.ending is not outcomes.Ending.INVALID]
+    valid = [outcome for outcome in state.outcomes if outcome.ending is not outcomes.Ending.INVALID]
     by_row: dict[str, list[outcomes.Outcome]] = {name: [] for name in _STRATEGIES}
-    for one in valid:
-        by_row[strategy(one.layout)].append(one)
+    for outcome in valid:
+        by_row[strategy(outcome.layout)].append(outcome)
     return Campaign(
         seed=state.seed,
-        models=len({one.model for one in valid}),
+        models=len({outcome.model for outcome in valid}),
         invalid=len(state.outcomes) - len(valid),
         rows=tuple(_row(name, ended) for name, ended in by_row.items() if ended),
     )
@@ -84,15 +84,15 @@ def strategy(layout: str) -> str:
 
 
 def _row(strategy: str, ended: Sequence[outcomes.Outcome]) -> Row:
-    equal = [one for one in ended if one.ending is outcomes.Ending.EQUAL]
+    equal = [outcome for outcome in ended if outcome.ending is outcomes.Ending.EQUAL]
     refusals = (outcomes.Ending.REFUSED, outcomes.Ending.REFUSED_LATER)
     return Row(
         strategy=strategy,
         equal=len(equal),
-        difference=max((one.difference for one in equal), default=0.0),
-        rounding=sum(one.ending is outcomes.Ending.ROUNDING for one in ended),
-        refused=sum(one.ending in refusals for one in ended),
-        failed=sum(one.ending.is_failure for one in ended),
+        difference=max((outcome.difference for outcome in equal), default=0.0),
+        rounding=sum(outcome.ending is outcomes.Ending.ROUNDING for outcome in ended),
+        refused=sum(outcome.ending in refusals for outcome in ended),
+        failed=sum(outcome.ending.is_failure for outcome in ended),
     )
 
 
@@ -135,9 +135,9 @@ def parse(text: str) -> Campaign:
     Raises:
         ValueError: a number of the text or a cell of a row is missing.
     """
-    words = " ".join(text.split())
-    match = re.search(r"from (\d+) jobs with (\d+) random models, of the seed (\d+)", words)
-    invalid = re.search(r"Not counted are (\d+) jobs", words)
+    prose = " ".join(text.split())
+    match = re.search(r"from (\d+) jobs with (\d+) random models, of the seed (\d+)", prose)
+    invalid = re.search(r"Not counted are (\d+) jobs", prose)
     if match is None or invalid is None:
         raise ValueError("The text does not say how many jobs there are.")
     rows = []
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str]) -> int:
     state = outcomes.State.open(options.file, 0)
     campaign = summarise(state)
     truth.write(HEADING, section(campaign))
-    failures = [str(one) for one in state.outcomes if one.ending.is_failure]
+    failures = [str(outcome) for outcome in state.outcomes if outcome.ending.is_failure]
     return truth.conclude(faults(campaign) + failures)
 
 

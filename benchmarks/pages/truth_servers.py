@@ -39,12 +39,14 @@ def section(outcomes: cases_servers.Outcomes) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for case in cases_servers.CASES:
-        one = outcomes[case.name]
-        exact = " / ".join(f"{one.difference[floatx]:.0e}" for floatx in cases.LIMITS)
-        losses = (f"{mean:.4f} ± {deviation:.4f}" for mean, deviation in (one.alone, one.together))
+        outcome = outcomes[case.name]
+        exact = " / ".join(f"{outcome.difference[floatx]:.0e}" for floatx in cases.LIMITS)
+        losses = (
+            f"{mean:.4f} ± {deviation:.4f}" for mean, deviation in (outcome.alone, outcome.together)
+        )
         lines.append(
             f"| {case.model} | {case.optimizer} | {case.also} | {exact} | {' | '.join(losses)} "
-            f"| {one.staleness:.2f} |"
+            f"| {outcome.staleness:.2f} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -227,7 +227,7 @@ def section_of_losses(losses: Mapping[int, LossPair]) -> str:
     """The part of the page that compares losses."""
     ends = " and ".join(f"{layers} layers on {CURVES[layers]}" for layers in losses)
     worst = max(
-        abs(one - other) for both in losses.values() for one, other in zip(*both, strict=True)
+        abs(loss - other) for both in losses.values() for loss, other in zip(*both, strict=True)
     )
     head = " | ".join(f"{layers} layers, one process | split" for layers in losses)
     lines = [
@@ -244,7 +244,7 @@ def section_of_losses(losses: Mapping[int, LossPair]) -> str:
         "|---" * (1 + 2 * len(losses)) + "|",
     ]
     for step in CURVE_STEPS:
-        shown = [f"{one[step - 1]:.6f}" for both in losses.values() for one in both]
+        shown = [f"{curve[step - 1]:.6f}" for both in losses.values() for curve in both]
         lines.append(f"| {step} | {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
 
@@ -261,7 +261,11 @@ def parse(text: str) -> cases.Cells:
             if cases_split.applies(case, layout):
                 row = truth.find_row(text, f"| {case.model} | {layout} |")
                 pairs = re.findall(r"(\S+) / (\S+)", row)
-                optimizers = [one.optimizer for one in cases.CASES if one.model == case.model]
+                optimizers = [
+                    case_of_model.optimizer
+                    for case_of_model in cases.CASES
+                    if case_of_model.model == case.model
+                ]
                 pair = dict(zip(optimizers, pairs, strict=True))[case.optimizer]
                 for floatx, value in zip(cases.LIMITS, pair, strict=True):
                     cells[case.name, str(layout), floatx] = float(value)
@@ -297,9 +301,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Train everything that is split.")
     modes = parser.add_subparsers(dest="mode")
     modes.add_parser("processes", help="write the table of several processes")
-    one = modes.add_parser("train", help="train everything in one type")
-    one.add_argument("output", type=pathlib.Path)
-    one.add_argument("floatx", choices=tuple(cases.LIMITS))
+    train_parser = modes.add_parser("train", help="train everything in one type")
+    train_parser.add_argument("output", type=pathlib.Path)
+    train_parser.add_argument("floatx", choices=tuple(cases.LIMITS))
     options = parser.parse_args(arguments)
     if options.mode == "train":
         train(options.output, options.floatx)

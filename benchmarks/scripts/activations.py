@@ -75,10 +75,12 @@ def in_flight(devices: Sequence[str], microbatches: int, rows: int) -> tuple[flo
     few = max(1, microbatches // 4)
     small = peak(schedule.gpipe, devices, few, rows)
     large = peak(schedule.gpipe, devices, microbatches, rows)
-    each = (large - small) / (microbatches - few)
-    rest = small - few * each
+    bytes_of_microbatch = (large - small) / (microbatches - few)
+    fixed_bytes = small - few * bytes_of_microbatch
     bounded = peak(schedule.one_forward_one_backward, devices, microbatches, rows)
-    return (bounded - rest) / each, (large - rest) / each
+    return (bounded - fixed_bytes) / bytes_of_microbatch, (
+        large - fixed_bytes
+    ) / bytes_of_microbatch
 
 
 def main(stages: int, microbatches: int, rows: int) -> None:

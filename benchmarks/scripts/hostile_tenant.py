@@ -205,16 +205,16 @@ ATTACKS: tuple[tuple[attacking.Attack[Tenant], int], ...] = (
 async def run(target: Target) -> dict[str, float]:
     """Attack, and return the counts with the seconds that they took."""
     async with client.Client(credentials.find(target.kubeconfig)) as api:
-        place = Namespace(api, None, target.namespace)  # type: ignore[arg-type]
-        await place.create_namespace()
-        await place.create_job(objects.job(JOB))
-        await place.until_pods(f"{JOB}-chief-0", f"{JOB}-worker-0", f"{JOB}-worker-1")
+        namespace = Namespace(api, None, target.namespace)  # type: ignore[arg-type]
+        await namespace.create_namespace()
+        await namespace.create_job(objects.job(JOB))
+        await namespace.until_pods(f"{JOB}-chief-0", f"{JOB}-worker-0", f"{JOB}-worker-1")
         tls = ssl.create_default_context()
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as http:
-            site = progress_site.Site(place, target.port, http)
+            site = progress_site.Site(namespace, target.port, http)
             token = await site.token(f"{JOB}-chief-0", await site.audience())
-            tenant = Tenant(target, site, (await place.job())["metadata"]["uid"], token)
+            tenant = Tenant(target, site, (await namespace.job())["metadata"]["uid"], token)
             seconds = await attacking.run(ATTACKS, tenant, target.seconds)
     return {**tenant.counts, "seconds": seconds}
 

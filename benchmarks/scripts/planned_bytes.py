@@ -18,11 +18,11 @@ def main(batch, ranks):
     mesh = shape.Mesh(tensor=ranks)
     divided = split_partition.divide(recording.record(bare), mesh)
     plan = divided.plan
-    sent = sum(one.sent(batch, ranks) for one in split_traffic.of(plan))
+    sent = sum(cost.sent(batch, ranks) for cost in split_traffic.of(plan))
     for key, shard in plan.variables.items():
         if shard.summed:
             sizes = shard.layout.local(tuple(divided.model.variables[key].shape), {})
-            size = math.prod(one or 0 for one in sizes) * graph.itemsize("float32")
+            size = math.prod(length or 0 for length in sizes) * graph.itemsize("float32")
             sent += 2 * (ranks - 1) / ranks * size
     events.write("planned", bytes=ranks * sent)
 

@@ -22,11 +22,13 @@ def main(count, repeats, most=None):
         for _ in range(repeats):
             began = time.perf_counter()
             recorded = recording.record(model)
-            known = time.perf_counter()
+            recorded_at = time.perf_counter()
             subject = planner.subject(recorded, keras.optimizers.Adam(), cluster)
             choose.plan_for(subject, search_space.Constraints())
             ended = time.perf_counter()
-            events.write("planned", model=name, recorded=known - began, planned=ended - known)
+            events.write(
+                "planned", model=name, recorded=recorded_at - began, planned=ended - recorded_at
+            )
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def main(batch, written):
     times = calibrate.measure(recorded, microbatch)
     device = hardware.Device(update=calibrate.update(model.optimizer, recorded))
     measured = hardware.Cluster(device=device)
-    meshes = [json.loads(one) for one in written]
+    meshes = [json.loads(line) for line in written]
     if any(meshes):
         measured = links.measure(measured)
     for mesh in meshes:

@@ -133,8 +133,8 @@ class Proxy:
 def _multiplied(body: bytes) -> bytes:
     """Return a list of pods, or an error, with the versions that the watch has."""
     answer = orjson.loads(body)
-    for one in (answer, *answer.get("items", ())):
-        _multiply(one.get("metadata", {}))
+    for entry in (answer, *answer.get("items", ())):
+        _multiply(entry.get("metadata", {}))
     return orjson.dumps(answer)
 
 

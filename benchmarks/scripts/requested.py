@@ -45,13 +45,13 @@ def most(run: Callable[[], object]) -> int:
 def _changes(space: xplane_pb2.XSpace) -> Iterator[tuple[int, int, int]]:
     """When, in picoseconds; at which address; how many bytes, none where they are given back."""
     for plane in space.planes:
-        names = {key: one.name for key, one in plane.stat_metadata.items()}
+        names = {key: metadata.name for key, metadata in plane.stat_metadata.items()}
         for line in plane.lines:
             for event in line.events:
                 name = plane.event_metadata[event.metadata_id].name
                 if name not in (_ALLOCATION, _DEALLOCATION):
                     continue
-                stats = {names[one.metadata_id]: one for one in event.stats}
+                stats = {names[stat.metadata_id]: stat for stat in event.stats}
                 size = stats["requested_bytes"].int64_value if name == _ALLOCATION else 0
                 moment = line.timestamp_ns * 1000 + event.offset_ps
                 yield moment, _number(stats["addr"]), size

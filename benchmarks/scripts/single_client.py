@@ -48,7 +48,7 @@ class Stage:
 
     @tf.function(autograph=False)
     def add(self, ones, others):
-        return [one + other for one, other in zip(ones, others, strict=True)]
+        return [mine + other for mine, other in zip(ones, others, strict=True)]
 
     @tf.function(autograph=False)
     def update(self, gradients, parts):
@@ -113,14 +113,14 @@ def serve(spec, task):
     """Work for the client until it has ended."""
     server = tf.distribute.Server(spec, job_name=task["type"], task_index=task["index"])
     host, port = spec.task_address("chief", 0).split(":")
-    seen = False
+    was_there = False
     while True:
         with socket.socket() as probe:
             is_there = probe.connect_ex((host, int(port))) == 0
-        if seen and not is_there:
+        if was_there and not is_there:
             del server
             os._exit(0)
-        seen = seen or is_there
+        was_there = was_there or is_there
         time.sleep(0.5)
 
 

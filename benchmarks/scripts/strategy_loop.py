@@ -57,10 +57,10 @@ def _parts(x, y, batch, at):
 
     def part(number):
         step, replica = number // local, at.input_pipeline_id * local + number % local
-        taken = rows[step * batch : (step + 1) * batch]
-        size = -(-tf.shape(taken, out_type=tf.int64)[0] // replicas)
-        taken = taken[replica * size : (replica + 1) * size]
-        return tf.gather(images, taken), tf.gather(labels, taken)
+        indices = rows[step * batch : (step + 1) * batch]
+        size = -(-tf.shape(indices, out_type=tf.int64)[0] // replicas)
+        indices = indices[replica * size : (replica + 1) * size]
+        return tf.gather(images, indices), tf.gather(labels, indices)
 
     numbers = tf.data.Dataset.range(-(-len(x) // batch) * local)
     return numbers.map(part, num_parallel_calls=2).prefetch(2 * local)

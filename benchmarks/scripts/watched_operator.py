@@ -31,7 +31,7 @@ class Watch:
         # Of the whole process: its main thread. The second number is the time spent waiting.
         self._scheduled = os.open(f"/proc/self/task/{os.getpid()}/schedstat", os.O_RDONLY)
         self._begun = 0.0
-        self._seen: tuple[float, str] = (0.0, "")
+        self._last_progress: tuple[float, str] = (0.0, "")
         self._collecting = (0.0, 0.0)
         self.reset()
 
@@ -64,7 +64,7 @@ class Watch:
         if seconds > self.longest:
             seconds -= self._waited() - waited
             if seconds > self.longest:
-                begun, stack = self._seen
+                begun, stack = self._last_progress
                 self.longest = seconds
                 self.where = stack if begun == self._begun else _named(handle)
         self._begun = 0.0
@@ -79,8 +79,8 @@ class Watch:
             if begun and time.perf_counter() - begun > _LONG_SECONDS:
                 frame = sys._current_frames()[self._thread]
                 stack = traceback.extract_stack(frame)[-_FRAMES:]
-                places = (f"{pathlib.Path(one.filename).name}:{one.name}" for one in stack)
-                self._seen = (begun, " > ".join(places))
+                places = (f"{pathlib.Path(frame.filename).name}:{frame.name}" for frame in stack)
+                self._last_progress = (begun, " > ".join(places))
 
     def _collected(self, phase: str, _: dict[str, int]) -> None:
         now, waited = time.perf_counter(), self._waited()
@@ -97,7 +97,8 @@ def _named(handle: asyncio.Handle) -> str:
     if not isinstance(task, asyncio.Task):
         return repr(handle)
     places = (
-        f"{pathlib.Path(one.f_code.co_filename).name}:{one.f_lineno}" for one in task.get_stack()
+        f"{pathlib.Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        for frame in task.get_stack()
     )
     return f"{task.get_name()} before {' > '.join(places)}"
 

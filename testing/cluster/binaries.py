@@ -127,8 +127,8 @@ def ensure(names: Iterable[str]) -> None:
             console.say(f"[{number}/{len(missing)}] building {name}")
             began = time.monotonic()
             _build(compiler, name)
-            took = time.monotonic() - began
-            console.say(f"[{number}/{len(missing)}] built {name} in {took:.0f} s")
+            seconds = time.monotonic() - began
+            console.say(f"[{number}/{len(missing)}] built {name} in {seconds:.0f} s")
 
 
 def find_go() -> str:
@@ -149,8 +149,10 @@ def _recent_go(folders_to_search: str) -> str | None:
     go = shutil.which("go", path=folders_to_search)
     if go is None:
         return None
-    said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False)
-    version = re.match(r"go1\.(\d+)", said.stdout)
+    version_output = subprocess.run(
+        [go, "env", "GOVERSION"], capture_output=True, text=True, check=False
+    )
+    version = re.match(r"go1\.(\d+)", version_output.stdout)
     return go if version is not None and int(version.group(1)) >= GO_MINOR else None
 
 

@@ -26,7 +26,7 @@ def create(name: str) -> None:
     """Make the branch in every tree."""
     if _single_tree():
         present = (ROOT / "cgroup.controllers").read_text(encoding="ascii").split()
-        enabled = " ".join(f"+{each}" for each in CONTROLLERS if each in present)
+        enabled = " ".join(f"+{controller}" for controller in CONTROLLERS if controller in present)
         (ROOT / "cgroup.subtree_control").write_text(enabled, encoding="ascii")
     for tree in _trees():
         (tree / name).mkdir(exist_ok=True)

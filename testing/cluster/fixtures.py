@@ -54,7 +54,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     used = {name for item in session.items for name in _fixtures(item)}
     programs = PROGRAMS | (PROGRAMS_FOR_ROOT if os.geteuid() == 0 else {})
     programs_needed = dict.fromkeys(
-        each for name in sorted(used & {*programs}) for each in programs[name]
+        program for name in sorted(used & {*programs}) for program in programs[name]
     )
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():

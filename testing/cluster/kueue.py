@@ -83,9 +83,9 @@ def _webhooks(port: int, bundle: str) -> str:
     for manifest in yaml.safe_load_all(published):
         manifest["metadata"]["name"] = f"kueue-{manifest['kind'].lower()}"
         manifest["webhooks"] = [
-            _on_loopback(one, port, bundle)
-            for one in manifest["webhooks"]
-            if all(GROUP in rule["apiGroups"] for rule in one["rules"])
+            _on_loopback(webhook, port, bundle)
+            for webhook in manifest["webhooks"]
+            if all(GROUP in rule["apiGroups"] for rule in webhook["rules"])
         ]
         webhooks.append(manifest)
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": webhooks})

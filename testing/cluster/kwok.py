@@ -39,7 +39,9 @@ def ready_nodes(cluster: handle.Cluster) -> int:
 
 
 def _takes_pods(node: dict[str, Any]) -> bool:
-    conditions = {each["type"]: each["status"] for each in node["status"].get("conditions", [])}
+    conditions = {
+        condition["type"]: condition["status"] for condition in node["status"].get("conditions", [])
+    }
     return conditions.get("Ready") == "True" and not node["spec"].get("taints")
 
 

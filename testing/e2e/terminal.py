@@ -51,7 +51,11 @@ class Shell:
         """
         printed = self.run(command.line).splitlines()
         shown = [line for line in command.shown if line != "…"]
-        missing = [line for line in shown if not any(one.startswith(line) for one in printed)]
+        missing = [
+            line
+            for line in shown
+            if not any(printed_line.startswith(line) for printed_line in printed)
+        ]
         if missing:
             raise AssertionError(f"$ {command.line}\n{printed}\nlacks {missing}")
         return printed

@@ -60,8 +60,8 @@ def _ensure(target: targets.Target, *, has_docker: bool) -> Image:
     partial.unlink(missing_ok=True)
     _build(target, partial, log, has_docker=has_docker)
     partial.rename(image.archive)
-    took, size = time.monotonic() - began, image.archive.stat().st_size / 1e6
-    programs.say(f"built {target.reference} in {took:.0f} s, {size:.0f} MB")
+    seconds, size = time.monotonic() - began, image.archive.stat().st_size / 1e6
+    programs.say(f"built {target.reference} in {seconds:.0f} s, {size:.0f} MB")
     _prune(target)
     return image
 

@@ -101,8 +101,8 @@ def parse(text: str) -> frozenset[Tier]:
     names = {name.strip().upper() for name in text.split(",")}
     unknown = sorted(names - set(Tier.__members__))
     if unknown:
-        known = ", ".join(tier.title for tier in Tier)
-        raise pytest.UsageError(f"--tier {text}: {unknown[0].lower()} is none of {known}.")
+        titles = ", ".join(tier.title for tier in Tier)
+        raise pytest.UsageError(f"--tier {text}: {unknown[0].lower()} is none of {titles}.")
     return frozenset(Tier[name] for name in names)
 
 
@@ -187,12 +187,12 @@ def _divide_cpu() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     selected: list[pytest.Item] = []
-    rest: list[pytest.Item] = []
+    deselected: list[pytest.Item] = []
     for item in items:
-        (selected if _is_selected(config, item) else rest).append(item)
-    if rest:
+        (selected if _is_selected(config, item) else deselected).append(item)
+    if deselected:
         items[:] = selected
-        config.hook.pytest_deselected(items=rest)
+        config.hook.pytest_deselected(items=deselected)
 
 
 def pytest_collection_finish() -> None:

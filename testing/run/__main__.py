@@ -72,14 +72,14 @@ class Runner:
         self._retry()
 
     def _run_tiers(self, name: str, selected: list[Tier]) -> None:
-        workers = parts.workers(waiting=Tier.UNIT not in selected)
+        workers = parts.workers(waits=Tier.UNIT not in selected)
         self._run(name, [parts.select(selected), "--without-serial", *workers])
 
     def _run_random(self) -> None:
         """Look for new examples of Hypothesis."""
         profile = ["-m", "hypothesis", "--hypothesis-profile=random"]
         tier = parts.select([Tier.UNIT, Tier.PROCESS])
-        self._run("random", [tier, *profile, *parts.workers(waiting=False)])
+        self._run("random", [tier, *profile, *parts.workers(waits=False)])
 
     def _run(self, name: str, arguments: list[str]) -> None:
         part = parts.run(name, [*arguments, *self._options], self._root)

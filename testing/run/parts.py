@@ -43,7 +43,7 @@ class Part:
         return self.code not in (OK, FAILED, NO_TESTS) or bool(self.report.errors)
 
 
-def workers(*, waiting: bool) -> list[str]:
+def workers(*, waits: bool) -> list[str]:
     """The options that share tests out among workers.
 
     Args:
@@ -51,7 +51,7 @@ def workers(*, waiting: bool) -> list[str]:
             cores at work, if the memory is enough for them.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    count = 3 if waiting and memory >= 3 * GIB_PER_WORKER else ONE_PER_CORE
+    count = 3 if waits and memory >= 3 * GIB_PER_WORKER else ONE_PER_CORE
     return [f"--numprocesses={count}", "--dist=loadfile"]
 
 

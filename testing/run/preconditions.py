@@ -69,11 +69,11 @@ def _find_obstacle(tier: Tier, part: Part | None) -> Obstacle | None:
 def lacks_space(tier: Tier, places: Iterable[pathlib.Path] | None = None) -> str | None:
     """Say which disk is nearly full."""
     temporary = pathlib.Path(tempfile.gettempdir())
-    for place in places or (temporary, folders.cache(), paths.ROOT):
-        existing = next(part for part in (place, *place.parents) if part.exists())
+    for path in places or (temporary, folders.cache(), paths.ROOT):
+        existing = next(part for part in (path, *path.parents) if part.exists())
         free = shutil.disk_usage(existing).free / GIB
         if free < FREE_GIB[tier]:
-            return f"{place} has {free:.1f} GiB free of the {FREE_GIB[tier]} that it needs."
+            return f"{path} has {free:.1f} GiB free of the {FREE_GIB[tier]} that it needs."
     return None
 
 

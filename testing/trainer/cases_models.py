@@ -103,7 +103,7 @@ MODELS: dict[str, tuple[Layout, ...]] = {
 
 def layouts(name: str) -> list[Layout]:
     """The layouts that a model is trained on, in the order of the table."""
-    return [one for one in LAYOUTS if one in {WORKERS, STAGES, TENSOR, *MODELS[name]}]
+    return [layout for layout in LAYOUTS if layout in {WORKERS, STAGES, TENSOR, *MODELS[name]}]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ def train_together(
         raise RuntimeError(f"The chief of {workers} workers ended so: {chief}")
     with np.load(output) as arrays:
         return [
-            [_read(arrays, f"{number}/{place}/") for place in range(len(seeds))]
+            [_read(arrays, f"{number}/{index}/") for index in range(len(seeds))]
             for number in numbers
         ]
 
@@ -220,10 +220,12 @@ def work(output: pathlib.Path, floatx: str, seeds: Sequence[int], numbers: Seque
         arrays: dict[str, Any] = {}
         with cases.precision(floatx):
             for number in numbers:
-                for place, one in enumerate(train(CASES[number], members, seeds)):
-                    prefix = f"{number}/{place}/"
-                    arrays |= {f"{prefix}w{key:03}": array for key, array in enumerate(one.weights)}
-                    arrays[f"{prefix}staleness"] = np.asarray(one.staleness)
+                for index, result in enumerate(train(CASES[number], members, seeds)):
+                    prefix = f"{number}/{index}/"
+                    arrays |= {
+                        f"{prefix}w{key:03}": array for key, array in enumerate(result.weights)
+                    }
+                    arrays[f"{prefix}staleness"] = np.asarray(result.staleness)
     np.savez(output, **arrays)
     os._exit(0)
 
@@ -253,11 +255,11 @@ def measure(
     differences: dict[str, dict[str, float]] = {case.name: {} for case in chosen}
     for floatx in floatxs:
         single = train_together(runs, 1, floatx, chosen, seeds[:1], new=new)
-        for case, [one] in zip(chosen, single, strict=True):
+        for case, [result] in zip(chosen, single, strict=True):
             with cases.precision(floatx):
                 expected, _ = reference.train(module_of(case), cases.STEPS, cases.BATCH, seeds[0])
             differences[case.name][floatx] = cases.difference(
-                one.weights, expected, relative=floatx == "float32"
+                result.weights, expected, relative=floatx == "float32"
             )
     outcomes = {}
     several = train_together(runs, WORKERS, "float64", chosen, seeds, new=new)
@@ -269,12 +271,12 @@ def measure(
                 )
                 for seed in SEEDS
             ]
-            losses = [final_loss(case, one.weights) for one in results]
+            losses = [final_loss(case, result.weights) for result in results]
         outcomes[case.name] = Outcome(
             differences[case.name],
             (statistics.fmean(alone), statistics.stdev(alone)),
             (statistics.fmean(losses), statistics.stdev(losses)),
-            statistics.fmean(one.staleness for one in results),
+            statistics.fmean(result.staleness for result in results),
         )
     return outcomes
 
@@ -283,16 +285,16 @@ def faults(outcomes: Outcomes) -> list[str]:
     """Rows beyond their limits."""
     sentences = []
     for case in CASES:
-        one = outcomes.get(case.name)
-        if one is None:
+        outcome = outcomes.get(case.name)
+        if outcome is None:
             continue
-        for floatx, value in one.difference.items():
+        for floatx, value in outcome.difference.items():
             limit = case.limit if floatx == "float64" else cases.LIMITS[floatx]
             if not value <= limit:
                 sentences.append(f"{case.name} with one worker in {floatx} differs by {value:.1e}")
-        if not one.alike:
+        if not outcome.alike:
             sentences.append(
-                f"{case.name}: {one.together} with {WORKERS} workers, {one.alone} alone"
+                f"{case.name}: {outcome.together} with {WORKERS} workers, {outcome.alone} alone"
             )
     return sentences
 

@@ -155,9 +155,9 @@ def train_together(
     processes = APART[layout]
     name = str(layout).replace(" ", "-")
     output = runs.folder / f"{name}-{floatx}"
-    place = str(LAYOUTS.index(layout))
+    layout_index = str(LAYOUTS.index(layout))
     numbers = [str(CASES.index(case)) for case in members]
-    arguments = (str(output), floatx, place, *numbers)
+    arguments = (str(output), floatx, layout_index, *numbers)
     cases.run_together(runs, processes, "testing.trainer.cases_split", arguments, new=new)
     joined: dict[str, Any] = {}
     for process in range(processes.processes):
@@ -183,9 +183,9 @@ def measure_together(
     trained = train_together(runs, layout, floatx, members, new=new)
     cells: cases.Cells = {}
     with cases.precision(floatx):
-        for case, one in zip(members, trained, strict=True):
+        for case, trained_weights in zip(members, trained, strict=True):
             expected, _ = train_plainly(case, layout)
-            value = cases.difference(one, expected, relative=floatx == "float32")
+            value = cases.difference(trained_weights, expected, relative=floatx == "float32")
             cells[case.name, str(layout), floatx] = value
             print(f"{case.name} on {layout} in {floatx}: {value:.0e}", flush=True)
     return cells
@@ -196,7 +196,7 @@ def work(output: pathlib.Path, floatx: str, layout: Layout, numbers: Sequence[in
 
     def train_all(processes: tasks.Cluster, names: Sequence[str]) -> Callable[[], object]:
         first = processes.me * len(names)
-        places = {first + place: name for place, name in enumerate(names)}
+        places = {first + index: name for index, name in enumerate(names)}
         weights: dict[str, Any] = {}
         members: ranks.Ranks | None = None
         with cases.precision(floatx):
@@ -267,7 +267,7 @@ def train_on_mesh(
         for number, part in zip(range(steps), examples.epoch(0, 0), strict=False)
     ]
     difference = cases.difference(whole(replicas), expected, relative=False)
-    return [one.loss for one in outcomes], difference
+    return [result.loss for result in outcomes], difference
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -135,7 +135,7 @@ def environments(
 
 def sharing(folder: pathlib.Path, all_variables: list[dict[str, str]]) -> list[dict[str, str]]:
     """The same processes with their cluster in a file, as the replicas of a large job have it."""
-    configs = [json.loads(one[environment.TF_CONFIG]) for one in all_variables]
+    configs = [json.loads(variables[environment.TF_CONFIG]) for variables in all_variables]
     cluster = configs[0]["cluster"]
     workers = str(len(cluster["worker"]))
     # One worker more than there is, as where workers come and go.
@@ -144,12 +144,12 @@ def sharing(folder: pathlib.Path, all_variables: list[dict[str, str]]) -> list[d
     file.write_text(json.dumps(cluster))
     return [
         {
-            **one,
+            **variables,
             environment.TF_CONFIG: json.dumps({"task": config["task"]}),
             environment.CLUSTER_FILE: str(file),
             environment.WORKERS: workers,
         }
-        for one, config in zip(all_variables, configs, strict=True)
+        for variables, config in zip(all_variables, configs, strict=True)
     ]
 
 

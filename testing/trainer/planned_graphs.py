@@ -34,16 +34,16 @@ def of(before: Sequence[Sequence[int]], weights: Mapping[str, Sequence[int]]) ->
     nodes = tuple(
         graph.Node(
             kind=graph.Kind.OPERATION,
-            name=f"node{place}",
+            name=f"node{node}",
             calls=Step(),
             arguments=(),
             keywords={},
             masks={},
-            inputs=tuple(one + 1 for one in taken) or (0,),
-            outputs=(place + 1,),
-            variables=tuple(key for key, readers in weights.items() if place in readers),
+            inputs=tuple(node_index + 1 for node_index in inputs) or (0,),
+            outputs=(node + 1,),
+            variables=tuple(key for key, readers in weights.items() if node in readers),
         )
-        for place, taken in enumerate(before)
+        for node, inputs in enumerate(before)
     )
     return graph.Graph(
         nodes=nodes,
@@ -57,7 +57,7 @@ def of(before: Sequence[Sequence[int]], weights: Mapping[str, Sequence[int]]) ->
 
 
 def chain(count: int) -> list[list[int]]:
-    return [[], *([place] for place in range(count - 1))]
+    return [[], *([node] for node in range(count - 1))]
 
 
 @st.composite
@@ -65,15 +65,15 @@ def branched(draw: st.DrawFn, most: int = 8) -> list[list[int]]:
     """Each node takes from one or two of the few nodes before it."""
     count = draw(st.integers(2, most))
     inputs_of_nodes: list[list[int]] = [[]]
-    for place in range(1, count):
-        near = st.integers(max(0, place - 3), place - 1)
+    for node in range(1, count):
+        near = st.integers(max(0, node - 3), node - 1)
         inputs_of_nodes.append(sorted(draw(st.sets(near, min_size=1, max_size=2))))
     return inputs_of_nodes
 
 
 def costs_of(model: graph.Graph, sizes: Sequence[float], gradients: bool = True) -> costs.Costs:
     """Tensors of so many bytes."""
-    tensors = [costs.TensorCost(bytes=one, kept=True, has_gradient=gradients) for one in sizes]
+    tensors = [costs.TensorCost(bytes=size, kept=True, has_gradient=gradients) for size in sizes]
     node = costs.NodeCost(
         flops=1.0,
         tensor_bytes=1.0,
@@ -101,7 +101,10 @@ def subject(
     return costs.Subject(
         model=model,
         costs=costs_of(model, sizes),
-        times=[costs.NodeTime(costs.Line(0.0, one), costs.Line(0.0, 2 * one)) for one in seconds],
+        times=[
+            costs.NodeTime(costs.Line(0.0, forward), costs.Line(0.0, 2 * forward))
+            for forward in seconds
+        ],
         cluster=cluster,
         shardings_of=lambda _: [costs.REPLICATED] * len(model.nodes),
     )
@@ -117,7 +120,7 @@ def tables_of(
 ) -> cost_tables.Tables:
     """With every cut that there is between these blocks, or between all nodes."""
     model = planned.model
-    weights = [one.each for one in planned.times]
+    weights = [node_time.each for node_time in planned.times]
     block_graph = block_graph or blocks.condense(model, weights, len(weights))
     replicated = [costs.REPLICATED] * len(weights)
     return cost_tables.Tables(planned, block_graph, downsets(block_graph), replicated)

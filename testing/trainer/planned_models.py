@@ -8,17 +8,17 @@ import keras
 LAYERS = keras.layers
 
 
-def decoder(blocks: int = 4, width: int = 64, length: int = 32, words: int = 500) -> Any:
+def decoder(blocks: int = 4, width: int = 64, length: int = 32, vocabulary_size: int = 500) -> Any:
     """As in GPT-2 (Radford et al. 2019)."""
     tokens = keras.Input((length,), dtype="int32")
-    rows = LAYERS.Embedding(words, width)(tokens)
+    rows = LAYERS.Embedding(vocabulary_size, width)(tokens)
     for _ in range(blocks):
         normal = LAYERS.LayerNormalization()(rows)
         mixed = LAYERS.MultiHeadAttention(4, width // 4)(normal, normal, use_causal_mask=True)
         rows = LAYERS.Add()([rows, mixed])
         inner = LAYERS.Dense(4 * width, activation="gelu")(LAYERS.LayerNormalization()(rows))
         rows = LAYERS.Add()([rows, LAYERS.Dense(width)(inner)])
-    return keras.Model(tokens, LAYERS.Dense(words)(LAYERS.LayerNormalization()(rows)))
+    return keras.Model(tokens, LAYERS.Dense(vocabulary_size)(LAYERS.LayerNormalization()(rows)))
 
 
 def lstm() -> Any:

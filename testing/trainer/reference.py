@@ -68,7 +68,7 @@ def train(
         return model.compute_loss(x, y, model(x, training=True), weight)
 
     def cut(part: Sequence[int], *arrays: Any) -> Any:
-        return keras.tree.map_structure(lambda one: tf.gather(one, list(part)), arrays)
+        return keras.tree.map_structure(lambda array: tf.gather(array, list(part)), arrays)
 
     @tf.function(autograph=False, reduce_retracing=True)
     def step(x: Any, y: Any, weight: Any) -> Any:
@@ -100,7 +100,7 @@ def fit(module: Any, epochs: int, batch_size: int, seed: int) -> list[Any]:
     model.optimizer.build(model.trainable_variables)
     passes = [list(batches(module, batch_size, seed, epoch, None)) for epoch in range(epochs)]
     model.fit(
-        ((x, y) for one in passes for x, y, _ in one),
+        ((x, y) for pass_batches in passes for x, y, _ in pass_batches),
         steps_per_epoch=len(passes[0]),
         epochs=epochs,
         callbacks=module.callbacks(),

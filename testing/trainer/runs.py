@@ -161,7 +161,7 @@ def step_losses(folder: pathlib.Path) -> list[float]:
     """Return the loss of each step that a run in a folder has logged."""
     lines = (folder / "output" / outputs.STEP_LOG).read_text().splitlines()
     records = [json.loads(line) for line in lines]
-    return [one["loss"] for one in records if one["event"] == outputs.StepEvent.STEP]
+    return [record["loss"] for record in records if record["event"] == outputs.StepEvent.STEP]
 
 
 def attempt(variables: Mapping[str, str]) -> launch.Ended:

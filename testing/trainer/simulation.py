@@ -15,7 +15,7 @@ from tfparallel_trainer.engines.split.pipeline import programs, schedule
 class Simulation:
     """How far ranks came when each did its list in order."""
 
-    waiting: Mapping[int, programs.Step]
+    pending: Mapping[int, programs.Step]
     """The ranks that wait forever, and for what; empty when all came to the end."""
     finished: Mapping[int, float]
     """When each rank came as far as it could; each action takes 1, messages take no time."""
@@ -23,9 +23,9 @@ class Simulation:
     """How long each rank worked."""
 
     def __str__(self) -> str:
-        if not self.waiting:
+        if not self.pending:
             return "every rank comes to its end"
-        return "; ".join(f"rank {rank} waits at {step}" for rank, step in self.waiting.items())
+        return "; ".join(f"rank {rank} waits at {step}" for rank, step in self.pending.items())
 
 
 def simulate(lists: Mapping[int, Iterable[programs.Step]]) -> Simulation:
@@ -36,16 +36,16 @@ def simulate(lists: Mapping[int, Iterable[programs.Step]]) -> Simulation:
     """
     steps = {rank: list(rank_steps) for rank, rank_steps in lists.items()}
     _check(steps)
-    place = dict.fromkeys(steps, 0)
+    positions = dict.fromkeys(steps, 0)
     clock = dict.fromkeys(steps, 0.0)
     busy = dict.fromkeys(steps, 0.0)
     at: dict[int, programs.Step] = {}
     ready = collections.deque(steps)
     while ready:
         rank = ready.popleft()
-        if place[rank] == len(steps[rank]):
+        if positions[rank] == len(steps[rank]):
             continue
-        step = at[rank] = steps[rank][place[rank]]
+        step = at[rank] = steps[rank][positions[rank]]
         if isinstance(step, schedule.Action):
             clock[rank] += 1.0
             busy[rank] += 1.0
@@ -59,9 +59,9 @@ def simulate(lists: Mapping[int, Iterable[programs.Step]]) -> Simulation:
             continue
         for participant in participants:
             del at[participant]
-            place[participant] += 1
+            positions[participant] += 1
             ready.append(participant)
-    return Simulation(waiting=at, finished=clock, busy=busy)
+    return Simulation(pending=at, finished=clock, busy=busy)
 
 
 def _check(steps: Mapping[int, Sequence[programs.Step]]) -> None:

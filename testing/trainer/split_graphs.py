@@ -8,7 +8,7 @@ from tfparallel_trainer.engines.split.model import graph
 def chain(names: Sequence[str], kind: graph.Kind = graph.Kind.LAYER) -> graph.Graph:
     """Return a model of calls that follow each other."""
     return graph.Graph(
-        nodes=tuple(_node(place, name, kind) for place, name in enumerate(names)),
+        nodes=tuple(_node(number, name, kind) for number, name in enumerate(names)),
         tensors=(graph.Tensor((None,), "float32"),) * (len(names) + 1),
         input_names=("input",),
         outputs=(graph.Output("output", len(names), None),),
@@ -18,15 +18,15 @@ def chain(names: Sequence[str], kind: graph.Kind = graph.Kind.LAYER) -> graph.Gr
     )
 
 
-def _node(place: int, name: str, kind: graph.Kind) -> graph.Node:
+def _node(number: int, name: str, kind: graph.Kind) -> graph.Node:
     return graph.Node(
         kind=kind,
         name=name,
         calls=None,
-        arguments=(graph.Edge(place),),
+        arguments=(graph.Edge(number),),
         keywords={},
         masks={},
-        inputs=(place,),
-        outputs=(place + 1,),
+        inputs=(number,),
+        outputs=(number + 1,),
         variables=(),
     )

@@ -44,7 +44,7 @@ class Counting(collectives.Communicator):
         shapes: Mapping[int, Sequence[int]],
         dtype: tf.DType,
     ) -> tuple[dict[int, tf.Tensor], list[tf.Operation]]:
-        noted = {place: self._noted(tensor) for place, tensor in tensors.items()}
+        noted = {index: self._noted(tensor) for index, tensor in tensors.items()}
         return super().deliver(routes, noted, shapes, dtype)
 
     def _noted(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -54,7 +54,7 @@ class Counting(collectives.Communicator):
 
 @dataclasses.dataclass(frozen=True)
 class Rank:
-    place: dict[shape.Axis, int]
+    coordinates: dict[shape.Axis, int]
     device: str
     groups: dict[shape.Axis, Counting]
 
@@ -67,15 +67,15 @@ def ranks(degrees: Mapping[shape.Axis, int]) -> list[Rank]:
     places = split_traffic.places(degrees)
     keys: dict[Any, int] = {}
     members = []
-    for number, place in enumerate(places):
+    for number, coordinates in enumerate(places):
         groups = {}
         for axis in layout.AXES:
-            rest = (axis, *(place[other] for other in layout.AXES if other is not axis))
-            if rest not in keys:
-                keys[rest] = next(_keys)
+            other_axes = (axis, *(coordinates[other] for other in layout.AXES if other is not axis))
+            if other_axes not in keys:
+                keys[other_axes] = next(_keys)
             size = degrees.get(axis, 1)
-            groups[axis] = Counting(keys[rest], size, place[axis], DEVICES[number])
-        members.append(Rank(place, DEVICES[number], groups))
+            groups[axis] = Counting(keys[other_axes], size, coordinates[axis], DEVICES[number])
+        members.append(Rank(coordinates, DEVICES[number], groups))
     return members
 
 
@@ -133,7 +133,7 @@ def compare(
     keras.utils.set_random_seed(5)
     model = build()
     model_graph = recording.record(model)
-    values = {key: _drawn(one) for key, one in model_graph.variables.items()}
+    values = {key: _drawn(variable) for key, variable in model_graph.variables.items()}
     inputs = interpreter.by_number(model_graph, split_models.inputs_of(model, EXAMPLES))
     plan = assign(model_graph, degrees, overrides or {})
     expected = _unsplit(model_graph, inputs, values, training)
@@ -143,7 +143,7 @@ def compare(
         _alike(result.outputs, expected.outputs, tolerance)
         assert set(result.changed) == set(expected.changed)
         for key, value in result.changed.items():
-            part = plan.variables[key].layout.part(member.place)
+            part = plan.variables[key].layout.part(member.coordinates)
             np.testing.assert_allclose(value, expected.changed[key][part], rtol=0, atol=tolerance)
         for key, gradient in expected.gradients.items():
             _check_gradient(
@@ -187,10 +187,11 @@ def _check_gradient(
         np.array(gradient.gradients[key])
         for rank, gradient in zip(*everyone, strict=True)
         if all(
-            rank.place[axis] == member.place[axis] or axis in shard.summed for axis in rank.place
+            rank.coordinates[axis] == member.coordinates[axis] or axis in shard.summed
+            for axis in rank.coordinates
         )
     )
-    expected = whole[shard.layout.part(member.place)]
+    expected = whole[shard.layout.part(member.coordinates)]
     largest = max(1.0, float(np.abs(whole).max(initial=0.0)))
     np.testing.assert_allclose(
         summand, expected, rtol=0, atol=tolerance * largest, err_msg=f"gradient of {key}"
@@ -198,8 +199,8 @@ def _check_gradient(
 
 
 def _alike(mine: list[Any], others: list[Any], tolerance: float) -> None:
-    for one, other in zip(mine, others, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+    for actual, other in zip(mine, others, strict=True):
+        np.testing.assert_allclose(actual, other, rtol=0, atol=tolerance)
 
 
 def _unsplit(
@@ -212,7 +213,7 @@ def _unsplit(
             part = interpreter.run_nodes(
                 model_graph, model_graph.nodes, inputs, variables, training
             )
-            outputs = [part.tensors[one] for one in model_graph.output_tensors()]
+            outputs = [part.tensors[tensor] for tensor in model_graph.output_tensors()]
             target = _target(outputs)
         return Result(outputs, _gradients(model_graph, tape, target, variables), part.changed)
 
@@ -227,7 +228,7 @@ def _split(
     training: bool,
 ) -> Result:
     model_graph = plan.model
-    variables = _constants(model_graph, values, plan.parts(rank.place))
+    variables = _constants(model_graph, values, plan.parts(rank.coordinates))
     tensors = list(dict.fromkeys(model_graph.output_tensors()))
     with tf.GradientTape() as tape:
         tape.watch(_trained(model_graph, variables))
@@ -242,9 +243,10 @@ def _split(
             same_dropout=True,
         )
         whole = {
-            one: sharded.unsharded(plan, one, part.tensors[one], rank.groups) for one in tensors
+            tensor: sharded.unsharded(plan, tensor, part.tensors[tensor], rank.groups)
+            for tensor in tensors
         }
-        outputs = [whole[one] for one in model_graph.output_tensors()]
+        outputs = [whole[tensor] for tensor in model_graph.output_tensors()]
         target = _target(outputs)
     return Result(outputs, _gradients(model_graph, tape, target, variables), part.changed)
 
@@ -259,25 +261,27 @@ def _constants(
 
 
 def _trained(model_graph: graph.Graph, variables: dict[str, Any]) -> list[Any]:
-    return [one for key, one in variables.items() if model_graph.variables[key].trainable]
+    return [variable for key, variable in variables.items() if model_graph.variables[key].trainable]
 
 
 def _gradients(
     model_graph: graph.Graph, tape: tf.GradientTape, target: Any, variables: dict[str, Any]
 ) -> dict[str, Any]:
-    trained = {key: one for key, one in variables.items() if model_graph.variables[key].trainable}
+    trained = {
+        key: variable for key, variable in variables.items() if model_graph.variables[key].trainable
+    }
     gradients = tape.gradient(target, trained)
     return {
-        key: tf.convert_to_tensor(one) if one is not None else tf.zeros_like(trained[key])
-        for key, one in gradients.items()
+        key: tf.convert_to_tensor(gradient) if gradient is not None else tf.zeros_like(trained[key])
+        for key, gradient in gradients.items()
     }
 
 
 def _target(outputs: list[Any]) -> Any:
     """A number that depends on each number of the outputs in its own way."""
     total = tf.zeros((), tf.float64)
-    for place, one in enumerate(outputs):
-        if one.dtype.is_floating:
-            weights = np.random.default_rng(place).normal(size=one.shape)
-            total += tf.reduce_sum(tf.cast(one, tf.float64) ** 2 * weights)
+    for index, output in enumerate(outputs):
+        if output.dtype.is_floating:
+            weights = np.random.default_rng(index).normal(size=output.shape)
+            total += tf.reduce_sum(tf.cast(output, tf.float64) ** 2 * weights)
     return total

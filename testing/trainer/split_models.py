@@ -31,10 +31,10 @@ def sequential() -> Any:
 
 def skips() -> Any:
     first = keras.Input((6,))
-    one = LAYERS.Dense(5, activation="tanh")(first)
-    two = LAYERS.Dense(5, activation="tanh")(one)
-    three = LAYERS.Dense(5)(LAYERS.Add()([one, two]))
-    return keras.Model(first, LAYERS.Dense(2)(LAYERS.Concatenate()([one, three, first])))
+    branch = LAYERS.Dense(5, activation="tanh")(first)
+    two = LAYERS.Dense(5, activation="tanh")(branch)
+    three = LAYERS.Dense(5)(LAYERS.Add()([branch, two]))
+    return keras.Model(first, LAYERS.Dense(2)(LAYERS.Concatenate()([branch, three, first])))
 
 
 def shared() -> Any:
@@ -131,8 +131,8 @@ def own_layers() -> Any:
 
 
 ALL: dict[str, Callable[[], Any]] = {
-    one.__name__: one
-    for one in (
+    build.__name__: build
+    for build in (
         sequential,
         skips,
         shared,
@@ -187,7 +187,9 @@ def bare(build: Callable[[], Any]) -> Any:
 
 def values(model: Any) -> dict[str, Any]:
     """What the variables of a model hold, by key."""
-    return {key: np.array(one.value) for key, one in recording.record(model).variables.items()}
+    return {
+        key: np.array(variable.value) for key, variable in recording.record(model).variables.items()
+    }
 
 
 class Result(NamedTuple):
@@ -203,12 +205,14 @@ class Result(NamedTuple):
 
 def run(model: graph.Graph, inputs: Any, variables: Mapping[str, Any], training: bool) -> Result:
     """Compute what calling the model would, on inputs that are nested as the model takes them."""
-    known = interpreter.by_number(model, inputs)
-    part = interpreter.run_nodes(model, model.nodes, known, variables, training)
+    values_by_number = interpreter.by_number(model, inputs)
+    part = interpreter.run_nodes(model, model.nodes, values_by_number, variables, training)
     tensors = part.tensors
     return Result(
         outputs=interpreter.outputs_of(model, tensors),
-        masks={one.name: tensors[one.mask] for one in model.outputs if one.mask is not None},
+        masks={
+            output.name: tensors[output.mask] for output in model.outputs if output.mask is not None
+        },
         changed=part.changed,
         added_losses=part.added_losses,
     )

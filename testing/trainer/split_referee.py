@@ -39,7 +39,7 @@ def check(
     captures.find(local_ranks, examples.spec)
     drawn = blueprint.draw(module, cases.SEED)
     state = shard.State(
-        [persistence.share_of(drawn, one) for one in local_ranks.local], drawn.wholes
+        [persistence.share_of(drawn, rank) for rank in local_ranks.local], drawn.wholes
     )
     single = single_process.build(
         module,
@@ -60,4 +60,4 @@ def check(
             if len(results) < steps:
                 results.append(step(len(results), part, frozenset()))
                 after_step(local_ranks)
-    return [one.check for one in results if one.check is not None]
+    return [result.check for result in results if result.check is not None]

@@ -39,12 +39,12 @@ def replicated(plan: assignment.Assignment) -> list[str]:
 
 def brought(costs: Iterable[communication.Traffic], batch: int) -> int:
     """Bytes that a rank brings to operations, forward and backward."""
-    return sum(one.brought(batch) for one in costs)
+    return sum(cost.brought(batch) for cost in costs)
 
 
 def of(plan: assignment.Assignment) -> list[communication.Traffic]:
     """All that a rank communicates for a microbatch."""
-    return [*(one for choice in plan.choices for one in choice.costs), *ending(plan)]
+    return [*(cost for choice in plan.choices for cost in choice.costs), *ending(plan)]
 
 
 def ending(plan: assignment.Assignment) -> Iterator[communication.Traffic]:
@@ -52,18 +52,18 @@ def ending(plan: assignment.Assignment) -> Iterator[communication.Traffic]:
     model = plan.model
     trained = graph.with_gradient(model)
     makers = {number: node for node in model.nodes for number in node.outputs}
-    taken = {one for choice in plan.choices for one in choice.split.wants.items()}
+    gathered = {want for choice in plan.choices for want in choice.split.wants.items()}
     for number in dict.fromkeys(model.output_tensors()):
         tensor = model.tensors[number]
         whole = layout.whole(len(tensor.shape))
-        if (number, whole) in taken:
+        if (number, whole) in gathered:
             continue
         # What Keras makes an output of goes along with it: see `execution.logits_of`.
         count = 2 if number in makers and _keeps_logits(makers[number], number) else 1
-        for one in communication.resharding(
+        for cost in communication.resharding(
             tensor.shape, tensor.dtype, plan.layouts[number], whole, number in trained
         ):
-            yield from [dataclasses.replace(one, rows=tensor.rows_of_example)] * count
+            yield from [dataclasses.replace(cost, rows=tensor.rows_of_example)] * count
 
 
 def _keeps_logits(node: graph.Node, tensor: int) -> bool:
@@ -71,7 +71,9 @@ def _keeps_logits(node: graph.Node, tensor: int) -> bool:
     if isinstance(node.calls, _ATTENTION):
         return tensor != node.outputs[0] and not _masks_scores(node)
     last = getattr(node.calls, "activation", node.calls)
-    return isinstance(last, keras.layers.Softmax) or any(last is one for one in _PROBABILITIES)
+    return isinstance(last, keras.layers.Softmax) or any(
+        last is layer_type for layer_type in _PROBABILITIES
+    )
 
 
 def _masks_scores(node: graph.Node) -> bool:

@@ -29,12 +29,12 @@ def main(device_count: int) -> None:
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(7)
     model_graph = recording.record(_network())
-    values = {key: np.array(one.value) for key, one in model_graph.variables.items()}
+    values = {key: np.array(variable.value) for key, variable in model_graph.variables.items()}
     image = np.random.default_rng(2).normal(size=(2, 13, 5, 1))
     mesh = shape.Mesh(spatial=device_count * len(job_cluster.tasks))
     plan = assignment.assign(model_graph, {shape.Axis.SPATIAL: mesh.spatial})
     names = devices.names(job_cluster, device_count)
-    ranks = [job_cluster.me * device_count + place for place in range(device_count)]
+    ranks = [job_cluster.me * device_count + index for index in range(device_count)]
     groups = [
         {
             axis: collectives.Communicator.of(mesh.group(rank, axis), rank, name)
@@ -87,9 +87,9 @@ def main(device_count: int) -> None:
     whole = tf.function(lambda: run(None), autograph=False)()
     expected = tf.nest.flatten(whole)
     worst = max(
-        float(np.abs(one - other).max())
+        float(np.abs(tensor - other).max())
         for rank in split
-        for one, other in zip(tf.nest.flatten(rank), expected, strict=True)
+        for tensor, other in zip(tf.nest.flatten(rank), expected, strict=True)
     )
     rows = sum(choice.sharding == "rows" for choice in plan.choices)
     print(f"{rows} layers by rows, largest difference {worst:.1e}", flush=True)

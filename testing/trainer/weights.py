@@ -19,8 +19,8 @@ def difference(weights: Sequence[Any], expected: Sequence[Any]) -> float:
     """Return the largest difference of a weight between two lists of arrays of equal shapes."""
     assert [array.shape for array in weights] == [array.shape for array in expected]
     return max(
-        float(np.abs(one.astype("float64") - other).max())
-        for one, other in zip(weights, expected, strict=True)
+        float(np.abs(array.astype("float64") - other).max())
+        for array, other in zip(weights, expected, strict=True)
     )
 
 

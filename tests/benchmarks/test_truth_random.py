@@ -9,8 +9,8 @@ from benchmarks.pages import truth, truth_random
 from testing.trainer.random_models import drawing, outcomes
 
 
-def outcome(place: int, ending: outcomes.Ending, difference: float = 0.0) -> outcomes.Outcome:
-    return outcomes.Outcome(0, place, "Mirrored on 1x2", ending, "", difference)
+def outcome(layout: int, ending: outcomes.Ending, difference: float = 0.0) -> outcomes.Outcome:
+    return outcomes.Outcome(0, layout, "Mirrored on 1x2", ending, "", difference)
 
 
 def test_a_campaign_is_counted_by_strategy(tmp_path: pathlib.Path) -> None:
@@ -54,7 +54,7 @@ def test_the_page_has_what_its_writer_writes() -> None:
 def test_a_row_that_lacks_is_missed_and_a_difference_is_named() -> None:
     text = truth.part(truth_random.HEADING)
     lines = text.splitlines()
-    for number in [place for place, line in enumerate(lines) if line.startswith("| ")][1:]:
+    for number in [index for index, line in enumerate(lines) if line.startswith("| ")][1:]:
         with pytest.raises(ValueError, match="rows do not have"):
             truth_random.parse("\n".join(lines[:number] + lines[number + 1 :]))
     campaign = truth_random.parse(text)

@@ -51,9 +51,9 @@ def test_versions_of_vendors_are_versions_of_kubernetes(
         return done.returncode, done.stderr
 
     assert render(f"{oldest}.0") == (0, "")
-    code, words = render(f"{before}.9")
-    assert code, words
-    assert "incompatible with Kubernetes" in words
+    code, errors = render(f"{before}.9")
+    assert code, errors
+    assert "incompatible with Kubernetes" in errors
 
 
 def test_default_images_are_those_that_the_dockerfile_builds(chart: rendering.Render) -> None:
@@ -248,8 +248,8 @@ def test_operator_meets_the_level_restricted(chart: rendering.Render) -> None:
 
 def test_the_chart_sets_every_setting_of_the_operator(chart: rendering.Render) -> None:
     variables = {variable["name"] for variable in rendering.container(chart())["env"]}
-    known = {str(option.envvar) for option in operator.main.params}
-    assert variables == known - {"KUBECONFIG"}
+    variables_of_main = {str(option.envvar) for option in operator.main.params}
+    assert variables == variables_of_main - {"KUBECONFIG"}
 
 
 def test_progress_host_is_the_service(chart: rendering.Render) -> None:

@@ -204,14 +204,14 @@ def test_a_definition_of_another_release_is_taken_over_as_the_page_says(
     page = paths.PAGES / "operate/install.md"
     [command] = pages.find_commands(page, "helm upgrade --install")
     chart = str(paths.CHART.relative_to(paths.ROOT))
-    words = [str(paths.CHART) if word == chart else word for word in command.line.split()[1:]]
-    assert words.pop() == "--take-ownership"
-    where = words.index("--namespace") + 1
-    words[where] = "team-d"
-    words.append("--set=rbac.create=false,rbac.aggregate=false")
+    arguments = [str(paths.CHART) if word == chart else word for word in command.line.split()[1:]]
+    assert arguments.pop() == "--take-ownership"
+    where = arguments.index("--namespace") + 1
+    arguments[where] = "team-d"
+    arguments.append("--set=rbac.create=false,rbac.aggregate=false")
     with pytest.raises(Exception, match=r"cannot be imported into the current release"):
-        cluster.run_helm(*words)
-    cluster.run_helm(*words, "--take-ownership")
+        cluster.run_helm(*arguments)
+    cluster.run_helm(*arguments, "--take-ownership")
     owner = r"--output=jsonpath={.metadata.annotations.meta\.helm\.sh/release-namespace}"
     definition = ("get", "crd/tfparalleljobs.tfparallel.dev", owner)
     assert cluster.run_kubectl(*definition) == "team-d"

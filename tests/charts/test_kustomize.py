@@ -97,7 +97,9 @@ def test_one_file_says_where_both_images_come_from(
 
 def test_versions_are_those_of_the_distributions(default: rendering.Objects) -> None:
     labels = [manifest["metadata"]["labels"] for manifest in default]
-    assert {one["app.kubernetes.io/version"] for one in labels} == {targets.version()}
+    assert {labels_of_object["app.kubernetes.io/version"] for labels_of_object in labels} == {
+        targets.version()
+    }
 
 
 COMPONENTS = {

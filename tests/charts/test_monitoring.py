@@ -80,10 +80,10 @@ def test_panels_of_the_dashboard_do_not_overlap(chart: rendering.Render) -> None
     panels = dashboard(chart("metrics.dashboard.enabled=true"))["panels"]
     places = [panel["gridPos"] for panel in panels]
     cells = [
-        (place["x"] + column, place["y"] + line)
-        for place in places
-        for column in range(place["w"])
-        for line in range(place["h"])
+        (panel["x"] + column, panel["y"] + line)
+        for panel in places
+        for column in range(panel["w"])
+        for line in range(panel["h"])
     ]
     assert len(set(cells)) == len(cells)
     assert max(x for x, _ in cells) == 23
@@ -115,9 +115,15 @@ def test_the_prometheus_operator_discovers_the_metrics(chart: rendering.Render) 
     ]
     assert monitor["metadata"]["namespace"] == "monitoring"
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": [rendering.NAMESPACE]}
-    [port] = [one for one in service["spec"]["ports"] if one["name"] == "metrics"]
+    [port] = [
+        service_port
+        for service_port in service["spec"]["ports"]
+        if service_port["name"] == "metrics"
+    ]
     [target] = [
-        one for one in rendering.container(objects)["ports"] if one["name"] == port["targetPort"]
+        container_port
+        for container_port in rendering.container(objects)["ports"]
+        if container_port["name"] == port["targetPort"]
     ]
     port_number = rendering.environment(objects)["TFPARALLEL_HEALTH_PORT"]
     assert str(target["containerPort"]) == str(port["port"]) == port_number == "9090"
@@ -195,9 +201,9 @@ def test_the_job_of_helm_test_is_one_that_the_operator_runs(helm: rendering.Comm
     done = helm("template", "blue", str(paths.CHART), "--set", values)
     objects = rendering.Objects.parse(done.stdout)
     job, pod, code = (objects.one(kind) for kind in (names.KIND, "Pod", "ConfigMap"))
-    hooks = [each["metadata"]["annotations"] for each in (code, job, pod)]
-    assert {each["helm.sh/hook"] for each in hooks} == {"test"}
-    assert [each["helm.sh/hook-weight"] for each in hooks] == ["0", "1", "2"]
+    hooks = [manifest["metadata"]["annotations"] for manifest in (code, job, pod)]
+    assert {hook["helm.sh/hook"] for hook in hooks} == {"test"}
+    assert [hook["helm.sh/hook-weight"] for hook in hooks] == ["0", "1", "2"]
     assert job["metadata"]["namespace"] == code["metadata"]["namespace"] == "team-a"
     assert load.parse_job(job).spec.trainer is not None
     assert job["spec"]["trainer"]["source"]["configMap"]["name"] == code["metadata"]["name"]

@@ -50,9 +50,9 @@ def test_a_registry_gives_back_the_chart_that_the_page_pushes(
             """Run a command of the page, with the package and the registry of the test."""
             line = line.replace(HOST, running.address).replace("0.2.0", targets.version())
             line = line.replace(f"build/release/{NAME}", package)
-            words = line.replace("--username you", f"--username {registry.USER}").split()
-            done = helm(*words[1:], *more, "--plain-http")
-            assert words[0] == "helm"
+            arguments = line.replace("--username you", f"--username {registry.USER}").split()
+            done = helm(*arguments[1:], *more, "--plain-http")
+            assert arguments[0] == "helm"
             assert done.returncode == 0, done.stderr
             return done.stdout + done.stderr
 

@@ -243,10 +243,10 @@ def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
 def test_the_page_on_gangs_lists_every_scheduler_and_what_it_knows() -> None:
     listed = [row[0] for row in pages.rows("how-to/scheduling.md", "how:")]
     assert listed == list(types.GangScheduler)
-    known = {row[0]: row[2] for row in pages.rows("how-to/scheduling.md", "in TFJob:")}
-    assert set(known) == set(types.SchedulingPolicy.model_json_schema(by_alias=True)["properties"])
+    fields = {row[0]: row[2] for row in pages.rows("how-to/scheduling.md", "in TFJob:")}
+    assert set(fields) == set(types.SchedulingPolicy.model_json_schema(by_alias=True)["properties"])
     values = {"minResources": {"cpu": 1}, "queue": "q", "priorityClass": "high"}
-    for field, schedulers in known.items():
+    for field, schedulers in fields.items():
         for scheduler in types.GangScheduler:
             job = builders.a_job(
                 worker=2,
@@ -275,7 +275,7 @@ def test_the_page_on_comparing_holds_the_figures_of_the_examples(example: str) -
 def test_the_page_of_examples_holds_their_figures(folder: str) -> None:
     page = plans.SPLIT_PAGE.read_text(encoding="utf-8")
     head, _, whole, *others = pages.section(page, folder).splitlines()
-    assert [one.strip() for one in head.split("|")[2:-1]] == [
+    assert [cell.strip() for cell in head.split("|")[2:-1]] == [
         row[0]
         for row in pages.rows(
             str(plans.SPLIT_PAGE.relative_to(paths.PAGES)),

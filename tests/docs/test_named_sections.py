@@ -27,9 +27,9 @@ def test_a_section_that_messages_name_is_one_of_its_page(section: documentation.
 
 
 def test_every_reason_condition_and_exit_code_has_a_place_in_the_documentation() -> None:
-    words = {word.lower() for word in (*names.Condition, *names.Reason)}
+    names_by_anchor = {word.lower() for word in (*names.Condition, *names.Reason)}
     codes = {f"exit-{code.value}" for code in exits.Exit}
-    assert words | codes <= {*pages.anchors(paths.PAGES / documentation.REASONS)}
+    assert names_by_anchor | codes <= {*pages.anchors(paths.PAGES / documentation.REASONS)}
 
 
 def test_the_site_has_the_address_of_messages() -> None:
@@ -63,8 +63,8 @@ def test_a_message_of_an_image_names_a_page_of_the_repository(installed: pathlib
 @pytest.mark.usefixtures("installed")
 def test_a_message_names_the_address_of_a_published_site(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(environment.DOCUMENTATION, "https://docs.example/tfparallel/")
-    place = documentation.locate(documentation.REASONS, "replicafailed")
-    assert place == "https://docs.example/tfparallel/reference/reasons.html#replicafailed"
+    address = documentation.locate(documentation.REASONS, "replicafailed")
+    assert address == "https://docs.example/tfparallel/reference/reasons.html#replicafailed"
 
 
 def test_the_wheel_of_the_command_brings_every_folder_of_pages() -> None:
@@ -81,4 +81,4 @@ def test_a_description_of_a_field_names_sections_that_exist() -> None:
     text = file.read_text(encoding="utf-8")
     places = PLACE.findall(text)
     assert len(places) == text.count("docs/") > 0
-    assert all(leads_to_a_heading(*place) for place in places)
+    assert all(leads_to_a_heading(*section) for section in places)

@@ -25,7 +25,9 @@ def test_the_table_is_read() -> None:
     assert all(len(row) > 1 for row in ROWS)
 
 
-@pytest.mark.parametrize(("old", "new"), [(old, one) for old, *new in ROWS for one in new])
+@pytest.mark.parametrize(
+    ("old", "new"), [(old, replacement) for old, *new in ROWS for replacement in new]
+)
 def test_each_name_of_keras_3_replaces_one_that_fails(
     old: str, new: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

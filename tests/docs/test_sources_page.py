@@ -36,6 +36,6 @@ def test_a_custom_image_is_built_from_the_trainers_image() -> None:
     dockerfile = (paths.ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert f"FROM registry.example/team/{targets.TRAINER.reference}\n" in block
     pip = "/opt/pip/bin/pip --python /opt/tfparallel/bin/python"
-    for words in (pip, "USER 0:0", "USER 65532:65532", "/workspace"):
-        assert words in block
-        assert words in dockerfile
+    for fragment in (pip, "USER 0:0", "USER 65532:65532", "/workspace"):
+        assert fragment in block
+        assert fragment in dockerfile

@@ -28,14 +28,14 @@ def test_the_page_shows_what_why_prints(symptom: str) -> None:
 
 def test_the_sentences_of_the_command_are_those_of_its_code() -> None:
     folders = ("client/tfparallel", "operator/tfparallel_operator/api_server")
-    files = itertools.chain.from_iterable((paths.ROOT / one).rglob("*.py") for one in folders)
+    files = itertools.chain.from_iterable((paths.ROOT / folder).rglob("*.py") for folder in folders)
     code = " ".join(file.read_text(encoding="utf-8") for file in files)
     joined = re.sub(r'"\s+f?"', "", code)
     rows = pages.rows("how-to/troubleshooting.md", "## The command ends with an error")
     assert rows
     for sentence, *_ in rows:
-        words = sentence.partition("`")[0]
-        assert words in joined, words
+        beginning = sentence.partition("`")[0]
+        assert beginning in joined, beginning
 
 
 def test_the_page_lists_every_kind_and_its_links_lead_to_headings() -> None:

@@ -85,5 +85,5 @@ def test_the_image_of_the_page_is_built_and_trains_the_job_of_the_page(
     ended = namespace.wait_ended(job["metadata"]["name"])
     assert ended["status"]["state"] == "Succeeded", namespace.describe(job["metadata"]["name"])
     for pod in namespace.pods(job["metadata"]["name"]).values():
-        assert [one["image"] for one in pod["spec"]["containers"]] == [image]
+        assert [container["image"] for container in pod["spec"]["containers"]] == [image]
         assert "initContainers" not in pod["spec"]

@@ -108,16 +108,16 @@ def test_it_succeeds(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_states_follow_each_other(run: Run) -> None:
-    states = [seen.state for seen in run.history]
+    states = [sample.state for sample in run.history]
     in_order = list(dict.fromkeys(state for state in states if state))
     assert in_order == ["Pending", "Running", "Succeeded"]
 
 
 def test_step_and_loss_are_seen_while_it_runs(run: Run) -> None:
-    reported = [seen for seen in run.history if seen.state == "Running" and seen.step]
+    reported = [sample for sample in run.history if sample.state == "Running" and sample.step]
     assert reported
-    assert all(seen.loss for seen in reported)
-    steps = [int(seen.step) for seen in reported]
+    assert all(sample.loss for sample in reported)
+    steps = [int(sample.step) for sample in reported]
     assert steps == sorted(steps)
     total = run.job["status"]["progress"]["totalSteps"]
     assert 0 < steps[0] < total
@@ -207,9 +207,9 @@ def test_ctrl_c_leaves_neither_a_file_nor_a_pod(run: Run, tmp_path: Path) -> Non
         # Its pod is created now, and takes a moment to start.
         waiting.until(lambda: _readers(namespace), "the pod that reads", when=_has_begun)
         process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
-    assert process.returncode == 128 + signal.SIGINT, rest
-    assert "Traceback" not in rest
+        errors = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGINT, errors
+    assert "Traceback" not in errors
     assert not list(target.rglob("*"))
     assert not _has_begun(_readers(namespace))
 

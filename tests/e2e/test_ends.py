@@ -38,7 +38,9 @@ def _job(name: str, source: str, *, backoff_limit: int = 0, **pod: Any) -> names
 
 
 def _message(job: namespaces.Object) -> str:
-    [failed] = [one for one in job["status"]["conditions"] if one["type"] == "Failed"]
+    [failed] = [
+        condition for condition in job["status"]["conditions"] if condition["type"] == "Failed"
+    ]
     return str(failed["message"])
 
 

@@ -101,8 +101,9 @@ def test_an_example_says_which_controller_it_lacks(
 
     def is_refused(status: namespaces.Object) -> bool:
         return any(
-            (one["type"], one["status"], one["reason"]) == ("CreationRefused", "True", reason)
-            for one in status.get("conditions", ())
+            (condition["type"], condition["status"], condition["reason"])
+            == ("CreationRefused", "True", reason)
+            for condition in status.get("conditions", ())
         )
 
     namespace.wait(job, is_refused)

@@ -49,9 +49,9 @@ def _run(cluster: handle.Cluster, image: build.Image, program: str) -> str:
     cluster.run_kubectl("run", name, where, *flags, *command)
     ended = "--for=jsonpath={.status.phase}=Succeeded"
     cluster.run_kubectl("wait", f"pod/{name}", where, ended, "--timeout=120s")
-    said = cluster.run_kubectl("logs", name, where)
+    log = cluster.run_kubectl("logs", name, where)
     cluster.run_kubectl("delete", "pod", name, where)
-    return said.strip()
+    return log.strip()
 
 
 def test_tensorflow_shows_its_warnings_and_no_information(cluster: handle.Cluster) -> None:

@@ -125,8 +125,8 @@ def test_kustomization_installs_an_operator_that_runs_jobs(
         namespace.apply(jobs.job("hello", tfReplicaSpecs={"Worker": script}))
         job = namespace.wait_ended("hello")
         assert job["status"]["state"] == "Succeeded", namespace.describe("hello")
-        said = namespace.kubectl("logs", "hello-worker-0").strip()
-        assert said == "hello from hello-worker-0"
+        log = namespace.kubectl("logs", "hello-worker-0").strip()
+        assert log == "hello from hello-worker-0"
     finally:
         _remove_kustomization(uninstalled)
 

@@ -192,7 +192,9 @@ def test_example_of_a_script_that_calls_fit_trains(
     writing = (sys.executable, "-m", "tfparallel", "report", "fit", "-o", page, *where)
     subprocess.run(writing, check=True)
     assert "val_accuracy" in pictures.words(page.read_text(encoding="utf-8"))
-    assert any("loss" in pictures.title(one) for one in pictures.find(page.read_text()))
+    assert any(
+        "loss" in pictures.title(page_picture) for page_picture in pictures.find(page.read_text())
+    )
 
 
 def fit_line(slope, results):  # type: ignore[no-untyped-def]
@@ -252,7 +254,7 @@ def test_a_script_for_keras_fit_fails_with_what_to_change(
     assert status["state"] == "Failed", free.describe("old-fit")
     assert status["restarts"] == {"failure": 0, "disruption": 0}
     exited = [role["lastExit"] for role in status["replicas"].values() if "lastExit" in role]
-    assert {one["code"] for one in exited} == {exits.Exit.USER_ERROR}, status
-    [failed] = [one for one in status["conditions"] if one["type"] == "Failed"]
+    assert {exit_record["code"] for exit_record in exited} == {exits.Exit.USER_ERROR}, status
+    [failed] = [condition for condition in status["conditions"] if condition["type"] == "Failed"]
     assert "Keras 3 cannot fit under MultiWorkerMirroredStrategy" in failed["message"]
     assert "write 'history = tfparallel_trainer.fit(model, train_x" in failed["message"]

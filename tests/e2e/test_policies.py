@@ -78,8 +78,8 @@ class Place:
 
 def connections(namespace: namespaces.Namespace, pod: str, addresses: str) -> dict[str, bool]:
     """Which addresses (JSON, by name), with their ports or ours, take a connection from a pod."""
-    said = namespace.kubectl("exec", pod, "--", "python", "-c", CONNECT, addresses)
-    reachable: dict[str, bool] = json.loads(said)
+    output = namespace.kubectl("exec", pod, "--", "python", "-c", CONNECT, addresses)
+    reachable: dict[str, bool] = json.loads(output)
     return reachable
 
 

@@ -15,10 +15,10 @@ def test_submit_wait_logs_of_a_replica_events_and_delete(
     namespace: namespaces.Namespace,
 ) -> None:
     roles = {"Chief": jobs.script(COUNT), "Worker": jobs.script(STAY, replicas=2)}
-    place = tfparallel.Cluster(
+    backend = tfparallel.Cluster(
         kubeconfig=str(namespace.cluster.kubeconfig), namespace=namespace.name
     )
-    with tfparallel.TrainerClient(place) as client:
+    with tfparallel.TrainerClient(backend) as client:
         client.train(jobs.job("counted", tfReplicaSpecs=roles))
         states: list[str] = []
         client.wait_for_job_status(

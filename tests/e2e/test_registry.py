@@ -56,14 +56,16 @@ def place(
         )
         assert f"`buildah login {running.address}`" in str(refused.value)
         shell.run(f"buildah login --tls-verify=false {ACCOUNT} {running.address}")
-        said = shell.run(f"{push} TARGETS=operator")
-        assert said.splitlines()[-1] == f"{where}/{targets.OPERATOR.reference}"
+        output = shell.run(f"{push} TARGETS=operator")
+        assert output.splitlines()[-1] == f"{where}/{targets.OPERATOR.reference}"
         yield where
 
 
-def _line(command: pages.Command, place: str) -> str:
+def _line(command: pages.Command, registry_address: str) -> str:
     """A command of the page with the registry of the test; the trainer's image was not pushed."""
-    line = command.line.replace(PLACEHOLDER, place).replace(HOST, place.partition("/")[0])
+    line = command.line.replace(PLACEHOLDER, registry_address).replace(
+        HOST, registry_address.partition("/")[0]
+    )
     line = line.replace("-username=you", f"-username={registry.USER}")
     line = line.replace("-password=secret", f"-password={registry.PASSWORD}")
     if line.startswith("helm install"):

@@ -22,15 +22,17 @@ class Page:
 
     def __init__(self, file: pathlib.Path) -> None:
         text = file.read_text(encoding="utf-8")
-        self.words = pictures.words(text)
-        drawn = {pictures.title(one): one for one in pictures.find(text)}
-        self.said = {title: pictures.description(one) for title, one in drawn.items()}
+        self.text = pictures.words(text)
+        drawn = {pictures.title(picture): picture for picture in pictures.find(text)}
+        self.descriptions = {
+            title: pictures.description(picture) for title, picture in drawn.items()
+        }
         self.placement = {text.content for text in pictures.texts(drawn["Placement"])}
 
     @property
     def shares(self) -> dict[str, float]:
         """Hundredths of the wall time, by activity."""
-        shares = re.findall(r"([a-z ]+) ([\d.]+)%", self.said["Time by activity"])
+        shares = re.findall(r"([a-z ]+) ([\d.]+)%", self.descriptions["Time by activity"])
         return {activity.strip(): float(share) for activity, share in shares}
 
 
@@ -90,39 +92,41 @@ def test_a_report_shows_every_attempt_of_a_job_in_pods(
     ended = report("ended")
 
     for page, state in ((running, "Running"), (ended, "Succeeded")):
-        assert f"gated {state} " in page.words
-        assert "strategy MultiWorkerMirrored replicas Worker 2" in page.words
-        assert f"restarts {last - 1} (RetryableExit {last - 1})" in page.words
-        assert all(f"{name} " in page.words for name in ("operator", "TensorFlow", "Keras"))
-        assert "globalBatchSize: 8" in page.words
+        assert f"gated {state} " in page.text
+        assert "strategy MultiWorkerMirrored replicas Worker 2" in page.text
+        assert f"restarts {last - 1} (RetryableExit {last - 1})" in page.text
+        assert all(f"{name} " in page.text for name in ("operator", "TensorFlow", "Keras"))
+        assert "globalBatchSize: 8" in page.text
         for name, pod in second.items():
             replica, node = name.removeprefix("gated-"), pod["spec"]["nodeName"]
-            assert f"{replica} {node} {name} {last} " in page.words
+            assert f"{replica} {node} {name} {last} " in page.text
             assert {replica, node} <= page.placement
         assert {"data 0", "data 1"} <= page.placement
-        assert page.said["loss by step"].startswith("training from ")
-        assert {"Examples a second", "Memory of the coordinator, MiB"} <= page.said.keys()
-        timeline = page.said["Timeline"]
+        assert page.descriptions["loss by step"].startswith("training from ")
+        assert {"Examples a second", "Memory of the coordinator, MiB"} <= page.descriptions.keys()
+        timeline = page.descriptions["Timeline"]
         assert f"Replicas: 2. Processes: {2 * last}. Interruptions: " in timeline
         assert LOSS in timeline
-        assert f"{LOSS} " in page.words.partition("Starts of training")[2]
+        assert f"{LOSS} " in page.text.partition("Starts of training")[2]
         assert sum(page.shares.values()) == pytest.approx(100, abs=0.05 * len(page.shares))
         assert {"training", "checkpoint", "start", "restart"} <= page.shares.keys()
         assert "not on record" not in page.shares
-        assert "are gone" not in page.words
+        assert "are gone" not in page.text
     node = second["gated-worker-0"]["spec"]["nodeName"]
-    assert f"worker-0 {node} gated-worker-0 {last} runs" in running.words
-    assert f"worker-0 {node} gated-worker-0 {last} Completed" in ended.words
-    assert f"steps {STEPS} of {STEPS}" in ended.words
+    assert f"worker-0 {node} gated-worker-0 {last} runs" in running.text
+    assert f"worker-0 {node} gated-worker-0 {last} Completed" in ended.text
+    assert f"steps {STEPS} of {STEPS}" in ended.text
     assert first.keys() == second.keys()
 
     namespace.kubectl("delete", "events", "--all")
     bare = report("bare")
-    assert "The job's Events are gone" in bare.words
+    assert "The job's Events are gone" in bare.text
     gone = ", ".join(map(str, range(1, last)))
-    assert f"Attempts whose pods and their Events are gone: {gone}." in bare.words
-    assert "Bars of processes whose pods are gone are those of the coordinator's" in bare.words
-    assert "Replicas: 2. Processes: 3." in bare.said["Timeline"], "two pods, and a start in the log"
+    assert f"Attempts whose pods and their Events are gone: {gone}." in bare.text
+    assert "Bars of processes whose pods are gone are those of the coordinator's" in bare.text
+    assert "Replicas: 2. Processes: 3." in bare.descriptions["Timeline"], (
+        "two pods, and a start in the log"
+    )
     if last == 2:
-        assert "RetryableExit: by the status; the event is gone" in bare.said["Timeline"]
+        assert "RetryableExit: by the status; the event is gone" in bare.descriptions["Timeline"]
     assert sum(bare.shares.values()) == pytest.approx(100, abs=0.05 * len(bare.shares))

@@ -98,7 +98,7 @@ def test_a_requirement_that_cannot_be_met_fails_the_job_with_its_name(
 ) -> None:
     namespace.apply(job("greedy", namespace, "addon", "numpy==0.1"))
     status = namespace.wait_ended("greedy")["status"]
-    [failed] = [one for one in status["conditions"] if one["type"] == "Failed"]
+    [failed] = [condition for condition in status["conditions"] if condition["type"] == "Failed"]
     assert (failed["status"], failed["reason"]) == ("True", "SourceFailed")
     assert f"init container {names.SOURCE_CONTAINER} exited with code 78" in failed["message"]
     assert "The user requested numpy==0.1" in failed["message"]

@@ -85,11 +85,11 @@ def _moved(step: int) -> Callable[[namespaces.Object], bool]:
     return moved
 
 
-def _finish(place: Place, name: str, attempt: int) -> namespaces.Object:
+def _finish(trial: Place, name: str, attempt: int) -> namespaces.Object:
     """Let the next attempt resume and go to its end without waits; give the job's status."""
-    namespace = place.namespace
+    namespace = trial.namespace
     namespace.wait(name, lambda status: status.get("attempt", 0) >= attempt)
-    place.volume.touch(f"{name}/hurry")
+    trial.volume.touch(f"{name}/hurry")
     status: namespaces.Object = namespace.wait_ended(name)["status"]
     assert status["state"] == "Succeeded", namespace.describe(name)
     assert status["attempt"] == attempt
@@ -99,9 +99,9 @@ def _finish(place: Place, name: str, attempt: int) -> namespaces.Object:
     return status
 
 
-def _accuracy(place: Place, name: str, status: namespaces.Object) -> float:
+def _accuracy(trial: Place, name: str, status: namespaces.Object) -> float:
     """How good the model is: the same by the trainer and by plain Keras."""
-    accuracy = place.exported(name)
+    accuracy = trial.exported(name)
     reported = float(status["progress"]["metrics"]["val_accuracy"])
     assert accuracy == pytest.approx(reported, abs=1e-3)
     return accuracy

@@ -49,7 +49,7 @@ def test_a_job_in_a_queue_trains_when_it_is_admitted(make_namespace: namespaces.
     namespace = make_namespace("queue")
     namespace.kubectl("apply", f"--kustomize={paths.EXAMPLES / 'queue/quota'}")
     status = train(namespace, "queue")
-    reasons = {one["type"]: one["reason"] for one in status["conditions"]}
+    reasons = {condition["type"]: condition["reason"] for condition in status["conditions"]}
     assert reasons["Admitted"] == "JobFinished"
     workload = namespace.kubectl(
         "get", "workloads", "--output=jsonpath={.items[*].status.conditions[*].type}"

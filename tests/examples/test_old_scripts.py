@@ -97,7 +97,7 @@ def test_the_page_shows_the_message_that_an_unchanged_script_gets(
     assert (first[1], second[1]) == (sentence, f"the same as that of {first[0]}")
     assert shown.index("Attempt to convert a value (PerReplica") < shown.index(sentence)
     status = json.loads((tmp_path / "out/status.json").read_text())
-    [failed] = [one for one in status["conditions"] if one["type"] == "Failed"]
+    [failed] = [condition for condition in status["conditions"] if condition["type"] == "Failed"]
     assert (failed["reason"], status["attempt"]) == ("ReplicaFailed", 1)
     assert f"exited with code {exits.Exit.USER_ERROR.value}" in failed["message"]
     assert "Keras 3 cannot fit under MultiWorkerMirroredStrategy" in failed["message"]
@@ -161,7 +161,9 @@ def test_separate_models_that_a_job_wants_stand_in_its_status(
             done.stdout
         )
     status = json.loads((output / "status.json").read_text())
-    [condition] = [one for one in status["conditions"] if one["type"] == "SeparateTraining"]
+    [condition] = [
+        condition for condition in status["conditions"] if condition["type"] == "SeparateTraining"
+    ]
     assert (condition["status"], condition["reason"]) == ("True", "SeparateModels")
     assert "chief-0 trains a model of its own" in condition["message"]
     assert "SeparateModels: chief-0 trains" in done.stderr

@@ -105,7 +105,11 @@ def follow(line: str, folder: pathlib.Path) -> str:
 def test_an_example_prints_what_its_page_shows(example: str, folder: pathlib.Path) -> None:
     blocks = pages.blocks(folder / "examples" / example / "README.md", "console")
     commands = [command for block in blocks for command in pages.commands(block)]
-    here = [one for one in commands if one.line.startswith(("tfparallel run examples/", "python "))]
+    here = [
+        command
+        for command in commands
+        if command.line.startswith(("tfparallel run examples/", "python "))
+    ]
     assert here
     for command in here:
         printed = follow(command.line, folder)

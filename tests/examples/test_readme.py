@@ -61,7 +61,7 @@ def _follow(block: Sequence[pages.Command], folder: Path) -> str:
         timeout=LIMIT_SECONDS,
         check=False,
     )
-    if any(words in done.stderr for words in NO_REGISTRY):
+    if any(fragment in done.stderr for fragment in NO_REGISTRY):
         pytest.skip(f"no package registry is in reach: {done.stderr[-300:]}")
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout

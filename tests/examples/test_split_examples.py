@@ -119,14 +119,14 @@ def test_an_example_comes_to_what_the_whole_model_comes_to(
     assert "retracing" not in shown
     assert all(float(stage.busy_seconds or 0) > 0 for stage in placement.stages)
     assert_learned(results, file.parent.name)
-    seen = plan.Pipeline.model_validate_json((results / outputs.PIPELINE).read_bytes())
-    assert seen.planned is not None
-    assert seen.planned.stages == plans.planned(file).stages
-    works = [(one.stage, one.work, one.microbatch) for one in seen.planned.spans]
-    assert sorted((one.stage, one.work, one.microbatch) for one in seen.spans) == sorted(
-        one for one in works if one[1] != "message"
+    pipeline = plan.Pipeline.model_validate_json((results / outputs.PIPELINE).read_bytes())
+    assert pipeline.planned is not None
+    assert pipeline.planned.stages == plans.planned(file).stages
+    works = [(span.stage, span.work, span.microbatch) for span in pipeline.planned.spans]
+    assert sorted((span.stage, span.work, span.microbatch) for span in pipeline.spans) == sorted(
+        work for work in works if work[1] != "message"
     )
-    assert all(one.begin <= one.end for one in seen.spans)
+    assert all(span.begin <= span.end for span in pipeline.spans)
     planned = r"stages +wait \d+% of the schedule \(planned \d+%\) · a step "
     assert re.search(planned, shown)
     drawn = (results / "pipeline.svg").read_text()
@@ -140,7 +140,7 @@ def test_the_planner_divides_the_example(tmp_path: pathlib.Path) -> None:
     shown, results = run(file, tmp_path)
     placement = placement_of(tmp_path)
     assert placement.mesh.over(4) == placement.mesh
-    assert any(one.startswith("The next best (") for one in placement.reasons)
+    assert any(reason.startswith("The next best (") for reason in placement.reasons)
     assert all(float(stage.planned_seconds or 0) > 0 for stage in placement.stages)
     assert "the planner's choice: Stage" in shown
     assert "Planned" in shown

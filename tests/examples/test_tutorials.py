@@ -15,7 +15,9 @@ from testing.trainer import cases_tutorials as cases
 pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.timeout(1800)]
 
 ORDINARY = "mirrored_fit"
-of_every_tutorial = pytest.mark.parametrize("tutorial", cases.ALL, ids=lambda one: one.name)
+of_every_tutorial = pytest.mark.parametrize(
+    "tutorial", cases.ALL, ids=lambda tutorial: tutorial.name
+)
 
 
 def run(
@@ -52,8 +54,12 @@ def assert_learned(tutorial: cases.Tutorial, lines: list[str]) -> None:
 @pytest.mark.parametrize(
     "tutorial",
     [
-        pytest.param(one, marks=[] if one.name == ORDINARY else [pytest.mark.long], id=one.name)
-        for one in cases.ALL
+        pytest.param(
+            tutorial,
+            marks=[] if tutorial.name == ORDINARY else [pytest.mark.long],
+            id=tutorial.name,
+        )
+        for tutorial in cases.ALL
     ],
 )
 def test_a_tutorial_trains_with_keras_3(tutorial: cases.Tutorial, tmp_path: pathlib.Path) -> None:

@@ -115,8 +115,8 @@ def test_pod_reaches_the_api_server_as_its_service_account(cluster: handle.Clust
 def test_command_can_be_run_in_a_pod(cluster: handle.Cluster) -> None:
     start_pod(cluster, "host", "serve", "8080")
     wait_ready(cluster, "host")
-    said = cluster.run_kubectl("-nprobes", "exec", "host", "--", "/probe", "say", "hello")
-    assert said == "hello\n"
+    output = cluster.run_kubectl("-nprobes", "exec", "host", "--", "/probe", "say", "hello")
+    assert output == "hello\n"
 
 
 def test_gpus_are_counted(cluster: handle.Cluster) -> None:

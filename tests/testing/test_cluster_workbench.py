@@ -51,10 +51,10 @@ def test_claims_without_a_class_find_volumes(light_cluster: handle.Cluster) -> N
     try:
         workbench.offer_volumes(light_cluster)
         workbench.offer_volumes(light_cluster)
-        [known] = _items(light_cluster, "storageclass")
-        assert known["metadata"]["name"] == workbench.STORAGE_CLASS
+        [storage_class] = _items(light_cluster, "storageclass")
+        assert storage_class["metadata"]["name"] == workbench.STORAGE_CLASS
         key = "storageclass.kubernetes.io/is-default-class"
-        assert known["metadata"]["annotations"][key] == "true"
+        assert storage_class["metadata"]["annotations"][key] == "true"
         folders = [
             pathlib.Path(volume["spec"]["hostPath"]["path"]) for volume in _ours(light_cluster)
         ]
@@ -68,7 +68,11 @@ def test_claims_without_a_class_find_volumes(light_cluster: handle.Cluster) -> N
 
 def _ours(cluster: handle.Cluster) -> list[dict[str, Any]]:
     volumes = _items(cluster, "persistentvolume")
-    return [one for one in volumes if one["spec"]["storageClassName"] == workbench.STORAGE_CLASS]
+    return [
+        volume
+        for volume in volumes
+        if volume["spec"]["storageClassName"] == workbench.STORAGE_CLASS
+    ]
 
 
 def _items(cluster: handle.Cluster, kind: str) -> list[dict[str, Any]]:

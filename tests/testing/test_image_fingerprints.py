@@ -41,7 +41,7 @@ def _changed(file: Path) -> Iterator[None]:
 
 
 def _fingerprints() -> list[str]:
-    return [fingerprints.fingerprint(one, "base") for one in targets.TARGETS.values()]
+    return [fingerprints.fingerprint(target, "base") for target in targets.TARGETS.values()]
 
 
 @pytest.mark.parametrize(

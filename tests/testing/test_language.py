@@ -22,7 +22,7 @@ def test_each_paragraph_and_each_argument_of_a_docstring_is_looked_at(tmp_path: 
         '"""First words.\n\nThe rest\nof it.\n"""\nA = "no docstring"\n"""What A is."""\n'
         'def do(x: int) -> None:\n    """Do it.\n\n    Args:\n        x: how often.\n    """\n'
     )
-    texts = [(each.line, each.text) for each in language.docstrings(file)]
+    texts = [(docstring.line, docstring.text) for docstring in language.docstrings(file)]
     assert texts == [
         (1, "First words."),
         (1, "The rest of it."),

@@ -38,8 +38,8 @@ def run(tmp_path: Path, calls: Path) -> Run:
         programs.mkdir()
         for name, failures in engines.items():
             cases = "\n".join(
-                f"{pattern}) echo 'much output'; echo '{said}'; exit 1;;"
-                for pattern, said in failures.items()
+                f"{pattern}) echo 'much output'; echo '{message}'; exit 1;;"
+                for pattern, message in failures.items()
             )
             program = programs / name
             program.write_text(PROGRAM.format(calls=calls, failures=cases))
@@ -126,7 +126,7 @@ def test_archives_serve_clusters_that_load_files(run: Run, calls: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("variables", "engines", "said"),
+    ("variables", "engines", "message"),
     [
         ((), {}, "Nothing here builds images: install docker, podman or buildah."),
         (
@@ -171,9 +171,9 @@ def test_archives_serve_clusters_that_load_files(run: Run, calls: Path, tmp_path
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(
-    run: Run, variables: tuple[str, ...], engines: dict[str, dict[str, str]], said: str
+    run: Run, variables: tuple[str, ...], engines: dict[str, dict[str, str]], message: str
 ) -> None:
-    assert _error(run(*variables, engines=engines)) == said
+    assert _error(run(*variables, engines=engines)) == message
 
 
 def test_make_passes_its_variables(tmp_path: Path) -> None:

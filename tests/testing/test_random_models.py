@@ -42,18 +42,18 @@ def test_each_model_file_is_python_with_what_it_names() -> None:
     for job in draw_all()[:: drawing.LAYOUTS_PER_MODEL]:
         text = module_source.write(job.model)
         tree = ast.parse(text)
-        functions = {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         assert {"build_model", "compile_model", "training_data"} <= functions
         assert ("callbacks" in functions) == bool(job.model.training.callbacks)
         compile(tree, "model.py", "exec")
 
 
-def outcome(number: int, place: int, ending: outcomes.Ending) -> outcomes.Outcome:
-    return outcomes.Outcome(number, place, "Mirrored on 1x2", ending, "", 0.0)
+def outcome(number: int, layout: int, ending: outcomes.Ending) -> outcomes.Outcome:
+    return outcomes.Outcome(number, layout, "Mirrored on 1x2", ending, "", 0.0)
 
 
 def outcomes_of(number: int, ending: outcomes.Ending) -> list[outcomes.Outcome]:
-    return [outcome(number, place, ending) for place in range(drawing.LAYOUTS_PER_MODEL)]
+    return [outcome(number, layout, ending) for layout in range(drawing.LAYOUTS_PER_MODEL)]
 
 
 def test_a_campaign_resumes_where_it_was_killed(tmp_path: pathlib.Path) -> None:
@@ -83,8 +83,8 @@ def test_a_failure_shrinks_to_what_it_needs() -> None:
     job = next(job for job in draw_all() if len(module_source.needed_nodes(job.model)) > 6)
     culprit = module_source.needed_nodes(job.model)[2]
 
-    def fail(one: spec.Job) -> shrinking.Failure:
-        names = {node.name for node in module_source.needed_nodes(one.model)}
+    def fail(job: spec.Job) -> shrinking.Failure:
+        names = {node.name for node in module_source.needed_nodes(job.model)}
         is_failing = culprit.name in names
         return outcomes.Ending.DIFFERENT if is_failing else outcomes.Ending.EQUAL, ""
 

@@ -280,9 +280,11 @@ def test_a_process_that_lost_its_parent_leaves_no_remains_while_tests_run(
 @pytest.mark.parametrize("part", [None, *Part])
 def test_the_essential_part_says_in_one_line_what_it_leaves(part: Part | None) -> None:
     lines = command.summary(part, 5.5, verdict.Verdict(passed=3))
-    said = [line for line in lines if line.startswith("Left to `make test-all`: ")]
-    assert len(said) == (1 if part is Part.ESSENTIAL else 0)
-    assert all(f"tier {tier}" in line for line in said for tier in ("process", "cluster", "e2e"))
+    sentences = [line for line in lines if line.startswith("Left to `make test-all`: ")]
+    assert len(sentences) == (1 if part is Part.ESSENTIAL else 0)
+    assert all(
+        f"tier {tier}" in line for line in sentences for tier in ("process", "cluster", "e2e")
+    )
 
 
 @pytest.mark.parametrize(

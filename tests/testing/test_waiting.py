@@ -92,15 +92,15 @@ def test_the_clock_moves_only_when_it_is_advanced() -> None:
 
 def test_an_advance_returns_after_another_thread_has_read_the_clock() -> None:
     time, ended = clock.Clock(), threading.Event()
-    seen: list[float] = []
+    times: list[float] = []
 
     def read() -> None:
         while not ended.is_set():
-            seen.append(time())
+            times.append(time())
 
     thread = threading.Thread(target=read)
     thread.start()
     time.advance(1, reads=2)
-    assert seen[-1] == 1
+    assert times[-1] == 1
     ended.set()
     thread.join()

@@ -35,7 +35,7 @@ class Recorder(keras.callbacks.Callback):
         # The checkpoint of this epoch is there, and holds the weights that the servers have now.
         checkpoint = keras.models.load_model(folder / f"epoch-{epoch + 1}.keras")
         pairs = zip(checkpoint.get_weights(), self.model.get_weights(), strict=True)
-        self.saved.append(max(float(np.abs(one - other).max()) for one, other in pairs))
+        self.saved.append(max(float(np.abs(array - other).max()) for array, other in pairs))
 
 
 def build():
@@ -69,6 +69,6 @@ results = {
     "batches": recorder.batches,
     "rates": recorder.rates,
     "saved": recorder.saved,
-    "restored": max(float(np.abs(one - other).max()) for one, other in pairs),
+    "restored": max(float(np.abs(array - other).max()) for array, other in pairs),
 }
 (folder / "results.json").write_text(json.dumps(results))

@@ -175,8 +175,8 @@ class Parts(keras.utils.PyDataset):
     def __len__(self):
         return 4
 
-    def __getitem__(self, place):
-        part = slice(15 * place, 15 * place + 15)
+    def __getitem__(self, index):
+        part = slice(15 * index, 15 * index + 15)
         return self.x[part], self.y[part], np.linspace(0.5, 2.0, len(self.y[part]))
 
 
@@ -221,7 +221,7 @@ def spoilt():
 def calls(*factories, **more):
     """Arguments with new callbacks each time."""
     return lambda: simple(
-        validation_data=validation(), callbacks=[one() for one in factories], **more
+        validation_data=validation(), callbacks=[factory() for factory in factories], **more
     )()
 
 

@@ -178,7 +178,7 @@ class Freeze(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 1:
-            next(one for one in self.model.layers if one.weights).trainable = False
+            next(layer for layer in self.model.layers if layer.weights).trainable = False
 
 
 class Prune(keras.callbacks.Callback):
@@ -187,7 +187,7 @@ class Prune(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         for layer in self.model.layers:
             if epoch == 1 and isinstance(layer, Pruned):
-                layer.mask.assign([place % 2 == 0 for place in range(layer.mask.shape[0])])
+                layer.mask.assign([index % 2 == 0 for index in range(layer.mask.shape[0])])
 
 
 class Stop(keras.callbacks.Callback):

@@ -61,8 +61,8 @@ class Discriminative(keras.optimizers.AdamW):
     """Gives the layer below a tenth of its gradients."""
 
     def apply(self, grads, trainable_variables=None):
-        factors = [0.1 if "below" in one.path else 1.0 for one in trainable_variables]
-        scaled = [one * factor for one, factor in zip(grads, factors, strict=True)]
+        factors = [0.1 if "below" in variable.path else 1.0 for variable in trainable_variables]
+        scaled = [gradient * factor for gradient, factor in zip(grads, factors, strict=True)]
         super().apply(scaled, trainable_variables)
 
 

@@ -28,8 +28,8 @@ def run(
             }
             while running:
                 ended, running = futures.wait(running, return_when=futures.FIRST_COMPLETED)
-                for one in ended:
-                    yield one.result()
+                for future in ended:
+                    yield future.result()
                 for number in itertools.islice(remaining, len(ended)):
                     running.add(pool.submit(_run_model, seed, number, folder, verify))
     finally:
@@ -44,7 +44,12 @@ def _run_model(
     verdicts = judging.judge_all(jobs, folder / f"{seed}-{number}", verify)
     return [
         outcomes.Outcome(
-            number, place, str(job.layout), verdict.ending, verdict.detail, verdict.difference
+            number,
+            layout_number,
+            str(job.layout),
+            verdict.ending,
+            verdict.detail,
+            verdict.difference,
         )
-        for place, (job, verdict) in enumerate(zip(jobs, verdicts, strict=True))
+        for layout_number, (job, verdict) in enumerate(zip(jobs, verdicts, strict=True))
     ]

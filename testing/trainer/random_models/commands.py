@@ -38,13 +38,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _job(seed: int, name: str) -> spec.Job:
-    model, _, place = name.partition(".")
-    return drawing.draw_jobs(seed, int(model))[int(place or 0)]
+    model, _, layout_number = name.partition(".")
+    return drawing.draw_jobs(seed, int(model))[int(layout_number or 0)]
 
 
 def _report(state: outcomes.State) -> int:
     for ending, count in outcomes.counts(state.outcomes).items():
         print(f"{ending}: {count}")
-    failures = [one for one in state.outcomes if one.ending.is_failure]
+    failures = [outcome for outcome in state.outcomes if outcome.ending.is_failure]
     print("\n".join(map(str, failures)))
     return 1 if failures else 0

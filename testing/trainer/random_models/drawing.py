@@ -64,7 +64,7 @@ def draw_jobs(seed: int, number: int) -> list[spec.Job]:
 
 def _draw_layouts(random: randoms.Random, model: spec.Model) -> list[spec.Layout]:
     """Draw layouts; docs/how-to/model-interface.md says what microbatches do to normalisation."""
-    has_images = any(len(one.shape) == 3 for one in model.inputs)
+    has_images = any(len(tensor_input.shape) == 3 for tensor_input in model.inputs)
     suitable = [
         (layout, weight)
         for layout, weight in LAYOUTS
@@ -146,9 +146,9 @@ class _Graph:
         tokens = name
         if draws.is_drawn(random, 0.2):
             dtype = "string"
-            words = [f"w{number}" for number in range(vocabulary - 2)]
-            values = f"random.choice({words!r}, size=(EXAMPLES, {length}))"
-            lookup = draws.layer("StringLookup", {}, vocabulary=words)
+            vocabulary_words = [f"w{number}" for number in range(vocabulary - 2)]
+            values = f"random.choice({vocabulary_words!r}, size=(EXAMPLES, {length}))"
+            lookup = draws.layer("StringLookup", {}, vocabulary=vocabulary_words)
             tokens = f"lookup_{name}"
             self.nodes.append(spec.Node(tokens, lookup, (name,)))
         elif draws.is_drawn(random, 0.15):
@@ -201,7 +201,7 @@ class _Graph:
         kind = layer.kind.rpartition(".")[2].lower()
         name = f"{kind}_{len(self.nodes)}"
         self.nodes.append(spec.Node(name, layer, inputs, call, shared))
-        self._unused = [one for one in self._unused if one not in inputs]
+        self._unused = [name for name in self._unused if name not in inputs]
         self._add(name, shape)
         return name
 

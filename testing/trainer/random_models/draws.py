@@ -43,7 +43,9 @@ def is_drawn(random: randoms.Random, probability: float) -> bool:
 def layer(kind: str, options: Mapping[str, str], **required: object) -> spec.Construction:
     """Return a layer of Keras; values of `required` are Python's own."""
     name = kind if "." in kind or kind in OWN_LAYERS else f"{KERAS}{kind}"
-    return spec.Construction(name, {key: repr(one) for key, one in required.items()}, dict(options))
+    return spec.Construction(
+        name, {key: repr(option) for key, option in required.items()}, dict(options)
+    )
 
 
 OWN_LAYERS = (

@@ -55,9 +55,9 @@ def judge_all(
             ]
         verdicts = []
         for number, job in enumerate(jobs):
-            place = folder / str(number)
-            environments = _environments(job, source, place, verify)
-            verdicts.append(_judge(job, source, place, environments, reference))
+            job_folder = folder / str(number)
+            environments = _environments(job, source, job_folder, verify)
+            verdicts.append(_judge(job, source, job_folder, environments, reference))
         return verdicts
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -78,7 +78,7 @@ def train_plainly(
     output = source.parent / f"{order}.npz"
     arguments = (
         *("-m", "testing.trainer.random_models.plain", str(source / _MODULE), str(output)),
-        *(str(one) for one in (training.seed, training.batch, training.epochs)),
+        *(str(value) for value in (training.seed, training.batch, training.epochs)),
         order,
     )
     with launch.Group(source.parent / order, [{}], arguments, processes.forked) as group:
@@ -220,8 +220,8 @@ def largest_difference(trained: Sequence[Any], expected: Sequence[Any]) -> float
     pairs = zip(trained, expected, strict=True)
     return max(
         (
-            float(np.abs(one.astype("float64") - other.astype("float64")).max(initial=0.0))
-            for one, other in pairs
+            float(np.abs(array.astype("float64") - other.astype("float64")).max(initial=0.0))
+            for array, other in pairs
         ),
         default=0.0,
     )

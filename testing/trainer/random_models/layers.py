@@ -116,7 +116,7 @@ def flatten(random: randoms.Random, shape: draws.Shape) -> draws.Drawing:
 def permute(random: randoms.Random, shape: draws.Shape) -> draws.Drawing:
     order = list(range(1, len(shape) + 1))
     random.shuffle(order)
-    return draws.layer("Permute", {}, dims=tuple(order)), tuple(shape[place - 1] for place in order)
+    return draws.layer("Permute", {}, dims=tuple(order)), tuple(shape[axis - 1] for axis in order)
 
 
 def repeat_vector(random: randoms.Random, shape: draws.Shape) -> draws.Drawing:

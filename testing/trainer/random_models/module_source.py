@@ -14,7 +14,7 @@ def write(model: spec.Model) -> str:
     """Return the text of a model file."""
     body = "\n\n\n".join((_build_model(model), _compile_model(model), _training_data(model)))
     if model.training.callbacks:
-        texts = ", ".join(one.text() for one in model.training.callbacks)
+        texts = ", ".join(callback.text() for callback in model.training.callbacks)
         body += f"\n\n\ndef callbacks():\n    return [{texts}]"
     return "\n".join(
         (
@@ -55,11 +55,11 @@ def needed_nodes(model: spec.Model) -> list[spec.Node]:
 
 def _build_model(model: spec.Model) -> str:
     nodes = needed_nodes(model)
-    taken = {name for node in nodes for name in node.inputs}
+    read_names = {name for node in nodes for name in node.inputs}
     lines = [
-        f"    {one.name} = keras.Input({one.shape}, dtype={one.dtype!r}, name={one.name!r})"
-        for one in model.inputs
-        if one.name in taken
+        f"    {entry.name} = keras.Input({entry.shape}, dtype={entry.dtype!r}, name={entry.name!r})"
+        for entry in model.inputs
+        if entry.name in read_names
     ]
     called_again = {node.shared for node in nodes}
     for node in nodes:
@@ -70,15 +70,17 @@ def _build_model(model: spec.Model) -> str:
         elif not node.shared:
             layer = text
         lines.append(f"    {node.name} = {node.call.format(*node.inputs, layer=layer)}")
-    inputs = [one.name for one in model.inputs if one.name in taken]
+    inputs = [entry.name for entry in model.inputs if entry.name in read_names]
     first = inputs[0] if len(inputs) == 1 else _dictionary((name, name) for name in inputs)
-    last = _by_output(model, ((one.node, one.node) for one in model.outputs))
+    last = _by_output(model, ((output.node, output.node) for output in model.outputs))
     return "\n".join(("def build_model():", *lines, f"    return keras.Model({first}, {last})"))
 
 
 def _compile_model(model: spec.Model) -> str:
     outputs = model.outputs
-    losses = ((one.node, "None" if one.loss is None else one.loss.text()) for one in outputs)
+    losses = (
+        (output.node, "None" if output.loss is None else output.loss.text()) for output in outputs
+    )
     lines = [
         "def compile_model(model):",
         f"    optimizer = {model.training.optimizer.text()}",
@@ -87,31 +89,31 @@ def _compile_model(model: spec.Model) -> str:
         "        optimizer,",
         f"        loss={_by_output(model, losses)},",
     ]
-    if any(one.loss_weight is not None for one in outputs):
-        weights = ((one.node, repr(one.loss_weight or 1.0)) for one in outputs)
+    if any(output.loss_weight is not None for output in outputs):
+        weights = ((output.node, repr(output.loss_weight or 1.0)) for output in outputs)
         lines.append(f"        loss_weights={_by_output(model, weights, listed=True)},")
-    if any(one.metrics for one in outputs):
-        metrics = ((one.node, repr(list(one.metrics))) for one in outputs)
+    if any(output.metrics for output in outputs):
+        metrics = ((output.node, repr(list(output.metrics))) for output in outputs)
         lines.append(f"        weighted_metrics={_by_output(model, metrics)},")
     return "\n".join((*lines, "    )"))
 
 
 def _training_data(model: spec.Model) -> str:
-    taken = {name for node in needed_nodes(model) for name in node.inputs}
-    inputs = [one for one in model.inputs if one.name in taken]
+    read_names = {name for node in needed_nodes(model) for name in node.inputs}
+    inputs = [entry for entry in model.inputs if entry.name in read_names]
     lines = [
         "def training_data():",
         f"    random = numpy.random.default_rng({model.training.seed})",
     ]
-    lines += [f"    {one.name} = {one.values}" for one in inputs]
-    names = [one.name for one in inputs]
+    lines += [f"    {entry.name} = {entry.values}" for entry in inputs]
+    names = [entry.name for entry in inputs]
     x = names[0] if len(names) == 1 else _dictionary((name, name) for name in names)
     # An output without a loss has no targets: Keras takes None for it.
-    parts = [x, _by_output(model, ((one.node, one.targets) for one in model.outputs))]
-    if any(one.sample_weight for one in model.outputs):
+    parts = [x, _by_output(model, ((output.node, output.targets) for output in model.outputs))]
+    if any(output.sample_weight for output in model.outputs):
         weights = (
-            (one.node, one.sample_weight or f"numpy.ones({one.weight_shape})")
-            for one in model.outputs
+            (output.node, output.sample_weight or f"numpy.ones({output.weight_shape})")
+            for output in model.outputs
         )
         parts.append(_by_output(model, weights))
     return "\n".join((*lines, f"    return {', '.join(parts)}"))
@@ -135,7 +137,9 @@ def _definitions() -> dict[str, str]:
     definitions = {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            first = min((one.lineno for one in node.decorator_list), default=node.lineno)
+            first = min(
+                (decorator.lineno for decorator in node.decorator_list), default=node.lineno
+            )
             lines = text.splitlines()[first - 1 : node.end_lineno]
             definitions[node.name] = "\n".join(lines)
     return definitions

@@ -66,7 +66,7 @@ class Outcome:
     @property
     def name(self) -> str:
         """What `--job` takes."""
-        return f"{self.model}.{self.place}"
+        return f"{self.model}.{self.layout}"
 
     def __str__(self) -> str:
         return f"{self.name} {self.layout}: {self.ending} {self.difference:.0e} {self.detail}"
@@ -88,17 +88,19 @@ class State:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             first, *records = (json.loads(line) for line in lines if line.endswith("\n"))
             state.seed = first["seed"]
-            read = [Outcome(**{**one, "ending": Ending(one["ending"])}) for one in records]
-            jobs = collections.Counter(one.model for one in read)
-            state.outcomes = [one for one in read if jobs[one.model] == drawing.LAYOUTS_PER_MODEL]
+            read = [Outcome(**{**record, "ending": Ending(record["ending"])}) for record in records]
+            jobs = collections.Counter(outcome.model for outcome in read)
+            state.outcomes = [
+                outcome for outcome in read if jobs[outcome.model] == drawing.LAYOUTS_PER_MODEL
+            ]
         state._write()
         return state
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
         """Append the outcomes of a model, or let them take the place of those that it has."""
         number = outcomes[0].model
-        if any(one.model == number for one in self.outcomes):
-            self.outcomes = [one for one in self.outcomes if one.model != number]
+        if any(outcome.model == number for outcome in self.outcomes):
+            self.outcomes = [outcome for outcome in self.outcomes if outcome.model != number]
             self._write()
         with self.path.open("a", encoding="utf-8") as file:
             file.write("".join(map(_line, outcomes)))
@@ -112,13 +114,13 @@ class State:
 
     def remaining(self, jobs: int) -> list[int]:
         """Return the numbers of the models that are missing for so many jobs."""
-        present = {one.model for one in self.outcomes}
+        present = {outcome.model for outcome in self.outcomes}
         models = -(-jobs // drawing.LAYOUTS_PER_MODEL)
         return [number for number in range(models) if number not in present]
 
     def failed(self) -> list[int]:
         """Return the numbers of the models with a failure."""
-        return sorted({one.model for one in self.outcomes if one.ending.is_failure})
+        return sorted({outcome.model for outcome in self.outcomes if outcome.ending.is_failure})
 
 
 def _line(outcome: Outcome) -> str:
@@ -127,15 +129,15 @@ def _line(outcome: Outcome) -> str:
 
 def counts(outcomes: Iterable[Outcome]) -> dict[Ending, int]:
     """Return how many jobs ended in each way."""
-    counter = collections.Counter(one.ending for one in outcomes)
+    counter = collections.Counter(outcome.ending for outcome in outcomes)
     return {ending: counter[ending] for ending in Ending}
 
 
 def group(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     """Group outcomes by their sentence, without names and numbers of one model."""
     groups: dict[str, list[Outcome]] = {}
-    for one in outcomes:
-        groups.setdefault(generalise(one.detail), []).append(one)
+    for outcome in outcomes:
+        groups.setdefault(generalise(outcome.detail), []).append(outcome)
     return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
 
 

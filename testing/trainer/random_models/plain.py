@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
     weights, metrics = train(
         pathlib.Path(module), int(seed), int(batch), int(epochs), is_mixed=order == MIXED
     )
-    arrays: dict[str, Any] = {f"weight/{place:03}": array for place, array in enumerate(weights)}
+    arrays: dict[str, Any] = {f"weight/{number:03}": array for number, array in enumerate(weights)}
     arrays |= {f"metric/{name}": np.float64(value) for name, value in metrics.items()}
     np.savez(output, **arrays)
 

@@ -60,15 +60,15 @@ def candidates(job: spec.Job) -> Iterator[spec.Job]:
 def _fewer_outputs(model: spec.Model) -> Iterator[spec.Model]:
     for output in model.outputs:
         remaining = tuple(one for one in model.outputs if one != output)
-        if any(one.loss for one in remaining):
+        if any(output.loss for output in remaining):
             yield _clean(dataclasses.replace(model, outputs=remaining))
 
 
 def _clean(model: spec.Model) -> spec.Model:
     """Return the model without what its outputs do not need."""
     nodes = tuple(module_source.needed_nodes(model))
-    taken = {name for node in nodes for name in node.inputs}
-    inputs = tuple(one for one in model.inputs if one.name in taken)
+    read_names = {name for node in nodes for name in node.inputs}
+    inputs = tuple(entry for entry in model.inputs if entry.name in read_names)
     return dataclasses.replace(model, inputs=inputs, nodes=nodes)
 
 
@@ -122,7 +122,7 @@ def _simpler_training(model: spec.Model) -> Iterator[spec.Model]:
 
 
 def _simpler_outputs(model: spec.Model) -> Iterator[spec.Model]:
-    for place, output in enumerate(model.outputs):
+    for index, output in enumerate(model.outputs):
         simpler: list[spec.Output] = []
         if output.sample_weight:
             simpler.append(dataclasses.replace(output, sample_weight=""))
@@ -135,14 +135,14 @@ def _simpler_outputs(model: spec.Model) -> Iterator[spec.Model]:
                 dataclasses.replace(output, loss=output.loss.without(option))
                 for option in output.loss.options
             ]
-        for one in simpler:
-            outputs = (*model.outputs[:place], one, *model.outputs[place + 1 :])
+        for replacement in simpler:
+            outputs = (*model.outputs[:index], replacement, *model.outputs[index + 1 :])
             yield dataclasses.replace(model, outputs=outputs)
 
 
 def _simpler_layers(model: spec.Model) -> Iterator[spec.Model]:
-    for place, node in enumerate(model.nodes):
+    for index, node in enumerate(model.nodes):
         for option in node.layer.options:
             simpler = dataclasses.replace(node, layer=node.layer.without(option))
-            nodes = (*model.nodes[:place], simpler, *model.nodes[place + 1 :])
+            nodes = (*model.nodes[:index], simpler, *model.nodes[index + 1 :])
             yield dataclasses.replace(model, nodes=nodes)

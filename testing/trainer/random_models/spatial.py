@@ -8,7 +8,7 @@ from testing.trainer.random_models import draws, spec
 
 def window(random: randoms.Random, shape: draws.Shape) -> tuple[int, int, str]:
     """Draw size, stride and padding of a window that fits all spatial axes."""
-    size = random.choice([one for one in (1, 2, 3) if one <= min(shape[:-1])])
+    size = random.choice([length for length in (1, 2, 3) if length <= min(shape[:-1])])
     stride = random.choice((1, 1, 2))
     return size, stride, random.choice(("valid", "same"))
 

@@ -233,5 +233,9 @@ def draw_callbacks(
         return ()
     # Keras refuses to set the rate of an optimizer that has a schedule.
     has_schedule = "schedules." in optimizer.text()
-    suitable = [one for one in _CALLBACKS if not (has_schedule and one.kind.endswith(_SETS_RATE))]
+    suitable = [
+        callback
+        for callback in _CALLBACKS
+        if not (has_schedule and callback.kind.endswith(_SETS_RATE))
+    ]
     return tuple(random.sample(suitable, random.choice((1, 1, 2))))

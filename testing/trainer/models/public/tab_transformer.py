@@ -20,9 +20,9 @@ def build_model():
     inputs = {name: keras.Input((1,), name=name, dtype="string") for name in VOCABULARIES}
     inputs |= {name: keras.Input((1,), name=name, dtype="float64") for name in NUMBERS}
     encoded = []
-    for name, words in VOCABULARIES.items():
-        lookup = layers.StringLookup(vocabulary=words, mask_token=None, num_oov_indices=0)
-        encoded.append(layers.Embedding(len(words), 8)(lookup(inputs[name])))
+    for name, vocabulary in VOCABULARIES.items():
+        lookup = layers.StringLookup(vocabulary=vocabulary, mask_token=None, num_oov_indices=0)
+        encoded.append(layers.Embedding(len(vocabulary), 8)(lookup(inputs[name])))
     x = ops.concatenate(encoded, axis=1)
     x = x + layers.Embedding(len(VOCABULARIES), 8)(ops.arange(len(VOCABULARIES)))
     attended = layers.MultiHeadAttention(2, 8)(x, x)
@@ -46,6 +46,6 @@ def compile_model(model):
 
 def training_data():
     random = np.random.default_rng(21)
-    x = {name: random.choice(words, (24, 1)) for name, words in VOCABULARIES.items()}
+    x = {name: random.choice(vocabulary, (24, 1)) for name, vocabulary in VOCABULARIES.items()}
     x |= {name: random.normal(size=(24, 1)) for name in NUMBERS}
     return x, random.integers(0, 2, (24, 1)), random.uniform(0.5, 2.0, 24)

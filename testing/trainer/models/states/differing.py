@@ -19,9 +19,9 @@ def build_strategy():
 def build_model():
     task = json.loads(os.environ["TF_CONFIG"])["task"]
     order = TEXTS if task["type"] == "chief" else TEXTS[::-1]
-    words = layers.StringLookup(vocabulary=order, name="lookup")
+    lookup = layers.StringLookup(vocabulary=order, name="lookup")
     first = keras.Input((1,), dtype="string")
-    x = layers.Embedding(10, 4)(words(first))
+    x = layers.Embedding(10, 4)(lookup(first))
     return keras.Model(first, layers.Dense(2)(layers.Flatten()(x)))
 
 

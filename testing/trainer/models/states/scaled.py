@@ -14,15 +14,15 @@ WORDS = ["red", "green", "blue", "white"]
 
 class Scaled(layers.Layer):
     def call(self, x):
-        place = json.loads(os.environ["TF_CONFIG"])["task"]["type"] != "chief"
-        factor = tf.numpy_function(lambda: np.float64(1 + place), [], tf.float64)
+        is_no_chief = json.loads(os.environ["TF_CONFIG"])["task"]["type"] != "chief"
+        factor = tf.numpy_function(lambda: np.float64(1 + is_no_chief), [], tf.float64)
         return x * tf.ensure_shape(factor, ())
 
 
 def build_model():
-    words = layers.StringLookup(vocabulary=WORDS)
+    lookup = layers.StringLookup(vocabulary=WORDS)
     first = keras.Input((1,), dtype="string")
-    x = layers.Flatten()(layers.Embedding(6, 4)(words(first)))
+    x = layers.Flatten()(layers.Embedding(6, 4)(lookup(first)))
     return keras.Model(first, layers.Dense(2)(Scaled()(x)))
 
 

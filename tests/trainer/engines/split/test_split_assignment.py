@@ -59,21 +59,21 @@ def test_resharding_keeps_the_tensor_and_its_gradient(
     members = split_group.ranks(degrees)
 
     def run(member: split_group.Rank) -> Any:
-        part = whole[before.part(member.place)]
+        part = whole[before.part(member.coordinates)]
         with tf.GradientTape() as tape:
             tape.watch(part)
             resharded = adjoint.reshard(part, before, after, member.groups)
         if dtype == "bool":
             return resharded, resharded
-        seed = upstream[after.part(member.place)]
+        seed = upstream[after.part(member.coordinates)]
         return resharded, tape.gradient(resharded, part, output_gradients=seed)
 
     for member, (resharded, gradient) in zip(
         members, split_group.together(members, run), strict=True
     ):
-        np.testing.assert_array_equal(resharded, whole[after.part(member.place)])
+        np.testing.assert_array_equal(resharded, whole[after.part(member.coordinates)])
         if dtype != "bool":
-            np.testing.assert_array_equal(gradient, upstream[before.part(member.place)])
+            np.testing.assert_array_equal(gradient, upstream[before.part(member.coordinates)])
     costs = communication.resharding(dims, dtype, before, after, dtype != "bool")
     total = split_traffic.brought(costs, 1)
     byte_counts = {member.brought() for member in members}

@@ -29,7 +29,8 @@ def drawn(model_graph: Any, values: dict[str, Any], ranks: int) -> tuple[Any, li
 
     def run(rank: split_group.Rank) -> Any:
         weights = {
-            key: tf.constant(value[plan.parts(rank.place)[key]]) for key, value in values.items()
+            key: tf.constant(value[plan.parts(rank.coordinates)[key]])
+            for key, value in values.items()
         }
         inputs = {0: tf.ones((5, 1), tf.float64)}
         part = sharded.run_nodes(

@@ -76,7 +76,7 @@ def test_a_stage_that_does_not_exist_is_an_error(
 @given(pipelines())
 def test_all_stages_come_to_their_end(pipeline: programs.Pipeline) -> None:
     outcome = simulation.simulate(programs.lists(pipeline))
-    assert not outcome.waiting, str(outcome)
+    assert not outcome.pending, str(outcome)
     assert str(outcome) == "every rank comes to its end"
 
 
@@ -118,7 +118,7 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
     rank_programs = programs.on_mesh([pipeline] * data, mesh, trains=True)
     assert sorted(rank_programs) == list(range(mesh.size))
     outcome = simulation.simulate(rank_programs)
-    assert not outcome.waiting, str(outcome)
+    assert not outcome.pending, str(outcome)
     for steps in rank_programs.values():
         separate = [programs.GRADIENTS, programs.LOSS, programs.NORM]
         whole = [programs.ALL] if mesh.only_data else separate
@@ -136,7 +136,7 @@ def test_places_of_the_data_axis_may_have_other_numbers_of_microbatches(
     each = [dataclasses.replace(pipeline, microbatches=count) for count in counts]
     rank_programs = programs.on_mesh(each, mesh, trains=True)
     outcome = simulation.simulate(rank_programs)
-    assert not outcome.waiting, str(outcome)
+    assert not outcome.pending, str(outcome)
     for rank, steps in rank_programs.items():
         work = [step for step in steps if isinstance(step, schedule.Action)]
         assert len(work) == 2 * counts[mesh.coordinates(rank)[shape.Axis.DATA]]
@@ -147,7 +147,7 @@ def test_an_evaluation_goes_forward_only(pipeline: programs.Pipeline) -> None:
     forwards = dataclasses.replace(pipeline, order=schedule.forwards, shared=())
     mesh = shape.Mesh(data=2, stage=pipeline.count)
     rank_programs = programs.on_mesh([forwards, forwards], mesh, trains=False)
-    assert not simulation.simulate(rank_programs).waiting
+    assert not simulation.simulate(rank_programs).pending
     works = [
         step.work
         for steps in rank_programs.values()
@@ -253,11 +253,11 @@ def test_a_group_waits_for_its_last_member() -> None:
         2: [all_three],
     }
     outcome = simulation.simulate(lists)
-    assert not outcome.waiting
+    assert not outcome.pending
     assert outcome.finished == {0: 1.0, 1: 1.0, 2: 1.0}
     assert outcome.busy == {0: 1.0, 1: 0.0, 2: 0.0}
     left = simulation.simulate({0: [all_three], 1: [all_three], 2: [work]})
-    assert dict(left.waiting) == {0: all_three, 1: all_three}
+    assert dict(left.pending) == {0: all_three, 1: all_three}
 
 
 @given(st.lists(st.tuples(st.sets(st.integers(0, 4), min_size=1), st.integers()), max_size=12))
@@ -266,7 +266,7 @@ def test_ranks_that_agree_on_one_order_come_to_their_end(
 ) -> None:
     rendezvous = [programs.total(sorted(ranks), tag) for ranks, tag in order]
     lists = {rank: [one for one in rendezvous if rank in one.ranks] for rank in range(5)}
-    assert not simulation.simulate(lists).waiting
+    assert not simulation.simulate(lists).pending
 
 
 @pytest.mark.parametrize("ranks", [(1, 2), (0, 0)])

@@ -183,10 +183,10 @@ def train(
             for member, (_, gradients) in zip(members, results, strict=True):
                 counts = all(
                     place == 0 or axis in shard.summed or shard.layout.dimension(axis) is not None
-                    for axis, place in member.place.items()
+                    for axis, place in member.coordinates.items()
                 )
                 if counts:
-                    total[shard.layout.part(member.place)] += gradients[key].numpy()
+                    total[shard.layout.part(member.coordinates)] += gradients[key].numpy()
             values[key] = values[key] - 0.1 * total
     return values, losses
 
@@ -198,7 +198,7 @@ def _gradients(
     member: split_group.Rank,
 ) -> tuple[Any, dict[str, Any]]:
     images, labels = batch
-    parts = plan.parts(member.place)
+    parts = plan.parts(member.coordinates)
     variables = {key: tf.constant(value[parts[key]]) for key, value in values.items()}
     nodes = plan.model.nodes
     (output,) = plan.model.output_tensors()
@@ -229,7 +229,7 @@ def test_ranks_send_the_bytes_of_their_halos(
     image = np.arange(2 * size * 3, dtype="float32").reshape(2, size, 3)
 
     def swap(member: split_group.Rank) -> Any:
-        owned_rows = plan.owned[member.place[SPATIAL]]
+        owned_rows = plan.owned[member.coordinates[SPATIAL]]
         given_rows = tf.constant(image[:, owned_rows.start : owned_rows.stop])
         with tf.GradientTape() as tape:
             tape.watch(given_rows)
