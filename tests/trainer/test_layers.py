@@ -44,8 +44,8 @@ def models(
         built.append(model)
     sharded, other = built
     sharded.layers[0].assign_table(other.layers[0].get_weights()[0])
-    for one, two in zip(sharded.layers[1:], other.layers[1:], strict=True):
-        one.set_weights(two.get_weights())
+    for layer, two in zip(sharded.layers[1:], other.layers[1:], strict=True):
+        layer.set_weights(two.get_weights())
     ids = np.random.default_rng(2).choice([0, 1, 2, 5, 6, 7, 10], size=(6, 4))
     return sharded, other, ids
 
@@ -85,14 +85,14 @@ def test_only_used_rows_are_read_and_have_gradients() -> None:
     traced = run.get_concrete_function(tf.TensorSpec((None, 4), tf.int32))
     inside = {id(outside): placeholder for outside, placeholder in traced.graph.captures}
     for part in sharded.trainable_variables[:4]:
-        readers = {one.type for one in inside[id(part.value.handle)].consumers()}
+        readers = {consumer.type for consumer in inside[id(part.value.handle)].consumers()}
         assert "ResourceGather" in readers
         assert readers <= {"ResourceGather", "VariableShape"}
     gradients = traced(tf.constant(ids, tf.int32))
-    assert all(isinstance(one, tf.IndexedSlices) for one in gradients)
-    for shard, one in enumerate(gradients):
+    assert all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
+    for shard, gradient in enumerate(gradients):
         expected = [number // 4 for number in ids.flatten() if number % 4 == shard]
-        assert one.indices.numpy().tolist() == expected
+        assert gradient.indices.numpy().tolist() == expected
 
 
 def test_shards_start_with_different_values_and_the_same_for_a_seed() -> None:
@@ -104,8 +104,8 @@ def test_shards_start_with_different_values_and_the_same_for_a_seed() -> None:
             layer = layers.ShardedEmbedding(8, 4, 4, embeddings_initializer=initializer)
             layer(np.zeros((1, 1), "int32"))
             tables[-1].append(layer.table())
-    for one, two in zip(*tables, strict=True):
-        assert np.array_equal(one, two)
+    for table, two in zip(*tables, strict=True):
+        assert np.array_equal(table, two)
     assert [len(np.unique(table, axis=0)) for table in tables[0]] == [8, 8, 1]
 
 
@@ -149,8 +149,8 @@ def test_shards_lie_on_different_servers_and_any_number_resumes(runs: trainings.
     job: dict[str, Any] = {"globalBatchSize": 8, "seed": 3, "checkpoint": server_jobs.CHECKPOINT}
     first = runs.finish_servers("sharded.py", workers=1, servers=2, steps=6, **job)
     for number in range(4):
-        place = f"/job:ps/replica:0/task:{number % 2}/"
-        assert f"shard_{number} lies at {place}" in first.chief.output
+        device = f"/job:ps/replica:0/task:{number % 2}/"
+        assert f"shard_{number} lies at {device}" in first.chief.output
     with reference.floatx():
         expected, losses = reference.train(reference.load("sharded"), 12, 8, 3)
     second = runs.finish_servers("sharded.py", workers=1, servers=1, steps=12, **job)

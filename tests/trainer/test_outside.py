@@ -102,7 +102,7 @@ def test_a_shared_file_that_is_no_cluster_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "pattern"),
     [
         ({environment.JOB_FILE: ""}, "TFPARALLEL_JOB_FILE is not set"),
         ({environment.JOB_FILE: "/nowhere"}, "/nowhere, which cannot be read"),
@@ -117,9 +117,9 @@ def test_a_shared_file_that_is_no_cluster_is_refused(
     ],
 )
 def test_wrong_settings_are_refused(
-    tmp_path: pathlib.Path, change: dict[str, str], said: str
+    tmp_path: pathlib.Path, change: dict[str, str], pattern: str
 ) -> None:
-    with pytest.raises(errors.BadConfigurationError, match=re.escape(said)):
+    with pytest.raises(errors.BadConfigurationError, match=re.escape(pattern)):
         settings.read({**environment_of(tmp_path), **change})
 
 
@@ -142,7 +142,7 @@ def test_strategies_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "pattern"),
     [
         (None, "has no such file"),
         ("def build_model(:", "importing it raised SyntaxError"),
@@ -152,10 +152,10 @@ def test_strategies_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
         ("build_model = 3", "build_model is not a function"),
     ],
 )
-def test_wrong_modules_are_refused(tmp_path: pathlib.Path, text: str | None, said: str) -> None:
+def test_wrong_modules_are_refused(tmp_path: pathlib.Path, text: str | None, pattern: str) -> None:
     if text is not None:
         (tmp_path / "model.py").write_text(text)
-    with pytest.raises(errors.TrainerError, match=said):
+    with pytest.raises(errors.TrainerError, match=pattern):
         user.load(tmp_path, "model.py")
 
 
@@ -285,7 +285,7 @@ def test_tensorflow_at_import_is_reported(tmp_path: pathlib.Path, runs: training
     (tmp_path / "model.py").write_text(text)
     with runs.group(environments) as group:
         ended = group.wait()
-    assert [one.code for one in ended] == [exits.Exit.USER_ERROR] * 2, ended
+    assert [process.code for process in ended] == [exits.Exit.USER_ERROR] * 2, ended
     assert "model.py:2: The module runs a TensorFlow operation while it is imported" in (
         ended[0].errors
     )
@@ -358,16 +358,16 @@ def test_progress_is_throttled_and_the_last_report_is_sent(tmp_path: pathlib.Pat
 
 
 def test_progress_that_nobody_accepts_is_reported_once_and_harms_nothing() -> None:
-    said: list[str] = []
+    messages: list[str] = []
     (port,) = ports.allocate(1)
     target = settings.ProgressTarget(f"http://127.0.0.1:{port}/", None, None, 0.01)
-    pusher = progress.Pusher(target, said.append)
+    pusher = progress.Pusher(target, messages.append)
     for step in range(5):
         pusher.put(report(step))
         time.sleep(0.05)
     pusher.close()
-    assert len(said) == 1
-    assert "progress is not reported for now" in said[0]
+    assert len(messages) == 1
+    assert "progress is not reported for now" in messages[0]
 
 
 @pytest.mark.parametrize(("answers", "tries"), [([503, 429], 3), ([403], 1)])
@@ -384,16 +384,16 @@ def test_a_last_report_that_is_not_taken_is_sent_again_unless_it_is_refused(
 
 
 def test_a_report_that_comes_too_soon_is_sent_again_without_a_word() -> None:
-    said: list[str] = []
+    messages: list[str] = []
     with receiver() as server:
         server.answers = [429, 429]
         url = f"http://127.0.0.1:{server.server_port}/progress"
-        pusher = progress.Pusher(settings.ProgressTarget(url, None, None, 0.01), said.append)
+        pusher = progress.Pusher(settings.ProgressTarget(url, None, None, 0.01), messages.append)
         pusher.put(report(7))
         waiting.until(lambda: len(server.got) == 3, "the report is taken")
         pusher.close(60)
     assert [body["step"] for _, body in server.got] == [7] * 3
-    assert said == []
+    assert messages == []
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"])
@@ -448,7 +448,7 @@ def test_the_digits_example_learns(tmp_path: pathlib.Path, runs: trainings.Runs)
         )
         with runs.group(environments) as group:
             ended = group.wait()
-        assert [one.code for one in ended] == [0] * count, ended
+        assert [process.code for process in ended] == [0] * count, ended
         steps = [body["step"] for _, body in server.got]
         last = protocol.Report.model_validate(server.got[-1][1])
     summary = launch.summary(tmp_path)

@@ -15,9 +15,9 @@ QUICK = (1, 2, 3, 8, 14, 16, 19, 26, 30, 35, 43, 301, 302)
 
 def failures(numbers: Iterable[int], verify: job_file.Verify) -> list[str]:
     """Return what failed; the campaign's seed and the number of a model repeat it."""
-    ended = [one for model in campaign.run(SEED, numbers, 2, verify) for one in model]
-    assert not all(one.ending is outcomes.Ending.INVALID for one in ended)
-    return [f"seed {SEED}, {one}" for one in ended if one.ending.is_failure]
+    ended = [outcome for model in campaign.run(SEED, numbers, 2, verify) for outcome in model]
+    assert not all(outcome.ending is outcomes.Ending.INVALID for outcome in ended)
+    return [f"seed {SEED}, {outcome}" for outcome in ended if outcome.ending.is_failure]
 
 
 @pytest.mark.timeout(1200)

@@ -226,7 +226,7 @@ ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "sentence"),
+    ("message", "kind", "sentence"),
     [
         (REFUSED, errors.StorageError, "packages cannot be downloaded: Could not find a version"),
         (FULL, errors.StorageError, "the disk is full"),
@@ -240,7 +240,7 @@ ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/
     ],
 )
 def test_the_output_of_pip_distinguishes_an_absent_server_from_a_wrong_requirement(
-    said: str,
+    message: str,
     kind: type[errors.TrainerError],
     sentence: str,
     tmp_path: pathlib.Path,
@@ -248,7 +248,7 @@ def test_the_output_of_pip_distinguishes_an_absent_server_from_a_wrong_requireme
 ) -> None:
     file = tmp_path / "requirements.txt"
     file.touch()
-    monkeypatch.setattr(source, "_run", lambda *_: said)  # no index breaks on demand
+    monkeypatch.setattr(source, "_run", lambda *_: message)  # no index breaks on demand
     with pytest.raises(kind, match=r"requirements\.txt: ") as caught:
         source.install(file, tmp_path, console.Console("", quiet=True))
     assert sentence in str(caught.value)

@@ -109,8 +109,8 @@ def test_functions_with_other_names_than_the_interface_has_are_named(
     assert module.hints == {"compile_model": compiling, "evaluation_data": evaluating}
     with pytest.raises(errors.UserCodeError) as caught:
         checks.check(module.build_model())
-    said = exit_report.translate(caught.value, True, module)
-    assert str(said) == (
+    failure = exit_report.translate(caught.value, True, module)
+    assert str(failure) == (
         f"{module.path}: The model tiny is not compiled: call model.compile(optimizer, loss) in "
         f"compile_model. {compiling}"
     )

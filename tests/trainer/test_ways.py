@@ -53,7 +53,7 @@ class Calls:
 
     def __init__(self, begins: Callable[[types.FrameType], bool]) -> None:
         self._begins = begins
-        self.seen: list[tuple[tuple[str, ...], str]] = []
+        self.calls: list[tuple[tuple[str, ...], str]] = []
         """The modules that are on the stack, from the first one, and the one that is called."""
 
     def record(self, run: Callable[[], object]) -> None:
@@ -70,9 +70,9 @@ class Calls:
         if event != "call" or not frame.f_code.co_filename.startswith(str(PACKAGE)):
             return
         stack = list(_package_frames(frame))
-        if any(self._begins(one) for one in stack):
+        if any(self._begins(frame) for frame in stack):
             callee, *callers = map(_module, stack)
-            self.seen.append((tuple(reversed(callers)), callee))
+            self.calls.append((tuple(reversed(callers)), callee))
 
 
 def _package_frames(frame: types.FrameType | None) -> Iterator[types.FrameType]:
@@ -91,16 +91,18 @@ def check(heading: str, calls: Calls) -> None:
     names, helpers = listed(heading)
     assert 3 < len(names) <= MOST[heading]
     assert len(set(names)) == len(names)
-    called = {callee for _, callee in calls.seen}
+    called = {callee for _, callee in calls.calls}
     aside = sorted(helpers)
-    unknown = {one for one in called if place(one, names) is None and place(one, aside) is None}
+    unknown = {
+        method for method in called if place(method, names) is None and place(method, aside) is None
+    }
     assert sorted(unknown) == []
-    unused = {name for name in names if all(place(one, [name]) is None for one in called)}
+    unused = {name for name in names if all(place(method, [name]) is None for method in called)}
     assert unused == set()
     upwards = set()
-    for callers, callee in calls.seen:
+    for callers, callee in calls.calls:
         below = place(callee, names)
-        above = [number for one in callers if (number := place(one, names)) is not None]
+        above = [number for method in callers if (number := place(method, names)) is not None]
         if below is not None and above and above[-1] > below:
             upwards.add((names[above[-1]], callee))
     assert upwards == set()
@@ -145,7 +147,7 @@ def a_divided_step_begins(frame: types.FrameType) -> bool:
 
 
 def test_a_microbatch_goes_the_way_of_the_page() -> None:
-    case = next(one for one in cases.CASES if one.name == "MLP, Adam")
+    case = next(case for case in cases.CASES if case.name == "MLP, Adam")
     functions = case.functions(synchronized=False)
     calls = Calls(a_divided_step_begins)
     for mesh in (shape.Mesh(data=2, stage=2), shape.Mesh(stage=2, tensor=2)):

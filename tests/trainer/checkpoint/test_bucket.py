@@ -161,8 +161,8 @@ def test_an_older_attempt_that_was_about_to_publish_publishes_nothing(
 def of_namespace(s3: buckets.Bucket, namespace: str, uid: str) -> store.Store:
     """Open the checkpoints of the job `test` of a namespace, as its trainer does."""
     prefix.of_job.cache_clear()  # as in a new process
-    place = prefix.of_job(s3.uri, namespace, "test")
-    folder = bucket.Bucket(place).child("checkpoints")
+    prefix_address = prefix.of_job(s3.uri, namespace, "test")
+    folder = bucket.Bucket(prefix_address).child("checkpoints")
     return store.Store(folder, 2, uid, 1, lambda _: None, namespace=namespace)
 
 
@@ -390,11 +390,11 @@ def test_a_write_to_google_cloud_storage_names_the_generation_that_it_replaces(
     with serving(Generations) as url:
         monkeypatch.setenv("GOOGLE_BASE_URL", url)
         monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "a-token")
-        place = bucket.Bucket(address.Address("gs", "a-bucket"))
-        before = place.snapshot("object")
+        missing_bucket = bucket.Bucket(address.Address("gs", "a-bucket"))
+        before = missing_bucket.snapshot("object")
         assert before.content == b"first"
-        assert place.replace("object", before, b"second")
-        assert not place.replace("object", before, b"late")
-        assert not place.replace("object", directory.Snapshot(None), b"late")
-        assert place.read("object") == b"second"
+        assert missing_bucket.replace("object", before, b"second")
+        assert not missing_bucket.replace("object", before, b"late")
+        assert not missing_bucket.replace("object", directory.Snapshot(None), b"late")
+        assert missing_bucket.read("object") == b"second"
     connection.connect.cache_clear()

@@ -27,11 +27,11 @@ def nested() -> keras.Model:
 
 def test_keys_do_not_depend_on_names_and_cover_everything() -> None:
     first, second = nested(), nested()  # the second one's layers are dense_3 and so on
-    one, other = (keys.of(model, model.optimizer) for model in (first, second))
-    assert list(one) == list(other)
-    assert [v.path for v in one.values()] != [v.path for v in other.values()]
-    assert {id(v) for v in one.values()} >= {id(v) for v in first.weights}
-    assert len(one) == len(first.weights) + len(first.optimizer.variables)
+    keys_of_first, other = (keys.of(model, model.optimizer) for model in (first, second))
+    assert list(keys_of_first) == list(other)
+    assert [v.path for v in keys_of_first.values()] != [v.path for v in other.values()]
+    assert {id(v) for v in keys_of_first.values()} >= {id(v) for v in first.weights}
+    assert len(keys_of_first) == len(first.weights) + len(first.optimizer.variables)
 
 
 def test_a_weight_outside_the_layers_is_refused() -> None:
@@ -70,8 +70,8 @@ def test_what_is_saved_is_restored(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("name", ["part-00000.bin", "part-00000.json", "index.json"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, name: str) -> None:
-    said: list[str] = []
-    saved = store.Store(folders.Folder(tmp_path), 3, "a", 1, said.append)
+    messages: list[str] = []
+    saved = store.Store(folders.Folder(tmp_path), 3, "a", 1, messages.append)
     saved.save(checkpoints.state(1), checkpoints.at(1))
     saved.save(checkpoints.state(2), checkpoints.at(2))
     damaged = tmp_path / "step-0000000002" / name
@@ -79,34 +79,36 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: pathlib.Path, name: str) 
     content[3] ^= 0xFF
     damaged.write_bytes(bytes(content))
     assert saved.restore(checkpoints.state(0)) == checkpoints.at(1)
-    assert len(said) == 1
-    assert "step-0000000002" in said[0]
+    assert len(messages) == 1
+    assert "step-0000000002" in messages[0]
     saved.save(checkpoints.state(2), checkpoints.at(2))  # the same step again replaces it
     assert saved.restore(checkpoints.state(0)) == checkpoints.at(2)
 
 
 def test_a_changed_module_is_said_at_the_resume(tmp_path: pathlib.Path) -> None:
     """Until the changed one has saved a checkpoint: a start that ends before does not count."""
-    said: list[str] = []
+    messages: list[str] = []
 
     def opened(number: int, module: str) -> store.Store:
         where = folders.Folder(tmp_path)
-        return store.Store(where, 3, "a", number, said.append, module_sum=f"{module}  model.py\n")
+        return store.Store(
+            where, 3, "a", number, messages.append, module_sum=f"{module}  model.py\n"
+        )
 
     first = opened(1, "0")
     first.save(checkpoints.state(1), checkpoints.at(1))
     opened(2, "0").restore(checkpoints.state(0))
-    assert said == []
+    assert messages == []
     note = "note: model.py has changed since the checkpoint; the changed one trains on"
     for number in (3, 4):
         changed = opened(number, "1")
         assert changed.restore(checkpoints.state(0)) == checkpoints.at(1)
-        assert said.pop() == note
+        assert messages.pop() == note
     changed.save(checkpoints.state(2), checkpoints.at(2))
     opened(5, "1").restore(checkpoints.state(0))
     (tmp_path / "module.sha256").unlink()
     opened(6, "2").restore(checkpoints.state(0))
-    assert said == []
+    assert messages == []
 
 
 def test_an_interrupted_write_leaves_nothing_to_restore(tmp_path: pathlib.Path) -> None:
@@ -163,7 +165,9 @@ def test_another_model_is_refused(tmp_path: pathlib.Path) -> None:
         saved.restore(shard.undivided({**checkpoints.variables(0), **changed}))
     for part in ("model/0/0 (variable", "(2, 3) there", "model/0/1 (", "(3,) there and (2, 4)"):
         assert part in str(refused.value)
-    fewer = {key: one for key, one in checkpoints.variables(0).items() if key != "optimizer/0"}
+    fewer = {
+        key: variable for key, variable in checkpoints.variables(0).items() if key != "optimizer/0"
+    }
     with pytest.raises(errors.BadConfigurationError, match="of nothing here"):
         saved.restore(shard.undivided(fewer))
 

@@ -45,7 +45,7 @@ def test_weights_are_read_and_the_optimizer_starts_afresh(
 
 
 @pytest.mark.parametrize(
-    ("units", "layers", "said"),
+    ("units", "layers", "message"),
     [
         (5, 2, r"dense/vars/0 has the shape \(3, 4\) there and \(3, 5\) here.*; and 1 more"),
         (4, 1, r"dense_1/vars/0 has the shape \(4, 4\) there and of nothing here"),
@@ -53,10 +53,10 @@ def test_weights_are_read_and_the_optimizer_starts_afresh(
     ],
 )
 def test_weights_of_another_model_are_refused_by_name(
-    tmp_path: pathlib.Path, units: int, layers: int, said: str
+    tmp_path: pathlib.Path, units: int, layers: int, message: str
 ) -> None:
     network().save(tmp_path / "other.keras")
-    with pytest.raises(errors.BadConfigurationError, match=said):
+    with pytest.raises(errors.BadConfigurationError, match=message):
         initial_weights.load(network(units, layers), "other.keras", tmp_path)
 
 
@@ -151,8 +151,8 @@ def test_a_model_that_cannot_be_saved_is_named_before_training(
     model = build()
     with pytest.raises((NotImplementedError, TypeError, AttributeError)):
         model.save(tmp_path / "model.keras")
-    said = rf"could not be saved .*cannot write down {part} \(.*{reason}.*Let {part}\.get_config"
-    with pytest.raises(errors.UserCodeError, match=said):
+    pattern = rf"could not be saved .*cannot write down {part} \(.*{reason}.*Let {part}\.get_config"
+    with pytest.raises(errors.UserCodeError, match=pattern):
         export.check(model, tmp_path / "model.py")
 
 
@@ -201,7 +201,7 @@ def test_a_run_of_two_starts_from_a_file_and_leaves_both_models(
     environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
     with runs.group(environments) as group:
         ended = group.wait(90)
-    assert [one.code for one in ended] == [0, 0], ended
+    assert [process.code for process in ended] == [0, 0], ended
     assert "starting with the weights of first.keras" in ended[0].output
     expected = first.predict(np.ones((2, 3)), verbose=0)
     output = tmp_path / "output"
@@ -243,10 +243,10 @@ def test_runs_that_save_their_model_end_before_the_first_step(
         ended = [group.result(0)]
     for strategy in ("Mirrored", "Custom"):
         ended += runs.end("model.py", folder=strategy, strategy=strategy, **job).ended
-    for one in ended:
-        assert one.code == exits.Exit.USER_ERROR, one
-        assert "the trained model could not be saved as model.keras" in one.errors
-        assert "Let Wrapped.get_config return the arguments of __init__" in one.errors
+    for process in ended:
+        assert process.code == exits.Exit.USER_ERROR, process
+        assert "the trained model could not be saved as model.keras" in process.errors
+        assert "Let Wrapped.get_config return the arguments of __init__" in process.errors
     assert not any(log.read_text() for log in tmp_path.rglob(outputs.TRAIN_LOG))
 
 

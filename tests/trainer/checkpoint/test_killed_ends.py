@@ -45,7 +45,7 @@ class Job:
         """The steps of the checkpoints, all of them read."""
         kept = entries.checkpoints(folders.Folder(self.checkpoints))
         assert all(map(weights.of_directory, kept))
-        return [entries.step_of(one) for one in kept]
+        return [entries.step_of(checkpoint) for checkpoint in kept]
 
     @property
     def drafts(self) -> list[str]:

@@ -53,7 +53,7 @@ def stop(folder: pathlib.Path, every: int, seconds: float, when: str) -> list[la
 
 
 def assert_saved(folder: pathlib.Path, ended: list[launch.Ended]) -> None:
-    assert [one.code for one in ended] == [exits.Exit.PREEMPTED] * 2, ended
+    assert [process.code for process in ended] == [exits.Exit.PREEMPTED] * 2, ended
     stopped = int(ended[0].errors.rsplit("after step ", 1)[1].split(",")[0])
     assert weights.checkpoint(folder / "output", stopped)
 

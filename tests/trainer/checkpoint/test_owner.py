@@ -43,20 +43,21 @@ def set_limits(
     monkeypatch.setattr(owner, "_LOOKS", silence / 0.01)
 
 
-def heartbeat(place: directory.Directory) -> owner.Heartbeat:
-    return owner.Heartbeat.model_validate_json(place.read(owner.HEARTBEAT))
+def heartbeat(storage: directory.Directory) -> owner.Heartbeat:
+    return owner.Heartbeat.model_validate_json(storage.read(owner.HEARTBEAT))
 
 
-def wait_for_heartbeat(place: directory.Directory, process: str) -> None:
+def wait_for_heartbeat(storage: directory.Directory, process: str) -> None:
     waiting.until(
-        lambda: place.has(owner.HEARTBEAT) and heartbeat(place).process == process, "a heartbeat"
+        lambda: storage.has(owner.HEARTBEAT) and heartbeat(storage).process == process,
+        "a heartbeat",
     )
 
 
-def stand_still(place: directory.Directory, process: str) -> None:
+def stand_still(storage: directory.Directory, process: str) -> None:
     """Leave what a process leaves that is killed."""
     sign = owner.Heartbeat(process=process, number=7)
-    place.write(owner.HEARTBEAT, sign.model_dump_json().encode())
+    storage.write(owner.HEARTBEAT, sign.model_dump_json().encode())
 
 
 def test_a_live_owner_of_another_job_is_refused_and_goes_on(
@@ -80,11 +81,11 @@ def test_an_owner_whose_heartbeat_stands_still_is_replaced(
     first = owner.take(place, "uid-1", 1)
     stand_still(place, first.process)
     set_limits(monkeypatch, silence=0.05)
-    said: list[str] = []
-    second = owner.take(place, "uid-2", 1, say=said.append)
+    messages: list[str] = []
+    second = owner.take(place, "uid-2", 1, say=messages.append)
     assert owner.find(place) == second
-    assert len(said) == 1
-    assert "for the end of attempt 1 of job uid-1" in said[0]
+    assert len(messages) == 1
+    assert "for the end of attempt 1 of job uid-1" in messages[0]
     with pytest.raises(errors.PreemptedError, match="attempt 1 of job uid-2 has taken"):
         owner.check(place, first)
 
@@ -127,21 +128,21 @@ def test_who_was_replaced_does_not_write_that_it_has_ended(place: directory.Dire
 
 
 def test_the_end_of_a_deleted_job_is_waited_for(place: directory.Directory) -> None:
-    first, said = owner.take(place, "uid-1", 1), threading.Event()
-    taken: list[owner.Owner] = []
+    first, announced = owner.take(place, "uid-1", 1), threading.Event()
+    owners: list[owner.Owner] = []
 
     def take() -> None:
-        taken.append(owner.take(place, "uid-2", 1, say=lambda _: said.set()))
+        owners.append(owner.take(place, "uid-2", 1, say=lambda _: announced.set()))
 
     with owner.living(place, first):
         wait_for_heartbeat(place, first.process)
         second = threading.Thread(target=take)
         second.start()
-        assert said.wait(60)
+        assert announced.wait(60)
         owner.check(place, first)
-        assert not taken
+        assert not owners
     second.join(60)
-    assert owner.find(place) == taken[0]
+    assert owner.find(place) == owners[0]
 
 
 def test_an_owner_of_a_version_without_heartbeats_is_replaced_at_once(
@@ -159,10 +160,10 @@ def test_the_heartbeat_of_another_process_is_none_of_the_owner(
     with owner.living(place, first):
         pass
     owner.take(place, "uid-2", 1)
-    said: list[str] = []
+    messages: list[str] = []
     set_limits(monkeypatch, silence=0.05)
-    owner.take(place, "uid-3", 1, say=said.append)
-    assert "for the end of attempt 1 of job uid-2" in said[0]
+    owner.take(place, "uid-3", 1, say=messages.append)
+    assert "for the end of attempt 1 of job uid-2" in messages[0]
 
 
 IMPATIENT = """
@@ -225,8 +226,8 @@ with owner.living(place, owner.take(place, "uid-1", 1)):
 def test_a_process_that_ends_at_once_says_that_it_has_ended(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-c", ENDS_AT_ONCE, str(tmp_path)]
     assert subprocess.run(command, check=False, cwd=paths.ROOT).returncode == 79
-    place = folders.Folder(tmp_path)
-    assert heartbeat(place).ended
-    said: list[str] = []
-    assert owner.take(place, "uid-2", 1, say=said.append).job == "uid-2"
-    assert said == [], "nobody waits"
+    storage = folders.Folder(tmp_path)
+    assert heartbeat(storage).ended
+    messages: list[str] = []
+    assert owner.take(storage, "uid-2", 1, say=messages.append).job == "uid-2"
+    assert messages == [], "nobody waits"

@@ -67,24 +67,26 @@ def test_an_optimizer_of_some_weights_has_the_slots_of_the_whole_ones(name: str)
         )
         for key in ("model/2/0", "model/0/1", "model/1/0")
     }
-    optimizer.build([one.variable for one in some.values()])
+    optimizer.build([slot.variable for slot in some.values()])
     optimizer_slots = slots.shards(optimizer, some, named, writes_counters=False)
-    assert len(optimizer_slots) == len({id(one) for one in optimizer.variables})
-    for key, one in optimizer_slots.items():
+    assert len(optimizer_slots) == len({id(variable) for variable in optimizer.variables})
+    for key, slot in optimizer_slots.items():
         there = whole.variables[int(key.removeprefix("optimizer/"))]
-        assert one.whole.shape == tuple(there.shape)
-        assert one.box.shape == tuple(one.variable.shape)
-    counters = [one for one in optimizer_slots.values() if one.variable.path.endswith("iteration")]
+        assert slot.whole.shape == tuple(there.shape)
+        assert slot.box.shape == tuple(slot.variable.shape)
+    counters = [
+        slot for slot in optimizer_slots.values() if slot.variable.path.endswith("iteration")
+    ]
     assert counters
-    assert not any(one.writes for one in counters)
+    assert not any(slot.writes for slot in counters)
 
 
 def test_an_optimizer_that_does_not_show_its_slots_is_refused() -> None:
     class Hidden(keras.optimizers.SGD):
         def build(self, variables: Any) -> None:
             super().build(variables)
-            for one in variables:
-                self.add_variable((4, *one.shape), name=f"{one.name}_history")
+            for variable in variables:
+                self.add_variable((4, *variable.shape), name=f"{variable.name}_history")
 
     with pytest.raises(errors.UserCodeError, match="Hidden cannot train a divided model"):
         slots.of(Hidden(), weights())

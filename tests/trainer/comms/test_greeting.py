@@ -105,29 +105,29 @@ def test_a_stranger_that_says_a_name_is_not_counted() -> None:
 
 def test_a_greeting_cannot_be_used_again() -> None:
     first, second = clusters(2)
-    said: list[bytes] = []
+    sent: list[bytes] = []
     with waiting_process(first) as connections:
-        with _Recorded(connect(first), said) as recorded:
+        with _Recorded(connect(first), sent) as recorded:
             greeting.introduce(recorded, "worker-1", "worker-0", KEY, 10)
             waiting.until(lambda: not connections.absent(second.task), "the peer")
         with connect(first) as replayed:
             replayed.recv(256)
-            replayed.sendall(said[0])
+            replayed.sendall(sent[0])
             replayed.recv(256)
-            replayed.sendall(said[1])
+            replayed.sendall(sent[1])
             assert replayed.recv(256) == b""
-    assert len(said) == 2
+    assert len(sent) == 2
 
 
 class _Recorded(socket.socket):
     """A connection that remembers what was sent through it."""
 
-    def __init__(self, connection: socket.socket, said: list[bytes]) -> None:
+    def __init__(self, connection: socket.socket, sent: list[bytes]) -> None:
         super().__init__(fileno=connection.detach())
-        self._said = said
+        self._sent = sent
 
     def sendall(self, data: bytes, *flags: int) -> None:  # type: ignore[override]
-        self._said.append(data)
+        self._sent.append(data)
         super().sendall(data, *flags)
 
 
@@ -167,13 +167,13 @@ def test_strangers_on_every_side_do_not_keep_the_peers_apart() -> None:
     with concurrent.futures.ThreadPoolExecutor(6) as threads:
         disturbed = [threads.submit(disturb, everyone[0])]
         first = threads.submit(meet, everyone[0])
-        rest = [threads.submit(meet, processes) for processes in everyone[1:]]
+        others = [threads.submit(meet, processes) for processes in everyone[1:]]
         try:
-            rendezvouses = [first.result(), *(each.result() for each in rest)]
+            rendezvouses = [first.result(), *(future.result() for future in others)]
         finally:
             done.set()
-        for each in disturbed:
-            each.result()
+        for future in disturbed:
+            future.result()
     for connections in rendezvouses:
         connections.close()
 

@@ -21,8 +21,8 @@ meshes = st.builds(shape.Mesh, data=degrees, stage=degrees, spatial=degrees, ten
 def test_ranks_and_places_are_the_same_thing(mesh: shape.Mesh) -> None:
     places = [mesh.coordinates(rank) for rank in range(mesh.size)]
     assert places == [
-        dict(zip(shape.Axis, place, strict=True))
-        for place in itertools.product(*map(range, mesh.degrees))
+        dict(zip(shape.Axis, coordinates, strict=True))
+        for coordinates in itertools.product(*map(range, mesh.degrees))
     ]
 
 
@@ -53,9 +53,9 @@ def keys_of(mesh: shape.Mesh) -> list[int]:
     for group in {mesh.group(rank, axis) for rank in range(mesh.size) for axis in shape.Axis}:
         keys.append(group.key)
         size = len(group.ranks)
-        for one, other in itertools.combinations(range(min(size, shape.MAX_PAIRED)), 2):
-            keys.append(shape.pair_key(group.key, size, one, other))
-            assert keys[-1] == shape.pair_key(group.key, size, other, one)
+        for process, other in itertools.combinations(range(min(size, shape.MAX_PAIRED)), 2):
+            keys.append(shape.pair_key(group.key, size, process, other))
+            assert keys[-1] == shape.pair_key(group.key, size, other, process)
     return keys
 
 
@@ -123,7 +123,7 @@ def test_the_evaluator_is_no_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "pattern"),
     [
         ("nonsense", "TF_CONFIG is 'nonsense': write it as"),
         (json.dumps({"cluster": {"worker": ["a:1"]}}), "write it as"),
@@ -132,21 +132,21 @@ def test_the_evaluator_is_no_rank() -> None:
         (config("chief", 0, chief=["a:1", "b:1"]), "2 chiefs"),
     ],
 )
-def test_wrong_clusters_are_refused(text: str, said: str) -> None:
-    with pytest.raises(errors.BadConfigurationError, match=said):
+def test_wrong_clusters_are_refused(text: str, pattern: str) -> None:
+    with pytest.raises(errors.BadConfigurationError, match=pattern):
         tasks.parse(text)
 
 
 @given(st.integers(2, 9))
 def test_everybody_is_watched(count: int) -> None:
     addresses = [f"host:{port}" for port in range(count)]
-    seen: dict[str, int] = {}
+    index_by_peer: dict[str, int] = {}
     for me in range(count):
         for peer in cluster.watched(tasks.parse(config("worker", me, worker=addresses))):
             assert peer.index != me
-            seen[peer.name] = seen.get(peer.name, 0) + 1
-    assert sorted(seen) == sorted(f"worker-{number}" for number in range(count))
-    assert seen["worker-0"] == count - 1
+            index_by_peer[peer.name] = index_by_peer.get(peer.name, 0) + 1
+    assert sorted(index_by_peer) == sorted(f"worker-{number}" for number in range(count))
+    assert index_by_peer["worker-0"] == count - 1
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ def test_all_meet_and_leave_their_ports() -> None:
         socket.create_server(
             ("127.0.0.1", int(job_cluster.task.address.rpartition(":")[2]))
         ).close()
-    for one in connections:
-        one.close()
+    for connection in connections:
+        connection.close()
 
 
 def test_who_is_not_there_is_named_and_what_answers_instead() -> None:
@@ -130,16 +130,16 @@ def test_who_ends_right_after_the_meeting_leaves_nobody_waiting(
             environment.FAILURE_FILE: "",
         },
     )
-    words = tmp_path / "words"
+    failure_file = tmp_path / "words"
     names = ["chief", "worker"]
     leaves, stays = names.index(role), 1 - names.index(role)
-    started[stays][environment.FAILURE_FILE] = str(words)
+    started[stays][environment.FAILURE_FILE] = str(failure_file)
     with runs.group(started) as group:
         assert group.processes[leaves].wait(240) == exits.Exit.USER_ERROR, group.result(leaves)
         code = group.processes[stays].wait(240)
     assert code in {exits.Exit.PEER_LOST, -signal.SIGALRM}, group.result(stays)
     assert f"A peer was lost: {role}-0 ended while" in group.result(stays).errors
-    assert words.read_text().startswith(f"A peer was lost: {role}-0 ended while")
+    assert failure_file.read_text().startswith(f"A peer was lost: {role}-0 ended while")
     if when == "late":  # by then TensorFlow was starting, which no Python can end
         assert code == -signal.SIGALRM
-        assert "ended while TensorFlow connected the processes." in words.read_text()
+        assert "ended while TensorFlow connected the processes." in failure_file.read_text()

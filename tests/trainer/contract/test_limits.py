@@ -55,10 +55,10 @@ NUMBERS = {path: number for path, number in LEAVES.items() if isinstance(number,
 
 def _with(path: Path, value: Any) -> dict[str, Any]:
     report = copy.deepcopy(WHOLE)
-    place: Any = report
+    node: Any = report
     for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
+        node = node[key]
+    node[path[-1]] = value
     return report
 
 
@@ -97,9 +97,9 @@ def test_a_number_that_nobody_can_carry_is_refused_by_its_name(path: Path, numbe
 def test_a_text_with_a_control_character_is_refused(path: Path, control: str, shown: str) -> None:
     with pytest.raises(pydantic.ValidationError) as raised:
         progress.Report.model_validate(_with(path, f"1{control}"))
-    [place] = _places(raised.value)
-    assert place == path[: len(place)]
-    assert len(place) > 1 or len(path) == 1
+    [path_of_problem] = _places(raised.value)
+    assert path_of_problem == path[: len(path_of_problem)]
+    assert len(path_of_problem) > 1 or len(path) == 1
     if control != "\ud800":  # which is no text for pydantic
         assert f"the control character {shown}: remove it" in str(raised.value)
 

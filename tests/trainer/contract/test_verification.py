@@ -62,7 +62,7 @@ def test_a_status_is_bounded_and_is_what_reports_may_hold() -> None:
     everything = check(
         1,
         *["層" * 500] * 9,
-        **{each.name.lower(): (1.2345e-300, 1.2345e-300) for each in verification.Quantity},
+        **{quantity.name.lower(): (1.2345e-300, 1.2345e-300) for quantity in verification.Quantity},
     )
     largest = verification.Verification.with_check(None, everything)
     assert len(largest.compared) == limits.MAX_QUANTITIES

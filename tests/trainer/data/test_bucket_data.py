@@ -146,7 +146,7 @@ def test_records_in_a_bucket_train_as_files_do(runs: trainings.Runs, s3: buckets
     finals = []
     for name, places in (("files", map(str, paths)), ("bucket", addresses)):
         (runs.folder / name).mkdir()
-        text = RECORDS.replace("{records}", ", ".join(repr(place) for place in places))
+        text = RECORDS.replace("{records}", ", ".join(repr(position) for position in places))
         (runs.folder / name / "model.py").write_text(text)
         run = runs.finish(
             module="model.py",

@@ -22,7 +22,7 @@ ranks = st.integers(1, 7)
 @given(st.integers(0, 60), ranks)
 def test_split_covers_everything_evenly(examples: int, parts: int) -> None:
     parts_of_range = order.split(examples, parts)
-    assert [place for part in parts_of_range for place in part] == list(range(examples))
+    assert [example for part in parts_of_range for example in part] == list(range(examples))
     lengths = [len(part) for part in parts_of_range]
     assert max(lengths) - min(lengths) <= 1
     assert lengths == sorted(lengths, reverse=True)
@@ -65,7 +65,7 @@ def test_ranks_share_batches_that_do_not_depend_on_them(
     x = np.arange(examples)
     alone = list(make(x, division(batch, 1)).epoch(3, 0))
     shared = list(make(x, division(batch, count)).epoch(3, 0))
-    assert [one.examples for one in shared] == [one.examples for one in alone]
+    assert [batch.examples for batch in shared] == [one.examples for one in alone]
     for whole, cut in zip(alone, shared, strict=True):
         assert len(cut.parts) == count
         present = [part for part in cut.parts if part is not None]
@@ -74,7 +74,7 @@ def test_ranks_share_batches_that_do_not_depend_on_them(
         np.testing.assert_array_equal(
             np.concatenate([np.asarray(part[1]) for part in present]), joined * 2
         )
-    used = np.concatenate([np.asarray(one.parts[0][0]) for one in alone])
+    used = np.concatenate([np.asarray(batch.parts[0][0]) for batch in alone])
     assert sorted(used) == list(range(examples))
 
 
@@ -83,9 +83,9 @@ def test_an_epoch_goes_on_where_it_stopped(
     make: Callable[[Any, batching.BatchSharding], batching.Source],
 ) -> None:
     source = make(np.arange(23), division(5, 2))
-    whole = [np.asarray(nest.leaves(one.parts)[0]) for one in source.epoch(2, 0)]
-    rest = [np.asarray(nest.leaves(one.parts)[0]) for one in source.epoch(2, 10)]
-    assert [list(part) for part in rest] == [list(part) for part in whole[2:]]
+    whole = [np.asarray(nest.leaves(batch.parts)[0]) for batch in source.epoch(2, 0)]
+    remaining = [np.asarray(nest.leaves(batch.parts)[0]) for batch in source.epoch(2, 10)]
+    assert [list(part) for part in remaining] == [list(part) for part in whole[2:]]
     assert list(source.epoch(2, 23)) == []
 
 
@@ -98,7 +98,7 @@ def test_specs_and_samples_have_the_structure_of_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "pattern"),
     [
         (3, r"returns int. Return x"),
         ((np.zeros(3),) * 4, "returns tuple of 4"),
@@ -116,13 +116,13 @@ def test_specs_and_samples_have_the_structure_of_parts() -> None:
         ((scipy.sparse.eye(2, format="csr"), np.zeros(2)), "gives a csr_matrix as x, "),
     ],
 )
-def test_wrong_arrays_are_refused(data: Any, said: str) -> None:
-    with pytest.raises(errors.UserCodeError, match=said):
+def test_wrong_arrays_are_refused(data: Any, pattern: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=pattern):
         arrays.checked(data, "training_data")
 
 
 @pytest.mark.parametrize(
-    ("dataset", "said"),
+    ("dataset", "pattern"),
     [
         (lambda: tf.data.Dataset.from_tensors((1, 2, 3, 4)), r"let each element be x, \(x, y\) or"),
         (lambda: tf.data.Dataset.from_tensor_slices(([1], [2])).take(0), "an empty data set"),
@@ -132,9 +132,9 @@ def test_wrong_arrays_are_refused(data: Any, said: str) -> None:
         ),
     ],
 )
-def test_wrong_data_sets_are_refused(dataset: Callable[[], Any], said: str) -> None:
+def test_wrong_data_sets_are_refused(dataset: Callable[[], Any], pattern: str) -> None:
     whole = dataset()
-    with pytest.raises(errors.UserCodeError, match=said):
+    with pytest.raises(errors.UserCodeError, match=pattern):
         stream.StreamSource(whole, lambda _: whole, division(2, 1), "training_data")
 
 
@@ -162,13 +162,13 @@ def test_batches_of_a_data_set_stay_as_they_are(count: int) -> None:
     assert source.sample()[0].shape[0] == 1
     expected = [whole.numpy() for whole, _ in bucketed(2)]
     batches = list(source.epoch(2, 0))
-    assert [one.examples for one in batches] == [len(whole) for whole in expected]
+    assert [batch.examples for batch in batches] == [len(whole) for whole in expected]
     for batch, whole in zip(batches, expected, strict=True):
         parts = [np.asarray(part[0]) for part in batch.parts if part is not None]
         np.testing.assert_array_equal(np.concatenate(parts), whole)
     used = batches[0].examples + batches[1].examples
-    (rest, *_) = source.epoch(2, used)
-    np.testing.assert_array_equal(rest.parts[0][1], batches[2].parts[0][1])
+    (remaining, *_) = source.epoch(2, used)
+    np.testing.assert_array_equal(remaining.parts[0][1], batches[2].parts[0][1])
 
 
 @pytest.mark.parametrize("start", [0, 4])

@@ -114,16 +114,16 @@ def test_a_checkpoint_that_is_not_whole_is_skipped(runs: trainings.Runs) -> None
 
 def evaluator_settings(folder: pathlib.Path, trainer: dict[str, object]) -> settings.Settings:
     """The settings of a job's evaluator."""
-    (one,) = launch.environments(folder, reference.MODELS, trainer)
-    return settings.read(launch.evaluator_of(one))
+    (variables,) = launch.environments(folder, reference.MODELS, trainer)
+    return settings.read(launch.evaluator_of(variables))
 
 
 def test_an_evaluator_needs_checkpoints_and_a_job_that_knows_of_it(tmp_path: pathlib.Path) -> None:
     preflight.check(evaluator_settings(tmp_path, MLP))
     with pytest.raises(errors.BadConfigurationError, match=r"trainer\.checkpoint is not given"):
         preflight.check(evaluator_settings(tmp_path, {"module": "mlp.py", "epochs": 1}))
-    (one,) = launch.environments(tmp_path, reference.MODELS, MLP)
-    config = launch.evaluator_of(one)[environment.TF_CONFIG]
+    (variables,) = launch.environments(tmp_path, reference.MODELS, MLP)
+    config = launch.evaluator_of(variables)[environment.TF_CONFIG]
     (again,) = launch.environments(tmp_path, reference.MODELS, MLP)
     with pytest.raises(errors.BadConfigurationError, match="evaluator: false"):
         preflight.check(settings.read({**again, environment.TF_CONFIG: config}))

@@ -36,7 +36,7 @@ class Script(keras.callbacks.Callback):
 
 def of_page() -> Any:
     """The callback of the documentation, which counts epochs."""
-    (block,) = (one for one in PAGE_BLOCKS if "get_state" in one)
+    (block,) = (text for text in PAGE_BLOCKS if "get_state" in text)
     names: dict[str, Any] = {}
     exec(compile(block, "fit.md", "exec"), names)  # noqa: S102
     return names["Counter"]

@@ -113,7 +113,7 @@ def test_a_callback_waits_as_often_whatever_the_model(reads: list[str], reports:
     for layers in (1, 9):
         reads.clear()
         train(AtBatches(lambda _: reads.append("batch")), layers=layers, verify="Off")
-        places = [place for place, name in enumerate(reads) if name == "batch"]
+        places = [index for index, name in enumerate(reads) if name == "batch"]
         waits.append(np.diff(places).tolist())
     assert min(waits[0]) == min(waits[1]), "at some batches a report comes on top"
     assert max(waits[1]) < 20
@@ -121,18 +121,18 @@ def test_a_callback_waits_as_often_whatever_the_model(reads: list[str], reports:
 
 
 def test_batches_have_the_metrics_that_keras_gives() -> None:
-    seen: list[list[dict[str, float]]] = []
+    epochs_of_logs: list[list[dict[str, float]]] = []
 
     class Note(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            seen[-1].append(dict(logs))
+            epochs_of_logs[-1].append(dict(logs))
 
     for fit in (tfparallel_trainer.fit, keras.Model.fit):
         keras.utils.set_random_seed(1)
-        seen.append([])
+        epochs_of_logs.append([])
         fit(model(2), X, X, batch_size=4, callbacks=[Note()], verbose=0, shuffle=False)
-    assert len(seen[0]) == BATCHES
-    for batch, expected in zip(*seen, strict=True):
+    assert len(epochs_of_logs[0]) == BATCHES
+    for batch, expected in zip(*epochs_of_logs, strict=True):
         assert batch == pytest.approx(expected, rel=1e-5)
 
 
@@ -153,15 +153,15 @@ def acts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_processes_talk_at_moments_that_a_callback_takes(acts: list[int]) -> None:
-    rest = 2 + 1  # two epochs, and the start
+    calls = 2 + 1  # two epochs, and the start
     for observers, expected in (
-        ([], rest),
-        ([keras.callbacks.EarlyStopping("loss")], rest + 1),  # on_train_end
-        ([keras.callbacks.LearningRateScheduler(lambda _, rate: rate)], rest + 2),
-        ([AtBatches(lambda _: None)], rest + 2 * BATCHES),
-        ([keras.callbacks.ProgbarLogger(), keras.callbacks.CSVLogger("/dev/null")], rest),
-        ([keras.callbacks.TerminateOnNaN()], rest + 2 * BATCHES),
-        ([AtTestBatches()], rest + 2 * BATCHES),
+        ([], calls),
+        ([keras.callbacks.EarlyStopping("loss")], calls + 1),  # on_train_end
+        ([keras.callbacks.LearningRateScheduler(lambda _, rate: rate)], calls + 2),
+        ([AtBatches(lambda _: None)], calls + 2 * BATCHES),
+        ([keras.callbacks.ProgbarLogger(), keras.callbacks.CSVLogger("/dev/null")], calls),
+        ([keras.callbacks.TerminateOnNaN()], calls + 2 * BATCHES),
+        ([AtTestBatches()], calls + 2 * BATCHES),
     ):
         acts.clear()
         train(*observers, epochs=2, validation_data=(X, X))
@@ -175,20 +175,20 @@ def sums(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[str]:
     for name in ("_exchange", "_share"):
         talk = getattr(model_access.ReplicatedModelAccess, name)
 
-        def counted(one: Any, *arguments: Any, name: str = name, talk: Any = talk) -> Any:
+        def counted(owner: Any, *arguments: Any, name: str = name, talk: Any = talk) -> Any:
             counts[name] += 1
-            return talk(one, *arguments)
+            return talk(owner, *arguments)
 
         monkeypatch.setattr(model_access.ReplicatedModelAccess, name, counted)
     return counts
 
 
-def read_all(one: replica.Replica) -> None:
+def read_all(member: replica.Replica) -> None:
     """Read in all ways in which callbacks do."""
-    one.model.get_weights()
-    float(one.optimizer.learning_rate)
-    keras.ops.sum(one.model.weights[0])
-    one.model(X[:2])
+    member.model.get_weights()
+    float(member.optimizer.learning_rate)
+    keras.ops.sum(member.model.weights[0])
+    member.model(X[:2])
 
 
 @pytest.mark.parametrize("is_local", [True, False])
@@ -240,7 +240,7 @@ def test_what_a_callback_writes_is_everywhere_however_it_writes(*, is_local: boo
         "a step": lambda: first.optimizer.apply([ones], [kernel]),
         "the optimizer": lambda: setattr(first.optimizer, "learning_rate", 0.125),
     }
-    for way, write in writes.items():
+    for method, write in writes.items():
         before = values(first)
 
         def change(write: Callable[[], Any] = write) -> bytes:
@@ -251,7 +251,7 @@ def test_what_a_callback_writes_is_everywhere_however_it_writes(*, is_local: boo
         assert any(
             not np.array_equal(array, other)
             for array, other in zip(before, values(first), strict=True)
-        ), way
+        ), method
         assert_alike(replicas)
 
 
@@ -275,8 +275,8 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def values(one: replica.Replica) -> list[Any]:
-    return [tf.convert_to_tensor(variable).numpy() for variable in one.state()]
+def values(member: replica.Replica) -> list[Any]:
+    return [tf.convert_to_tensor(variable).numpy() for variable in member.state()]
 
 
 def assert_alike(replicas: Sequence[replica.Replica]) -> None:
@@ -305,13 +305,13 @@ def test_any_sets_of_variables_are_shared(monkeypatch: pytest.MonkeyPatch) -> No
     replicas = replicas_of(3)
     shared_decisions = model_access.ReplicatedModelAccess(replicas)
     weights = replicas[0].model.weights
-    for place in (0, 1, 2, 3, 4, 1, 5):
+    for stop in (0, 1, 2, 3, 4, 1, 5):
 
-        def change(place: int = place) -> bytes:
-            weights[place].assign_add(tf.ones(weights[place].shape))
-            return b"%d" % place
+        def change(stop: int = stop) -> bytes:
+            weights[stop].assign_add(tf.ones(weights[stop].shape))
+            return b"%d" % stop
 
-        assert shared_decisions.after(change) == b"%d" % place
+        assert shared_decisions.after(change) == b"%d" % stop
         assert_alike(replicas)
 
 

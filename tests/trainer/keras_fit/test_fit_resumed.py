@@ -43,8 +43,8 @@ class Shuffled(keras.utils.PyDataset):
     def __len__(self) -> int:
         return EXAMPLES // BATCH
 
-    def __getitem__(self, place: int) -> Any:
-        numbers = self.order[BATCH * place : BATCH * (place + 1)]
+    def __getitem__(self, index: int) -> Any:
+        numbers = self.order[BATCH * index : BATCH * (index + 1)]
         return numbers[:, None], numbers
 
     def on_epoch_end(self) -> None:
@@ -55,8 +55,8 @@ def generated() -> Iterator[Any]:
     random = np.random.default_rng(5)
     while True:
         order = random.permutation(EXAMPLES)
-        for place in range(0, EXAMPLES, BATCH):
-            numbers = order[place : place + BATCH]
+        for start in range(0, EXAMPLES, BATCH):
+            numbers = order[start : start + BATCH]
             yield numbers[:, None], numbers
 
 
@@ -127,10 +127,10 @@ def assert_goes_on(
     """Assert that a restart in each epoch gives its batches and those after it; give them all."""
     whole = source(make(), steps, first)
     epochs = [epoch(whole, number) for number in range(first, first + EPOCHS)]
-    for place in range(EPOCHS):
+    for index in range(EPOCHS):
         restarted = source(make(), steps, first)
-        numbers = range(first + place, first + EPOCHS)
-        assert [epoch(restarted, number) for number in numbers] == epochs[place:]
+        numbers = range(first + index, first + EPOCHS)
+        assert [epoch(restarted, number) for number in numbers] == epochs[index:]
     return epochs
 
 
@@ -244,7 +244,7 @@ def test_a_restart_leads_to_the_weights_of_one_run(
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ({"x": examples().shuffle(4).batch(BATCH)}, "x shuffles without a seed"),
         (
@@ -257,8 +257,8 @@ def test_a_restart_leads_to_the_weights_of_one_run(
     ],
 )
 def test_data_in_which_a_restart_would_go_wrong_are_refused(
-    data: dict[str, Any], said: str, tmp_path: pathlib.Path
+    data: dict[str, Any], message: str, tmp_path: pathlib.Path
 ) -> None:
-    with pytest.raises(errors.UserCodeError, match=said):
+    with pytest.raises(errors.UserCodeError, match=message):
         model = fitted.CASES["epochs"].build()
         tfparallel_trainer.fit(model, **data, output_dir=tmp_path, verbose=0)

@@ -91,8 +91,8 @@ def test_weights_that_are_built_in_fit_differ_between_trials() -> None:
 
 
 def test_a_function_builds_the_same_model_for_the_same_seed() -> None:
-    one, other = (train(model).get_weights() for _ in range(2))
-    for array, expected in zip(one, other, strict=True):
+    array_of_first, other = (train(model).get_weights() for _ in range(2))
+    for array, expected in zip(array_of_first, other, strict=True):
         np.testing.assert_array_equal(array, expected)
 
 
@@ -119,7 +119,7 @@ def test_operations_without_a_seed_differ_between_ranks_and_repeat_between_runs(
 ) -> None:
     job = {"steps": 3, "globalBatchSize": 4, "processes": 2}
     once, again = (
-        [drawn(one) for one in runs.finish("noise.py", folder=folder, **job).ended]
+        [drawn(process) for process in runs.finish("noise.py", folder=folder, **job).ended]
         for folder in ("once", "again")
     )
     assert once == again
@@ -138,5 +138,5 @@ def test_a_resumed_run_draws_from_keras_what_the_first_one_would_have(
     [whole] = runs.finish("noise.py", folder="whole", steps=4, **job).ended
     first = runs.finish("noise.py", folder="parts", steps=2, **job)
     (first.folder / "output" / outputs.SUMMARY).unlink()  # as if it had been ended behind step 2
-    [rest] = runs.finish("noise.py", folder="parts", steps=4, **job).ended
-    assert [step[2:] for step in drawn(rest)] == [step[2:] for step in drawn(whole)[2:]]
+    [process] = runs.finish("noise.py", folder="parts", steps=4, **job).ended
+    assert [step[2:] for step in drawn(process)] == [step[2:] for step in drawn(whole)[2:]]

@@ -24,10 +24,10 @@ class AtSecondEpoch(keras.callbacks.Callback):
     def __init__(self, change: Callable[[Any], Any]) -> None:
         super().__init__()
         self.change = change
-        self.seen: list[bool] = []
+        self.trainable: list[bool] = []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.seen.append(self.model.layers[0].trainable)
+        self.trainable.append(self.model.layers[0].trainable)
         if epoch == 1:
             self.change(self.model)
 
@@ -54,7 +54,7 @@ def train(fit: Any, change: Callable[[Any], Any], **options: Any) -> tuple[Any, 
         callbacks=[callback],
         verbose=0,
     )
-    return history, callback.seen
+    return history, callback.trainable
 
 
 def exchange(model: Any) -> None:
@@ -66,13 +66,14 @@ def test_trainable_changes_nothing_before_the_next_compile() -> None:
     """Even an evaluation's penalty, and what a callback sees later, are those of Keras' fit."""
     expected, expected_seen = train(keras.Model.fit, exchange)
     with pytest.warns(UserWarning, match="changes nothing before the model is compiled again"):
-        history, seen = train(tfparallel_trainer.fit, exchange)
+        history, trainable = train(tfparallel_trainer.fit, exchange)
     for array, other in zip(history.model.get_weights(), expected.model.get_weights(), strict=True):
         np.testing.assert_allclose(array, other, atol=1e-6)
     assert history.history["val_loss"] == pytest.approx(expected.history["val_loss"], rel=1e-5)
-    assert seen == expected_seen == [False, False, True]
+    assert trainable == expected_seen == [False, False, True]
     flags, expected_flags = (
-        [weight.trainable for weight in one.model.weights] for one in (history, expected)
+        [weight.trainable for weight in weights_model.model.weights]
+        for weights_model in (history, expected)
     )
     assert flags == expected_flags == [True, True, True, False]
 

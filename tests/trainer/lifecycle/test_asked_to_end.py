@@ -114,7 +114,7 @@ def test_asynchronous_replicas(tmp_path: pathlib.Path, runs: trainings.Runs) -> 
         assert worker.code == exits.Exit.PREEMPTED, worker
         group.wait_for_output(0, "worker-1 is gone")
         ended = ask(group, [0, 1, 3], until=[0, 1, 3])
-    assert [one.code for one in ended] == [exits.Exit.PREEMPTED] * 3, ended
+    assert [process.code for process in ended] == [exits.Exit.PREEMPTED] * 3, ended
     assert "which is saved" in ended[0].errors
     stopped = int(ended[0].errors.rsplit("after step ", 1)[1].split(",")[0])
     assert stopped % 1000

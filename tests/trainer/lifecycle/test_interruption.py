@@ -46,7 +46,7 @@ def test_killed_and_terminated_runs_resume_exactly(tmp_path: pathlib.Path) -> No
         group.wait_for_output(0, "] step ")
         group.processes[1].send_signal(signal.SIGTERM)
         ended = group.wait()
-        assert [one.code for one in ended] == [exits.Exit.PREEMPTED] * 2, ended
+        assert [process.code for process in ended] == [exits.Exit.PREEMPTED] * 2, ended
         assert "resuming after step" in ended[0].output
         assert "which is saved" in ended[0].errors
         stopped = int(ended[0].errors.rsplit("after step ", 1)[1].split(",")[0])
@@ -58,7 +58,7 @@ def test_killed_and_terminated_runs_resume_exactly(tmp_path: pathlib.Path) -> No
             module = reference.load("slow_stream")
             expected, _ = reference.train(module, steps, 20, 3, module.examples)
         ended = group.wait()
-        assert [one.code for one in ended] == [0, 0], ended
+        assert [process.code for process in ended] == [0, 0], ended
         assert f"resuming after step {stopped} " in ended[0].output
     difference = weights.run_difference(tmp_path, expected)
     print(f"killed, terminated and resumed: largest difference of a weight {difference:.1e}")
@@ -73,11 +73,11 @@ def test_killed_and_terminated_runs_resume_exactly(tmp_path: pathlib.Path) -> No
     # Python reports every module that it imports.
     with start(tmp_path, 4, trainer, {"PYTHONPROFILEIMPORTTIME": "1"}, new=True) as group:
         ended = group.wait()
-    assert [one.code for one in ended] == [0, 0], ended
-    for one in ended:
-        assert "already finished" in one.output
-        assert "tfparallel_trainer.loop.preflight" in one.errors
-        assert "tensorflow" not in one.errors
+    assert [process.code for process in ended] == [0, 0], ended
+    for process in ended:
+        assert "already finished" in process.output
+        assert "tfparallel_trainer.loop.preflight" in process.errors
+        assert "tensorflow" not in process.errors
 
 
 def test_frozen_peer_is_lost(tmp_path: pathlib.Path) -> None:
@@ -117,7 +117,7 @@ def test_replicas_with_different_modules_are_refused(
     environments[1][environment.SOURCE_DIR] = str(other)
     with runs.group(environments) as group:
         ended = group.wait()
-    assert [one.code for one in ended] == [exits.Exit.BAD_CONFIGURATION] * 2, ended
+    assert [process.code for process in ended] == [exits.Exit.BAD_CONFIGURATION] * 2, ended
     assert "differ in the content of slow_stream.py" in ended[0].errors
 
 

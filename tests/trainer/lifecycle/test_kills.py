@@ -36,19 +36,19 @@ def test_killed_anywhere_it_ends_with_the_same_bits(
     def finish(name: str, steps: int, attempt: int = 1) -> None:
         with start(name, steps, attempt) as group:
             ended = group.wait()
-        assert [one.code for one in ended] == [0, 0], ended
+        assert [process.code for process in ended] == [0, 0], ended
 
     # The chief; the worker, before a checkpoint came; both at once.
     cases = (("  epoch 3  ", [0]), ("resuming after step", [1]), ("] step ", [0, 1]))
-    for attempt, (seen, victims) in enumerate(cases, 1):
+    for attempt, (output, victims) in enumerate(cases, 1):
         with start("killed", launch.ENDLESS, attempt) as group:
-            group.wait_for_output(0, seen)
+            group.wait_for_output(0, output)
             for victim in victims:
                 group.processes[victim].send_signal(signal.SIGKILL)
             ended = group.wait()
-        for number, one in enumerate(ended):
+        for number, process in enumerate(ended):
             expected = -signal.SIGKILL if number in victims else exits.Exit.PEER_LOST
-            assert one.code == expected, one
+            assert process.code == expected, process
         assert attempt == 1 or "resuming after step" in ended[0].output
 
     steps = launch.newest(tmp_path / "killed") + 20
@@ -80,7 +80,7 @@ def test_it_goes_on_with_other_numbers_and_strategies(
         with runs.group(environments) as group:
             assert group.processes[0].wait(120) == 0, group.result(0)
             ended = group.wait(20)
-        assert [one.code for one in ended] == [0] * len(ended), ended
+        assert [process.code for process in ended] == [0] * len(ended), ended
         if steps > 8:
             assert f"resuming after step {steps - 8} " in ended[0].output
 

@@ -52,7 +52,7 @@ ROWS = [row for row in itertools.product(CASES, STRATEGIES) if row not in REFUSE
 
 
 def cases_of(case: str, strategy: str) -> str:
-    together = [one for one in TOGETHER if (one, strategy) not in REFUSED]
+    together = [case for case in TOGETHER if (case, strategy) not in REFUSED]
     return ",".join(together) if case == "all" else case
 
 
@@ -60,7 +60,9 @@ def start(runs: trainings.Runs, case: str, strategy: str, attempt: int) -> launc
     variables = {"CASES": cases_of(case, strategy), "PAUSE": str(PAUSE if attempt == 1 else 0)}
     if strategy == "servers":
         environments = runs.server_environments("restarted.py", workers=1, **TRAINER).values()
-        return runs.group([{**one, **variables} for one in environments])
+        return runs.group(
+            [{**variables_of_process, **variables} for variables_of_process in environments]
+        )
     layout = STRATEGIES[strategy]
     return runs.start(
         "restarted.py", processes=2, attempt=attempt, variables=variables, **layout, **TRAINER
@@ -82,12 +84,14 @@ def measure_difference(runs: trainings.Runs, case: str, strategy: str) -> float:
         for victim in victims:
             group.processes[victim].send_signal(signal.SIGKILL)
         ended = group.wait()
-    for number, one in enumerate(ended):
-        assert one.code == (-signal.SIGKILL if number in victims else exits.Exit.PEER_LOST), one
+    for number, process in enumerate(ended):
+        assert process.code == (-signal.SIGKILL if number in victims else exits.Exit.PEER_LOST), (
+            process
+        )
     with start(runs, case, strategy, 2) as group:
         weights_of_one_process = expected(cases_of(case, strategy))
         ended = group.wait()
-    assert [one.code for one in ended] == [exits.Exit.DONE] * len(ended), ended
+    assert [process.code for process in ended] == [exits.Exit.DONE] * len(ended), ended
     assert "resuming after step 4" in ended[0].output
     with reference.floatx():  # The file has averages of the weights, as fit leaves them.
         model = keras.saving.load_model(runs.folder / "output" / outputs.MODEL, compile=False)

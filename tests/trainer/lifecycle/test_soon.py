@@ -33,6 +33,6 @@ def test_a_replica_ends_soon_after_another_was_killed_or_asked_to_end(
         began = time.monotonic()
         group.processes[1].send_signal(number)
         assert group.processes[0].wait(150) == code, group.result(0)
-        took = time.monotonic() - began
-    print(f"the chief ended {took:.1f} s after {number.name} of the worker")
-    assert took < LIMIT_SECONDS
+        seconds = time.monotonic() - began
+    print(f"the chief ended {seconds:.1f} s after {number.name} of the worker")
+    assert seconds < LIMIT_SECONDS

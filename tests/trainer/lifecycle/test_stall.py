@@ -162,7 +162,9 @@ def test_a_replica_whose_data_never_comes_ends_all(
         chief, worker = group.wait()
     assert {chief.code, worker.code} <= {exits.Exit.STALLED, exits.Exit.PEER_LOST}
     assert exits.Exit.STALLED in (chief.code, worker.code)
-    assert any("(trainer.stepTimeoutSeconds) since " in one.errors for one in (chief, worker))
+    assert any(
+        "(trainer.stepTimeoutSeconds) since " in process.errors for process in (chief, worker)
+    )
 
 
 ENDLESS = """

@@ -55,7 +55,7 @@ def sentence(ended: launch.Ended) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "message"),
     [
         (NOT_COMPILED, exits.Exit.USER_ERROR, "is not compiled"),
         (MODEL.replace("3, 3, 2", "3, 5, 2"), exits.Exit.USER_ERROR, "(1, 5)"),
@@ -65,11 +65,11 @@ def sentence(ended: launch.Ended) -> str:
     ids=["not-compiled", "other-features", "other-targets", "empty"],
 )
 def test_models_and_data_that_cannot_work(
-    tmp_path: pathlib.Path, text: str, code: exits.Exit, said: str
+    tmp_path: pathlib.Path, text: str, code: exits.Exit, message: str
 ) -> None:
     ended = run(tmp_path, "Mirrored", text)
     assert ended.code == code, ended
-    assert said in sentence(ended)
+    assert message in sentence(ended)
 
 
 COUPLED = MODEL.replace(
@@ -171,7 +171,7 @@ def test_a_replica_without_examples_takes_part(
     environments = launch.environments(tmp_path, tmp_path, trainer, processes=2)
     with runs.group(environments) as group:
         ended = group.wait()
-    assert [one.code for one in ended] == [0, 0], ended
+    assert [process.code for process in ended] == [0, 0], ended
     assert launch.summary(tmp_path).steps == 4, "two batches: of four examples, and of one"
     assert weights.run_difference(tmp_path, expected) <= 1e-10
 

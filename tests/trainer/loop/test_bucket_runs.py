@@ -23,7 +23,7 @@ def newest(s3: buckets.Bucket) -> dict[str, Any]:
 
 
 def steps(s3: buckets.Bucket) -> list[int]:
-    return [entries.step_of(one) for one in entries.checkpoints(s3.checkpoints)]
+    return [entries.step_of(checkpoint) for checkpoint in entries.checkpoints(s3.checkpoints)]
 
 
 def test_killed_it_resumes_and_ends_with_the_bits_of_an_unbroken_run(
@@ -145,7 +145,9 @@ def test_servers_and_workers_train_into_a_bucket(runs: trainings.Runs, s3: bucke
     environments = runs.server_environments(
         module="mlp.py", workers=1, steps=6, checkpoint=s3.checkpoint(everySteps=3)
     )
-    with runs.group([{**one, **s3.variables} for one in environments.values()]) as group:
+    with runs.group(
+        [{**variables_of_process, **s3.variables} for variables_of_process in environments.values()]
+    ) as group:
         group.finish()
     assert {3, 6} <= set(steps(s3))
     assert (s3.results / outputs.MODEL).is_file()
@@ -211,8 +213,8 @@ def test_missing_credentials_are_reported_before_the_first_step(
     secrets = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     for name in secrets:
         monkeypatch.delenv(name)
-    known = {name: value for name, value in s3.variables.items() if name not in secrets}
-    ended = refused(runs, known, s3.uri)
+    incomplete = {name: value for name, value in s3.variables.items() if name not in secrets}
+    ended = refused(runs, incomplete, s3.uri)
     assert ended.code == exits.Exit.BAD_CONFIGURATION, ended
     assert f"trainer.checkpoint.uri is '{s3.uri}', and the environment has no cred" in ended.errors
     assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY from a Secret" in ended.errors

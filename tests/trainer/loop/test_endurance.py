@@ -33,5 +33,5 @@ def test_steps_leave_no_threads_behind(tmp_path: pathlib.Path, runs: trainings.R
             counts.append(threads(chief.pid))
             time.sleep(0.05)
         ended = group.wait()
-    assert [one.code for one in ended] == [0, 0], ended
+    assert [process.code for process in ended] == [0, 0], ended
     assert max(counts) <= counts[0] + GROWTH, counts

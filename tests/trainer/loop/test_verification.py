@@ -46,4 +46,4 @@ def test_a_right_job_is_near_one_process_also_after_a_callback_has_written(
 
 def _verified(output: pathlib.Path) -> list[dict[str, Any]]:
     records = map(json.loads, (output / outputs.TRAIN_LOG).read_text().splitlines())
-    return [one for one in records if one["event"] == outputs.TrainEvent.VERIFIED]
+    return [record for record in records if record["event"] == outputs.TrainEvent.VERIFIED]

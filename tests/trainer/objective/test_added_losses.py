@@ -92,9 +92,11 @@ def test_accumulated_gradients_are_those_of_one_process() -> None:
     expected, _ = plain_loop(compiled, regularised, 5)
     replicas, _ = ranks.run(ranks.module(regularised, compiled), examples(), 3, 5)
     assert max(difference(rank_replica, expected) for rank_replica in replicas) <= weights.TOLERANCE
-    optimizers = [one.optimizer for one in (*(one.model for one in replicas), expected)]
-    *states, plain = [[one.numpy() for one in each.variables] for each in optimizers]
-    assert max(weights.difference(one, plain) for one in states) <= weights.TOLERANCE
+    optimizers = [one.optimizer for one in (*(member.model for member in replicas), expected)]
+    *states, plain = [
+        [variable.numpy() for variable in optimizer.variables] for optimizer in optimizers
+    ]
+    assert max(weights.difference(state, plain) for state in states) <= weights.TOLERANCE
 
 
 @pytest.mark.usefixtures("float64")
@@ -142,10 +144,10 @@ def test_a_regularised_embedding_is_added_up_on_all_ranks() -> None:
     random = np.random.default_rng(0)
     data = random.integers(0, 7, size=(21, 3)), random.normal(size=(21, 1)), None
     module = ranks.module(build, compile_with())
-    (one,), _ = ranks.run(module, data, 1, batch=10)
+    (member,), _ = ranks.run(module, data, 1, batch=10)
     many, _ = ranks.run(module, data, 2, batch=10)
     for rank_replica in many:
-        assert difference(rank_replica, one.model) <= weights.TOLERANCE
+        assert difference(rank_replica, member.model) <= weights.TOLERANCE
 
 
 def alone() -> keras.Model:

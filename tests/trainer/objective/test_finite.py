@@ -27,10 +27,10 @@ def test_a_step_that_is_left_out_changes_nothing() -> None:
     assert [outcome.finite for outcome in outcomes] == [True, True, False, True, True]
     kept = np.r_[0 : 2 * normalised.BATCH, 3 * normalised.BATCH : 5 * normalised.BATCH]
     without, _ = ranks.run(user_module, (x[kept], y[kept], None), 2, normalised.BATCH)
-    for one, other in zip(whole, without, strict=True):
-        for a, b in zip(one.model.get_weights(), other.model.get_weights(), strict=True):
+    for model, other in zip(whole, without, strict=True):
+        for a, b in zip(model.model.get_weights(), other.model.get_weights(), strict=True):
             np.testing.assert_array_equal(a, b)
-        metrics, expected = (replica.model.get_metrics_result() for replica in (one, other))
+        metrics, expected = (replica.model.get_metrics_result() for replica in (model, other))
         assert metrics == expected
 
 

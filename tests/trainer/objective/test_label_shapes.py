@@ -147,7 +147,9 @@ def test_metrics_of_fitting_labels_are_built_once(metric: Any) -> None:
         "sgd", "mse", metrics=[metric], weighted_metrics=[keras.metrics.MeanSquaredError()]
     )
     phases.build(model, (tf.zeros((1, 3)), ONE_HOT, None))
-    compiled_metrics = [one for each in model.metrics for one in getattr(each, "metrics", ())]
+    compiled_metrics = [
+        inner_metric for metric in model.metrics for inner_metric in getattr(metric, "metrics", ())
+    ]
     assert len(compiled_metrics) == 2
 
 

@@ -31,7 +31,7 @@ class Shifted(keras.layers.Layer):
 
 
 def describe(
-    words: Any = WORDS,
+    vocabulary: Any = WORDS,
     *,
     adapted: Any = WORDS,
     rate: float = 0.5,
@@ -53,19 +53,19 @@ def describe(
         first = keras.Input((1,), dtype="string")
         texts = keras.layers.TextVectorization(output_sequence_length=1, name="texts")
         texts.adapt(list(adapted))
-        lookup = keras.layers.StringLookup(vocabulary=list(words), name="lookup")
+        lookup = keras.layers.StringLookup(vocabulary=list(vocabulary), name="lookup")
         x = keras.layers.Embedding(9, 4)(keras.ops.add(lookup(first), texts(first)))
         x = keras.layers.Dropout(rate, name="dropout")(keras.layers.Flatten()(x))
-        x = keras.layers.Lambda(lambda one: one * 2.0, name="doubled")(x)
+        x = keras.layers.Lambda(lambda tensor: tensor * 2.0, name="doubled")(x)
         x = Shifted(tf.constant(0.5) if is_tensor else shift, name="shifted")(x)
         for _ in range(depth):
             x = keras.ops.tanh(x)
         return keras.Model(first, keras.layers.Dense(2)(x))
 
     module = ranks.module(build, lambda model: model.compile("adam", loss))
-    (one,) = ranks.build_apart(module, (X, Y, None), 1)
-    traced = likeness.describe_trace(one.model, tracing.trace(one, SPEC))
-    return {**likeness.describe(one.model), **traced}
+    (member,) = ranks.build_apart(module, (X, Y, None), 1)
+    traced = likeness.describe_trace(member.model, tracing.trace(member, SPEC))
+    return {**likeness.describe(member.model), **traced}
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +81,9 @@ def test_models_that_are_built_alike_are_alike(digests: likeness.Digests) -> Non
 
 
 @pytest.mark.parametrize(
-    ("change", "place"),
+    ("change", "prefix"),
     [
-        ({"words": WORDS[::-1]}, "the layer lookup (StringLookup)"),
+        ({"vocabulary": WORDS[::-1]}, "the layer lookup (StringLookup)"),
         ({"adapted": ["green", "red"]}, "the layer texts (TextVectorization)"),
         ({"rate": 0.25}, "the layer dropout (Dropout)"),
         ({"shift": 0.5}, "the layer shifted (Shifted)"),
@@ -96,11 +96,11 @@ def test_models_that_are_built_alike_are_alike(digests: likeness.Digests) -> Non
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_what_differs_has_a_name(
-    change: dict[str, Any], place: str, digests: likeness.Digests
+    change: dict[str, Any], prefix: str, digests: likeness.Digests
 ) -> None:
     other = describe(**change)
     differing = [what for what in digests if other.get(what) != digests[what]]
-    assert any(what.startswith(place) for what in differing), differing
+    assert any(what.startswith(prefix) for what in differing), differing
 
 
 class Branches(keras.layers.Layer):
@@ -119,9 +119,9 @@ def test_names_of_the_functions_of_a_graph_do_not_count() -> None:
         lambda model: model.compile("sgd", "mse"),
     )
     x = np.ones((3, 2), "float32")
-    (one,) = ranks.build_apart(module, (x, x, None), 1)
+    (member,) = ranks.build_apart(module, (x, x, None), 1)
     spec = (*[tf.TensorSpec((None, 2), tf.float32)] * 2, None)
-    constants = [tracing.trace(one, spec).constants for _ in range(3)]
+    constants = [tracing.trace(member, spec).constants for _ in range(3)]
     assert constants[1:] == constants[:-1]
 
 
@@ -146,10 +146,10 @@ class Noted(keras.layers.Layer):
     def __init__(self, process: int, folder: pathlib.Path, **more: Any) -> None:
         super().__init__(**more)
         self.axes = {0, 8} if process else {8, 0}  # iterates in the order of its making
-        self.made = f"process {process} at {time.monotonic_ns()}"
+        self.description = f"process {process} at {time.monotonic_ns()}"
         self.file = folder / "scale.txt"
         self.file.write_text("2.5")
-        self.doubled = tf.function(lambda one: one * 2.0, autograph=False)
+        self.doubled = tf.function(lambda tensor: tensor * 2.0, autograph=False)
 
     def build(self, shape: Any) -> None:
         self.scale = self.add_weight(shape=(), constraint=Chosen(self.axes))
@@ -165,7 +165,7 @@ class Noted(keras.layers.Layer):
         return tf.cond(larger, lambda: self.doubled(total), lambda: total + 4.0) * self.scale
 
     def get_config(self) -> dict[str, Any]:
-        noted = {"made": self.made, "axes": self.axes, "file": str(self.file)}
+        noted = {"made": self.description, "axes": self.axes, "file": str(self.file)}
         return {**super().get_config(), **noted}
 
 
@@ -197,10 +197,10 @@ def build_in(process: int, folder: pathlib.Path, words: Any = WORDS) -> likeness
 
         model.compile("adam", loss)
 
-    (one,) = ranks.build_apart(ranks.module(build, compile_model), (X, Y, None), 1)
-    trace = tracing.trace(one, SPEC)
+    (member,) = ranks.build_apart(ranks.module(build, compile_model), (X, Y, None), 1)
+    trace = tracing.trace(member, SPEC)
     assert [closure.shape for closure in trace.closures] == [()], "a generator is none"
-    return {**likeness.describe(one.model), **likeness.describe_trace(one.model, trace)}
+    return {**likeness.describe(member.model), **likeness.describe_trace(member.model, trace)}
 
 
 @pytest.mark.filterwarnings("ignore:.*constraint.*")

@@ -75,7 +75,9 @@ def test_what_names_the_rows_of_a_table_follows_from_the_graph(name: str) -> Non
     def step(tokens: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             total = tf.reduce_sum(model(tokens))
-        tables = [one.value for one in model.trainable_variables if one.path.endswith("embeddings")]
+        tables = [
+            table.value for table in model.trainable_variables if table.path.endswith("embeddings")
+        ]
         sources.extend(lookups.of(gradient) for gradient in tape.gradient(total, tables))
         return total
 

@@ -110,7 +110,7 @@ def test_ignored_classes_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_loss", "more", "said"),
+    ("given_loss", "more", "pattern"),
     [
         (None, {}, "no loss"),
         (keras.losses.MeanSquaredError(reduction="none"), {}, "reduction"),
@@ -118,8 +118,8 @@ def test_ignored_classes_do_not_count() -> None:
         (["mse", "mae"], {}, "2 values for loss"),
     ],
 )
-def test_losses_that_do_not_fit_are_refused(given_loss: Any, more: Any, said: str) -> None:
-    with pytest.raises(errors.UserCodeError, match=said):
+def test_losses_that_do_not_fit_are_refused(given_loss: Any, more: Any, pattern: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=pattern):
         loss.terms(compiled(given_loss, **more), ("output",))
 
 

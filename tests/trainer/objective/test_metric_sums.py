@@ -80,8 +80,8 @@ METRICS: dict[str, tuple[dict[str, Any], Any, Any]] = {  # arguments, targets an
 def test_all_metrics_of_keras_are_looked_at() -> None:
     classes = {
         name
-        for name, one in vars(keras.metrics).items()
-        if inspect.isclass(one) and issubclass(one, keras.metrics.Metric)
+        for name, metric_type in vars(keras.metrics).items()
+        if inspect.isclass(metric_type) and issubclass(metric_type, keras.metrics.Metric)
     }
     assert classes - {"Metric"} == set(METRICS)
 
@@ -92,7 +92,7 @@ def test_a_metric_of_keras_is_a_sum_over_the_examples(name: str) -> None:
     metric = getattr(keras.metrics, name)(**arguments)
 
     def update(start: int = 0, stop: int = EXAMPLES) -> None:
-        metric.update_state(*(one[start:stop] for one in arrays if one is not None))
+        metric.update_state(*(array[start:stop] for array in arrays if array is not None))
 
     update()
     whole = metric.result()
@@ -100,7 +100,7 @@ def test_a_metric_of_keras_is_a_sum_over_the_examples(name: str) -> None:
     for start, stop in ((0, 5), (5, EXAMPLES)):
         metric.reset_state()
         update(start, stop)
-        states.append([one.numpy() for one in metric.variables])
+        states.append([variable.numpy() for variable in metric.variables])
     metric.reset_state()
     assert metrics.fault(metric, lambda: update(0, 1)) is None
     added = metric.stateless_result([sum(parts) for parts in zip(*states, strict=True)])
@@ -332,7 +332,7 @@ def test_a_sum_of_a_user_is_taken(metric: Callable[[], Any]) -> None:
     model = linear()
     model.compile("sgd", "mse", metrics=["mae"], weighted_metrics=[metric()])
     checked(model)
-    assert all(not np.any(one.numpy()) for one in model.metrics_variables)
+    assert all(not np.any(variable.numpy()) for variable in model.metrics_variables)
 
 
 @pytest.mark.parametrize(("metric", "reason"), NO_SUMS)

@@ -109,8 +109,8 @@ def by_a_loop(name: str) -> tuple[Any, list[dict[str, float]]]:
     return model, history
 
 
-def assert_alike(one: Any, other: Any) -> None:
-    assert weights.difference(one.get_weights(), other.get_weights()) <= weights.TOLERANCE
+def assert_alike(model: Any, other: Any) -> None:
+    assert weights.difference(model.get_weights(), other.get_weights()) <= weights.TOLERANCE
 
 
 @pytest.mark.usefixtures("float64")
@@ -120,8 +120,8 @@ def test_ranks_give_the_weights_of_one_process(name: str, count: int) -> None:
     expected, history = by_a_loop(name)
     build, data = CASES[name]
     replicas, outcomes = ranks.run(ranks.module(build, compile_model), data(), count, BATCH)
-    for one in replicas:
-        assert_alike(one.model, expected)
+    for member in replicas:
+        assert_alike(member.model, expected)
     for outcome, logs in zip(outcomes, history, strict=True):
         terms = {name: value for name, value in outcome.losses.items() if name != "loss"}
         assert terms == pytest.approx(logs, rel=1e-9)
@@ -158,9 +158,9 @@ def test_each_loss_is_evaluated_over_all_examples() -> None:
 
 @pytest.mark.usefixtures("float64")
 def test_the_state_of_all_optimizers_is_saved() -> None:
-    (one,) = ranks.run(ranks.module(gan, compile_model), points(), 1, BATCH)[0]
-    state = {id(variable) for variable in one.state()}
-    for optimizer in (one.model.generator_optimizer, one.model.discriminator_optimizer):
+    (member,) = ranks.run(ranks.module(gan, compile_model), points(), 1, BATCH)[0]
+    state = {id(variable) for variable in member.state()}
+    for optimizer in (member.model.generator_optimizer, member.model.discriminator_optimizer):
         assert int(optimizer.iterations) == 5
         assert {id(variable) for variable in optimizer.variables} <= state
 
@@ -190,7 +190,7 @@ def of_teacher(model: Any) -> Any:
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "pattern"),
     [
         (phases_of(), "gives the losses of no phase"),
         (phases_of(3), "returns 3: let it return a list of tfparallel_trainer.Phase"),
@@ -199,8 +199,8 @@ def of_teacher(model: Any) -> Any:
         (phases_of(of_teacher), "and 0 trainable weights"),
     ],
 )
-def test_phases_that_cannot_be_trained_are_refused(build: Callable[[], Any], said: str) -> None:
-    with pytest.raises(errors.UserCodeError, match=re.escape(said)):
+def test_phases_that_cannot_be_trained_are_refused(build: Callable[[], Any], pattern: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=re.escape(pattern)):
         ranks.build_apart(ranks.module(build, compile_model), weighted(), 2)
 
 
@@ -241,6 +241,6 @@ def test_the_example_of_the_page_trains_on_two_processes(
     environments = launch.environments(tmp_path, source, spec, processes=2)
     with runs.group(environments) as group:
         ended = group.wait()
-    assert [one.code for one in ended] == [0, 0], ended
+    assert [process.code for process in ended] == [0, 0], ended
     metrics = launch.summary(tmp_path).metrics
     assert {"judge_loss", "fool_loss", "val_judge_loss", "val_fool_loss"} <= set(metrics)

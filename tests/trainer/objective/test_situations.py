@@ -75,9 +75,9 @@ def video() -> Any:
 
 
 def text() -> Any:
-    words = LAYERS.TextVectorization(vocabulary=["a", "b", "c"], output_sequence_length=2)
+    vectorization = LAYERS.TextVectorization(vocabulary=["a", "b", "c"], output_sequence_length=2)
     inputs = keras.Input((), dtype="string")
-    embedded = LAYERS.Embedding(5, 3)(words(inputs))
+    embedded = LAYERS.Embedding(5, 3)(vectorization(inputs))
     return keras.Model(inputs, LAYERS.Dense(2)(LAYERS.GlobalAveragePooling1D()(embedded)))
 
 
@@ -119,14 +119,14 @@ SITUATIONS = pytest.mark.parametrize("functions", JOBS.values(), ids=JOBS)
 def test_ranks_train_the_weights_of_one_process(functions: dict[str, Any]) -> None:
     module = ranks.module(functions["build_model"], functions["compile_model"])
     x, y = functions["training_data"]()
-    (one,) = ranks.build(module, (x, y, None), 1)
+    (single,) = ranks.build(module, (x, y, None), 1)
     for first in range(0, EXAMPLES, BATCH):
         part = keras.tree.map_structure(lambda array, at=first: array[at : at + BATCH], (x, y))
-        one.model.train_on_batch(*part)
-    expected = one.model.get_weights()
+        single.model.train_on_batch(*part)
+    expected = single.model.get_weights()
     replicas, _ = ranks.run(module, (x, y, None), 3, BATCH)
-    for each in replicas:
-        assert weights.difference(each.model.get_weights(), expected) <= 1e-13
+    for member in replicas:
+        assert weights.difference(member.model.get_weights(), expected) <= 1e-13
 
 
 @SITUATIONS

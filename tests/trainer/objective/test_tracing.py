@@ -21,8 +21,8 @@ def trace_with(loss: Callable[[Any, Any], Any], optimizer: Any = "adam") -> trac
         lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)]),
         lambda model: model.compile(optimizer, loss, metrics=["mae"]),
     )
-    (one,) = ranks.build_apart(module, (X, X, None), 1)
-    return tracing.trace(one, SPEC)
+    (member,) = ranks.build_apart(module, (X, X, None), 1)
+    return tracing.trace(member, SPEC)
 
 
 def test_a_step_of_keras_own_closes_over_nothing() -> None:
@@ -57,13 +57,13 @@ def test_counts_of_layers_do_not_tell_variables_outside_the_model_apart() -> Non
         return trace_with(loss)
 
     first, other = scaled("dense"), scaled("dense_3")
-    (one,), (two,) = first.closures, other.closures
+    (closure,), (two,) = first.closures, other.closures
     two.value.assign(5.0)
-    assert (one.path, two.path) == ("dense/scale_1", "dense_3/scale_1")
-    assert one.kind == two.kind == ("dense/scale", "float32", ())
+    assert (closure.path, two.path) == ("dense/scale_1", "dense_3/scale_1")
+    assert closure.kind == two.kind == ("dense/scale", "float32", ())
     kept = tracing.dump([two], [0])
-    tracing.restore([one], kept)
-    assert float(one.value) == 5.0
+    tracing.restore([closure], kept)
+    assert float(closure.value) == 5.0
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
     described = [likeness.describe_trace(model, trace) for trace in (first, other)]
     assert described[0] == described[1]

@@ -117,7 +117,9 @@ class Hidden(keras.layers.Layer):
 
 
 def model_of(*make: Callable[[], Any]) -> Callable[[], Any]:
-    return lambda: keras.Sequential([keras.Input((3,)), *(one() for one in make), LAYERS.Dense(2)])
+    return lambda: keras.Sequential(
+        [keras.Input((3,)), *(factory() for factory in make), LAYERS.Dense(2)]
+    )
 
 
 def spectral() -> Any:
@@ -143,18 +145,18 @@ def compiled(model: Any) -> None:
 
 def plain_weights(build: Callable[[], Any]) -> list[Any]:
     """Those that Keras' own loop gives."""
-    (one,) = ranks.build(ranks.module(build, compiled), EXAMPLES, 1)
+    (single,) = ranks.build(ranks.module(build, compiled), EXAMPLES, 1)
     for first in range(0, 9, BATCH):
-        one.model.train_on_batch(*(part[first : first + BATCH] for part in EXAMPLES[:2]))
-    return list(one.model.get_weights())
+        single.model.train_on_batch(*(part[first : first + BATCH] for part in EXAMPLES[:2]))
+    return list(single.model.get_weights())
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_ranks_assign_what_one_process_does(name: str) -> None:
     expected = plain_weights(RIGHT[name])
     replicas, _ = ranks.run(ranks.module(RIGHT[name], compiled), EXAMPLES, 3, BATCH)
-    for one in replicas:
-        assert compared.difference(one.model.get_weights(), expected) <= 1e-13
+    for member in replicas:
+        assert compared.difference(member.model.get_weights(), expected) <= 1e-13
 
 
 @pytest.mark.parametrize("name", ["clipped", "spectral", "counter", "codebook"])
@@ -209,11 +211,11 @@ def test_what_ranks_cannot_join_is_refused_where_they_divide_batches(
 
 
 def test_workers_that_would_undo_each_others_steps_are_refused() -> None:
-    (one,) = ranks.build(ranks.module(RIGHT["clipped"], compiled), EXAMPLES, 1)
-    server_steps.check(one, 1)
+    (single,) = ranks.build(ranks.module(RIGHT["clipped"], compiled), EXAMPLES, 1)
+    server_steps.check(single, 1)
     with pytest.raises(errors.UserCodeError, match=r"A layer assigns .* while it trains"):
-        server_steps.check(one, 2)
-    server_steps.check(dataclasses.replace(one, updates=None), 2)
+        server_steps.check(single, 2)
+    server_steps.check(dataclasses.replace(single, updates=None), 2)
 
 
 def test_a_step_that_is_left_out_assigns_nothing() -> None:
@@ -221,8 +223,10 @@ def test_a_step_that_is_left_out_assigns_nothing() -> None:
     x[3] = np.nan
     module = ranks.module(RIGHT["clipped"], compiled)
     before = ranks.build(module, EXAMPLES, 1)[0].model.get_weights()
-    (one, _), _ = ranks.run(module, (x[:BATCH], EXAMPLES[1][:BATCH], None), 2, 4, leaves_out=True)
-    assert compared.difference(one.model.get_weights(), before) == 0
+    (member, _), _ = ranks.run(
+        module, (x[:BATCH], EXAMPLES[1][:BATCH], None), 2, 4, leaves_out=True
+    )
+    assert compared.difference(member.model.get_weights(), before) == 0
 
 
 def stateful() -> Any:
@@ -239,10 +243,10 @@ def test_one_process_goes_on_from_the_state_of_the_batch_before() -> None:
     (plain,) = ranks.build(module, SEQUENCES, 1)
     for first in range(0, 12, BATCH):
         plain.model.train_on_batch(*(part[first : first + BATCH] for part in SEQUENCES[:2]))
-    (one,), _ = ranks.run(module, SEQUENCES, 1, BATCH)
+    (member,), _ = ranks.run(module, SEQUENCES, 1, BATCH)
     expected = plain.model.get_weights()
     assert any(np.any(state.numpy()) for state in plain.model.layers[0].states)
-    assert compared.difference(one.model.get_weights(), expected) <= 1e-13
+    assert compared.difference(member.model.get_weights(), expected) <= 1e-13
 
 
 def test_a_state_of_places_in_a_batch_is_refused_where_batches_are_divided() -> None:
@@ -262,5 +266,5 @@ class Called(keras.layers.Layer):
 
 
 def test_building_a_model_counts_for_nothing() -> None:
-    (one,) = ranks.build(ranks.module(model_of(Called), compiled), EXAMPLES, 1)
-    assert one.model.layers[0].calls.numpy() == 0
+    (single,) = ranks.build(ranks.module(model_of(Called), compiled), EXAMPLES, 1)
+    assert single.model.layers[0].calls.numpy() == 0

@@ -60,8 +60,8 @@ class Balanced(keras.Model):
         def losses(part: Any, training: bool) -> Any:
             x, y, _ = part
             y = OPS.cast(y, "float32")
-            each = OPS.mean(OPS.square(self(x) - y), -1)
-            return each * OPS.mean(y) if training else each
+            losses_of_examples = OPS.mean(OPS.square(self(x) - y), -1)
+            return losses_of_examples * OPS.mean(y) if training else losses_of_examples
 
         return [Phase(losses, self.head, self.optimizer)]
 
@@ -267,8 +267,10 @@ def test_a_loss_is_called_as_keras_calls_it(reduction: str, weight: Any) -> None
     for first in range(0, 10, 4):
         plain.model.train_on_batch(*(None if a is None else a[first : first + 4] for a in examples))
     for count in (1, 2):
-        (one, *_), _ = ranks.run(module, examples, count, 4)
-        for value, expected in zip(one.model.get_weights(), plain.model.get_weights(), strict=True):
+        (member, *_), _ = ranks.run(module, examples, count, 4)
+        for value, expected in zip(
+            member.model.get_weights(), plain.model.get_weights(), strict=True
+        ):
             np.testing.assert_allclose(value, expected, rtol=0, atol=1e-13)
 
 
@@ -279,7 +281,9 @@ def test_a_loss_that_replicas_cannot_divide_as_keras_calls_it_is_refused() -> No
 
 class Old(keras.optimizers.SGD):
     def apply_gradients(self, grads_and_vars: Any) -> Any:
-        return super().apply_gradients([(0.1 * one, other) for one, other in grads_and_vars])
+        return super().apply_gradients(
+            [(0.1 * gradient, other) for gradient, other in grads_and_vars]
+        )
 
 
 def test_an_optimizer_that_keras_would_apply_otherwise_is_refused() -> None:

@@ -193,8 +193,8 @@ def test_a_check_is_said_recorded_and_reported(
         reporter.verified(verification.Check(step, {loss: difference}, ["the metric auc"]))
     reporter.train({"loss": 0.5}, 2, 10, 0)
     written.close()
-    said = "[test] Step 1 equals one process: loss 3e-16 (limit 1e-10); not compared: the metric"
-    assert said in capsys.readouterr().out
+    line = "[test] Step 1 equals one process: loss 3e-16 (limit 1e-10); not compared: the metric"
+    assert line in capsys.readouterr().out
     log = (tmp_path / outputs.TRAIN_LOG).read_text(encoding="utf-8").splitlines()
     lines = [json.loads(line) for line in log]
     assert [

@@ -32,7 +32,7 @@ def test_an_error_of_fit_on_a_model_of_one_process_is_not_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "strategy", "said"),
+    ("method", "strategy", "message"),
     [
         ("fit", "MultiWorkerMirroredStrategy", "tfparallel_trainer.fit(model, …)"),
         ("fit", "ParameterServerStrategy", "let every process call it"),
@@ -40,15 +40,15 @@ def test_an_error_of_fit_on_a_model_of_one_process_is_not_explained() -> None:
         ("evaluate", "MultiWorkerMirroredStrategy", "the validation_data that it is given"),
     ],
 )
-def test_each_call_has_its_remedy(method: str, strategy: str, said: str) -> None:
+def test_each_call_has_its_remedy(method: str, strategy: str, message: str) -> None:
     text = explanation.explain(explanation.Call(method, strategy, "gone.py", 3))
     assert f"Keras 3 cannot {method} under {strategy}" in text
     assert "gone.py, line 3" in text
-    assert said in text
+    assert message in text
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("import os; os.makedirs('out/a')", "OSError: [Errno 30] Read-only file system: 'out'."),
         ("import keras; keras.Model(x := keras.Input((1,)), x).save('m.keras')", "'m.keras'."),
@@ -56,10 +56,10 @@ def test_each_call_has_its_remedy(method: str, strategy: str, said: str) -> None
     ],
 )
 def test_a_write_into_a_folder_that_is_read_only_is_explained(
-    line: str, said: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    line: str, message: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}
-    env = {environment.TF_CONFIG: json.dumps(one)}
+    config = {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}
+    env = {environment.TF_CONFIG: json.dumps(config)}
     with disks.mounted(tmp_path / "source", "ro") as folder, contextlib.chdir(folder):
         script = compile(f"\n{line}\n", f"{folder}/train.py", "exec")
         assert explanation.give(caught(lambda: exec(script, {})), env)  # noqa: S102
@@ -67,7 +67,8 @@ def test_a_write_into_a_folder_that_is_read_only_is_explained(
     sentence = capsys.readouterr().err
     assert sentence.startswith("[worker-0] error: train.py, line 2: ")
     assert (
-        f"{said} In a cluster, the folder of the script is read-only: write below the" in sentence
+        f"{message} In a cluster, the folder of the script is read-only: write below the"
+        in sentence
     )
 
 
@@ -109,7 +110,7 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("strategy", "call", "servers", "pause", "said"),
+    ("strategy", "call", "servers", "pause", "message"),
     [
         ("get_strategy", FIT, False, 0, "fit in several processes (train.py, line 18): each would"),
         ("get_strategy", FIT, True, 0, "fit in several processes (train.py, line 18): each would"),
@@ -119,14 +120,14 @@ def run(
     ],
 )
 def test_after_start_keras_fit_is_explained_too(
-    strategy: str, call: str, servers: bool, pause: int, said: str, runs: trainings.Runs
+    strategy: str, call: str, servers: bool, pause: int, message: str, runs: trainings.Runs
 ) -> None:
     text = SCRIPT.format(strategy=strategy, call=call, pause=pause)
     ended = run(runs, text, servers=servers, new=strategy == "get_strategy" and not servers)
-    assert {one.code for one in ended} == {exits.Exit.USER_ERROR}, ended
-    for name, one in zip(("chief-0", "worker-0"), ended, strict=not servers):
-        assert f"[{name}] error: Keras 3 cannot {said}" in one.errors
-        assert "alone" not in one.output
+    assert {process.code for process in ended} == {exits.Exit.USER_ERROR}, ended
+    for name, process in zip(("chief-0", "worker-0"), ended, strict=not servers):
+        assert f"[{name}] error: Keras 3 cannot {message}" in process.errors
+        assert "alone" not in process.output
     if call is FIT:
         assert "write 'tfparallel_trainer.fit(model, x, y, verbose=0)' there" in ended[0].errors
 
@@ -140,5 +141,5 @@ def test_what_fit_refuses_at_once_has_its_exit_code(runs: trainings.Runs) -> Non
     )
     (ended,) = run(runs, script, servers=True)
     assert ended.code == exits.Exit.USER_ERROR, ended
-    said = "The callback SwapEMAWeights cannot be honoured with ParameterServer: servers refuse"
-    assert f"train.py:4: {said}" in ended.errors
+    message = "The callback SwapEMAWeights cannot be honoured with ParameterServer: servers refuse"
+    assert f"train.py:4: {message}" in ended.errors

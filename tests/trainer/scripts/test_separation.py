@@ -103,10 +103,12 @@ def test_a_step_without_peers_changes_no_weight_and_ends_the_script(
         train(model)
     assert ended.value.code == exits.Exit.USER_ERROR
     assert all(map(np.array_equal, model.get_weights(), before))
-    said = capsys.readouterr().err
-    assert "[worker-1] error: worker-1 trains a model of its own (test_separation.py, line " in said
-    assert f"TF_CONFIG gives it 2 peers, and {cause} shares nothing with them." in said
-    assert "set spec.onSeparateTraining to Continue" in said
+    output = capsys.readouterr().err
+    assert (
+        "[worker-1] error: worker-1 trains a model of its own (test_separation.py, line " in output
+    )
+    assert f"TF_CONFIG gives it 2 peers, and {cause} shares nothing with them." in output
+    assert "set spec.onSeparateTraining to Continue" in output
 
 
 def test_the_place_is_the_call_and_not_a_step_of_the_model_itself(
@@ -130,9 +132,9 @@ def test_the_place_is_the_call_and_not_a_step_of_the_model_itself(
         model.fit(X, Y, verbose=0)
     lines = pathlib.Path(__file__).read_text().splitlines()
     line = 1 + lines.index("        model.fit(X, Y, verbose=0)")
-    said = capsys.readouterr().err
-    assert f"line {line})" in said
-    assert "write 'tfparallel_trainer.fit(model, X, Y, verbose=0)' there" in said
+    output = capsys.readouterr().err
+    assert f"line {line})" in output
+    assert "write 'tfparallel_trainer.fit(model, X, Y, verbose=0)' there" in output
 
 
 class Reaching(tf.distribute.OneDeviceStrategy):
@@ -210,8 +212,8 @@ def test_a_job_that_continues_says_so_once(
     model = a_model()
     fit(model)
     fit(model)
-    said = capsys.readouterr().out
-    assert said.count("[worker-1] warning: worker-1 trains a model of its own (") == 1
+    output = capsys.readouterr().out
+    assert output.count("[worker-1] warning: worker-1 trains a model of its own (") == 1
 
 
 TOGETHER = """
@@ -262,8 +264,8 @@ def test_a_loop_under_a_strategy_of_several_processes_is_left_alone(
     runs: trainings.Runs,
 ) -> None:
     ended = run(runs, TOGETHER)
-    assert {one.code for one in ended} == {0}, ended
-    assert all("trained together" in one.output for one in ended)
+    assert {process.code for process in ended} == {0}, ended
+    assert all("trained together" in process.output for process in ended)
 
 
 DATA = """
@@ -295,15 +297,19 @@ def page_script(sign: str) -> str:
 
 def test_replicas_that_train_separate_models_are_stopped(runs: trainings.Runs) -> None:
     ended = run(runs, page_script("-"))
-    assert {one.code for one in ended} == {exits.Exit.USER_ERROR}, ended
-    for name, one in zip(("chief-0", "worker-0"), ended, strict=True):
-        assert f"[{name}] error: {name} trains a model of its own (train.py, line " in one.errors
-        assert "'history = tfparallel_trainer.fit(model, x, y, epochs=5, batch_size=" in one.errors
-        assert "weights" not in one.output
+    assert {process.code for process in ended} == {exits.Exit.USER_ERROR}, ended
+    for name, process in zip(("chief-0", "worker-0"), ended, strict=True):
+        assert (
+            f"[{name}] error: {name} trains a model of its own (train.py, line " in process.errors
+        )
+        assert (
+            "'history = tfparallel_trainer.fit(model, x, y, epochs=5, batch_size=" in process.errors
+        )
+        assert "weights" not in process.output
 
 
 def test_the_first_code_of_the_page_on_fit_trains_one_model(runs: trainings.Runs) -> None:
     ended = run(runs, page_script("+"))
-    assert {one.code for one in ended} == {0}, ended
-    first, second = (re.findall("weights .*", one.output) for one in ended)
+    assert {process.code for process in ended} == {0}, ended
+    first, second = (re.findall("weights .*", process.output) for process in ended)
     assert first == second != []

@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_replaced_stays(
     assert (path / "saved_model.pb").read_text() == "before"
     (draft / "saved_model.pb").write_text("after")
     durable.publish(draft, path)
-    assert [one.name for one in tmp_path.iterdir()] == ["saved_model"]
+    assert [path.name for path in tmp_path.iterdir()] == ["saved_model"]
     assert (path / "saved_model.pb").read_text() == "after"
 
 
@@ -79,7 +79,7 @@ def test_drafts_of_killed_processes_are_removed_and_nothing_else(tmp_path: pathl
     for name in others:
         (tmp_path / name).write_text("a person's")
     durable.remove_drafts(path)
-    assert {one.name for one in tmp_path.iterdir()} == others
+    assert {path.name for path in tmp_path.iterdir()} == others
 
 
 def test_a_write_removes_drafts_that_are_old_and_no_others(tmp_path: pathlib.Path) -> None:
@@ -104,14 +104,14 @@ def test_whatever_has_the_name_is_replaced(
     elsewhere.mkdir()
     (elsewhere / "kept").touch()
     draft = durable.draft(path)
-    for place, kind in ((draft, draft_kind), (path, place_kind)):
+    for target, kind in ((draft, draft_kind), (path, place_kind)):
         if kind == "file":
-            place.write_text(f"{place == draft}")
+            target.write_text(f"{target == draft}")
         elif kind == "folder":
-            place.mkdir()
-            (place / "content").write_text(f"{place == draft}")
+            target.mkdir()
+            (target / "content").write_text(f"{target == draft}")
         elif kind != "absent":
-            place.symlink_to("elsewhere" if kind == "link to a folder" else "nowhere")
+            target.symlink_to("elsewhere" if kind == "link to a folder" else "nowhere")
     durable.publish(draft, path)
     content = path if draft_kind == "file" else path / "content"
     assert content.read_text() == "True"

@@ -90,8 +90,8 @@ def test_metrics_and_evaluation_are_those_of_one_rank() -> None:
         evaluated = evaluation.run(source(count, 4, None).epoch(0, 0))
         results.append((losses, report, evaluated, replicas[0].model.get_weights()))
     assert set(results[0][1]) == {"accuracy", "auc", "mean_squared_error"}
-    for one, other in zip(*results, strict=True):
-        flat = keras.tree.flatten(one), keras.tree.flatten(other)
+    for result, other in zip(*results, strict=True):
+        flat = keras.tree.flatten(result), keras.tree.flatten(other)
         for a, b in zip(*flat, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10)
 
@@ -145,8 +145,8 @@ def test_replicas_stay_equal_and_draw_different_masks() -> None:
             step(number, batch, frozenset())
         seeds = [variable.value.numpy().tolist() for variable in drawn]
         assert seeds[0] != seeds[1]
-        one, other = (replica.model.get_weights() for replica in replicas)
-        for a, b in zip(one, other, strict=True):
+        array_of_first, other = (replica.model.get_weights() for replica in replicas)
+        for a, b in zip(array_of_first, other, strict=True):
             np.testing.assert_array_equal(a, b)
 
 

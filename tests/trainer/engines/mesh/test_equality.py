@@ -47,7 +47,7 @@ def test_weights_equal_one_process(
         with reference.floatx():
             expected, losses = reference.train(reference.load(name), STEPS, batch, 5)
         ended = group.wait()
-    assert [one.code for one in ended] == [0] * processes, ended
+    assert [process.code for process in ended] == [0] * processes, ended
     difference = weights.run_difference(tmp_path, expected)
     print(f"{name} {processes}x{devices}: largest difference of a weight {difference:.1e}")
     assert difference <= weights.TOLERANCE

@@ -37,14 +37,14 @@ def replicas_of(count: int) -> list[replica.Replica]:
     return ranks.build_apart(module, (X, X[:, :1], None), count)
 
 
-def fill(one: replica.Replica) -> None:
-    random = np.random.default_rng(one.data.index)
-    for variable in one.state():
+def fill(member: replica.Replica) -> None:
+    random = np.random.default_rng(member.data.index)
+    for variable in member.state():
         variable.assign(random.integers(-9, 9, variable.shape).astype("float32"))
 
 
-def values(one: replica.Replica) -> list[Any]:
-    return [tf.convert_to_tensor(variable).numpy() for variable in one.state()]
+def values(member: replica.Replica) -> list[Any]:
+    return [tf.convert_to_tensor(variable).numpy() for variable in member.state()]
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def test_no_sum_of_a_state_is_larger_than_a_bucket(
 ) -> None:
     monkeypatch.setattr(state, "BUCKET_BYTES", BUCKET, raising=False)
     replicas = replicas_of(3)
-    for one in replicas:
-        fill(one)
+    for member in replicas:
+        fill(member)
     expected = values(replicas[0])
     collected.clear()
     if again:
@@ -80,8 +80,8 @@ def test_no_sum_of_a_state_is_larger_than_a_bucket(
     size = sum(array.nbytes for array in expected)
     assert sum(collected) == size + (8 if again else 16)
     assert len(collected) <= 2 + 3 * -(-size // BUCKET)
-    for one in replicas:
-        for array, other in zip(values(one), expected, strict=True):
+    for member in replicas:
+        for array, other in zip(values(member), expected, strict=True):
             assert array.dtype == other.dtype
             np.testing.assert_array_equal(array, other)
 
@@ -108,9 +108,9 @@ def test_variables_of_all_types_are_shared(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(state, "BUCKET_BYTES", BUCKET)
     module = ranks.module(typed, lambda model: model.compile("sgd", "mse"))
     replicas = ranks.build_apart(module, (X, X[:, :1], None), 2)
-    for one in replicas:
-        random = np.random.default_rng(one.data.index)
-        for variable in one.state():
+    for member in replicas:
+        random = np.random.default_rng(member.data.index)
+        for variable in member.state():
             kind = tf.as_dtype(variable.dtype).as_numpy_dtype
             limits = np.iinfo(kind) if np.issubdtype(kind, np.integer) else np.iinfo(np.int8)
             value = random.integers(limits.min, limits.max, variable.shape, limits.dtype)
@@ -144,11 +144,11 @@ def test_a_variable_of_texts_is_refused() -> None:
 
 def test_a_bucket_waits_for_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "BUCKET_BYTES", BUCKET, raising=False)
-    (one, _) = replicas_of(2)
+    (member, _) = replicas_of(2)
 
     def run() -> None:
-        one.data.begin(collectives.Program.SHARE_STATE)
-        state.spread(one, one.state(), tf.zeros((1,), tf.int64))
+        member.data.begin(collectives.Program.SHARE_STATE)
+        state.spread(member, member.state(), tf.zeros((1,), tf.int64))
 
     graph = tf.function(run, autograph=False).get_concrete_function().graph
     sums = [node for node in graph.get_operations() if node.type == "CollectiveReduceV2"]
@@ -159,12 +159,12 @@ def test_a_bucket_waits_for_the_one_before(monkeypatch: pytest.MonkeyPatch) -> N
 
 def reaches(source: tf.Operation, target: tf.Operation) -> bool:
     """Whether an operation runs before another one."""
-    seen, waiting = set(), [target]
-    while waiting:
-        node = waiting.pop()
+    visited, pending = set(), [target]
+    while pending:
+        node = pending.pop()
         if node is source:
             return True
-        if node.name not in seen:
-            seen.add(node.name)
-            waiting += [*node.control_inputs, *(tensor.op for tensor in node.inputs)]
+        if node.name not in visited:
+            visited.add(node.name)
+            pending += [*node.control_inputs, *(tensor.op for tensor in node.inputs)]
     return False

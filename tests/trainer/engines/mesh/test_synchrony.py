@@ -43,13 +43,13 @@ def examples() -> tuple[Any, Any, None]:
 @pytest.mark.parametrize("count", repeats.some([2, 3], [3]))
 def test_it_equals_one_rank(count: int) -> None:
     # The last batch has one example: the other ranks take part with none.
-    (one,), _ = ranks.run(
+    (member,), _ = ranks.run(
         ranks.module(lambda: convolutional(False), compiled), examples(), 1, batch=10
     )
     many, _ = ranks.run(
         ranks.module(lambda: convolutional(True), compiled), examples(), count, batch=10
     )
-    expected = one.model.get_weights()
+    expected = member.model.get_weights()
     for replica in many:
         assert weights.difference(replica.model.get_weights(), expected) <= TOLERANCE
         assert checks.advice(replica.model, count) == []

@@ -42,7 +42,7 @@ def test_two_processes_equal_a_plain_loop(runs: trainings.Runs) -> None:
 )
 def test_a_split_model_equals_a_plain_loop(name: str, degrees: dict[str, int]) -> None:
     case = next(case for case in cases.CASES if case.name == name)
-    layout = next(one for one in cases_split.LAYOUTS if one.degrees == degrees)
+    layout = next(candidate for candidate in cases_split.LAYOUTS if candidate.degrees == degrees)
     assert cases_split.applies(case, layout)
     with cases.precision("float64"):
         expected, expected_losses = cases_split.train_plainly(case, layout, 10)
@@ -52,7 +52,11 @@ def test_a_split_model_equals_a_plain_loop(name: str, degrees: dict[str, int]) -
 
 
 def test_a_model_that_is_split_over_processes_equals_a_plain_loop(runs: trainings.Runs) -> None:
-    layout = next(one for one in cases_split.APART if one.degrees == {"stage": 2, "tensor": 2})
+    layout = next(
+        candidate
+        for candidate in cases_split.APART
+        if candidate.degrees == {"stage": 2, "tensor": 2}
+    )
     chosen = [case for case in cases_split.TOGETHER if case.model == "MLP"]
     cells = cases_split.measure_together(runs, layout, "float64", chosen)
     assert len(cells) == 1

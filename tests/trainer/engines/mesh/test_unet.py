@@ -45,8 +45,8 @@ def test_rounding_that_grows_stays_rounding() -> None:
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (EXAMPLES, SIZE, SIZE, 3)).astype("float64")
     examples = (pixels, random.integers(0, 3, (EXAMPLES, SIZE, SIZE, 1)), None)
-    (one, *_), losses = ranks.run(ranks.module(build, compile_model), examples, 1, BATCH)
+    (member, *_), losses = ranks.run(ranks.module(build, compile_model), examples, 1, BATCH)
     (two, *_), others = ranks.run(ranks.module(build, compile_model), examples, 2, BATCH)
     assert [step.loss for step in others] == pytest.approx([step.loss for step in losses], rel=1e-9)
-    weights, expected = two.model.get_weights(), one.model.get_weights()
+    weights, expected = two.model.get_weights(), member.model.get_weights()
     assert cases.difference(weights, expected, relative=False) <= 1e-9

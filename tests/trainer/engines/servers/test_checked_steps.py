@@ -64,7 +64,7 @@ def check(
     assert referee.omission(0) is None
     assert referee.is_due(6)
     before = referee.state()
-    batch = tuple(None if one is None else tf.constant(one) for one in part)
+    batch = tuple(None if array is None else tf.constant(array) for array in part)
     computed = train.of_batch(served, batch, tf.constant(0, tf.int64))
     served.optimizer.apply(computed.gradients, served.model.trainable_variables)
     measured = metrics.results(served, computed.isolated.contributions)
@@ -78,7 +78,7 @@ def test_a_right_step_equals_one_process_with_its_random_numbers() -> None:
         verification.Quantity.GRADIENTS,
         verification.Quantity.NON_TRAINABLE_STATE,
     }
-    assert max(one.value for one in right.differences.values()) < 1e-13
+    assert max(quantity.value for quantity in right.differences.values()) < 1e-13
 
 
 def test_a_variable_of_the_loss_that_a_callback_has_written_is_that_of_one_process() -> None:
@@ -87,7 +87,7 @@ def test_a_variable_of_the_loss_that_a_callback_has_written_is_that_of_one_proce
         losses.Weighted,
         lambda model: model.loss.alpha.assign(0.25),
     )
-    assert max(one.value for one in right.differences.values()) < 1e-13
+    assert max(quantity.value for quantity in right.differences.values()) < 1e-13
 
 
 def test_a_weight_that_the_forward_pass_assigns_ends_the_job() -> None:

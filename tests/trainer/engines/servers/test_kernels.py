@@ -31,10 +31,10 @@ def test_a_convolution_that_xla_compiles_reads_its_kernel_from_another_device(
             layer.build(size)
         with tf.device(ranks.DEVICES[0]), tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.square(layer(x)))
-        return [loss, *tape.gradient(loss, [one.value for one in layer.trainable_variables])]
+        return [loss, *tape.gradient(loss, [tensor.value for tensor in layer.trainable_variables])]
 
     expected = differentiate(ranks.DEVICES[0])
     with run.kernels_read_first():
         computed = differentiate(ranks.DEVICES[1])
-    for one, other in zip(computed, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
+    for array, other in zip(computed, expected, strict=True):
+        np.testing.assert_allclose(array, other, rtol=0, atol=1e-13)

@@ -254,4 +254,4 @@ def test_an_error_in_a_step_of_one_of_many_is_the_users(
     assert "label value of 9 which is outside the valid range" in last
     assert "See whether the data fits the model (labels within the classes" in last
     # The others have no part in it.
-    assert {one.code for one in ended} == {exits.Exit.PEER_LOST}, ended
+    assert {process.code for process in ended} == {exits.Exit.PEER_LOST}, ended

@@ -104,7 +104,7 @@ def test_a_batch_changes_no_variable() -> None:
 
     first, again, other = (run(tf.constant(step, tf.int64)) for step in (4, 4, 5))
     after = [variable.numpy() for variable in model.variables]
-    assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
+    assert all(np.array_equal(first, two) for first, two in zip(before, after, strict=True))
     assert float(first[0]) == float(again[0]) != float(other[0]), "dropout follows from the step"
     assert len([gradient for gradient in first[1] if gradient is not None]) == 6
     assert sum(float(tf.reduce_sum(state)) == 10 for state in first[2]) == 1, "examples counted"
@@ -154,7 +154,8 @@ def test_a_gradient_that_is_older_than_the_bound_is_dropped(
     assert (staleness, was_applied) == (2, applied)
     assert int(updates) == 2 + applied
     changed = [
-        not np.array_equal(one, two) for one, two in zip(before, model.get_weights(), strict=True)
+        not np.array_equal(first, two)
+        for first, two in zip(before, model.get_weights(), strict=True)
     ]
     assert changed == [applied, applied]
 
@@ -260,21 +261,21 @@ def test_what_a_hung_worker_takes_is_given_out_again_once(monkeypatch: pytest.Mo
     work: ledger.Ledger[str] = ledger.Ledger(workers, 4, workers.count_hung)
     with concurrent.futures.ThreadPoolExecutor() as threads:
         work.send("a", None, ())
-        taken = threads.submit(work.take)
+        task = threads.submit(work.take)
         waiting.until(lambda: len(workers.scheduled) == 2, "the piece is given out again")
         workers.look(3)
         assert len(workers.scheduled) == 2, "the hung worker has its hands full: another has this"
         workers.scheduled[1].come()
-        assert taken.result() == [("a", 7)]
+        assert task.result() == [("a", 7)]
 
         work.send("b", None, ())
-        taken = threads.submit(work.take)
+        task = threads.submit(work.take)
         workers.look(3)
         assert len(workers.scheduled) == 3
         workers.scheduled[0].come()  # the worker is back, hangs again, and may have this one
         waiting.until(lambda: len(workers.scheduled) == 4, "the other piece is given out again")
         workers.scheduled[3].come()
-        assert taken.result() == [("b", 7)]
+        assert task.result() == [("b", 7)]
         workers.scheduled[2].come()
     assert len(work) == 0
 
@@ -286,16 +287,16 @@ def test_what_others_may_bring_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     with concurrent.futures.ThreadPoolExecutor() as threads:
         work.send("a", None, ())
         work.send("b", None, ())
-        taken = threads.submit(work.take)
+        task = threads.submit(work.take)
         workers.look(3)
         workers.scheduled[1].come()
-        assert taken.result() == [("b", 7)]
+        assert task.result() == [("b", 7)]
         workers.hung = 0
-        taken = threads.submit(work.take)
+        task = threads.submit(work.take)
         workers.look(3)
         assert len(workers.scheduled) == 2
         workers.scheduled[0].come()
-        assert taken.result() == [("a", 7)]
+        assert task.result() == [("a", 7)]
 
 
 def test_what_a_step_gives_is_read_from_its_vector() -> None:

@@ -98,7 +98,7 @@ def test_what_is_asked_for_is_kept_and_the_rest_is_chosen() -> None:
     assert not chosen.mesh.auto
     assert chosen.mesh.over(2) == chosen.mesh
     reasons = placement_report.reasons(chosen.plan)
-    assert any("The next best" in one for one in reasons)
+    assert any("The next best" in reason for reason in reasons)
     cut = plan_resolution.over(model, job_file.Mesh(stage=2, cuts=("dense_1",)), 32, cluster, ADAM)
     assert cut.plan is None
 

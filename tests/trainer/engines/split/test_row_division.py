@@ -74,8 +74,8 @@ def test_each_rank_has_what_its_windows_read(
     plan = row_division.windows(owned, window, padding)
     if padding == "same":
         # as TensorFlow's guide to padding says
-        rest = size % window.stride
-        total = max(window.extent - (window.stride if rest == 0 else rest), 0)
+        remainder = size % window.stride
+        total = max(window.extent - (window.stride if remainder == 0 else remainder), 0)
         above = total // 2
     else:
         above = window.extent - 1 if padding == "causal" else 0
@@ -83,10 +83,10 @@ def test_each_rank_has_what_its_windows_read(
     for local, share in zip(given_rows, plan.shares, strict=True):
         outputs = (len(local) - window.extent) // window.stride + 1
         assert outputs == len(share.output)
-        for place, output in enumerate(range(share.output.start, share.output.stop)):
+        for index, output in enumerate(range(share.output.start, share.output.stop)):
             taps = [tap * window.dilation for tap in range(window.length)]
             needed_rows = [output * window.stride - above + tap for tap in taps]
-            local_taps = [local[place * window.stride + tap] for tap in taps]
+            local_taps = [local[index * window.stride + tap] for tap in taps]
             assert local_taps == [row if 0 <= row < size else PAD for row in needed_rows]
 
 
@@ -102,18 +102,18 @@ def test_transposed_windows_add_what_they_should(
     plan = row_division.transposed(owned, count, window, padding)
     for local, share in zip(brought(plan), plan.shares, strict=True):
         result: dict[int, list[int]] = {}
-        for place, row in enumerate(local):
+        for index, row in enumerate(local):
             for tap in range(window.length):
-                at = place * window.stride + tap * window.dilation - share.skip
+                at = index * window.stride + tap * window.dilation - share.skip
                 result.setdefault(at, []).append(row * window.length + tap)
-        for place, output in enumerate(range(share.output.start, share.output.stop)):
+        for index, output in enumerate(range(share.output.start, share.output.stop)):
             needed_rows = [
                 row * window.length + tap
                 for row in range(size)
                 for tap in range(window.length)
                 if row * window.stride + tap * window.dilation - above == output
             ]
-            assert sorted(result.get(place, [])) == needed_rows
+            assert sorted(result.get(index, [])) == needed_rows
 
 
 @given(divisions(), st.integers(1, 4))

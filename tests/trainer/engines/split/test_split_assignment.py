@@ -103,15 +103,17 @@ def mlp() -> Any:
 def test_a_column_and_a_row_need_one_sum_each_way() -> None:
     plan = split_group.compare(mlp, {TENSOR: 2})
     assert [choice.sharding for choice in plan.choices] == ["replicated", "column", "row"]
-    costs = [one for choice in plan.choices for one in choice.costs]
-    assert [(one.kind, one.work, one.shape) for one in costs] == [
+    costs = [cost for choice in plan.choices for cost in choice.costs]
+    assert [(cost.kind, cost.work, cost.shape) for cost in costs] == [
         (communication.Kind.SUM, schedule.Work.BACKWARD, (None, 6)),
         (communication.Kind.SUM, schedule.Work.FORWARD, (None, 4)),
     ]
     assert list(split_traffic.ending(plan)) == []
     assert split_traffic.replicated(plan) == ["source is replicated: there is no rule for Source."]
     parts = [plan.parts({TENSOR: index}) for index in (0, 1)]
-    kernel = next(key for key, one in plan.model.variables.items() if "wide/kernel" in one.path)
+    kernel = next(
+        key for key, variable in plan.model.variables.items() if "wide/kernel" in variable.path
+    )
     assert [part[kernel] for part in parts] == [
         (slice(None), slice(0, 4)),
         (slice(None), slice(4, 8)),
@@ -156,7 +158,7 @@ def test_channels_alone_may_be_divided_beside_a_spatial_axis() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "words"),
+    ("wishes", "pattern"),
     [
         ({"none": "row"}, "has no layer none, .* give one of .*narrow"),
         ({"wide": "heads"}, r"wide \(Dense\) cannot be split by heads: give one of column, row"),
@@ -166,9 +168,9 @@ def test_channels_alone_may_be_divided_beside_a_spatial_axis() -> None:
         ),
     ],
 )
-def test_wishes_that_cannot_be_granted_are_refused(wishes: dict[str, str], words: str) -> None:
+def test_wishes_that_cannot_be_granted_are_refused(wishes: dict[str, str], pattern: str) -> None:
     model_graph = recording.record(mlp())
-    with pytest.raises(errors.BadConfigurationError, match=words):
+    with pytest.raises(errors.BadConfigurationError, match=pattern):
         split_group.assign(model_graph, {TENSOR: 5}, wishes)
 
 

@@ -108,7 +108,7 @@ def test_the_planner_counts_the_rows_that_an_example_has() -> None:
     plain = recorded(lambda x: LAYERS.Dense(5, "gelu")(LAYERS.Dense(5)(x)))
     merged = recorded(lambda x: LAYERS.Dense(5, "gelu")(LAYERS.Dense(5)(OPS.reshape(x, (-1, 3)))))
     (*_, first), (*_, second) = (
-        model_costs.of(one, dict.fromkeys(one.variables, 0)).nodes for one in (plain, merged)
+        model_costs.of(model, dict.fromkeys(model.variables, 0)).nodes for model in (plain, merged)
     )
     assert first == second
 
@@ -198,10 +198,12 @@ MIXING: dict[str, Callable[[Any], Any]] = {
     "own layer": lambda x: Centered(always=True)(x),
     "own layer in training": lambda x: Centered(always=False)(x),
     "own block in training": lambda x: CenteredBlock()(x),
-    "own function": lambda x: LAYERS.Lambda(lambda one: one / OPS.max(one))(x),
+    "own function": lambda x: LAYERS.Lambda(lambda tensor: tensor / OPS.max(tensor))(x),
     "own layer that draws": lambda x: Sampling(mixes=True)(x),
     "place": lambda x: Numbered()(x),
-    "number": lambda x: LAYERS.Lambda(lambda one: one / OPS.cast(OPS.shape(one)[0], "float64"))(x),
+    "number": lambda x: LAYERS.Lambda(
+        lambda tensor: tensor / OPS.cast(OPS.shape(tensor)[0], "float64")
+    )(x),
     "einsum": lambda x: OPS.einsum("bti,cti->bti", x, x),
     "attention over the batch": lambda x: attended(OPS.transpose(x, (1, 0, 2))),
     "images mixed in training": lambda x: LAYERS.MixUp(9.0, seed=3)(OPS.reshape(x, (-1, 4, 3, 1))),
@@ -218,7 +220,9 @@ SEPARATE: dict[str, Callable[[Any], Any]] = {
     "unused mean": lambda x: Counting()(x)[0],
     "own block": lambda x: Block()(x),
     "own layer that draws": lambda x: Sampling(mixes=False)(x),
-    "own function": lambda x: LAYERS.Lambda(lambda one: one / OPS.max(one, 1, keepdims=True))(x),
+    "own function": lambda x: LAYERS.Lambda(
+        lambda tensor: tensor / OPS.max(tensor, 1, keepdims=True)
+    )(x),
     "attention": attended,
     "copies": lambda x: OPS.sum(OPS.reshape(joined(LAYERS.Dense(3)(x)), (2, -1, 4, 3)), axis=0),
     "dense time first": lambda x: LAYERS.Dense(3)(OPS.transpose(x, (1, 0, 2))),

@@ -39,7 +39,7 @@ def by_keras(folder: pathlib.Path) -> tuple[list[Any], dict[str, list[float]]]:
                 yield x, y
 
     x, y, _ = next(reference.batches(module, BATCH, SEED, 0, None))
-    spec = tuple(tf.TensorSpec((None, *one.shape[1:]), one.dtype) for one in (x, y))
+    spec = tuple(tf.TensorSpec((None, *array.shape[1:]), array.dtype) for array in (x, y))
     history = model.fit(
         tf.data.Dataset.from_generator(batches, output_signature=spec),
         epochs=EPOCHS,
@@ -90,7 +90,7 @@ class Peeking(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize(
-    ("asks", "said"),
+    ("asks", "pattern"),
     [
         (lambda model: model.get_weights(), "Peeking uses model.get_weights. With strategy"),
         (lambda model: model.save("there"), "uses model.save"),
@@ -100,23 +100,23 @@ class Peeking(keras.callbacks.Callback):
         (lambda model: setattr(model.optimizer, "momentum", 0.5), "sets model.optimizer.momentum"),
     ],
 )
-def test_what_needs_the_model_is_refused(asks: Any, said: str) -> None:
+def test_what_needs_the_model_is_refused(asks: Any, pattern: str) -> None:
     callback = Peeking()
     callback.set_model(divided([callback]).shown_to(callback))
-    with pytest.raises(errors.UserCodeError, match=said):
+    with pytest.raises(errors.UserCodeError, match=pattern):
         asks(callback.model)
 
 
 @pytest.mark.parametrize(
-    ("callback", "said"),
+    ("callback", "pattern"),
     [
         (KINDS.EarlyStopping(restore_best_weights=True), "give restore_best_weights=False"),
         (KINDS.TensorBoard(), "give write_graph=False"),
         (KINDS.TensorBoard(write_graph=False, histogram_freq=2), "give histogram_freq=0"),
     ],
 )
-def test_what_needs_the_model_later_is_refused_at_once(callback: Any, said: str) -> None:
-    with pytest.raises(errors.UserCodeError, match=said):
+def test_what_needs_the_model_later_is_refused_at_once(callback: Any, pattern: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=pattern):
         divided([callback])
 
 
@@ -129,7 +129,7 @@ def test_what_they_see_is_named_as_in_a_model() -> None:
     model.stop_training = True
     assert reach.model.stop_training
     assert model.optimizer.get_config()["name"] == model.optimizer.name
-    assert [one.name for one in model.metrics] == [one.name for one in reach.model.metrics]
+    assert [metric.name for metric in model.metrics] == [one.name for one in reach.model.metrics]
 
 
 def test_a_rate_reaches_all_ranks() -> None:
@@ -142,5 +142,5 @@ def test_a_rate_reaches_all_ranks() -> None:
         return b"done"
 
     assert reach.after(act) == b"done"
-    rates = [float(one.optimizer.keras_optimizer.learning_rate.numpy()) for one in reach._ranks]
+    rates = [float(rank.optimizer.keras_optimizer.learning_rate.numpy()) for rank in reach._ranks]
     assert rates == [0.03125] * 2

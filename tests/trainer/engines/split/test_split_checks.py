@@ -73,7 +73,7 @@ def test_a_right_model_equals_one_process_with_its_random_numbers() -> None:
     trained = functions(sequential(dropout), lambda: keras.optimizers.Adam(0.01))
     (check,) = split_referee.check(trained, shape.Mesh(stage=2), 2, batch=8, steps=1)
     assert {*check.differences} == {*KIND} - {KIND.NON_TRAINABLE_STATE}
-    assert max(one.value for one in check.differences.values()) < 1e-13
+    assert max(quantity.value for quantity in check.differences.values()) < 1e-13
     assert list(check.omitted) == []
 
 
@@ -83,10 +83,10 @@ def test_normalised_microbatches_are_compared_as_one(synchronized: bool) -> None
     middle = functools.partial(LAYERS.BatchNormalization, synchronized=synchronized)
     mesh = shape.Mesh(data=2, stage=2)
     checks = split_referee.check(functions(sequential(middle), sgd), mesh, 2, batch=8, steps=1)
-    assert max(one.value for one in checks[0].differences.values()) < 1e-13
-    said = ["microbatches, each of which BatchNormalization normalizes by itself"]
+    assert max(quantity.value for quantity in checks[0].differences.values()) < 1e-13
+    omissions = ["microbatches, each of which BatchNormalization normalizes by itself"]
     replicas = [] if synchronized else ["BatchNormalization of each replica's own examples"]
-    assert list(checks[0].omitted) == said + replicas
+    assert list(checks[0].omitted) == omissions + replicas
 
 
 class Counts(keras.layers.Layer):
@@ -125,7 +125,7 @@ class Discriminative(keras.optimizers.SGD):
     """Gives the first layer a tenth of the rate."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        factors = [0.1 if "first" in one.path else 1.0 for one in trainable_variables]
+        factors = [0.1 if "first" in variable.path else 1.0 for variable in trainable_variables]
         scaled = [gradient * factor for gradient, factor in zip(grads, factors, strict=True)]
         super().apply(scaled, trainable_variables)
 
@@ -191,17 +191,17 @@ FAULTS = [  # what mends it, switched off; functions; a mesh, microbatches; word
 ]
 
 
-@pytest.mark.parametrize(("switch_off", "trained", "layout", "words"), FAULTS)
+@pytest.mark.parametrize(("switch_off", "trained", "layout", "pattern"), FAULTS)
 def test_a_fault_ends_the_job_at_its_first_check(
     switch_off: Callable[[pytest.MonkeyPatch], None],
     trained: Functions,
     layout: tuple[dict[str, int], int],
-    words: str,
+    pattern: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     switch_off(monkeypatch)
     degrees, microbatches = layout
-    with pytest.raises(errors.VerificationError, match=rf"^Step 1 gives other.*{words}"):
+    with pytest.raises(errors.VerificationError, match=rf"^Step 1 gives other.*{pattern}"):
         split_referee.check(trained, shape.Mesh(**degrees), microbatches, batch=8)
 
 
@@ -279,7 +279,9 @@ def test_variables_outside_the_model_that_callbacks_write_are_those_of_one_proce
 
         reach = callback_model.SplitReach(local_ranks, [])
         reach.after(act)
-        assert [float(one.head.model.loss.alpha) for one in local_ranks.local] == [0.25] * 2
+        assert [float(variable.head.model.loss.alpha) for variable in local_ranks.local] == [
+            0.25
+        ] * 2
         changes.append(reach.changes)
         assert len(reach.dump_closures()) == 2 * reach.changes
 
@@ -290,7 +292,7 @@ def test_variables_outside_the_model_that_callbacks_write_are_those_of_one_proce
     assert changes == [1, 0]
     assert len(checks) == 2
     for check in checks:
-        assert max(one.value for one in check.differences.values()) < 1e-13
+        assert max(quantity.value for quantity in check.differences.values()) < 1e-13
 
 
 class Shifted(keras.layers.Layer):

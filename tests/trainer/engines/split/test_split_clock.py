@@ -8,11 +8,16 @@ from tfparallel_trainer.engines.split.execution import rank_model
 
 def test_the_clock_of_one_rank_waits_for_itself_and_for_no_other() -> None:
     first, second = (rank_model.Clock(device) for device in ranks.DEVICES[:2])
-    read = tf.function(lambda: [one.read() for one in (first, second, first)], autograph=False)
+    read = tf.function(
+        lambda: [tensor.read() for tensor in (first, second, first)], autograph=False
+    )
     operations = read.get_concrete_function().graph.get_operations()
-    calls = [one for one in operations if one.type.endswith("PartitionedCall")]
+    calls = [operation for operation in operations if operation.type.endswith("PartitionedCall")]
     assert len(calls) == 3
-    orders = [[one for one in call.control_inputs if one in calls] for call in calls]
+    orders = [
+        [control_input for control_input in call.control_inputs if control_input in calls]
+        for call in calls
+    ]
     assert orders == [[], [], [calls[0]]]
     early, _, late = (float(moment) for moment in read())
     assert 0 < early <= late

@@ -14,12 +14,19 @@ def graphs(draw: st.DrawFn) -> graph.Graph:
     inputs = draw(st.integers(1, 2))
     count = inputs
     nodes = []
-    for place in range(draw(st.integers(1, 8))):
-        taken = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True))
+    for index in range(draw(st.integers(1, 8))):
+        inputs_of_node = draw(
+            st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True)
+        )
         outputs_of_node = tuple(range(count, count + draw(st.integers(1, 2))))
         count += len(outputs_of_node)
         nodes.append(
-            node(place, tuple(taken), outputs_of_node, draw(st.sets(st.sampled_from("abcd"))))
+            node(
+                index,
+                tuple(inputs_of_node),
+                outputs_of_node,
+                draw(st.sets(st.sampled_from("abcd"))),
+            )
         )
     outputs = draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True))
     masks = [draw(st.none() | st.integers(0, count - 1)) for _ in outputs]
@@ -28,7 +35,7 @@ def graphs(draw: st.DrawFn) -> graph.Graph:
     return graph.Graph(
         nodes=kept or tuple(nodes),
         tensors=(graph.Tensor((None,), "float32"),) * count,
-        input_names=tuple(f"input_{place}" for place in range(inputs)),
+        input_names=tuple(f"input_{index}" for index in range(inputs)),
         outputs=tuple(
             graph.Output(f"output_{tensor}", tensor, mask)
             for tensor, mask in zip(outputs, masks, strict=True)
@@ -40,16 +47,16 @@ def graphs(draw: st.DrawFn) -> graph.Graph:
 
 
 def node(
-    place: int, taken: tuple[int, ...], results: tuple[int, ...], read: set[str]
+    index: int, inputs_of_node: tuple[int, ...], results: tuple[int, ...], read: set[str]
 ) -> graph.Node:
     return graph.Node(
         kind=graph.Kind.LAYER,
-        name=f"node_{place}",
+        name=f"node_{index}",
         calls=None,
-        arguments=tuple(graph.Edge(tensor) for tensor in taken),
+        arguments=tuple(graph.Edge(tensor) for tensor in inputs_of_node),
         keywords={},
         masks={},
-        inputs=taken,
+        inputs=inputs_of_node,
         outputs=results,
         variables=tuple(sorted(read)),
     )
@@ -78,20 +85,20 @@ def test_a_stage_knows_all_it_needs_and_is_sent_no_more(
 ) -> None:
     model, ends = given_cut
     for stage in cutting.cut(model, ends):
-        known = {*stage.inputs, *(one.tensor for one in stage.received)}
+        readable = {*stage.inputs, *(tensor.tensor for tensor in stage.received)}
         available: set[int] = set()
         used: set[int] = set()
-        for one in stage.nodes:
-            assert set(one.inputs) <= known | available
-            used.update(one.inputs)
-            available.update(one.outputs)
+        for graph_node in stage.nodes:
+            assert set(graph_node.inputs) <= readable | available
+            used.update(graph_node.inputs)
+            available.update(graph_node.outputs)
         for output in stage.outputs:
             of_output = {output.tensor, output.tensor if output.mask is None else output.mask}
-            assert of_output <= known | available
+            assert of_output <= readable | available
             used |= of_output
-        assert known <= used
-        assert not known & available
-        assert {one.tensor for one in stage.sent} <= available
+        assert readable <= used
+        assert not readable & available
+        assert {transfer.tensor for transfer in stage.sent} <= available
 
 
 @given(cuts())
@@ -99,15 +106,17 @@ def test_what_is_sent_is_received_later_once_and_in_the_same_order(
     given_cut: tuple[graph.Graph, list[int]],
 ) -> None:
     model_stages = cutting.cut(*given_cut)
-    sent = [one for stage in model_stages for one in stage.sent]
-    received = [one for stage in model_stages for one in stage.received]
+    sent = [transfer for stage in model_stages for transfer in stage.sent]
+    received = [transfer for stage in model_stages for transfer in stage.received]
     assert len(set(sent)) == len(sent)
     assert sorted(sent) == sorted(received)
-    assert all(one.source < one.target for one in sent)
+    assert all(transfer.source < transfer.target for transfer in sent)
     for source in model_stages:
         for target in model_stages:
-            there = [one for one in source.sent if one.target == target.index]
-            assert there == [one for one in target.received if one.source == source.index]
+            there = [transfer for transfer in source.sent if transfer.target == target.index]
+            assert there == [
+                transfer for transfer in target.received if transfer.source == source.index
+            ]
 
 
 @given(cuts())
@@ -117,12 +126,14 @@ def test_every_output_and_variable_has_one_stage(
     model, ends = given_cut
     model_stages = cutting.cut(model, ends)
     outputs = [output for stage in model_stages for output in stage.outputs]
-    assert sorted(output.name for output in outputs) == sorted(one.name for one in model.outputs)
+    assert sorted(output.name for output in outputs) == sorted(
+        output.name for output in model.outputs
+    )
     owned = [key for stage in model_stages for key in stage.owned]
     assert sorted(owned) == sorted(model.variables)
     for stage in model_stages:
         borrowed = dict(stage.borrowed)
-        read = {key for one in stage.nodes for key in one.variables}
+        read = {key for stage_node in stage.nodes for key in stage_node.variables}
         assert read <= {*stage.owned, *borrowed}
         assert set(borrowed) <= read
         assert all(owner < stage.index for owner in borrowed.values())
@@ -132,8 +143,8 @@ def test_every_output_and_variable_has_one_stage(
 def test_a_skip_goes_straight_to_the_stage_that_takes_it() -> None:
     model = graph.Graph(
         nodes=tuple(
-            node(place, taken, (place + 1,), set())
-            for place, taken in enumerate([(0,), (1,), (2,), (3, 1)])
+            node(index, inputs_of_node, (index + 1,), set())
+            for index, inputs_of_node in enumerate([(0,), (1,), (2,), (3, 1)])
         ),
         tensors=(graph.Tensor((None,), "float32"),) * 5,
         input_names=("first",),
@@ -178,7 +189,7 @@ def test_a_pipeline_knows_masks_and_shared_weights() -> None:
 
 @pytest.mark.parametrize("ends", [[0], [4], [2, 2], [3, 1]])
 def test_a_stage_without_nodes_is_an_error(ends: list[int]) -> None:
-    nodes = tuple(node(place, (place,), (place + 1,), set()) for place in range(4))
+    nodes = tuple(node(index, (index,), (index + 1,), set()) for index in range(4))
     model = graph.Graph(
         nodes=nodes,
         tensors=(graph.Tensor((None,), "float32"),) * 5,

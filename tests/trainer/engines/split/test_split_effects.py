@@ -251,7 +251,7 @@ MERGING = ["Add", "Average", "Concatenate", "Dot", "Maximum", "Minimum", "Multip
 def example(kind: type) -> Any:
     """A layer of a class on what it takes."""
     name = kind.__name__
-    dimensions = next((int(one) for one in "123" if f"{one}D" in name), 0)
+    dimensions = next((int(digit) for digit in "123" if f"{digit}D" in name), 0)
     image = dimensions and name != "SpatialDropout1D"
     dims = (*[4] * dimensions, 4) if image else (3, 4) if dimensions else (4,)
     arguments = dict(ARGUMENTS.get(name, {}))
@@ -269,19 +269,21 @@ def example(kind: type) -> Any:
     return keras.Model(inputs[0], kind(**arguments)(inputs[0]))
 
 
-@pytest.mark.parametrize("kind", step_effects.SIMPLE, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("kind", step_effects.SIMPLE, ids=lambda layer_type: layer_type.__name__)
 def test_a_layer_that_is_not_traced_does_what_a_trace_shows(kind: type) -> None:
     model = recording.record(example(kind))
-    node = next(one for one in model.nodes if type(one.calls) is kind)
-    known = step_effects.known(model, node)
-    assert known == step_effects.traced(model, node)
-    assert known is not None
-    assert node.outputs[0] in known.sources
+    node = next(candidate for candidate in model.nodes if type(candidate.calls) is kind)
+    effects = step_effects.known(model, node)
+    assert effects == step_effects.traced(model, node)
+    assert effects is not None
+    assert node.outputs[0] in effects.sources
 
 
 @pytest.mark.parametrize("name", sorted(step_effects.ACTIVATIONS))
 def test_an_activation_that_is_not_traced_has_a_gradient(name: str) -> None:
-    names = {operations.name_of(one): one for one in vars(keras.activations).values()}
+    names = {
+        operations.name_of(function): function for function in vars(keras.activations).values()
+    }
     inputs = keras.Input((3,))
     model = recording.record(keras.Model(inputs, keras.layers.Dense(2, names[name])(inputs)))
     (node,) = model.nodes
@@ -290,7 +292,7 @@ def test_an_activation_that_is_not_traced_has_a_gradient(name: str) -> None:
 
 def test_a_layer_without_a_gradient_is_traced() -> None:
     inputs = keras.Input((3,))
-    layer = keras.layers.Dense(2, lambda one: keras.ops.round(one))
+    layer = keras.layers.Dense(2, lambda tensor: keras.ops.round(tensor))
     model = recording.record(keras.Model(inputs, layer(inputs)))
     assert step_effects.known(model, model.nodes[0]) is None
     (output,) = model.output_tensors()

@@ -20,7 +20,10 @@ pytestmark = [
 ]
 TENSOR = shape.Axis.TENSOR
 DIMS = (6, 5)
-OPTIMIZERS = sorted({*elementwise.ELEMENTWISE, *elementwise.REASONS}, key=lambda one: one.__name__)
+OPTIMIZERS = sorted(
+    {*elementwise.ELEMENTWISE, *elementwise.REASONS},
+    key=lambda optimizer_type: optimizer_type.__name__,
+)
 
 
 def trained(kind: type, part: layout.Part) -> Any:
@@ -35,7 +38,7 @@ def trained(kind: type, part: layout.Part) -> Any:
 
 
 @pytest.mark.parametrize("dimension", [0, 1])
-@pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda optimizer_type: optimizer_type.__name__)
 def test_the_table_says_which_optimizers_work_on_parts(kind: type, dimension: int) -> None:
     cut = layout.cut(2, dimension, layout.even(TENSOR, DIMS[dimension], 2))
     everything = trained(kind, (slice(None),) * 2)
@@ -48,9 +51,11 @@ def test_the_table_says_which_optimizers_work_on_parts(kind: type, dimension: in
 def test_every_optimizer_of_keras_is_in_the_table() -> None:
     base = keras.optimizers.Optimizer
     there = {
-        one
-        for one in vars(keras.optimizers).values()
-        if isinstance(one, type) and issubclass(one, base) and one is not base
+        optimizer_type
+        for optimizer_type in vars(keras.optimizers).values()
+        if isinstance(optimizer_type, type)
+        and issubclass(optimizer_type, base)
+        and optimizer_type is not base
     }
     around = {keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer}
     assert there - around == elementwise.ELEMENTWISE | set(elementwise.REASONS)
@@ -63,7 +68,7 @@ def model(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "pattern"),
     [
         (lambda: keras.optimizers.Lamb(), "Lamb takes the norms .* split/kernel .* mesh.stage"),
         (lambda: keras.optimizers.Muon(), "Muon makes the update .* such as AdamW"),
@@ -80,11 +85,11 @@ def model(**options: Any) -> Any:
     ],
 )
 def test_optimizers_that_need_more_than_parts_are_refused(
-    make: Callable[[], Any], words: str
+    make: Callable[[], Any], pattern: str
 ) -> None:
     model_graph = recording.record(model())
     plan = assignment.assign(model_graph, {TENSOR: 2})
-    with pytest.raises(errors.UserCodeError, match=words):
+    with pytest.raises(errors.UserCodeError, match=pattern):
         elementwise.check_optimizer(make(), model_graph.variables, plan.variables)
     unsplit = assignment.assign(model_graph, {TENSOR: 1})
     elementwise.check_optimizer(make(), model_graph.variables, unsplit.variables)
@@ -93,7 +98,7 @@ def test_optimizers_that_need_more_than_parts_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("options", "shardings", "words"),
+    ("options", "shardings", "pattern"),
     [
         ({"kernel_constraint": "non_neg"}, {"column", "row"}, ""),
         ({"kernel_constraint": keras.constraints.MaxNorm(axis=0)}, {"column"}, "MaxNorm of split"),
@@ -109,13 +114,13 @@ def test_optimizers_that_need_more_than_parts_are_refused(
     ],
 )
 def test_what_needs_a_whole_variable_leaves_it_whole(
-    options: dict[str, Any], shardings: set[str], words: str
+    options: dict[str, Any], shardings: set[str], pattern: str
 ) -> None:
     model_graph = recording.record(model(**options))
     chosen = assignment.assign(model_graph, {TENSOR: 2}).choices[-1]
     assert chosen.sharding in (shardings or {registry.REPLICATED})
     if not shardings:
-        assert words in chosen.why
+        assert pattern in chosen.why
     for sharding in {"column", "row"} - shardings:
-        with pytest.raises(errors.BadConfigurationError, match=words):
+        with pytest.raises(errors.BadConfigurationError, match=pattern):
             split_group.assign(model_graph, {TENSOR: 2}, {"split": sharding})

@@ -213,8 +213,18 @@ def test_outputs_of_several_stages_whose_losses_have_weights() -> None:
     x = {"deep": random(4), "tokens": integers(9, 3)}
     y = {"value": random(1), "kind": integers(3)}
     loss = {"value": "mse", "kind": "sparse_categorical_crossentropy"}
-    one = case_of(several, loss, (x, y), functools.partial(keras.optimizers.Adam, 0.01))
-    case = Weighted("", "", "", one.build, one.loss, one.data, one.make_optimizer)
+    case_of_features = case_of(
+        several, loss, (x, y), functools.partial(keras.optimizers.Adam, 0.01)
+    )
+    case = Weighted(
+        "",
+        "",
+        "",
+        case_of_features.build,
+        case_of_features.loss,
+        case_of_features.data,
+        case_of_features.make_optimizer,
+    )
     compare(case, BOTH)
 
 
@@ -245,7 +255,7 @@ def test_the_loss_of_what_is_nearly_certain(units: int, activation: str, loss: s
 def test_normalisation_of_parts_of_unequal_size() -> None:
     case = next(case for case in cases.CASES if case.name == f"{cases_split.NORMALISED}, Adam")
     layout = cases_split.Layout({"data": 3, "stage": 2}, 2)
-    assert [len(one) for one in cases_split.microbatches(layout)] == [8, 6]
+    assert [len(microbatch) for microbatch in cases_split.microbatches(layout)] == [8, 6]
     compare(case, layout)
 
 
@@ -266,7 +276,7 @@ def test_normalisation_where_some_places_have_too_few_examples_for_all_microbatc
     case = cases.Case("", "", "", normalised, "sparse_categorical_crossentropy", lambda: data, adam)
     with cases.precision("float64"):
         asked, had = cases_split.Layout({"data": 4}, 4), cases_split.Layout({"data": 4}, 3)
-        assert [len(one) for one in cases_split.microbatches(had)] == [6, 4, 4]
+        assert [len(microbatch) for microbatch in cases_split.microbatches(had)] == [6, 4, 4]
         expected, losses = cases_split.train_plainly(case, had, STEPS, sees_microbatches=True)
         actual, actual_losses = train(case, asked)
         _, _, step = cases_split.prepare(case, asked, ranks.generation())

@@ -26,17 +26,17 @@ def test_the_graph_of_a_bare_model_computes_what_the_model_does(name: str, train
     mine = split_models.run(model_graph, inputs, split_models.values(model), training)
     expected = model(inputs, training=training)
     keras.tree.assert_same_structure(mine.outputs, expected)
-    for one, other in zip(
+    for actual, other in zip(
         keras.tree.flatten(mine.outputs), keras.tree.flatten(expected), strict=True
     ):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(actual, other, rtol=0, atol=1e-12)
     after = split_models.values(model)
     for key, value in mine.changed.items():
         np.testing.assert_allclose(value, after[key], rtol=0, atol=1e-12)
     changed = {
         key
-        for key, one in split_models.values(split_models.eager(split_models.ALL[name])).items()
-        if not np.array_equal(one, after[key])
+        for key, array in split_models.values(split_models.eager(split_models.ALL[name])).items()
+        if not np.array_equal(array, after[key])
     }
     assert changed == set(mine.changed)
 
@@ -45,9 +45,11 @@ def test_the_graph_of_a_bare_model_computes_what_the_model_does(name: str, train
 def test_keys_are_those_of_the_checkpoints_of_the_whole_model(name: str) -> None:
     whole = keys.of_weights(split_models.eager(split_models.ALL[name]))
     model_graph = recording.record(split_models.bare(split_models.ALL[name]))
-    weights = {key: one for key, one in model_graph.variables.items() if key in whole}
+    weights = {key: variable for key, variable in model_graph.variables.items() if key in whole}
     assert list(weights) == list(whole)
-    assert [one.shape for one in weights.values()] == [one.shape for one in whole.values()]
+    assert [variable.shape for variable in weights.values()] == [
+        one.shape for one in whole.values()
+    ]
     read = {key for node in model_graph.nodes for key in node.variables}
     assert read == set(model_graph.variables)
 
@@ -182,7 +184,7 @@ def by_value() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("build", "words"),
+    ("build", "pattern"),
     [
         (compiled_by_name, "build_model compiles the model, .* a function compile_model"),
         (compiled_with_an_optimizer, "build_model compiles the model, .* compile_model"),
@@ -195,22 +197,22 @@ def by_value() -> Any:
         (lambda: 3, "build_model returns int"),
     ],
 )
-def test_what_cannot_be_split_is_refused(build: Callable[[], Any], words: str) -> None:
-    with pytest.raises(errors.UserCodeError, match=words):
+def test_what_cannot_be_split_is_refused(build: Callable[[], Any], pattern: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=pattern):
         recording.record(split_models.bare(build))
 
 
 @pytest.mark.parametrize("name", repeats.some(split_models.ALL, ("shared", "nested", "own_layers")))
 def test_parts_are_those_of_the_whole_model(name: str) -> None:
     whole = {
-        key: np.array(one)
-        for key, one in keys.of_weights(split_models.eager(split_models.ALL[name])).items()
+        key: np.array(array)
+        for key, array in keys.of_weights(split_models.eager(split_models.ALL[name])).items()
     }
     skeleton_weights = keys.of_weights(split_models.bare(split_models.ALL[name]))
     for half in (0, 1):
         parts = {
-            key: (slice(half * (one.shape[0] // 2), (half + 1) * (one.shape[0] // 2)),)
-            for key, one in whole.items()
+            key: (slice(half * (array.shape[0] // 2), (half + 1) * (array.shape[0] // 2)),)
+            for key, array in whole.items()
         }
         for key, part in initial_values.of(skeleton_weights, parts):
             np.testing.assert_array_equal(part, whole[key][parts[key]])

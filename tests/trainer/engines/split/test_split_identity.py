@@ -23,8 +23,8 @@ class Discriminative(keras.optimizers.SGD):
     """Gives a part of the model a tenth of the rate."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        factors = [0.1 if "backbone" in one.path else 1.0 for one in trainable_variables]
-        scaled = [one * factor for one, factor in zip(grads, factors, strict=True)]
+        factors = [0.1 if "backbone" in variable.path else 1.0 for variable in trainable_variables]
+        scaled = [gradient * factor for gradient, factor in zip(grads, factors, strict=True)]
         super().apply(scaled, trainable_variables)
 
 
@@ -33,8 +33,8 @@ class Rated(keras.optimizers.SGD):
     """Takes the factor of a gradient from the variable."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        factors = [getattr(one, "factor", 1.0) for one in trainable_variables]
-        scaled = [one * factor for one, factor in zip(grads, factors, strict=True)]
+        factors = [getattr(variable, "factor", 1.0) for variable in trainable_variables]
+        scaled = [gradient * factor for gradient, factor in zip(grads, factors, strict=True)]
         super().apply(scaled, trainable_variables)
 
 
@@ -43,7 +43,7 @@ class ByPlace(keras.optimizers.SGD):
     """Halves the rate from each variable to the next one."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        halved = [one * 0.5**place for place, one in enumerate(grads)]
+        halved = [gradient * 0.5**index for index, gradient in enumerate(grads)]
         super().apply(halved, trainable_variables)
 
 
@@ -127,7 +127,7 @@ def referring(value_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def closed_over(model: Any) -> Any:
-    slow = {id(one) for one in model.layers[0].trainable_variables}
+    slow = {id(variable) for variable in model.layers[0].trainable_variables}
 
     class Closed(keras.optimizers.SGD):
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -147,7 +147,7 @@ KERNEL = r"refers to sequential/backbone/kernel of the model \({}\).* by their p
 
 
 @pytest.mark.parametrize(
-    ("optimizer_for", "words"),
+    ("optimizer_for", "pattern"),
     [
         (referring(lambda model: model.trainable_variables), KERNEL.format("referred")),
         (
@@ -180,9 +180,9 @@ KERNEL = r"refers to sequential/backbone/kernel of the model \({}\).* by their p
     ],
 )
 def test_an_optimizer_that_a_rank_would_mislead_is_refused(
-    optimizer_for: Callable[[Any], Any], words: str
+    optimizer_for: Callable[[Any], Any], pattern: str
 ) -> None:
-    with pytest.raises(errors.UserCodeError, match=words):
+    with pytest.raises(errors.UserCodeError, match=pattern):
         split_ranks.prepare_new(functions(optimizer_for), STAGES, 1, batch=BATCH)
 
 

@@ -424,7 +424,9 @@ def test_spatial_dropout_drops_a_channel_on_all_ranks() -> None:
         of_layer((6, 3, 8), lambda: LAYERS.SpatialDropout2D(0.5, seed=1))
     )
     plan = assignment.assign(model_graph, {SPATIAL: 3})
-    values_by_key = {key: tf.constant(one.value) for key, one in model_graph.variables.items()}
+    values_by_key = {
+        key: tf.constant(variable.value) for key, variable in model_graph.variables.items()
+    }
     (output,) = model_graph.output_tensors()
 
     def run(rank: split_group.Rank) -> Any:

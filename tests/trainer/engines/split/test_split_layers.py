@@ -52,7 +52,7 @@ def run(
     build: Callable[[], Any], ranks: int, sharding: str, **options: bool
 ) -> assignment.Assignment:
     plan = split_group.compare(build, {TENSOR: ranks}, overrides={"split": sharding}, **options)
-    (chosen,) = [one for one in plan.choices if one.node.name == "split"]
+    (chosen,) = [choice for choice in plan.choices if choice.node.name == "split"]
     assert chosen.sharding == sharding
     assert any(not shard.layout.is_whole for shard in chosen.split.variables.values())
     return plan
@@ -191,18 +191,18 @@ def test_attention_by_heads(
 @few
 @given(
     ranks=several,
-    each=st.integers(1, 2),
+    unit=st.integers(1, 2),
     bias=st.booleans(),
     causal=st.booleans(),
     gated=st.booleans(),
 )
 def test_attention_by_shared_heads(
-    ranks: int, each: int, bias: bool, causal: bool, gated: bool
+    ranks: int, unit: int, bias: bool, causal: bool, gated: bool
 ) -> None:
     def build() -> Any:
         first = keras.Input((4, 6))
         layer = LAYERS.GroupQueryAttention(
-            3, 5 * each, 5, use_bias=bias, use_gate=gated, name="split"
+            3, 5 * unit, 5, use_bias=bias, use_gate=gated, name="split"
         )
         source_tensor = split_group.Source()(first)
         return keras.Model(first, layer(source_tensor, source_tensor, use_causal_mask=causal))
@@ -248,20 +248,20 @@ def test_convolutions_in_three_dimensions() -> None:
 @few
 @given(
     ranks=st.integers(2, 3),
-    each=st.integers(1, 2),
+    unit=st.integers(1, 2),
     more=st.integers(1, 2),
     depthwise=st.booleans(),
     bias=st.booleans(),
 )
 def test_convolutions_by_groups(
-    ranks: int, each: int, more: int, depthwise: bool, bias: bool
+    ranks: int, unit: int, more: int, depthwise: bool, bias: bool
 ) -> None:
     def make() -> Any:
         if depthwise:
             return LAYERS.DepthwiseConv2D(3, depth_multiplier=more, use_bias=bias)
         return LAYERS.Conv2D(4 * more, 3, groups=4, use_bias=bias, padding="same")
 
-    compare((4, 4, 4 * each), make, ranks, "groups")
+    compare((4, 4, 4 * unit), make, ranks, "groups")
 
 
 @pytest.mark.parametrize("shardings", [("filters", "channels"), ("filters", "filters")])
@@ -275,7 +275,7 @@ def test_two_convolutions(shardings: tuple[str, str]) -> None:
     split_group.compare(build, {TENSOR: 2}, overrides=wishes)
     if shardings[0] != shardings[1]:
         plan = split_group.compare(build, {TENSOR: 2})
-        assert [one.sharding for one in plan.choices] == [registry.REPLICATED, *shardings]
+        assert [choice.sharding for choice in plan.choices] == [registry.REPLICATED, *shardings]
 
 
 NORMALISATIONS: dict[str, Callable[[], Any]] = {

@@ -25,7 +25,7 @@ def test_a_dimension_is_divided_as_evenly_as_can_be(size: int, ranks: int, unit:
     rows = [row for index in range(ranks) for row in range(size)[cut.rows(index)]]
     assert rows == list(range(size))
     assert max(cut.sizes) - min(cut.sizes) <= unit
-    assert all(one % unit == 0 for one in cut.sizes)
+    assert all(size % unit == 0 for size in cut.sizes)
     assert cut.times(3).over(3) == cut
 
 
@@ -44,22 +44,22 @@ def test_the_parts_of_all_ranks_are_the_tensor(
     whole = np.arange(np.prod(shape_)).reshape(shape_)
     owners = np.full(shape_, -1)
     for indices in itertools.product(*map(range, degrees)):
-        place = dict(zip((SPATIAL, TENSOR), indices, strict=True))
-        part = whole[tensor_layout.part(place)]
-        assert part.shape == tensor_layout.local(shape_, place)
+        coordinates = dict(zip((SPATIAL, TENSOR), indices, strict=True))
+        part = whole[tensor_layout.part(coordinates)]
+        assert part.shape == tensor_layout.local(shape_, coordinates)
         assert all(
-            one <= (most or 0)
-            for one, most in zip(part.shape, tensor_layout.largest(shape_), strict=True)
+            size <= (most or 0)
+            for size, most in zip(part.shape, tensor_layout.largest(shape_), strict=True)
         )
-        assert (owners[tensor_layout.part(place)] == -1).all()
-        owners[tensor_layout.part(place)] = part
+        assert (owners[tensor_layout.part(coordinates)] == -1).all()
+        owners[tensor_layout.part(coordinates)] = part
     assert (owners == whole).all()
     assert tensor_layout.dimension(SPATIAL) == first
     assert tensor_layout.without(SPATIAL).without(TENSOR).is_whole
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "pattern"),
     [
         (lambda: layout.Cut(TENSOR, (2, 0)), "each rank needs a row"),
         (lambda: layout.Cut(TENSOR, ()), "each rank needs a row"),
@@ -71,25 +71,25 @@ def test_the_parts_of_all_ranks_are_the_tensor(
         ),
     ],
 )
-def test_impossible_layouts_are_refused(make: object, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_impossible_layouts_are_refused(make: object, pattern: str) -> None:
+    with pytest.raises(ValueError, match=pattern):
         make()  # type: ignore[operator]
 
 
 def test_traffic_is_counted_in_bytes() -> None:
-    one = communication.Traffic(
+    traffic = communication.Traffic(
         kind=communication.Kind.SUM,
         axis=TENSOR,
         work=schedule.Work.FORWARD,
         shape=(None, None, 6),
         dtype="bfloat16",
     )
-    assert one.brought(batch=5) == 5 * 1 * 6 * 2
+    assert traffic.brought(batch=5) == 5 * 1 * 6 * 2
 
 
 @given(st.integers(2, 8), st.sampled_from(communication.Kind))
 def test_rings_send_what_arithmetic_says(ranks: int, kind: communication.Kind) -> None:
-    one = communication.Traffic(
+    traffic = communication.Traffic(
         kind=kind,
         axis=TENSOR,
         work=schedule.Work.FORWARD,
@@ -104,17 +104,17 @@ def test_rings_send_what_arithmetic_says(ranks: int, kind: communication.Kind) -
         communication.Kind.EXCHANGE: (ranks - 1) * chunk,
         communication.Kind.HALO: ranks * chunk,
     }[kind]
-    assert one.sent(batch=3, ranks=ranks) == pytest.approx(expected)
+    assert traffic.sent(batch=3, ranks=ranks) == pytest.approx(expected)
 
 
 def test_what_cannot_travel_is_carried_by_another_type() -> None:
-    assert [communication.carried(one) for one in ("bool", "int8", "bfloat16", "float16")] == [
+    assert [communication.carried(dtype) for dtype in ("bool", "int8", "bfloat16", "float16")] == [
         "int32",
         "int32",
         "float32",
         "float16",
     ]
     assert all(
-        communication.carried(one) == one
-        for one in itertools.chain(("int32", "int64"), ("float64",))
+        communication.carried(dtype) == dtype
+        for dtype in itertools.chain(("int32", "int64"), ("float64",))
     )

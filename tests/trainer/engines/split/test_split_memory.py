@@ -15,9 +15,9 @@ def test_what_operations_ask_for_is_counted() -> None:
     rows = tf.ones((1000, 1000))
 
     def chain() -> None:
-        one = tf.tanh(rows)
-        two = tf.tanh(one)
-        del one
+        hidden = tf.tanh(rows)
+        two = tf.tanh(hidden)
+        del hidden
         for _ in range(3):
             two = tf.tanh(two)
 

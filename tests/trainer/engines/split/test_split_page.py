@@ -25,12 +25,12 @@ EXAMPLE = paths.ROOT / "examples/split-cnn"
 
 
 def test_the_page_names_every_layer_whose_weights_are_divided_and_its_shardings() -> None:
-    said = {
+    names = {
         (name.strip(" `").removesuffix("` as the head"), sharding)
         for names, sharding, *_ in pages.rows(PAGE, "## Weights over the tensor axis")
         for name in names.split(",")
     }
-    known = {
+    expected_names = {
         (layer.__name__, rule.sharding)
         for module in (attention, convolution, dense, embedding)
         for names, rules in module.RULES.items()
@@ -38,7 +38,7 @@ def test_the_page_names_every_layer_whose_weights_are_divided_and_its_shardings(
         for rule in rules
     }
     shared = {("GroupedQueryAttention", "heads"): ("GroupQueryAttention", "heads")}
-    assert said == {shared.get(one, one) for one in known}
+    assert names == {shared.get(name, name) for name in expected_names}
 
 
 def test_the_page_names_every_optimizer() -> None:
@@ -74,7 +74,7 @@ def test_the_shardings_on_the_page_are_those_of_the_example_and_are_granted() ->
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         ("lambda model: {one.name: 'row' for one in model.layers[-1:]}", None),
         ("lambda: ['row']", r"layer_shardings returned \['row'\]: return a dictionary"),
@@ -84,14 +84,14 @@ def test_the_shardings_on_the_page_are_those_of_the_example_and_are_granted() ->
     ],
 )
 def test_shardings_may_follow_from_the_model_and_are_checked(
-    function: str, said: str | None, tmp_path: pathlib.Path
+    function: str, message: str | None, tmp_path: pathlib.Path
 ) -> None:
     content = (EXAMPLE / "model.py").read_text()
     (tmp_path / "shardings.py").write_text(f"{content}\n\nlayer_shardings = {function}\n")
-    if said is None:
+    if message is None:
         assert find_shardings({shape.Axis.TENSOR: 2}, tmp_path)["dense_1"] == "row"
         return
-    with pytest.raises(errors.TrainerError, match=said):
+    with pytest.raises(errors.TrainerError, match=message):
         find_shardings({shape.Axis.TENSOR: 2}, tmp_path)
 
 

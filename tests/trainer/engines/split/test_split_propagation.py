@@ -105,16 +105,16 @@ def test_reshaped_parts_are_parts_of_what_is_reshaped(
 ) -> None:
     size = examples * int(np.prod(dims))
     new = other if size % int(np.prod(other)) == 0 else [size // examples]
-    place = data.draw(st.sampled_from(range(len(dims)))) + 1
-    if dims[place - 1] < ranks:
+    dim = data.draw(st.sampled_from(range(len(dims)))) + 1
+    if dims[dim - 1] < ranks:
         return
-    cut = layout.even(TENSOR, dims[place - 1], ranks)
-    survives = propagation.survives((None, *dims), (None, *new), place, cut)
+    cut = layout.even(TENSOR, dims[dim - 1], ranks)
+    survives = propagation.survives((None, *dims), (None, *new), dim, cut)
     if survives is None:
         return
     whole = np.arange(size).reshape(examples, *dims)
     reshaped = whole.reshape(-1, *new)
-    before = layout.cut(1 + len(dims), place, cut)
+    before = layout.cut(1 + len(dims), dim, cut)
     after = layout.cut(1 + len(new), *survives)
     for index in range(ranks):
         at = {TENSOR: index}
@@ -137,8 +137,8 @@ def test_reshaped_parts_are_parts_of_what_is_reshaped(
 def test_a_cut_survives_where_its_rows_hold_as_much(
     old: tuple[int | None, ...], new: tuple[int | None, ...], there: int | None
 ) -> None:
-    place = len(old) - 1
-    survives = propagation.survives(old, new, place, layout.even(TENSOR, 6, 3))
+    dim = len(old) - 1
+    survives = propagation.survives(old, new, dim, layout.even(TENSOR, 6, 3))
     assert (survives and survives[0]) == there
 
 

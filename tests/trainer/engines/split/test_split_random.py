@@ -47,18 +47,18 @@ def test_each_part_draws_other_numbers_and_the_same_again() -> None:
     first = keras.Input((1,))
     cut = keras.layers.Dense(WIDTH, use_bias=False, kernel_initializer="ones", name="cut")(first)
     model_graph = recording.record(keras.Model(first, keras.layers.Dropout(0.3, seed=2)(cut)))
-    values = {key: np.array(one.value) for key, one in model_graph.variables.items()}
+    values = {key: np.array(variable.value) for key, variable in model_graph.variables.items()}
     once, changed = drawn(model_graph, values, 4)
     again, _ = drawn(model_graph, values, 4)
     np.testing.assert_array_equal(once, again)
     parts = np.split(once, 4, axis=1)
-    for place, part in enumerate(parts):
-        assert all(not np.array_equal(part, other) for other in parts[:place])
+    for index, part in enumerate(parts):
+        assert all(not np.array_equal(part, other) for other in parts[:index])
         assert np.mean(part == 0) == pytest.approx(0.3, abs=0.05)
     assert set(np.round(np.unique(once), 9)) == {0.0, round(1 / 0.7, 9)}
     (seed,) = (key for key in values if key.startswith(recording.SEED_PREFIX))
-    for one in changed:  # all ranks go on with one seed, which is that of the unsplit layer
-        np.testing.assert_array_equal(one[seed], values[seed] + [0, 1])
+    for output in changed:  # all ranks go on with one seed, which is that of the unsplit layer
+        np.testing.assert_array_equal(output[seed], values[seed] + [0, 1])
     later, _ = drawn(model_graph, {**values, seed: np.array(changed[0][seed])}, 4)
     assert not np.array_equal(once, later)
 

@@ -20,10 +20,10 @@ STAGES, TENSOR = shape.Mesh(stage=2), shape.Mesh(tensor=2)
 
 def adapted() -> Any:
     """Keras' layer says (None, 1, 5) of what it gives, and gives (None, 5)."""
-    words = keras.layers.TextVectorization(max_tokens=6, output_mode="tf_idf", name="words")
-    words.adapt(["a b c", "a d"])
+    vectorization = keras.layers.TextVectorization(max_tokens=6, output_mode="tf_idf", name="words")
+    vectorization.adapt(["a b c", "a d"])
     inputs = keras.Input((1,), dtype="string")
-    hidden = keras.layers.Dense(4, "tanh")(words(inputs))
+    hidden = keras.layers.Dense(4, "tanh")(vectorization(inputs))
     return keras.Model(inputs, keras.layers.Dense(2)(hidden))
 
 
@@ -63,7 +63,7 @@ def examples(
 
 @pytest.mark.parametrize("mesh", [STAGES, TENSOR], ids=["stages", "tensor"])
 @pytest.mark.parametrize(
-    ("build", "words"),
+    ("build", "pattern"),
     [
         (adapted, r"words gives .* \(None, 5\), and Keras was told \(None, 1, 5\): compute that"),
         (misleading, r"misleading gives .* \(None, 3\), .* mend its compute_output_shape"),
@@ -71,11 +71,11 @@ def examples(
     ids=["Keras", "user"],
 )
 def test_the_layer_that_misleads_about_its_shape_is_named(
-    build: Callable[[], Any], words: str, mesh: shape.Mesh
+    build: Callable[[], Any], pattern: str, mesh: shape.Mesh
 ) -> None:
     as_the_layer_says = examples(build, places=(1,))
     _, data, step = split_ranks.prepare_new(as_the_layer_says, mesh, 1, batch=4)
-    with pytest.raises(errors.UserCodeError, match=words):
+    with pytest.raises(errors.UserCodeError, match=pattern):
         step(0, next(data.epoch(0, 0)), frozenset())
 
 
@@ -92,8 +92,8 @@ def test_a_layer_that_misleads_is_named_where_labels_fit_what_it_gives(
     build: Callable[[], Any], loss: Any
 ) -> None:
     """No advice on labels, which are right."""
-    words = r"(words|misleading) gives .*, and Keras was told"
-    with pytest.raises(errors.UserCodeError, match=words):
+    pattern = r"(words|misleading) gives .*, and Keras was told"
+    with pytest.raises(errors.UserCodeError, match=pattern):
         split_ranks.prepare_new(examples(build, loss), STAGES, 1, batch=4)
 
 
@@ -105,13 +105,13 @@ def test_a_loss_that_raises_is_told_from_a_fault_of_the_trainer() -> None:
     def unfit(y: Any, y_pred: Any) -> Any:
         raise LookupError("no such class")
 
-    words = "computing the loss of the first training example raised LookupError: no such class"
-    with pytest.raises(errors.UserCodeError, match=words):
+    pattern = "computing the loss of the first training example raised LookupError: no such class"
+    with pytest.raises(errors.UserCodeError, match=pattern):
         split_ranks.prepare_new(examples(build, unfit), STAGES, 1, batch=4)
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda one: one, keras.layers.Bidirectional], ids=["alone", "wrapped"]
+    "wrap", [lambda layer: layer, keras.layers.Bidirectional], ids=["alone", "wrapped"]
 )
 def test_a_layer_whose_state_belongs_to_places_of_a_batch_is_named(
     wrap: Callable[[Any], Any],
@@ -130,6 +130,6 @@ def test_why_no_layer_can_be_divided_is_said() -> None:
     layer = keras.layers.TimeDistributed(keras.layers.Dense(2), name="frames")
     model = keras.Model(inputs, layer(inputs))
     plan = assignment.assign(recording.record(model), {shape.Axis.TENSOR: 2})
-    words = r"can be divided over it \(frames: there is no rule for TimeDistributed\): give 1"
-    with pytest.raises(errors.BadConfigurationError, match=words):
+    pattern = r"can be divided over it \(frames: there is no rule for TimeDistributed\): give 1"
+    with pytest.raises(errors.BadConfigurationError, match=pattern):
         plan.check()

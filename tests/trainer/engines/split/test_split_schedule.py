@@ -22,11 +22,11 @@ def pipelines(draw: st.DrawFn) -> programs.Pipeline:
     places = st.integers(0, count - 1)
     row = [cutting.Transfer(stage, stage + 1, stage) for stage in range(count - 1)]
     skips = [
-        cutting.Transfer(source, target, count + place)
-        for place, (source, target) in enumerate(draw(st.lists(st.tuples(places, places))))
+        cutting.Transfer(source, target, count + index)
+        for index, (source, target) in enumerate(draw(st.lists(st.tuples(places, places))))
         if source < target
     ]
-    tensors = st.sampled_from([one.tensor for one in skips]) if skips else st.nothing()
+    tensors = st.sampled_from([skip.tensor for skip in skips]) if skips else st.nothing()
     sharing = st.sets(places, min_size=2).map(sorted).map(tuple)
     shared = draw(st.lists(sharing, max_size=3)) if count > 1 else []
     return programs.Pipeline(
@@ -35,7 +35,7 @@ def pipelines(draw: st.DrawFn) -> programs.Pipeline:
         order=draw(st.sampled_from(ALL)),
         transfers=(*row, *skips),
         without_gradient=frozenset(draw(st.sets(tensors))),
-        shared=tuple((f"weight_{place}", members) for place, members in enumerate(shared)),
+        shared=tuple((f"weight_{index}", members) for index, members in enumerate(shared)),
     )
 
 
@@ -89,7 +89,7 @@ def test_a_stage_works_in_the_order_of_its_schedule(pipeline: programs.Pipeline)
 
 @given(pipelines())
 def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.Pipeline) -> None:
-    seen: set[programs.Rendezvous] = set()
+    rendezvouses: set[programs.Rendezvous] = set()
     for stage, steps in programs.lists(pipeline).items():
         done: list[object] = []
         for step in steps:
@@ -103,11 +103,15 @@ def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.
             action = schedule.Action(step.tag.work, step.tag.microbatch)
             assert (action in done) == (stage == source)
             assert stage in (source, target)
-            seen.add(step)
+            rendezvouses.add(step)
         rendezvous = [step for step in steps if isinstance(step, programs.Rendezvous)]
         assert len(set(rendezvous)) == len(rendezvous)
-    back = [one for one in pipeline.transfers if one.tensor not in pipeline.without_gradient]
-    assert len(seen) == pipeline.microbatches * (len(pipeline.transfers) + len(back))
+    back = [
+        transfer
+        for transfer in pipeline.transfers
+        if transfer.tensor not in pipeline.without_gradient
+    ]
+    assert len(rendezvouses) == pipeline.microbatches * (len(pipeline.transfers) + len(back))
 
 
 @given(pipelines(), st.integers(1, 3), st.integers(1, 2))
@@ -122,7 +126,7 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
     for steps in rank_programs.values():
         separate = [programs.GRADIENTS, programs.LOSS, programs.NORM]
         whole = [programs.ALL] if mesh.only_data else separate
-        ends = [one.tag for one in steps if isinstance(one, programs.Rendezvous)]
+        ends = [step.tag for step in steps if isinstance(step, programs.Rendezvous)]
         assert [tag for tag in ends if tag in (*separate, programs.ALL)] == whole
         split = [f"{programs.PARTS} tensor", f"{programs.SQUARES} tensor"]
         assert [tag for tag in ends if tag in split] == (split if tensor > 1 else [])
@@ -133,8 +137,8 @@ def test_places_of_the_data_axis_may_have_other_numbers_of_microbatches(
     pipeline: programs.Pipeline, counts: list[int]
 ) -> None:
     mesh = shape.Mesh(data=len(counts), stage=pipeline.count)
-    each = [dataclasses.replace(pipeline, microbatches=count) for count in counts]
-    rank_programs = programs.on_mesh(each, mesh, trains=True)
+    variants = [dataclasses.replace(pipeline, microbatches=count) for count in counts]
+    rank_programs = programs.on_mesh(variants, mesh, trains=True)
     outcome = simulation.simulate(rank_programs)
     assert not outcome.pending, str(outcome)
     for rank, steps in rank_programs.items():
@@ -265,7 +269,7 @@ def test_ranks_that_agree_on_one_order_come_to_their_end(
     order: list[tuple[set[int], int]],
 ) -> None:
     rendezvous = [programs.total(sorted(ranks), tag) for ranks, tag in order]
-    lists = {rank: [one for one in rendezvous if rank in one.ranks] for rank in range(5)}
+    lists = {rank: [step for step in rendezvous if rank in step.ranks] for rank in range(5)}
     assert not simulation.simulate(lists).pending
 
 

@@ -59,14 +59,14 @@ def small() -> Any:
 def unet() -> Any:
     """Down and up again, with skips over both levels; heights that are odd on the way."""
     first = keras.Input((22, 8, 1))
-    one = LAYERS.Conv2D(3, 3, padding="same", activation="tanh", name="one")(first)
-    two = LAYERS.Conv2D(4, 3, 2, padding="same", activation="tanh", name="two")(one)
+    branch = LAYERS.Conv2D(3, 3, padding="same", activation="tanh", name="one")(first)
+    two = LAYERS.Conv2D(4, 3, 2, padding="same", activation="tanh", name="two")(branch)
     low = LAYERS.SeparableConv2D(4, 3, padding="same", name="low")(LAYERS.MaxPooling2D(2)(two))
     up = LAYERS.UpSampling2D((2, 2), name="up")(LAYERS.GroupNormalization(2, name="norm")(low))
     up = LAYERS.ZeroPadding2D(((1, 0), (0, 0)), name="fit")(up)
     mixed = LAYERS.Concatenate()([two, up])
     back = LAYERS.Conv2DTranspose(3, 3, 2, padding="same", activation="tanh", name="back")(mixed)
-    return keras.Model(first, LAYERS.Conv2D(1, 1, name="last")(LAYERS.Add()([one, back])))
+    return keras.Model(first, LAYERS.Conv2D(1, 1, name="last")(LAYERS.Add()([branch, back])))
 
 
 def two_convolutions() -> Any:
@@ -117,10 +117,10 @@ def test_layers_with_too_few_rows_are_whole_and_say_so() -> None:
     plan = split_group.compare(build, {SPATIAL: 4}, counted=False)
     shardings = find_shardings(plan)
     assert (shardings["wide"], shardings["next"]) == (registry.REPLICATED, "rows")
-    _, said = split_traffic.replicated(plan)
-    assert "wide is replicated: mesh.spatial is 4, and its halo is wider than a shard" in said
-    assert "as few as 3 of the 12 rows" in said
-    assert "Give at most 3 spatial ranks, or replicate the layer" in said
+    _, message = split_traffic.replicated(plan)
+    assert "wide is replicated: mesh.spatial is 4, and its halo is wider than a shard" in message
+    assert "as few as 3 of the 12 rows" in message
+    assert "Give at most 3 spatial ranks, or replicate the layer" in message
 
 
 def test_images_of_a_batch_are_not_sent() -> None:
@@ -171,7 +171,7 @@ def train(
     plan: assignment.Assignment, degrees: Mapping[shape.Axis, int], x: Any, y: Any
 ) -> tuple[dict[str, Any], list[float]]:
     """Descend along the gradient, one step for each batch; gives whole weights and the losses."""
-    values = {key: np.array(one.value) for key, one in plan.model.variables.items()}
+    values = {key: np.array(variable.value) for key, variable in plan.model.variables.items()}
     losses = []
     for batch in zip(x, y, strict=True):
         members = split_group.ranks(degrees)  # the shapes of operations belong to one trace
@@ -182,8 +182,10 @@ def train(
             total = np.zeros_like(values[key])
             for member, (_, gradients) in zip(members, results, strict=True):
                 counts = all(
-                    place == 0 or axis in shard.summed or shard.layout.dimension(axis) is not None
-                    for axis, place in member.coordinates.items()
+                    coordinate == 0
+                    or axis in shard.summed
+                    or shard.layout.dimension(axis) is not None
+                    for axis, coordinate in member.coordinates.items()
                 )
                 if counts:
                     total[shard.layout.part(member.coordinates)] += gradients[key].numpy()
@@ -257,9 +259,9 @@ def test_a_plan_names_the_bytes_of_the_rank_that_sends_most() -> None:
         )
 
     plan = split_group.compare(build, {SPATIAL: 4}, training=True, counted=True)
-    (choice,) = [one for one in plan.choices if one.node.name == "split"]
-    halos = [one for one in choice.costs if one.kind is communication.Kind.HALO]
-    assert [one.brought(3) for one in halos] == [2 * 3 * 5 * 2 * 8] * 2
+    (choice,) = [choice for choice in plan.choices if choice.node.name == "split"]
+    halos = [cost for cost in choice.costs if cost.kind is communication.Kind.HALO]
+    assert [cost.brought(3) for cost in halos] == [2 * 3 * 5 * 2 * 8] * 2
 
 
 @pytest.mark.parametrize("degrees", [{TENSOR: 2}, {SPATIAL: 3}, {SPATIAL: 2, TENSOR: 2}])

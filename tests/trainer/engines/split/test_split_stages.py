@@ -19,7 +19,7 @@ pytestmark = split_models.MARKS
 
 def loss_of(outputs: Iterable[Any]) -> Any:
     """The sum of squares."""
-    squares = (tf.cast(tf.reduce_sum(one**2), "float64") for one in outputs)
+    squares = (tf.cast(tf.reduce_sum(output**2), "float64") for output in outputs)
     return tf.add_n([tf.zeros((), "float64"), *squares])
 
 
@@ -44,35 +44,40 @@ def in_stages(
     runs = []
     outputs: dict[str, Any] = {}
     for stage in model_stages:
-        taken = {one.tensor: mail[one] for one in stage.received}
+        received = {transfer.tensor: mail[transfer] for transfer in stage.received}
         stage_weights = {
             key: tf.identity(weights[key]) for key in (*stage.owned, *dict(stage.borrowed))
         }
         with tf.GradientTape() as tape:
-            tape.watch((taken, stage_weights))
-            known = {**taken, **{tensor: inputs_by_number[tensor] for tensor in stage.inputs}}
+            tape.watch((received, stage_weights))
+            tensors_before = {
+                **received,
+                **{tensor: inputs_by_number[tensor] for tensor in stage.inputs},
+            }
             tensors = interpreter.run_nodes(
-                model, stage.nodes, known, stage_weights, training=True
+                model, stage.nodes, tensors_before, stage_weights, training=True
             ).tensors
-            mine = {one.name: tensors[one.tensor] for one in stage.outputs}
+            mine = {output.name: tensors[output.tensor] for output in stage.outputs}
             loss = loss_of(mine.values())
         outputs |= mine
-        mail |= {one: tf.identity(tensors[one.tensor]) for one in stage.sent}
-        runs.append((stage, tape, taken, stage_weights, loss, tensors))
+        mail |= {transfer: tf.identity(tensors[transfer.tensor]) for transfer in stage.sent}
+        runs.append((stage, tape, received, stage_weights, loss, tensors))
     back: dict[cutting.Transfer, Any] = {}
     gradients: dict[str, Any] = {}
-    for stage, tape, taken, stage_weights, loss, tensors in reversed(runs):
-        sent = [one for one in stage.sent if back[one] is not None]
+    for stage, tape, received, stage_weights, loss, tensors in reversed(runs):
+        sent = [transfer for transfer in stage.sent if back[transfer] is not None]
         of_tensors, of_own = tape.gradient(
-            [loss, *(tensors[one.tensor] for one in sent)],
-            (taken, stage_weights),
-            output_gradients=[tf.ones((), "float64"), *(back[one] for one in sent)],
+            [loss, *(tensors[transfer.tensor] for transfer in sent)],
+            (received, stage_weights),
+            output_gradients=[tf.ones((), "float64"), *(back[transfer] for transfer in sent)],
         )
-        back |= {one: of_tensors[one.tensor] for one in stage.received}
-        for key, one in of_own.items():
-            if one is not None:
+        back |= {transfer: of_tensors[transfer.tensor] for transfer in stage.received}
+        for key, gradient in of_own.items():
+            if gradient is not None:
                 gradients[key] = (
-                    gradients[key] + one if key in gradients else tf.convert_to_tensor(one)
+                    gradients[key] + gradient
+                    if key in gradients
+                    else tf.convert_to_tensor(gradient)
                 )
     return outputs, gradients
 
@@ -91,18 +96,18 @@ def test_stages_compute_outputs_and_gradients_of_the_whole(name: str) -> None:
     weights = {key: tf.constant(value) for key, value in values.items()}
     outputs, gradients = whole(model, inputs, weights)
     expected = dict(
-        zip((one.name for one in model.outputs), keras.tree.flatten(outputs), strict=True)
+        zip((output.name for output in model.outputs), keras.tree.flatten(outputs), strict=True)
     )
     places = range(1, len(model.nodes))
     pairs = itertools.islice(itertools.combinations(places[::3], 2), 4)
-    everywhere = [*([place] for place in places), *map(list, pairs), list(places)]
+    everywhere = [*([stage] for stage in places), *map(list, pairs), list(places)]
     for ends in everywhere:
         actual, actual_gradients = in_stages(model, cutting.cut(model, ends), inputs, weights)
-        for key, one in expected.items():
-            np.testing.assert_allclose(actual[key], one, rtol=0, atol=1e-12)
-        for key, one in gradients.items():
-            assert (one is None) == (key not in actual_gradients), key
-            if one is not None:
+        for key, gradient in expected.items():
+            np.testing.assert_allclose(actual[key], gradient, rtol=0, atol=1e-12)
+        for key, gradient in gradients.items():
+            assert (gradient is None) == (key not in actual_gradients), key
+            if gradient is not None:
                 np.testing.assert_allclose(
-                    actual_gradients[key], tf.convert_to_tensor(one), rtol=0, atol=1e-12
+                    actual_gradients[key], tf.convert_to_tensor(gradient), rtol=0, atol=1e-12
                 )

@@ -78,9 +78,11 @@ def test_a_run_goes_on_under_other_meshes_and_strategies(name: str, runs: traini
         loaded = keras.saving.load_model(run.output / outputs.MODEL)
         assert weights.difference(loaded.get_weights(), expected) <= weights.TOLERANCE
         assert loaded.optimizer.iterations.value.numpy() == steps
-        x, y, *rest = module.training_data()
+        x, y, *others = module.training_data()
         metrics, expected_metrics = (
-            one.evaluate(x, y, sample_weight=next(iter(rest), None), verbose=0, return_dict=True)
-            for one in (loaded, plain)
+            model.evaluate(
+                x, y, sample_weight=next(iter(others), None), verbose=0, return_dict=True
+            )
+            for model in (loaded, plain)
         )
     assert metrics == pytest.approx(expected_metrics, rel=1e-9)

@@ -54,7 +54,7 @@ def difference(
     module = types.SimpleNamespace(**functions)
     expected, losses = reference.train(module, STEPS, batch, cases.SEED)
     weights, outcomes = trained(functions, mesh, microbatches, order, batch)
-    assert [one.loss for one in outcomes] == pytest.approx(losses, rel=1e-10)
+    assert [outcome.loss for outcome in outcomes] == pytest.approx(losses, rel=1e-10)
     return cases.difference(weights, expected, relative=False)
 
 
@@ -163,8 +163,8 @@ def test_each_stage_holds_only_its_weights_and_slots() -> None:
     assert all(keys)
     assert len(set.union(*keys)) == sum(map(len, keys))
     for member in split_replicas.local:
-        on = {one.value.device.rpartition("device:")[2] for one in member.optimizer.variables}
-        on |= {one.value.device.rpartition("device:")[2] for one in member.weights.values()}
+        on = {slot.value.device.rpartition("device:")[2] for slot in member.optimizer.variables}
+        on |= {weight.value.device.rpartition("device:")[2] for weight in member.weights.values()}
         assert on == {f"CPU:{member.index}"}
 
 

@@ -76,9 +76,9 @@ def test_what_is_no_rule_is_refused() -> None:
     class Nameless(splitting.Rule):
         pass
 
-    for one in (Nameless, int):
+    for function in (Nameless, int):
         with pytest.raises(errors.UserCodeError, match=r"is no rule .* sharding = 'units'"):
-            splitting.rule(Scale)(one)
+            splitting.rule(Scale)(function)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         splitting.nothing  # noqa: B018
     assert adjoint.one_end([]) == []

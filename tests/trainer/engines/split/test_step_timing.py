@@ -26,7 +26,9 @@ def test_a_step_is_reported_from_its_start_in_the_order_of_time() -> None:
     timing = step_timing.StepTiming(2)
     timing.add(seconds_of_step(1e9))
     assert timing.step_seconds is None
-    assert [(one.stage, one.work, one.microbatch, one.begin, one.end) for one in timing.spans] == [
+    assert [
+        (span.stage, span.work, span.microbatch, span.begin, span.end) for span in timing.spans
+    ] == [
         (0, "forward", 0, 0, 1),
         (1, "forward", 0, 1, 2),
         (1, "backward", 0, 2, 4),
@@ -40,7 +42,7 @@ def test_of_several_steps_the_one_of_median_length_is_shown() -> None:
         timing.add(seconds_of_step(begin, scale))
     assert timing.busy == pytest.approx([0.5 * 11 / 4, 0.25 * 11 / 4])
     assert timing.step_seconds == 22.5
-    assert max(one.end for one in timing.spans) == 12
+    assert max(span.end for span in timing.spans) == 12
 
 
 def test_the_first_step_says_nothing_of_the_others() -> None:

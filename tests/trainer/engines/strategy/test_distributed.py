@@ -123,7 +123,7 @@ def build(
 ) -> tuple[replica.Replica, Steps, arrays.ArraySource]:
     """A model under a strategy of this process's devices, and batches of the examples."""
     strategy = ranks.strategy(replicas)
-    module = ranks.module(lambda: model(), lambda one: one.compile(**compiled()))
+    module = ranks.module(lambda: model(), lambda built: built.compile(**compiled()))
     batches = ranks.feed_of((*examples, None), replicas, batch)
     with strategy.scope():
         mirror = replica.build(module, shape.Mesh(), 0, "", 1, batches.sample())
@@ -171,8 +171,8 @@ def test_synchronised_normalisation_and_averages_equal_one_replica() -> None:
         report = traced.report()
         metrics = Evaluation(traced, batches.spec).run(batches.epoch(0, 0))
         results.append((losses, report, metrics, mirror.model.get_weights()))
-    for one, other in zip(*(keras.tree.flatten(each) for each in results), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-8)
+    for array, other in zip(*(keras.tree.flatten(result) for result in results), strict=True):
+        np.testing.assert_allclose(array, other, rtol=1e-8)
 
 
 class Traced(keras.layers.Layer):
@@ -280,7 +280,7 @@ def traced_with(factor: Any, *, assigns: bool = False) -> tracing.Trace:
 def test_a_variable_of_its_own_that_a_step_assigns_on_each_replica_is_refused() -> None:
     trace = traced_with(tf.Variable(1.0, name="factor"))
     tracing.check(trace, 3)
-    assert {one.path for one in trace.closures} == {"factor"}
+    assert {closure.path for closure in trace.closures} == {"factor"}
     assigning = traced_with(tf.Variable(1.0, name="factor"), assigns=True)
     with pytest.raises(errors.UserCodeError, match="A step assigns the variable factor"):
         tracing.check(assigning, 3)
@@ -417,7 +417,7 @@ def test_two_processes_end_together_and_resume(
         group.wait_for_output(0, "] step ")
         group.processes[1].terminate()
         ended = group.wait()
-        assert [one.code for one in ended] == [exits.Exit.PREEMPTED] * 2, ended
+        assert [process.code for process in ended] == [exits.Exit.PREEMPTED] * 2, ended
     steps = launch.newest(tmp_path) + 20
     with start(3, steps) as group:
         chief, _ = group.finish()

@@ -58,14 +58,14 @@ def test_a_right_job_passes_all_checks(build: Any, examples: Any) -> None:
     for check in checks:
         assert not check.omitted
         assert set(check.differences) >= set(QUANTITIES) - {QUANTITIES.NON_TRAINABLE_STATE}
-        assert all(one.value < 1e-12 for one in check.differences.values())
+        assert all(quantity.value < 1e-12 for quantity in check.differences.values())
 
 
 @pytest.mark.long
 def test_rounding_of_float32_is_no_fault() -> None:
     checks = list(faults.checks_of(faults.dense, adam, count=3, batch=7))
     assert len(checks) == 4
-    limits = {one.limit for check in checks for one in check.differences.values()}
+    limits = {quantity.limit for check in checks for quantity in check.differences.values()}
     assert limits == {2e-4}
 
 
@@ -97,8 +97,12 @@ def test_a_check_changes_nothing() -> None:
     weights = []
     for verify in (job_file.Verify.OFF, job_file.Verify.ALWAYS):
         replicas, _ = ranks.run(module, faults.data(), 2, 4, verify=verify)
-        one = replicas[1]
-        state = [*one.state(), *one.model.metrics_variables, *(seed for seed, _ in one.seeds)]
+        member = replicas[1]
+        state = [
+            *member.state(),
+            *member.model.metrics_variables,
+            *(seed for seed, _ in member.seeds),
+        ]
         weights.append([variable.numpy() for variable in state])
     for without, checked in zip(*weights, strict=True):
         np.testing.assert_array_equal(without, checked)
@@ -111,7 +115,11 @@ def test_checks_are_made_after_each_doubling_new_division_and_change() -> None:
     assert due == [1, 2, 3, 4, 5, 8]
     changed = [False, False, True, False, True, True, True, True]
     schedule = inspection.Schedule(2, always=False)
-    due = [number for number, one in enumerate(changed, 1) if schedule.is_due(4, changed=one)]
+    due = [
+        number
+        for number, is_changed in enumerate(changed, 1)
+        if schedule.is_due(4, changed=is_changed)
+    ]
     assert due == [1, 2, 3, 4, 5, 7, 8]  # the third change is not
     always = inspection.Schedule(2, always=True)
     assert all(always.is_due(size) for size in sizes)
@@ -174,11 +182,11 @@ def test_a_device_without_memory_for_one_process_is_given_fewer_examples(
 ) -> None:
     original, most, tried = sides.Sides.run_alone, 8, []
 
-    def run_alone(one: sides.Sides, sample: sides.Sample, gradients: Any) -> Any:
+    def run_alone(member: sides.Sides, sample: sides.Sample, gradients: Any) -> Any:
         tried.append(list(sample.counts))
         if sum(sample.counts) > most:
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
-        return original(one, sample, gradients)
+        return original(member, sample, gradients)
 
     monkeypatch.setattr(sides.Sides, "run_alone", run_alone)
     checks = faults.checks_of(faults.dense, examples=faults.data(32), batch=32)

@@ -54,11 +54,11 @@ def subject_of(
     slots_of_weights, fixed = planner.optimizer_state(
         optimizer or keras.optimizers.Adam(), recorded.variables
     )
-    known = model_costs.of(recorded, slots_of_weights, fixed)
+    known_costs = model_costs.of(recorded, slots_of_weights, fixed)
     return costs.Subject(
         model=recorded,
-        costs=known,
-        times=[costs.estimated(one, cluster.device) for one in known.nodes],
+        costs=known_costs,
+        times=[costs.estimated(node, cluster.device) for node in known_costs.nodes],
         cluster=cluster,
         shardings_of=planner.shardings_of(recorded),
     )
@@ -106,7 +106,7 @@ def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
     model_subject = subject_of(recorded, cluster)
     constraints = search_space.Constraints(mesh={"stage": 2}, microbatches=4)
     split_plan = choose.plan_for(model_subject, constraints)
-    weights = [one.each for one in model_subject.times]
+    weights = [node_time.each for node_time in model_subject.times]
     few = blocks.condense(model_subject.model, weights, BLOCKS)
     assert 4 <= len(few) <= BLOCKS
     [setting] = search_space.every(constraints, cluster.size)
@@ -121,18 +121,18 @@ def brute_force(
     A step takes at least what each of its stages computes. So cuts are tried in the order of that,
     until it exceeds the shortest step that was found: no other can be shorter.
     """
-    known = planned_graphs.tables_of(model_subject, few)
+    tables = planned_graphs.tables_of(model_subject, few)
     cluster = dataclasses.replace(model_subject.cluster, inside=AT_ONCE, across=AT_ONCE)
     alone = dataclasses.replace(model_subject, cluster=cluster)
     rows, loads = planned_graphs.tables_of(alone, few).matrices(setting)
-    last = len(known.downsets) - 1
+    last = len(tables.downsets) - 1
     busy = np.maximum(rows[0][0] + loads[0][0], rows[1][:, last] + loads[1][:, last])
     best = math.inf
-    for place in np.argsort(busy):
-        if busy[place] >= best:
+    for index in np.argsort(busy):
+        if busy[index] >= best:
             break
-        path = (0, int(place), last)
-        best = min(best, predict.predict(known, path, setting).step_seconds)
+        path = (0, int(index), last)
+        best = min(best, predict.predict(tables, path, setting).step_seconds)
     return best
 
 
@@ -148,7 +148,7 @@ def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
     model = split_models.eager(build)
 
     def size(variables: Any) -> int:
-        return sum(math.prod(one.shape) * one.value.dtype.size for one in variables)
+        return sum(math.prod(variable.shape) * variable.value.dtype.size for variable in variables)
 
     for optimizer in ("SGD", "Adam", "Adafactor", "Nadam", "Lion", "Muon"):
         planned_optimizer, real = (getattr(keras.optimizers, optimizer)() for _ in range(2))
@@ -171,8 +171,11 @@ def test_memory_is_a_hard_limit() -> None:
         choose.plan_for(model_subject, replicas)
     split_plan = choose.plan_for(model_subject, search_space.Constraints())
     assert split_plan.mesh.data < 4
-    assert all(one.holds.peak <= limit for one in split_plan.stages)
-    assert any("does not fit: a device lacks" in one.what for one in split_plan.alternatives)
+    assert all(stage.holds.peak <= limit for stage in split_plan.stages)
+    assert any(
+        "does not fit: a device lacks" in alternative.what
+        for alternative in split_plan.alternatives
+    )
 
 
 def test_what_does_not_fit_says_by_how_much_and_where() -> None:
@@ -227,7 +230,7 @@ def test_a_layer_that_gathers_statistics_is_in_one_stage() -> None:
     """A frozen one gathers nothing."""
     model_subject = subject(_normalised, hardware.Cluster(processes=2))
     [together] = model_subject.costs.colocated
-    assert {model_subject.model.nodes[place].name for place in together} == {"normal", "normal#2"}
+    assert {model_subject.model.nodes[index].name for index in together} == {"normal", "normal#2"}
     for stages in (2, 4):
         model_subject = dataclasses.replace(
             model_subject, cluster=hardware.Cluster(processes=stages)
@@ -235,7 +238,7 @@ def test_a_layer_that_gathers_statistics_is_in_one_stage() -> None:
         split_plan = choose.plan_for(
             model_subject, search_space.Constraints(mesh={"stage": stages})
         )
-        held_by = [{"normal", "normal#2"}.intersection(one.nodes) for one in split_plan.stages]
+        held_by = [{"normal", "normal#2"}.intersection(stage.nodes) for stage in split_plan.stages]
         assert sorted(map(len, held_by)) == [0] * (stages - 1) + [2]
 
 
@@ -268,8 +271,8 @@ def test_an_open_length_has_to_be_declared() -> None:
 def test_the_operations_of_known_networks() -> None:
     """As published: VGG16 15.5, ResNet50 3.9, MobileNetV2 0.3 thousand million products."""
     for name, published in (("VGG16", 15.5), ("ResNet50", 3.9), ("MobileNetV2", 0.3)):
-        known = subject_of(recording.record(skeleton_of(name)), hardware.Cluster()).costs
-        products = sum(one.flops for one in known.nodes) / 2e9
+        known_costs = subject_of(recording.record(skeleton_of(name)), hardware.Cluster()).costs
+        products = sum(node.flops for node in known_costs.nodes) / 2e9
         assert products == pytest.approx(published, rel=0.12)
 
 
@@ -277,7 +280,7 @@ def test_attention_of_rows_to_themselves_has_operations() -> None:
     first_input = keras.Input((6, 4))
     alone = keras.layers.Attention()([first_input, first_input])
     model = keras.Model(first_input, keras.layers.Attention()([alone, first_input]))
-    first, second = (one.flops for one in model_costs.of(recording.record(model), {}).nodes[-2:])
+    first, second = (node.flops for node in model_costs.of(recording.record(model), {}).nodes[-2:])
     assert first == second == 6 * 6 * (4 * 4 + 5)
 
 

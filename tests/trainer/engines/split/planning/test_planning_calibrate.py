@@ -48,7 +48,7 @@ def test_every_kind_of_node_can_be_measured(name: str) -> None:
     model = recording.record(split_models.bare(split_models.ALL[name]))
     node_times = calibrate.measure(model, 4)
     assert len(node_times) == len(model.nodes)
-    assert all(seconds(one.forward, 4) > 0 for one in node_times)
+    assert all(seconds(node_time.forward, 4) > 0 for node_time in node_times)
 
 
 def test_an_update_is_measured_where_there_is_one() -> None:

@@ -79,8 +79,10 @@ def test_no_cut_that_is_fast_enough_is_more_even(
 
     def fast(limit: float) -> list[tuple[int, ...]]:
         inner = itertools.combinations(range(1, count - 1), len(rows) - 1)
-        every = ((0, *one, count - 1) for one in inner)
-        return [one for one in every if cuts.step(one, rows, loads) <= limit < np.inf]
+        every = ((0, *inner_cut, count - 1) for inner_cut in inner)
+        return [
+            candidate for candidate in every if cuts.step(candidate, rows, loads) <= limit < np.inf
+        ]
 
     # What takes as long as it may is on either side by rounding.
     cut = cuts.evenest(rows, loads, sizes, most * (1 + 1e-9))
@@ -89,18 +91,24 @@ def test_no_cut_that_is_fast_enough_is_more_even(
         return
     assert cut is not None
     assert largest(cut) <= min(map(largest, fast(most)))
-    even = [one for one in fast(most * (1 + 2e-9)) if largest(one) <= largest(cut)]
-    fastest = min(cuts.step(one, rows, loads) for one in even if largest(one) == largest(cut))
-    assert not any(largest(one) < largest(cut) for one in even)
+    even = [
+        candidate for candidate in fast(most * (1 + 2e-9)) if largest(candidate) <= largest(cut)
+    ]
+    fastest = min(
+        cuts.step(candidate, rows, loads)
+        for candidate in even
+        if largest(candidate) == largest(cut)
+    )
+    assert not any(largest(candidate) < largest(cut) for candidate in even)
     assert cuts.step(cut, rows, loads) == pytest.approx(fastest, rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize(("third", "end"), [(0.1, 2), (2.0, 3)])
 def test_weights_are_divided_evenly_where_that_takes_hardly_longer(third: float, end: int) -> None:
     """Behind three of four layers the stages take equally long, behind two they hold as much."""
-    took = [10.0, 10.0 - third, third, 20.0]
-    model = planned_graphs.of(planned_graphs.chain(4), {f"w{one}": [one] for one in range(4)})
-    subject = planned_graphs.subject(model, [0.0] * 4, took, hardware.Cluster(processes=2))
+    node_seconds = [10.0, 10.0 - third, third, 20.0]
+    model = planned_graphs.of(planned_graphs.chain(4), {f"w{index}": [index] for index in range(4)})
+    subject = planned_graphs.subject(model, [0.0] * 4, node_seconds, hardware.Cluster(processes=2))
     split_plan = choose.plan_for(
         subject, search_space.Constraints(mesh={"stage": 2}, microbatches=8)
     )
@@ -120,10 +128,10 @@ def test_downsets_are_all_sets_that_can_come_first(before: list[list[int]]) -> N
         bits
         for bits in range(1 << len(before))
         if all(
-            bits >> one & 1
-            for place, taken in enumerate(before)
-            if bits >> place & 1
-            for one in taken
+            bits >> index & 1
+            for index, inputs in enumerate(before)
+            if bits >> index & 1
+            for index in inputs
         )
     }
     assert set(planned_graphs.downsets(block_graph)) == expected
@@ -138,15 +146,15 @@ def test_blocks_hold_each_node_once_and_can_run_in_order(
 ) -> None:
     model = planned_graphs.of(before, {})
     block_graph = blocks.condense(model, [1.0] * len(before), most)
-    assert sorted(itertools.chain.from_iterable(one.nodes for one in block_graph)) == list(
+    assert sorted(itertools.chain.from_iterable(block.nodes for block in block_graph)) == list(
         range(len(before))
     )
-    home = {node: place for place, one in enumerate(block_graph) for node in one.nodes}
-    for node, taken in enumerate(before):
-        for one in taken:
-            assert home[one] <= home[node]
-            if home[one] != home[node]:
-                assert block_graph[home[node]].before >> home[one] & 1
+    home = {node: index for index, block in enumerate(block_graph) for node in block.nodes}
+    for node, inputs in enumerate(before):
+        for index in inputs:
+            assert home[index] <= home[node]
+            if home[index] != home[node]:
+                assert block_graph[home[node]].before >> home[index] & 1
     if before == planned_graphs.chain(len(before)):
         assert len(block_graph) == min(most, len(before))
 
@@ -166,13 +174,13 @@ def test_stages_have_work_and_all_of_what_belongs_together(
         ),
     )
     groups = st.sets(st.sampled_from(places), min_size=2, max_size=3)
-    together = [tuple(sorted(one)) for one in data.draw(st.lists(groups, max_size=2))]
+    together = [tuple(sorted(group)) for group in data.draw(st.lists(groups, max_size=2))]
     block_graph = blocks.condense(
         model, [1.0] * len(places), data.draw(st.integers(2, len(places)))
     )
     downsets = planned_graphs.downsets(block_graph)
     member = np.array(
-        [[one >> place & 1 for place in range(len(block_graph))] for one in downsets], float
+        [[downset >> index & 1 for index in range(len(block_graph))] for downset in downsets], float
     )
     places_allowed = blocks.stages(model, block_graph, together, member)
     chains = {0: 0}
@@ -180,9 +188,9 @@ def test_stages_have_work_and_all_of_what_belongs_together(
         for first, earlier in enumerate(downsets):
             nodes = {
                 node
-                for place, one in enumerate(block_graph)
-                if (later & ~earlier) >> place & 1
-                for node in one.nodes
+                for index, block in enumerate(block_graph)
+                if (later & ~earlier) >> index & 1
+                for node in block.nodes
             }
             expected = (
                 later | earlier == later
@@ -213,23 +221,23 @@ def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 8))
     model = planned_graphs.of(planned_graphs.chain(count), {"w": [0, count - 1]})
     several = st.lists(st.integers(0, 20).map(float), min_size=count, max_size=count)
-    took, sizes = data.draw(several), data.draw(several)
+    node_seconds, sizes = data.draw(several), data.draw(several)
     setting = setting_of(data.draw, count)
-    known = planned_graphs.tables_of(planned_graphs.subject(model, sizes, took))
-    rows, loads = known.matrices(setting)
+    tables = planned_graphs.tables_of(planned_graphs.subject(model, sizes, node_seconds))
+    rows, loads = tables.matrices(setting)
     path = cuts.best(rows, loads)
     assert path is not None
 
     def step(ends: tuple[int, ...]) -> float:
         bounds = [0, *ends, count]
-        each = []
+        seconds_of_stages = []
         ends_of_stages = []
         for low, high in itertools.pairwise(bounds):
-            step_seconds = 3 * sum(took[low:high]) * setting.examples
+            step_seconds = 3 * sum(node_seconds[low:high]) * setting.examples
             for end in (low, high):
                 if 0 < end < count:
                     step_seconds += 2 * (0.01 + sizes[end - 1] * setting.examples / 100.0)
-            each.append(step_seconds)
+            seconds_of_stages.append(step_seconds)
             weights = 16 * ((low == 0) or (high == count))
             changed = planned_graphs.CLUSTER.device.update
             update = 7 * weights / changed.bandwidth + bool(weights) * changed.weight_seconds
@@ -237,9 +245,11 @@ def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
             if setting.mesh.data > 1:
                 update += 2 * 0.01 + weights / 100.0
             ends_of_stages.append((setting.microbatches - 1) * step_seconds + update)
-        return sum(each) + max(ends_of_stages)
+        return sum(seconds_of_stages) + max(ends_of_stages)
 
-    least = min(step(one) for one in itertools.combinations(range(1, count), len(rows) - 1))
+    least = min(
+        step(inner_cut) for inner_cut in itertools.combinations(range(1, count), len(rows) - 1)
+    )
     assert cuts.step(path, rows, loads) == pytest.approx(least, rel=1e-6)
 
 
@@ -251,28 +261,32 @@ def test_a_branched_graph_is_cut_nearly_as_well_as_it_can_be(
     """A tensor that several stages take is sent several times, which only all cuts tell."""
     count = len(before)
     model = planned_graphs.of(before, {})
-    took = data.draw(st.lists(st.integers(1, 20).map(float), min_size=count, max_size=count))
+    node_seconds = data.draw(
+        st.lists(st.integers(1, 20).map(float), min_size=count, max_size=count)
+    )
     sizes = data.draw(st.lists(st.integers(0, 20).map(float), min_size=count, max_size=count))
     setting = setting_of(data.draw, count)
-    known = planned_graphs.tables_of(planned_graphs.subject(model, sizes, took))
-    rows, loads = known.matrices(setting)
+    tables = planned_graphs.tables_of(planned_graphs.subject(model, sizes, node_seconds))
+    rows, loads = tables.matrices(setting)
     path = cuts.best(rows, loads)
     assert path is not None
 
-    def step(one: tuple[int, ...]) -> float:
-        stage_costs = predict.predict(known, one, setting).stages
-        each = [
+    def step(inner_cut: tuple[int, ...]) -> float:
+        stage_costs = predict.predict(tables, inner_cut, setting).stages
+        seconds_of_stages = [
             stage.forward_seconds + stage.backward_seconds + stage.message_seconds
             for stage in stage_costs
         ]
         ends = [stage.update_seconds for stage in stage_costs]
         count = setting.microbatches - 1
-        return sum(each) + max(count * row + end for row, end in zip(each, ends, strict=True))
+        return sum(seconds_of_stages) + max(
+            count * row + end for row, end in zip(seconds_of_stages, ends, strict=True)
+        )
 
-    last = len(known.downsets) - 1
+    last = len(tables.downsets) - 1
     every = [
         (0, *inner, last)
         for inner in itertools.combinations(range(1, last), len(rows) - 1)
-        if all(known.valid[pair] for pair in itertools.pairwise((0, *inner, last)))
+        if all(tables.valid[pair] for pair in itertools.pairwise((0, *inner, last)))
     ]
     assert step(path) <= 1.05 * min(map(step, every))

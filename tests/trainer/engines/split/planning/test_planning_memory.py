@@ -59,10 +59,10 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
     (first,), (last,) = recorded.inputs, recorded.outputs
     inputs, expected = (
         np.zeros(
-            [rows, *(size or 1 for size in recorded.tensors[one].shape[1:])],
-            recorded.tensors[one].dtype,
+            [rows, *(size or 1 for size in recorded.tensors[number].shape[1:])],
+            recorded.tensors[number].dtype,
         )
-        for one in (first, last.tensor)
+        for number in (first, last.tensor)
     )
     examples = arrays.ArraySource(
         (inputs, expected, None), batching.BatchSharding(rows, 1, (0,)), None
@@ -109,6 +109,6 @@ def test_what_has_no_gradient_keeps_nothing() -> None:
         return keras.Sequential([keras.Input((10,)), frozen, keras.layers.Dense(1)])
 
     recorded = recording.record(skeleton.build(ranks.module(build, None), 0))
-    known = planner.subject(recorded, keras.optimizers.SGD(), hardware.Cluster()).costs
-    assert [one.inner_bytes for one in known.nodes] == [0.0, 4.0]
-    assert [one.backward for one in known.nodes] == [0.0, 1.0]
+    subject_costs = planner.subject(recorded, keras.optimizers.SGD(), hardware.Cluster()).costs
+    assert [node.inner_bytes for node in subject_costs.nodes] == [0.0, 4.0]
+    assert [node.backward for node in subject_costs.nodes] == [0.0, 1.0]
