@@ -50,72 +50,72 @@ def measure(size: results.Size) -> list[results.Result]:
     """Run both operators in turns on one API server, each run in a fresh process."""
     shapes = ((size.jobs, size.replicas), (1, size.large))
     with arena.cluster("benchmark-starts", settings.Light()) as cluster, contestants.mounted():
-        for one in (contestants.OURS, contestants.THEIRS):
-            one.install(cluster)
+        for contestant in (contestants.OURS, contestants.THEIRS):
+            contestant.install(cluster)
         with tempfile.TemporaryDirectory() as name:
-            place = contestants.Place(cluster, "benchmark", pathlib.Path(name))
-            taken = asyncio.run(_in_turns(place, shapes, size.repeats))
-            split = asyncio.run(split_row(place, size))
-    rows = [row for shape in shapes for row in compared(*shape, taken[shape])]
+            site = contestants.Place(cluster, "benchmark", pathlib.Path(name))
+            samples = asyncio.run(_in_turns(site, shapes, size.repeats))
+            split = asyncio.run(split_row(site, size))
+    rows = [row for shape in shapes for row in compared(*shape, samples[shape])]
     return [*rows, split]
 
 
 async def _in_turns(
-    place: contestants.Place, shapes: Sequence[tuple[int, int]], repeats: int
+    site: contestants.Place, shapes: Sequence[tuple[int, int]], repeats: int
 ) -> dict[tuple[int, int], Taken]:
     """Samples by the number of jobs, and of their workers."""
-    taken = {shape: Taken() for shape in shapes}
+    samples = {shape: Taken() for shape in shapes}
 
     async def ours(shape: tuple[int, int]) -> None:
-        taken[shape].ours.append(await sample(contestants.OURS, place, *shape))
+        samples[shape].ours.append(await sample(contestants.OURS, site, *shape))
 
     async def theirs(shape: tuple[int, int]) -> None:
-        taken[shape].theirs.append(await sample(contestants.THEIRS, place, *shape))
+        samples[shape].theirs.append(await sample(contestants.THEIRS, site, *shape))
 
     turns = [ours, theirs]
-    for one in (contestants.OURS, contestants.THEIRS):
-        await sample(one, place, 1, 2)  # The API server's caches are warm after it.
+    for contestant in (contestants.OURS, contestants.THEIRS):
+        await sample(contestant, site, 1, 2)  # The API server's caches are warm after it.
     for _ in range(repeats):
         for shape in shapes:
             for turn in turns:
                 await turn(shape)
-            last = taken[shape]
+            last = samples[shape]
             print(shape, last.ours[-1], last.theirs[-1], flush=True)
         turns.reverse()  # What one leaves behind in the API server falls to each of them as often.
-    return taken
+    return samples
 
 
-async def _collect_garbage(place: contestants.Place) -> None:
+async def _collect_garbage(site: contestants.Place) -> None:
     """Have the API server search for garbage now: whether it does so in a short run is chance.
 
     Two long runs that are nearly equal have several searches, whose whole number would decide.
     """
-    await asyncio.to_thread(place.cluster.run_kubectl, "get", "--raw", COLLECT_GARBAGE)
+    await asyncio.to_thread(site.cluster.run_kubectl, "get", "--raw", COLLECT_GARBAGE)
 
 
-async def split_row(place: contestants.Place, size: results.Size) -> results.Result:
+async def split_row(site: contestants.Place, size: results.Size) -> results.Result:
     """Compare a job whose model is split with one that trains the same way on whole models."""
     plain = dataclasses.replace(contestants.OURS, spec=TRAINER)
     split = dataclasses.replace(contestants.OURS, spec=SPLIT)
-    taken: tuple[list[float], list[float]] = ([], [])
-    pair = list(zip((split, plain), taken, strict=True))
+    samples: tuple[list[float], list[float]] = ([], [])
+    pair = list(zip((split, plain), samples, strict=True))
     for _ in range(size.repeats):
-        for one, seconds in pair:
-            seconds.append((await sample(one, place, 1, size.split, to_end=False)).pods)
+        for contestant, seconds in pair:
+            seconds.append((await sample(contestant, site, 1, size.split, to_end=False)).pods)
         pair.reverse()  # What the one leaves behind in the API server burdens the other as often.
     return results.Result(
         f"from apply to all pods, a ModelSplit job of {size.split} replicas",
         SPLIT_TARGET,
         results.Bound.AT_MOST,
-        statistics.median(taken[0]) / statistics.median(taken[1]),
+        statistics.median(samples[0]) / statistics.median(samples[1]),
         " x",
-        f"{_middle(taken[0])} against {_middle(taken[1])} of a job that is not split",
+        f"{_middle(samples[0])} against {_middle(samples[1])} of a job that is not split",
     )
 
 
 async def sample(
-    one: contestants.Contestant,
-    place: contestants.Place,
+    contestant: contestants.Contestant,
+    site: contestants.Place,
     jobs: int,
     workers: int,
     *,
@@ -123,13 +123,13 @@ async def sample(
 ) -> Sample:
     """Run an operator and so many jobs of so many workers, by default to their end."""
     names = [f"job-{number}" for number in range(jobs)]
-    async with load.opened(place.cluster, place.namespace) as opened:
-        work = load.Load(opened, one)
-        async with contestants.running(one, place) as running:
+    async with load.opened(site.cluster, site.namespace) as opened:
+        work = load.Load(opened, contestant)
+        async with contestants.running(contestant, site) as running:
             # Now it does not only say that it is ready.
-            await load.Load(opened, dataclasses.replace(one, spec={})).start(["warm"], 1)
+            await load.Load(opened, dataclasses.replace(contestant, spec={})).start(["warm"], 1)
             if to_end:
-                await _collect_garbage(place)
+                await _collect_garbage(site)
             before = usage.cpu_seconds(running.pid)
             seconds = await work.start(names, workers)
             if to_end:
@@ -143,21 +143,23 @@ async def sample(
     return Sample(seconds, cpu, resident)
 
 
-def compared(jobs: int, workers: int, taken: Taken) -> list[results.Result]:
+def compared(jobs: int, workers: int, samples: Taken) -> list[results.Result]:
     """Rows for the time, and for CPU time with memory."""
     what = f"{jobs} jobs of {workers} pods" if jobs > 1 else f"one job of {workers} pods"
-    ours, theirs = taken.ours, taken.theirs
-    memory = [statistics.median(one.resident for one in side) for side in (ours, theirs)]
+    ours, theirs = samples.ours, samples.theirs
+    memory = [statistics.median(sample.resident for sample in side) for side in (ours, theirs)]
     time_target = MANY_TARGET if jobs > 1 else LARGE_TARGET
     return [
-        _ratio(f"from apply to all pods, {what}", time_target, ours, theirs, lambda one: one.pods),
+        _ratio(
+            f"from apply to all pods, {what}", time_target, ours, theirs, lambda sample: sample.pods
+        ),
         dataclasses.replace(
             row := _ratio(
                 f"CPU time from apply to the end, {what}",
                 CPU_TARGET,
                 ours,
                 theirs,
-                lambda one: one.cpu,
+                lambda sample: sample.cpu,
             ),
             detail=f"{row.detail}; resident at most {memory[0]:.0f} MB against {memory[1]:.0f} MB",
         ),
@@ -171,7 +173,7 @@ def _ratio(
     theirs: Sequence[Sample],
     of: Callable[[Sample], float],
 ) -> results.Result:
-    our_seconds, their_seconds = ([of(one) for one in side] for side in (ours, theirs))
+    our_seconds, their_seconds = ([of(sample) for sample in side] for side in (ours, theirs))
     value = statistics.median(our_seconds) / statistics.median(their_seconds)
     detail = f"{_middle(our_seconds)} against {_middle(their_seconds)}"
     return results.Result(what, target, results.Bound.AT_MOST, value, " x", detail)

@@ -69,8 +69,8 @@ async def test_jobs_end_and_begin(
 def test_sides_are_compared_by_their_medians() -> None:
     ours = [starts.Sample(pods, 1.0, 90.0) for pods in (1.0, 2.0, 9.0)]
     theirs = [starts.Sample(pods, 2.0, 60.0) for pods in (8.0, 4.0, 3.0)]
-    taken = starts.Taken(ours, theirs)
-    time, cpu = starts.compared(100, 10, taken)
+    measured = starts.Taken(ours, theirs)
+    time, cpu = starts.compared(100, 10, measured)
     assert (time.value, time.met, cpu.value, cpu.met) == (0.5, True, 0.5, True)
     assert time.detail == "2.00 s (1.00…9.00) against 4.00 s (3.00…8.00)"
     assert cpu.detail.endswith("resident at most 90 MB against 60 MB")
