@@ -133,7 +133,7 @@ def train(
     """
     module = user.Module(pathlib.Path(__file__), case.functions(synchronized=True))
     mesh = shape.Mesh(data=len(processes.tasks) * len(names), generation=generation)
-    places = [processes.me * len(names) + place for place in range(len(names))]
+    places = [processes.me * len(names) + index for index in range(len(names))]
     division = batching.BatchSharding(batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places))
     examples = source.training(module, requests.of(division, SEED))
     replicas = []
@@ -154,7 +154,7 @@ def train(
 def difference(weights: Sequence[Any], expected: Sequence[Any], *, relative: bool) -> float:
     """The largest difference of a weight; `relative` to the largest one of those expected."""
     pairs = list(zip(weights, expected, strict=True))
-    largest = max(float(np.abs(one - other).max()) for one, other in pairs)
+    largest = max(float(np.abs(array - other).max()) for array, other in pairs)
     scale = max(float(np.abs(other).max()) for _, other in pairs) if relative else 1.0
     return largest / scale
 
@@ -229,7 +229,7 @@ def work(output: pathlib.Path, floatx: str, numbers: Sequence[int]) -> NoReturn:
         with precision(floatx):
             for generation, number in enumerate(numbers):
                 result, replicas = train(CASES[number], processes, names, generation)
-                weights |= {f"{number}/{place:03}": array for place, array in enumerate(result)}
+                weights |= {f"{number}/{index:03}": array for index, array in enumerate(result)}
         if processes.is_chief:
             np.savez(output, **weights)
         return state.barrier(replicas)
@@ -256,9 +256,9 @@ def measure(
             expected = [train_plainly(case) for case in cases]
         for layout in layouts:
             weights = train_together(runs, layout, floatx, cases, new=new)
-            for case, one, other in zip(cases, weights, expected, strict=True):
+            for case, trained, other in zip(cases, weights, expected, strict=True):
                 cells[case.name, str(layout), floatx] = difference(
-                    one, other, relative=floatx == "float32"
+                    trained, other, relative=floatx == "float32"
                 )
     return cells
 

@@ -30,7 +30,7 @@ class Processes:
     """Threads that stand for the processes of a run, each with a store of its own."""
 
     def __init__(self, count: int, *folders: pathlib.Path) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self._count = count
         self._folders = folders
         self._gathered = [0] * count
@@ -65,7 +65,7 @@ class Processes:
         names = tuple(f"worker-{number}" for number in range(self._count))
         together = agreement.Peers(me=me, names=names, gather=gather)
         folder = self._folders[me % len(self._folders)]
-        return store.Store(Folder(folder), 3, "a", 1, self.said.append, together)
+        return store.Store(Folder(folder), 3, "a", 1, self.messages.append, together)
 
 
 def at(step: int) -> files.Position:
@@ -143,9 +143,9 @@ def test_what_is_saved_divided_is_restored_divided_otherwise(
         restored = Processes(readers, folder).run(lambda me, writer: writer.restore(loaded[me]))
     assert restored == [at(7)] * readers
     for state in loaded:
-        for key, one in state.each():
-            expected = content(after[key][0], 0.5)[one.part]
-            np.testing.assert_array_equal(one.variable.value.numpy(), expected)
+        for key, part in state.each():
+            expected = content(after[key][0], 0.5)[part.part]
+            np.testing.assert_array_equal(part.variable.value.numpy(), expected)
     shutil.rmtree(folder)
 
 
@@ -162,9 +162,9 @@ def restore(processes: Processes, count: int) -> tuple[list[Any], Any]:
     results = processes.run(lambda me, writer: writer.restore(restored[me]))
     whole = np.zeros((8, 6), "float32")
     for state in restored:
-        for key, one in state.each():
+        for key, part in state.each():
             if key == "kernel":
-                whole[one.part] = one.variable.value.numpy()
+                whole[part.part] = part.variable.value.numpy()
     return results, whole
 
 
@@ -179,7 +179,7 @@ def test_a_checkpoint_without_one_of_its_parts_is_passed_over_by_all(
     assert results == [at(1), at(1)]
     np.testing.assert_array_equal(whole, content((8, 6), 1.0))
     number = 2 if "00001" in name else 1
-    assert any(f"part {number} of 2 is missing" in sentence for sentence in again.said)
+    assert any(f"part {number} of 2 is missing" in sentence for sentence in again.messages)
 
 
 def test_damage_that_one_process_sees_is_passed_over_by_all(tmp_path: pathlib.Path) -> None:
@@ -190,7 +190,7 @@ def test_damage_that_one_process_sees_is_passed_over_by_all(tmp_path: pathlib.Pa
     results, whole = restore(again, 2)
     assert results == [at(1), at(1)]
     np.testing.assert_array_equal(whole, content((8, 6), 1.0))
-    assert any("worker-0 cannot read its part" in sentence for sentence in again.said)
+    assert any("worker-0 cannot read its part" in sentence for sentence in again.messages)
 
 
 def test_a_part_that_is_damaged_later_keeps_an_older_checkpoint(tmp_path: pathlib.Path) -> None:
@@ -202,10 +202,10 @@ def test_a_part_that_is_damaged_later_keeps_an_older_checkpoint(tmp_path: pathli
     for step in (4, 5):
         assert save(tmp_path, step) == [None, None]
     kept = entries.checkpoints(Folder(tmp_path))
-    assert [entries.step_of(one) for one in kept] == [1, 4, 5]
+    assert [entries.step_of(checkpoint) for checkpoint in kept] == [1, 4, 5]
     assert save(tmp_path, 6) == [None, None]
     kept = entries.checkpoints(Folder(tmp_path))
-    assert [entries.step_of(one) for one in kept] == [4, 5, 6]
+    assert [entries.step_of(checkpoint) for checkpoint in kept] == [4, 5, 6]
 
 
 def test_a_process_that_cannot_write_leaves_the_one_before_and_is_named(
@@ -216,9 +216,11 @@ def test_a_process_that_cannot_write_leaves_the_one_before_and_is_named(
 
     def work(me: int, writer: store.Store) -> None:
         if me == 1:  # a folder where its file should be
-            taken = owner.find(Folder(tmp_path))
-            assert taken is not None
-            draft = tmp_path / f".writing-{writer.attempt:06}-{taken.process}-1-{entries.name(2)}"
+            new_owner = owner.find(Folder(tmp_path))
+            assert new_owner is not None
+            draft = (
+                tmp_path / f".writing-{writer.attempt:06}-{new_owner.process}-1-{entries.name(2)}"
+            )
             (draft / "part-00001.bin").mkdir(parents=True)
         writer.save(given_states[me], at(2))
 
@@ -248,7 +250,7 @@ def test_parts_that_do_not_make_up_the_whole_are_no_checkpoint(tmp_path: pathlib
     (given_state,) = states(HALVES, 1, add=1.0)
     first, second = given_state.shares
     silent = {**second, "kernel": dataclasses.replace(second["kernel"], writes=False)}
-    for shares, said in (
+    for shares, pattern in (
         ([first, silent], "24 elements of kernel"),
         ([first, second, first], "two parts hold the same elements"),
         (
@@ -257,7 +259,7 @@ def test_parts_that_do_not_make_up_the_whole_are_no_checkpoint(tmp_path: pathlib
         ),
     ):
         state = shard.State(shares, given_state.wholes)
-        with pytest.raises(errors.StorageError, match=said):
+        with pytest.raises(errors.StorageError, match=pattern):
             checkpoints.opened(tmp_path).save(state, at(1))
     checkpoints.opened(tmp_path).save(given_state, at(1))
     assert [path.name for path in entries.checkpoints(Folder(tmp_path))] == ["step-0000000001"]
@@ -265,7 +267,7 @@ def test_parts_that_do_not_make_up_the_whole_are_no_checkpoint(tmp_path: pathlib
 
 def test_processes_that_share_no_folder_are_reported(tmp_path: pathlib.Path) -> None:
     results = Processes(2, tmp_path / "one", tmp_path / "other").run(lambda me, writer: None)
-    assert all(isinstance(one, errors.BadConfigurationError) for one in results)
+    assert all(isinstance(result, errors.BadConfigurationError) for result in results)
     assert "worker-1 does not see what worker-0 writes" in str(results[0])
 
 

@@ -65,7 +65,7 @@ def test_ranks_share_batches_that_do_not_depend_on_them(
     x = np.arange(examples)
     alone = list(make(x, division(batch, 1)).epoch(3, 0))
     shared = list(make(x, division(batch, count)).epoch(3, 0))
-    assert [batch.examples for batch in shared] == [one.examples for one in alone]
+    assert [batch.examples for batch in shared] == [batch.examples for batch in alone]
     for whole, cut in zip(alone, shared, strict=True):
         assert len(cut.parts) == count
         present = [part for part in cut.parts if part is not None]

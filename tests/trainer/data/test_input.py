@@ -32,7 +32,7 @@ class Numbers:
         return None
 
     def epoch(self, number: int, start: int) -> Batches:
-        return (batching.Batch(3, [(number, place)]) for place in range(start, 30, 3))
+        return (batching.Batch(3, [(number, position)]) for position in range(start, 30, 3))
 
 
 @given(epoch=st.integers(0, 3), count=st.integers(0, 10))
@@ -45,8 +45,8 @@ def test_a_feed_goes_on_where_the_state_of_another_says(epoch: int, count: int) 
     batches.close()
     assert state == feed.State(epoch, 3 * count)
     second.restore(state)
-    rest = [one.parts for one in second.remaining()]
-    assert passed + rest == [[(epoch, place)] for place in range(0, 30, 3)]
+    remaining = [batch.parts for batch in second.remaining()]
+    assert passed + remaining == [[(epoch, position)] for position in range(0, 30, 3)]
     second.end_epoch()
     assert second.state == feed.State(epoch + 1)
     batches = second.remaining()
@@ -83,7 +83,7 @@ def input_threads() -> list[threading.Thread]:
 @given(st.integers(0, 30))
 def test_the_order_stays(count: int) -> None:
     batches = feed.prefetched(batch(number) for number in range(count))
-    assert [one.examples for one in batches] == list(range(count))
+    assert [batch.examples for batch in batches] == list(range(count))
     assert input_threads() == []
 
 
@@ -158,9 +158,9 @@ def test_a_warning_comes_once_an_epoch_and_names_the_share() -> None:
     virtual = clock.Clock()
     wait = input_wait.Wait(virtual)
     timed(virtual, wait, [0.0, 1.0, 1.0], step=3.0)
-    said = wait.warning()
-    assert said is not None
-    assert "for 25% of the time (1000.0 of 4000.0 ms a step)" in said
+    warning = wait.warning()
+    assert warning is not None
+    assert "for 25% of the time (1000.0 of 4000.0 ms a step)" in warning
     assert wait.warning() is None
     timed(virtual, wait, [1.0], step=1.0)
     assert "50%" in (wait.warning() or "")

@@ -114,9 +114,9 @@ def test_each_example_once_whatever_the_ranks(
     name: str, examples: int, batch: int, count: int, data: st.DataObject, folder: pathlib.Path
 ) -> None:
     function = MAKERS[name](examples, folder)
-    alone = [joined(one.parts) for one in opened(function, division(batch, 1)).epoch(3, 0)]
+    alone = [joined(batch.parts) for batch in opened(function, division(batch, 1)).epoch(3, 0)]
     parts = [opened(function, division(batch, count, (rank,))) for rank in range(count)]
-    shared = [list(one.epoch(3, 0)) for one in parts]
+    shared = [list(batch.epoch(3, 0)) for batch in parts]
     assert [
         [row for step in steps for row in joined(step.parts)] for steps in zip(*shared, strict=True)
     ] == alone
@@ -124,15 +124,15 @@ def test_each_example_once_whatever_the_ranks(
     assert sorted(row[0] for row in rows) == list(range(examples))
     assert all(row[2] == 2 * row[0] for row in rows)
     done = data.draw(st.integers(0, len(alone)))
-    place = min(examples, done * batch)
-    rest = opened(function, division(batch, count)).epoch(3, place)
-    assert [joined(one.parts) for one in rest] == alone[done:]
+    position = min(examples, done * batch)
+    remaining = opened(function, division(batch, count)).epoch(3, position)
+    assert [joined(batch.parts) for batch in remaining] == alone[done:]
 
 
 @pytest.mark.parametrize("name", ["mapped", "records"])
 def test_the_order_is_that_of_arrays(name: str, folder: pathlib.Path) -> None:
     stream = opened(MAKERS[name](29, folder), division(8, 2), seed=5)
-    rows = [row for one in stream.epoch(2, 0) for row in joined(one.parts)]
+    rows = [row for batch in stream.epoch(2, 0) for row in joined(batch.parts)]
     assert [row[0] for row in rows] == list(order.shuffled(range(29), 29, 5, 2))
     assert stream.examples == 29
 
@@ -140,21 +140,21 @@ def test_the_order_is_that_of_arrays(name: str, folder: pathlib.Path) -> None:
 def test_what_is_random_follows_from_seed_epoch_and_example(folder: pathlib.Path) -> None:
     def drawn(seed: int, epoch: int) -> dict[float, float]:
         stream = opened(mapped(20, folder), division(7, 2), seed)
-        return {row[0]: row[1] for one in stream.epoch(epoch, 0) for row in joined(one.parts)}
+        return {row[0]: row[1] for batch in stream.epoch(epoch, 0) for row in joined(batch.parts)}
 
     first = drawn(1, 0)
     assert len(set(first.values())) == 20
     for other in (drawn(1, 1), drawn(2, 0)):
         assert not set(other.values()) & set(first.values())
-    at = seed_of(1, 0, place=0, number=13)
+    at = seed_of(1, 0, position=0, number=13)
     assert first[13.0] == float(tf.random.stateless_uniform((), at))
 
 
-def seed_of(seed: int, epoch: int, *, place: int, number: int) -> Any:
+def seed_of(seed: int, epoch: int, *, position: int, number: int) -> Any:
     drawn = tf.random.stateless_uniform(
-        (place + 1,), tf.constant([seed, epoch], tf.int64), None, None, tf.int64
+        (position + 1,), tf.constant([seed, epoch], tf.int64), None, None, tf.int64
     )
-    return tf.stack([drawn[place], tf.constant(number, tf.int64)])
+    return tf.stack([drawn[position], tf.constant(number, tf.int64)])
 
 
 def test_functions_follow_each_other_and_may_give_weights() -> None:
@@ -179,7 +179,7 @@ def test_the_examples_to_evaluate_on_keep_their_order() -> None:
     plain = inputs.Arrays(x, x)
     for function in (lambda: plain, lambda: plain.map(lambda x, y: (x, y))):
         stream = opened(function, division(4, 1), evaluation=True)
-        rows = [row[0] for one in stream.epoch(0, 0) for row in joined(one.parts)]
+        rows = [row[0] for batch in stream.epoch(0, 0) for row in joined(batch.parts)]
         assert rows == list(range(9))
 
 
@@ -210,7 +210,7 @@ def failing() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "pattern"),
     [
         (
             lambda: inputs.Arrays(np.zeros(1), np.zeros(1)).map(a_list),
@@ -227,8 +227,8 @@ def failing() -> Iterator[Any]:
         (failing, "training_data raised KeyError: 'column'"),
     ],
 )
-def test_wrong_sources_are_refused(function: Callable[..., Any], said: str) -> None:
-    with pytest.raises(errors.UserCodeError, match=said):
+def test_wrong_sources_are_refused(function: Callable[..., Any], pattern: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=pattern):
         list(opened(function, division(2, 1)).epoch(0, 0))
 
 
@@ -253,7 +253,7 @@ def compress(path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "pattern"),
     [
         (cut, r"is cut short \(at byte 17 of 31\)\."),
         (compress, "It is compressed: unpack it"),
@@ -261,12 +261,12 @@ def compress(path: pathlib.Path) -> None:
     ],
 )
 def test_wrong_record_files_are_refused(
-    damage: Callable[[pathlib.Path], object], said: str, tmp_path: pathlib.Path
+    damage: Callable[[pathlib.Path], object], pattern: str, tmp_path: pathlib.Path
 ) -> None:
     path = tmp_path / "a.tfrecord"
     write(path, [1, 2])
     damage(path)
-    with pytest.raises(errors.UserCodeError, match=said):
+    with pytest.raises(errors.UserCodeError, match=pattern):
         opened(lambda: inputs.Records([path], lambda record: (record, record)), division(1, 1))
 
 
@@ -284,9 +284,9 @@ class Sequence(keras.utils.PyDataset):
     def __len__(self) -> int:
         return 3
 
-    def __getitem__(self, place: int) -> tuple[Any, Any]:
-        count = 1 if place == 2 else 2
-        return np.full((count, 2 + place), place), np.full((count,), self.epochs)
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        count = 1 if index == 2 else 2
+        return np.full((count, 2 + index), index), np.full((count,), self.epochs)
 
     def on_epoch_end(self) -> None:
         self.epochs += 1
@@ -297,13 +297,13 @@ def test_a_py_dataset_gives_its_batches_in_an_order_of_the_seed() -> None:
     training = opened(lambda: Sequence(), division(4, 2))
     for epoch in range(6):
         batches = list(training.epoch(epoch, 0))
-        assert sorted(one.examples for one in batches) == [1, 2, 2]
-        orders.append([int(np.asarray(one.parts[0][0]).flat[0]) for one in batches])
-        assert {int(np.asarray(one.parts[0][1])[0]) for one in batches} == {epoch}
-    assert len({tuple(one) for one in orders}) > 1
+        assert sorted(batch.examples for batch in batches) == [1, 2, 2]
+        orders.append([int(np.asarray(batch.parts[0][0]).flat[0]) for batch in batches])
+        assert {int(np.asarray(batch.parts[0][1])[0]) for batch in batches} == {epoch}
+    assert len({tuple(batch) for batch in orders}) > 1
     evaluation = opened(lambda: Sequence(), division(4, 1), evaluation=True)
     for _ in range(2):
-        places = [int(np.asarray(one.parts[0][0]).flat[0]) for one in evaluation.epoch(0, 0)]
+        places = [int(np.asarray(batch.parts[0][0]).flat[0]) for batch in evaluation.epoch(0, 0)]
         assert places == [0, 1, 2]
 
 
@@ -350,9 +350,9 @@ def examples_of(block: str, tmp_path: pathlib.Path) -> int:
     (tmp_path / "model.py").write_text(f"{block}\n\ndef build_model():\n    pass\n")
     user_module = user.load(tmp_path, "model.py")
     request = requests.of(division(2, 2), 1, tmp_path, endless_allowed=False)
-    (first, *rest) = source.training(user_module, request).epoch(0, 0)
+    (first, *others) = source.training(user_module, request).epoch(0, 0)
     assert all(part is not None for part in first.parts)
-    return sum(one.examples for one in (first, *rest))
+    return sum(batch.examples for batch in (first, *others))
 
 
 STEPS, FIRST_STEPS, BATCH, SEED = 17, 7, 8, 5
@@ -379,7 +379,7 @@ def test_records_on_two_and_then_three_processes_equal_one(
         environments = launch.environments(tmp_path, folder, settings, processes=processes)
         with runs.group(environments) as group:
             ended = group.wait()
-        assert [one.code for one in ended] == [exits.Exit.DONE.value] * processes, ended
+        assert [process.code for process in ended] == [exits.Exit.DONE.value] * processes, ended
     with reference.floatx():
         expected, _ = reference.train(
             reference.load("noisy_records"),
@@ -409,7 +409,7 @@ def noisy_rows(values: Any, epoch: int) -> tuple[Any, Any]:
         row = values[number].astype(np.float64)
         targets.append(row.sum(keepdims=True))
         if row[0] > 0:
-            seed = seed_of(SEED, epoch, place=1, number=number)
+            seed = seed_of(SEED, epoch, position=1, number=number)
             row = row + tf.random.stateless_normal((3,), seed, dtype=tf.float64).numpy()
         rows.append(row)
     return np.stack(rows), np.stack(targets)
@@ -418,7 +418,7 @@ def noisy_rows(values: Any, epoch: int) -> tuple[Any, Any]:
 def together(*examples: Any) -> bool:
     """Whether processes that were given these examples take them for the same."""
     return fingerprints.alike(
-        np.sum([fingerprints.summands(fingerprints.of(one)) for one in examples], axis=0)
+        np.sum([fingerprints.summands(fingerprints.of(example)) for example in examples], axis=0)
     )
 
 
@@ -479,7 +479,7 @@ def test_processes_that_read_other_examples_are_reported(
     environments = launch.environments(tmp_path, tmp_path, settings, processes=2, strategy=strategy)
     with runs.group(environments, logs=".") as group:
         ended = group.wait()
-    for one in ended:
-        assert one.code == exits.Exit.USER_ERROR.value, one
-        assert "Replicas received different examples" in one.errors
-        assert "in step 1" in one.errors
+    for process in ended:
+        assert process.code == exits.Exit.USER_ERROR.value, process
+        assert "Replicas received different examples" in process.errors
+        assert "in step 1" in process.errors

@@ -109,7 +109,7 @@ class Noted(keras.utils.PyDataset):
     def __len__(self) -> int:
         return 2
 
-    def __getitem__(self, place: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
         return np.ones((8, 6)), np.zeros(8)
 
     def on_epoch_begin(self) -> None:
@@ -138,8 +138,8 @@ def test_a_loss_is_scaled_as_by_keras_and_again_when_training_goes_on() -> None:
         keras_own.fit(**arguments)
         tfparallel_trainer.fit(ours, **arguments)
         pairs = zip(ours.optimizer.variables, keras_own.optimizer.variables, strict=True)
-        for one, other in pairs:
-            np.testing.assert_array_equal(one.numpy(), other.numpy())
+        for variable, other in pairs:
+            np.testing.assert_array_equal(variable.numpy(), other.numpy())
     steps = 2 * 6 * 4
     assert 0 < int(ours.optimizer.iterations.numpy()) < steps, "some were left out"
 
@@ -196,8 +196,8 @@ def test_the_table_has_every_callback_and_each_is_run_or_refused() -> None:
         kind = getattr(keras.callbacks, row.name)
         for strategy, verdict in row.verdicts.items():
             if verdict is supported_arguments.Verdict.REFUSED:
-                said = f"{row.name} cannot be honoured with {strategy}"
-                with pytest.raises(errors.UserCodeError, match=said):
+                message = f"{row.name} cannot be honoured with {strategy}"
+                with pytest.raises(errors.UserCodeError, match=message):
                     callbacks.checked([kind.__new__(kind)], strategy)
     with pytest.raises(errors.UserCodeError, match="BackupAndRestore cannot be honoured"):
         fit_with(callbacks=[keras.callbacks.BackupAndRestore("nowhere")])
@@ -218,7 +218,7 @@ def fit_with(**more: Any) -> Any:
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"shuffle": "batch"}, "shuffle is 'batch': give True"),
         ({"y": None}, "The data has no targets (y)"),
@@ -237,8 +237,8 @@ def fit_with(**more: Any) -> Any:
         ({"validation_data": 3}, "validation_data is int"),
     ],
 )
-def test_what_fit_cannot_take_is_said_in_a_sentence(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(errors.UserCodeError, match=re.escape(said)):
+def test_what_fit_cannot_take_is_said_in_a_sentence(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(errors.UserCodeError, match=re.escape(message)):
         fit_with(**wrong)
 
 
@@ -266,7 +266,7 @@ def columns(*shapes: tuple[int, ...], dtype: str = "float64") -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (
             columns((4, 3, 6), (4, 5, 6), (4, 5, 2)),
@@ -282,10 +282,10 @@ def columns(*shapes: tuple[int, ...], dtype: str = "float64") -> Iterator[Any]:
         ),
     ],
 )
-def test_batches_that_do_not_fit_the_first_two_are_reported(data: Any, said: str) -> None:
+def test_batches_that_do_not_fit_the_first_two_are_reported(data: Any, message: str) -> None:
     opened = batches.opened(data, "x", None)
     assert opened is not None
-    with pytest.raises(errors.UserCodeError, match=re.escape(said)):
+    with pytest.raises(errors.UserCodeError, match=re.escape(message)):
         list(batches.BatchedDataset(opened, None, None).epoch(0))
 
 
@@ -305,8 +305,12 @@ def test_batches_take_the_types_of_the_first_one() -> None:
 def test_what_is_no_compiled_model_is_said_in_a_sentence() -> None:
     data = fitted.CASES["batch_size"].data()
     bare = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
-    for model, said in ((bare, "not compiled"), (lambda: 3, "returns int"), (3, "was given int")):
-        with pytest.raises(errors.UserCodeError, match=said):
+    for model, message in (
+        (bare, "not compiled"),
+        (lambda: 3, "returns int"),
+        (3, "was given int"),
+    ):
+        with pytest.raises(errors.UserCodeError, match=message):
             tfparallel_trainer.fit(model, **data, verbose=0)
 
 

@@ -27,9 +27,9 @@ def test_variables_outside_the_model_that_callbacks_write_are_bounded(
         lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)]),
         lambda model: model.compile("sgd", loss),
     )
-    (one,) = ranks.build_apart(module, (X, X, None), 1)
-    one.closures.extend(tracing.trace(one, SPEC).closures)
-    callbacks = model_access.ReplicatedModelAccess([one])
+    (member,) = ranks.build_apart(module, (X, X, None), 1)
+    member.closures.extend(tracing.trace(member, SPEC).closures)
+    callbacks = model_access.ReplicatedModelAccess([member])
 
     def write(variable: tf.Variable, value: float) -> bytes:
         variable.assign(tf.fill(variable.shape, value))

@@ -92,7 +92,7 @@ def test_accumulated_gradients_are_those_of_one_process() -> None:
     expected, _ = plain_loop(compiled, regularised, 5)
     replicas, _ = ranks.run(ranks.module(regularised, compiled), examples(), 3, 5)
     assert max(difference(rank_replica, expected) for rank_replica in replicas) <= weights.TOLERANCE
-    optimizers = [one.optimizer for one in (*(member.model for member in replicas), expected)]
+    optimizers = [state.optimizer for state in (*(member.model for member in replicas), expected)]
     *states, plain = [
         [variable.numpy() for variable in optimizer.variables] for optimizer in optimizers
     ]

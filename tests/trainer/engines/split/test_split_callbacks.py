@@ -129,7 +129,9 @@ def test_what_they_see_is_named_as_in_a_model() -> None:
     model.stop_training = True
     assert reach.model.stop_training
     assert model.optimizer.get_config()["name"] == model.optimizer.name
-    assert [metric.name for metric in model.metrics] == [one.name for one in reach.model.metrics]
+    assert [metric.name for metric in model.metrics] == [
+        metric.name for metric in reach.model.metrics
+    ]
 
 
 def test_a_rate_reaches_all_ranks() -> None:

@@ -47,16 +47,16 @@ def eager(user_module: user.Module, seed: int = 3) -> Any:
     user_module.compile_model(model)
     model.optimizer.build(model.trainable_variables)
     random = np.random.default_rng(seed)
-    for one in [*model.weights, *model.optimizer.variables]:
-        if "float" in one.dtype and one.shape:
-            one.assign(random.uniform(0.1, 1.0, one.shape))
+    for variable in [*model.weights, *model.optimizer.variables]:
+        if "float" in variable.dtype and variable.shape:
+            variable.assign(random.uniform(0.1, 1.0, variable.shape))
     model.optimizer.variables[0].assign(4)
     model.optimizer.learning_rate = 0.25
     return model
 
 
 def shapes(wholes: Mapping[str, shard.FullVariable]) -> dict[str, tuple[int, ...]]:
-    return {key: one.shape for key, one in wholes.items()}
+    return {key: array.shape for key, array in wholes.items()}
 
 
 def equal(actual: Sequence[Any], expected: Sequence[Any]) -> None:
@@ -169,9 +169,11 @@ def test_a_model_for_serving_is_written_where_it_fits(
     served = tf.saved_model.load(folder)
     np.testing.assert_allclose(served.serve(x), model.predict(x, verbose=0), rtol=1e-6)
     monkeypatch.setattr(devices, "free_bytes", lambda: 1e3)
-    said = model_export.save_for_serving(drawn, path, tmp_path / "other", user_module)
-    assert said is not None
-    assert said.startswith("other is not written, because it needs the whole model in one process")
+    problem = model_export.save_for_serving(drawn, path, tmp_path / "other", user_module)
+    assert problem is not None
+    assert problem.startswith(
+        "other is not written, because it needs the whole model in one process"
+    )
     assert not (tmp_path / "other").exists()
 
 
@@ -221,9 +223,9 @@ def test_a_weight_that_its_layer_does_not_write_is_refused() -> None:
     def module_of(layer: Any) -> user.Module:
         return module(lambda: keras.Sequential([keras.Input((6,)), layer(4, name="pruned")]))
 
-    words = "does not write sequential/pruned/kept, because .* save_own_variables and load_own"
+    pattern = "does not write sequential/pruned/kept, because .* save_own_variables and load_own"
     user_module = module_of(Masked)
-    with pytest.raises(errors.UserCodeError, match=words):
+    with pytest.raises(errors.UserCodeError, match=pattern):
         model_export.check(blueprint.draw(user_module, 3), user_module)
     user_module = module_of(Written)
     model_export.check(blueprint.draw(user_module, 3), user_module)
@@ -247,12 +249,12 @@ def test_each_rank_starts_with_its_part_of_a_file(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(shard, "BLOCK_BYTES", 32)
         for state in parts:
-            slots_before = {key: one.variable.value.numpy() for key, one in state.each()}
+            slots_before = {key: part.variable.value.numpy() for key, part in state.each()}
             persistence.load_weights(drawn, state, file.name, tmp_path)
-            for key, one in state.each():
-                whole = everything[key].value.numpy()[one.part]
+            for key, part in state.each():
+                whole = everything[key].value.numpy()[part.part]
                 expected = whole if key in drawn.weights else slots_before[key]
-                np.testing.assert_array_equal(one.variable.value.numpy(), expected)
+                np.testing.assert_array_equal(part.variable.value.numpy(), expected)
 
 
 def test_a_file_of_another_model_names_what_differs(tmp_path: pathlib.Path) -> None:
@@ -279,12 +281,12 @@ def test_values_that_compile_model_assigns_are_refused(tmp_path: pathlib.Path) -
         built.load_weights(tmp_path / "some.weights.h5")
 
     def assigns(built: Any) -> None:
-        built.set_weights([np.zeros(one.shape) for one in built.weights])
+        built.set_weights([np.zeros(array.shape) for array in built.weights])
 
     def nothing(built: Any) -> None:
         assert built.weights
 
-    for function, said in (
+    for function, pattern in (
         (loads, "compile_model assigns values to weights"),
         (assigns, "compile_model assigns values .* trainer.initialWeights"),
         (nothing, "the model is not compiled"),
@@ -293,5 +295,5 @@ def test_values_that_compile_model_assigns_are_refused(tmp_path: pathlib.Path) -
             "build_model": split_models.skips,
             "compile_model": function,
         }
-        with pytest.raises(errors.UserCodeError, match=said):
+        with pytest.raises(errors.UserCodeError, match=pattern):
             blueprint.draw(user.Module(tmp_path / "model.py", functions), seed=1)

@@ -48,7 +48,7 @@ def test_keys_are_those_of_the_checkpoints_of_the_whole_model(name: str) -> None
     weights = {key: variable for key, variable in model_graph.variables.items() if key in whole}
     assert list(weights) == list(whole)
     assert [variable.shape for variable in weights.values()] == [
-        one.shape for one in whole.values()
+        variable.shape for variable in whole.values()
     ]
     read = {key for node in model_graph.nodes for key in node.variables}
     assert read == set(model_graph.variables)
