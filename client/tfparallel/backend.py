@@ -1,4 +1,4 @@
-"""What a place that trains jobs can do; the client is the same for each."""
+"""The interface of a place where jobs run: a cluster or this machine."""
 
 import importlib.metadata
 import pathlib
@@ -17,7 +17,7 @@ class Backend(Protocol):
         """Connect."""
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the connection; jobs go on."""
+        """Close the connection; jobs keep running."""
 
     async def create_job(
         self, document: Mapping[str, Any], folder: pathlib.Path, *, is_temporary: bool = False
@@ -26,7 +26,7 @@ class Backend(Protocol):
 
         Args:
             document: its manifest.
-            folder: where the model's files lie.
+            folder: the folder of the model's files.
             is_temporary: whether the caller removes the folder after the call.
 
         Raises:
@@ -41,7 +41,7 @@ class Backend(Protocol):
         """Return a job.
 
         Raises:
-            JobNotFound: no job has the name; the text has near ones.
+            JobNotFound: no job has the name; the message suggests similar names.
         """
 
     def watch_job(self, name: str) -> AsyncGenerator[models.Job, None]:

@@ -1,4 +1,4 @@
-"""A job as it goes on, for people: what it waits for, its lines, how far it is."""
+"""Follows a job on the terminal: why it waits, its log lines and its progress."""
 
 import asyncio
 import contextlib
@@ -11,10 +11,10 @@ from tfparallel_operator.api import job_status, load, names
 from tfparallel_operator.core import decision
 
 _LOOK_SECONDS = 2.0
-"""Between two looks for events."""
+"""Seconds between two requests for events."""
 
 _ADVICE_SECONDS = 12.0
-"""Between two looks for why a job waits: longer than an operator takes to see a new one."""
+"""Seconds between two diagnoses of a waiting job: an operator sees a new job earlier."""
 
 _WAITS = (
     findings.Kind.UNSEEN,

@@ -44,7 +44,7 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Local:
-    """This machine: each job is a process, which goes on when the client ends."""
+    """This machine: each job is a process, which keeps running when the client ends."""
 
     folder: str | pathlib.Path = folders.RUNS
     """Results, checkpoints and logs of a job go to <folder>/<job>/<time>."""

@@ -20,11 +20,11 @@ COMPANIONS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Submission:
-    """What is created for a job: first the objects that it needs, then the job."""
+    """The objects to create for a job, in order; the job comes last."""
 
     job: Mapping[str, Any]
     companions: Sequence[Mapping[str, Any]]
-    """Objects that outlive the job: they stood in its file."""
+    """Other objects of the job's file; they stay when the job is deleted."""
     sources: Sequence[Mapping[str, Any]]
     """ConfigMaps with the user's files: they are deleted with the job."""
 
@@ -36,7 +36,7 @@ class Submission:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Additions:
-    """What the user adds to a job's file."""
+    """Changes that the command's options make to a job's file."""
 
     name: str | None = None
     """Of the job, in place of the file's."""

@@ -154,9 +154,9 @@ def _module_problems(job: Job, *, has_packages: bool) -> list[str]:
         return []
     folder = pathlib.Path(job.file).parent
     parsed = load.parse_manifest(job.document)
-    problems = source.find_module_problems(parsed, folder, has_packages=has_packages)
+    found_problems = source.find_module_problems(parsed, folder, has_packages=has_packages)
     prefix = "" if folder == pathlib.Path() else f"{folder}/"
-    return [f"{prefix}{problem}" for problem in problems]
+    return [f"{prefix}{problem}" for problem in found_problems]
 
 
 def find_warnings(job: Job) -> list[str]:

@@ -35,7 +35,7 @@ model = keras.Sequential(
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["accuracy"])
 
-# output_dir keeps checkpoints: the second run goes on after the epoch that the first one saved.
+# output_dir keeps checkpoints: the second run resumes after the epoch that the first one saved.
 tfparallel_trainer.fit(
     model,
     x,

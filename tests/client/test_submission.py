@@ -243,7 +243,7 @@ async def test_ctrl_c_without_a_terminal_leaves_the_job_running(
         process.send_signal(signal.SIGINT)
         last = process.stderr.read()
     assert process.returncode == 128 + signal.SIGINT
-    assert "digits goes on; follow it: tfparallel logs -f digits" in last
+    assert "digits is still running; follow it: tfparallel logs -f digits" in last
     assert (await namespace.api.get(resources.JOBS.path(namespace.name, "digits")))["spec"]
 
 
@@ -251,8 +251,8 @@ async def test_ctrl_c_without_a_terminal_leaves_the_job_running(
     ("answer", "sentence", "remaining"),
     [
         ("delete", "digits deleted", set()),
-        ("leave", "digits goes on; follow it:", {"digits"}),
-        ("", "digits goes on; follow it:", {"digits"}),
+        ("leave", "digits is still running; follow it:", {"digits"}),
+        ("", "digits is still running; follow it:", {"digits"}),
     ],
     ids=["delete", "leave", "default"],
 )
@@ -263,7 +263,7 @@ async def test_ctrl_c_on_a_terminal_asks_what_becomes_of_the_job(
         with screens.recorded(submit_command(namespace), folder, os.environ) as terminal:
             terminal.wait_for("waiting for the operator")
             terminal.interrupt()
-            terminal.wait_for("digits goes on. Leave it running, or delete it? (leave, delete)")
+            terminal.wait_for("digits is still running. Leave it, or delete it?")
             terminal.type(answer)
             terminal.wait_for(sentence)
             return terminal.wait(waiting.LIMIT_SECONDS)

@@ -21,7 +21,7 @@ from tfparallel_operator.api import load
 )
 @options.cluster
 def command(job_names: Sequence[str], *, choice: access.Choice) -> None:
-    """Delete jobs with all that belongs to them.
+    """Delete jobs with their pods and other objects.
 
     Claims stay, with checkpoints and models, unless the job says otherwise.
 

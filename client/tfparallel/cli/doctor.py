@@ -18,7 +18,7 @@ from tfparallel.terminal import display
 from tfparallel_operator.api import load
 
 _FREE_BYTES = 2 << 30
-"""Less is little for checkpoints and models."""
+"""With less free space, checkpoints and models may not fit."""
 
 
 @click.command("doctor")

@@ -31,7 +31,7 @@ class _Nouns(options.Group):
 
 @click.group("get", cls=_Nouns)
 def command() -> None:
-    """List jobs, or bring the trained model of one to this machine."""
+    """List jobs, or copy the trained model of a job to this machine."""
 
 
 @command.command("job")
@@ -96,10 +96,12 @@ def job(
     "--all",
     "everything",
     is_flag=True,
-    help="SavedModel, summary, logs and last checkpoint too; of a script, all files.",
+    help="Also copy SavedModel, summary, logs and last checkpoint; of a script, all files.",
 )
 @click.option(
-    "--image", metavar="IMAGE", help="Image of the pod that reads.  [default: that of the job]"
+    "--image",
+    metavar="IMAGE",
+    help="Image of the pod that reads the claim.  [default: that of the job]",
 )
 @options.results
 @options.cluster
@@ -114,9 +116,9 @@ def model(
 ) -> None:
     """Copy model.keras of a job that has succeeded to this machine.
 
-    It comes from the claim or the bucket that keeps the job's checkpoints, or from the FOLDER of a
-    local run, such as runs/JOB. Of a script, each file *.keras comes from the claim that it mounts.
-    A claim of a cluster is read through a short-lived pod that mounts it read-only.
+    It copies the file from the claim or bucket that keeps the job's checkpoints, or from the FOLDER
+    of a local run, such as runs/JOB. For a script, it copies each *.keras file of the claim that
+    the script mounts. To read a claim, it creates a temporary pod that mounts it read-only.
 
     Exit status: 0 copied, 1 the job has no model, or it cannot be read, 2 no such job.
     """

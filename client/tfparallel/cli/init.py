@@ -31,10 +31,10 @@ class Way(enum.StrEnum):
 @click.option(
     "--way",
     type=click.Choice([way.value for way in Way]),
-    help="How the model is trained.  [default: it asks, or synchronous]",
+    help="How to train the model.  [default: the command asks; without a terminal, synchronous]",
 )
 def command(folder: pathlib.Path, *, way: str | None) -> None:
-    """Write job.yaml and model.py of a job that runs as it is.
+    """Write job.yaml and model.py of a job that you can run at once.
 
     With --way script it is train.py, which calls tfparallel_trainer.fit.
 

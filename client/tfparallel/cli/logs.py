@@ -11,7 +11,9 @@ from tfparallel.terminal import display
 @click.command("logs")
 @options.job_or_folder
 @click.argument("replica", metavar="[REPLICA]", required=False, shell_complete=complete.replicas)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, over restarts.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Follow the log until the job ends, also over restarts."
+)
 @click.option("--all", "everyone", is_flag=True, help="Show all replicas, each line with its name.")
 @click.option(
     "--tail", type=click.IntRange(min=0), metavar="LINES", help="Show the last lines only."
@@ -28,10 +30,10 @@ def command(
 ) -> None:
     """Show what a replica wrote, such as worker-1.
 
-    Without REPLICA it is the coordinator: the chief, or else worker 0. Of a failed job it is the
-    replica that failed first, or the next whose log is left.
+    By default, it shows the coordinator: the chief, or worker 0. If the job failed, it shows the
+    replica that failed first, or the next one whose log still exists.
 
-    FOLDER is that of a local run, such as runs/JOB.
+    FOLDER is the folder of a local run, such as runs/JOB.
 
     Exit status: 0 shown, 1 the cluster refuses or does not answer, 2 no such job or replica.
     """

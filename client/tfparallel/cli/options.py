@@ -63,7 +63,7 @@ def variables(verb: Callable[..., None]) -> Callable[..., None]:
         "assignments",
         multiple=True,
         metavar="NAME[=VALUE]",
-        help="Set a variable in every replica, in place of the job's; NAME alone takes your value."
+        help="Set a variable of every replica, and replace the job's; NAME alone passes your value."
         " Repeatable.",
     )
     @click.option(
@@ -72,7 +72,7 @@ def variables(verb: Callable[..., None]) -> Callable[..., None]:
         type=FILE,
         multiple=True,
         metavar="FILE",
-        help="A file of such variables, one a line; # begins a comment. Repeatable.",
+        help="A file with such variables, one a line; # starts a comment. Repeatable.",
     )
     @functools.wraps(verb)
     def with_variables(
@@ -106,7 +106,7 @@ class Group(click.Group):
     """A command with verbs or nouns; without one it prints its help, as kubectl does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Ask for the help where nothing is asked for."""
+        """Print the help if the command line has no verb."""
         return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
 
 
@@ -135,7 +135,7 @@ output_format = click.option(
     type=click.Choice([name.value for name in Format]),
     default=Format.TABLE.value,
     show_default=True,
-    help="What is printed.",
+    help="Format of the output.",
 )
 
 

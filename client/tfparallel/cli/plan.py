@@ -34,7 +34,8 @@ _FORMATS = ("table", _JSON)
 @click.option(
     "--mesh",
     metavar="AXIS=NUMBER,...",
-    help="Axes, such as data=2,stage=2; -1 is what is left, auto the best that fits."
+    help="Axes, such as data=2,stage=2. -1 takes the remaining devices; auto is the best mesh that"
+    " fits."
     "  [default: that of the job, else auto]",
 )
 @click.option(

@@ -29,7 +29,9 @@ _FILE = "report.html"
     help="Where the page goes.  [default: report.html in FOLDER, or JOB-report.html here]",
 )
 @click.option(
-    "--image", metavar="IMAGE", help="Image of the pod that reads.  [default: that of the job]"
+    "--image",
+    metavar="IMAGE",
+    help="Image of the pod that reads the claim.  [default: that of the job]",
 )
 @options.results
 @options.cluster

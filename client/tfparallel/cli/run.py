@@ -28,7 +28,7 @@ from tfparallel_trainer.contract import documentation
     "source_folder",
     type=options.FILE,
     metavar="DIR",
-    help="Where the model's files lie.  [default: the folder of JOB.yaml]",
+    help="Folder of the model's files.  [default: the folder of JOB.yaml]",
 )
 @options.epochs
 @options.overrides
@@ -73,7 +73,7 @@ def command(
 
 
 def _note_on_network(job: types.TFParallelJob, folder: pathlib.Path) -> Iterator[str]:
-    """Say who can reach the processes of a job's first run here, where others can."""
+    """Warn at a job's first run if other machines can reach its processes."""
     processes = sum(role.replicas for role in job.spec.tf_replica_specs.values())
     if processes > 1 and not folder.parent.exists() and ports.has_route():
         section = documentation.reference(documentation.Section.LOCAL_NETWORK)

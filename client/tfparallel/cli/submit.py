@@ -46,10 +46,10 @@ def command(
     dry_run: bool,
     choice: access.Choice,
 ) -> None:
-    """Send a job and its files to a cluster, and follow it.
+    """Send a job and its files to a cluster, and follow the job.
 
-    The files that lie next to JOB.yaml go with it, folders too, and requirements.txt is installed
-    before training starts. A file .tfparallelignore names what stays here.
+    It sends the folder of JOB.yaml and its subfolders, without the files that .tfparallelignore
+    lists. Packages of requirements.txt are installed before training starts.
 
     Exit status: 0 the job succeeded (with -d: it was created), 1 it failed or the cluster refuses,
     2 bad input, 130 ended by Ctrl-C.
@@ -75,7 +75,7 @@ def command(
 
 
 async def _follow(cluster: backend.ClusterBackend, job: models.Job) -> models.Job:
-    """Show the job until it ends; Ctrl-C asks what becomes of it."""
+    """Show the job until it ends; on Ctrl-C, ask whether to delete it."""
     with display.Display((), is_of_trainer=not job.is_script) as screen:
         shown = asyncio.create_task(following.follow(cluster, job, screen))
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, shown.cancel)
@@ -97,12 +97,12 @@ async def _follow(cluster: backend.ClusterBackend, job: models.Job) -> models.Jo
 
 
 async def _ask(cluster: backend.ClusterBackend, job: models.Job) -> None:
-    """Delete the job, or leave it running; without a terminal it is left."""
+    """Ask whether to delete the job; without a terminal, leave it running."""
     follow = f"follow it: tfparallel logs -f {job.name}; delete it: tfparallel delete {job.name}"
     if sys.stdin.isatty():
         answer = await asyncio.to_thread(
             click.prompt,
-            f"{job.name} goes on. Leave it running, or delete it?",
+            f"{job.name} is still running. Leave it, or delete it?",
             type=click.Choice(["leave", "delete"]),
             default="leave",
             err=True,
@@ -111,4 +111,4 @@ async def _ask(cluster: backend.ClusterBackend, job: models.Job) -> None:
             await cluster.delete_job(job.name)
             wrapping.say(f"{job.name} deleted")
             return
-    wrapping.say(f"{job.name} goes on; {follow}")
+    wrapping.say(f"{job.name} is still running; {follow}")

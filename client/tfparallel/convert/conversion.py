@@ -37,7 +37,7 @@ class Row:
     theirs: str
     ours: str
     action: str
-    """What convert does about it, and what is left to do."""
+    """What convert does about it, and what the user has to do."""
     is_general: bool = False
     """Whether it holds for every job: then it is noted only where a job depends on it."""
 

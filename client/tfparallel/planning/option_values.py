@@ -39,7 +39,7 @@ def mesh(written: str) -> dict[str, int]:
         except ValueError as error:
             raise load.SpecError(
                 f"--mesh {written}: write axes with numbers, such as data=2,stage=2, or -1 for "
-                "what is left"
+                "the remaining devices"
             ) from error
     return axes
 

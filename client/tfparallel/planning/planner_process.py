@@ -1,4 +1,4 @@
-"""Asks the trainer for a plan; it has TensorFlow, which this process has not."""
+"""Runs the planner in a process that has TensorFlow."""
 
 import os
 import pathlib
@@ -19,7 +19,7 @@ _SHOWN = 20
 _SOURCE = "source"
 
 _NOISE = re.compile(r"WARNING: All log messages|[IW]\d{4} ")
-"""Begins lines in which TensorFlow tells that it starts."""
+"""Start of the lines that TensorFlow logs at its start."""
 
 
 def ask(question: plan.Question, files: Mapping[str, str | bytes]) -> plan.Plan:
@@ -28,8 +28,8 @@ def ask(question: plan.Question, files: Mapping[str, str | bytes]) -> plan.Plan:
     What the user's module prints goes to the standard error.
 
     Args:
-        question: what is to be planned.
-        files: the module's files; empty: they lie in the question's folder.
+        question: the model and the devices to plan for.
+        files: the module's files; empty: they are in the question's folder.
 
     Raises:
         SpecError: the trainer refuses the question.

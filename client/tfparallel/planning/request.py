@@ -1,4 +1,4 @@
-"""From a model or a job, and the options of the command, to the question for the trainer."""
+"""Builds the question for the planner from a model or a job, and the command's options."""
 
 import dataclasses
 import pathlib
@@ -36,7 +36,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Subject:
-    """What is to be planned, and what the plan leaves out of the job."""
+    """The model to plan, and the parts of the job that the plan ignores."""
 
     name: str
     question: plan.Question

@@ -212,7 +212,7 @@ def _over_time(
 
 
 def thin(points: Sequence[Point], most: int = _POINTS) -> Sequence[Point]:
-    """Return at most so many points: the means of equal groups of neighbors."""
+    """Return at most `most` points: the means of equal groups of neighbors."""
     size = math.ceil(len(points) / most)
     if size <= 1:
         return tuple(points)

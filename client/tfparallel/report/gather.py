@@ -199,8 +199,8 @@ def _read_manifest(layout: folders.Folders) -> Mapping[str, Any]:
 
 
 def _name_of_pods(layout: folders.Folders) -> str:
-    pods = record.read_pods(layout)
-    return pods[0].name.removesuffix(f"-{pods[0].replica}") if pods else ""
+    job_pods = record.read_pods(layout)
+    return job_pods[0].name.removesuffix(f"-{job_pods[0].replica}") if job_pods else ""
 
 
 def _event(event: record.Event, job: str) -> models.Event:

@@ -73,7 +73,7 @@ def attribute(seconds: float, intervals: Iterable[Interval]) -> Goodput:
         intervals: they may overlap, leave gaps, and reach beyond the run. What none covers is
             waiting.
     """
-    return Goodput(tuple(_joined(_pieces(seconds, intervals))))
+    return Goodput(tuple(_join_neighbors(_pieces(seconds, intervals))))
 
 
 def _pieces(seconds: float, intervals: Iterable[Interval]) -> Iterator[Interval]:
@@ -94,7 +94,7 @@ def _pieces(seconds: float, intervals: Iterable[Interval]) -> Iterator[Interval]
         yield Interval(activity, moment, following)
 
 
-def _joined(pieces: Iterable[Interval]) -> Iterator[Interval]:
+def _join_neighbors(pieces: Iterable[Interval]) -> Iterator[Interval]:
     """Join neighbors of one activity."""
     last: Interval | None = None
     for piece in pieces:

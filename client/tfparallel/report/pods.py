@@ -1,6 +1,6 @@
 """The processes of a job's pods in a cluster, those of pods that are gone too. Pure.
 
-A restart deletes all pods of an attempt. What is left of them are Events of scheduler and kubelet,
+A restart deletes all pods of an attempt. Only Events of scheduler and kubelet record them then,
 until the API server drops those too.
 """
 

@@ -29,10 +29,10 @@ _PLAIN_SECONDS = 1.0
 """Shortest time between two lines of progress in a file."""
 
 _ERROR = "error: "
-"""Begins the line in which a replica says why it ends."""
+"""Start of the line in which a replica says why it exits."""
 
 _FRAME = '  File "'
-"""Begins the place of a traceback; lines that are indented further belong to it."""
+"""Start of a frame of a traceback; lines that are indented further belong to it."""
 
 _COMMAND, _END_OF_COMMAND = "\x1b]", "\x1b\\"
 """OSC and ST: between them are links, titles and the like."""
@@ -44,7 +44,7 @@ _REMEMBERED_ERRORS = 32
 class _Console(rich_console.Console):
     """Shows control characters of others' text, in tables, lines and bars alike.
 
-    It ends the run in order when nobody reads any more, such as after `| head`.
+    It ends the run in order when the reader closes the pipe, such as `| head`.
     """
 
     def render(

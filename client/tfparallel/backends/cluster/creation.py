@@ -17,8 +17,8 @@ async def submit(
     """Create a job with all that it needs.
 
     Sources come before the job, so that no pod waits for them, and get the job as their owner
-    after it. If this process dies in between, the next submission of the same files goes on with
-    what is there.
+    after it. If this process dies in between, the next submission of the same files uses what
+    is there.
 
     Raises:
         Failure: the API server refuses, or a job of the name exists.

@@ -1,7 +1,7 @@
 """A job on this machine: its folder, and the process that runs it.
 
-The process leads a session of its own and goes on when the client ends. Everything about it is in
-the folder, so that any process finds it: the manifest, what the run records, and locks that say
+The process leads a separate session and keeps running when the client ends. Everything about it is
+in the folder, so that any process finds it: the manifest, what the run records, and locks that say
 whether the process is alive.
 """
 

@@ -62,7 +62,7 @@ class Folders:
 
     @property
     def status(self) -> pathlib.Path:
-        """The job's status as last written: a run that goes on reads its attempt there."""
+        """The job's status as last written: a resumed run reads its attempt there."""
         return self.root / STATUS_FILE
 
     @property

@@ -1,4 +1,4 @@
-"""What a run tells about itself while it goes on."""
+"""Callbacks of a run: decisions, lines and progress."""
 
 import dataclasses
 import typing
