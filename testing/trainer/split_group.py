@@ -34,10 +34,10 @@ class Counting(collectives.Communicator):
     def gather(self, tensor: tf.Tensor) -> tf.Tensor:
         return super().gather(self._noted(tensor))
 
-    def exchange(self, tensor: tf.Tensor) -> tf.Tensor:
-        return super().exchange(self._noted(tensor))
+    def all_to_all(self, tensor: tf.Tensor) -> tf.Tensor:
+        return super().all_to_all(self._noted(tensor))
 
-    def deliver(
+    def send_receive(
         self,
         routes: Sequence[tuple[int, int]],
         tensors: Mapping[int, tf.Tensor],
@@ -45,7 +45,7 @@ class Counting(collectives.Communicator):
         dtype: tf.DType,
     ) -> tuple[dict[int, tf.Tensor], list[tf.Operation]]:
         noted = {index: self._noted(tensor) for index, tensor in tensors.items()}
-        return super().deliver(routes, noted, shapes, dtype)
+        return super().send_receive(routes, noted, shapes, dtype)
 
     def _noted(self, tensor: tf.Tensor) -> tf.Tensor:
         self.brought.append(tensor.shape.num_elements() * tensor.dtype.size)

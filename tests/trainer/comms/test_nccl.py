@@ -22,7 +22,7 @@ HINT = collectives.Hint
 RESULTS = {
     "sum": lambda end, tensor: end.sum(tensor),
     "gather": lambda end, tensor: end.gather(tensor),
-    "exchange": lambda end, tensor: end.exchange(tensor),
+    "all_to_all": lambda end, tensor: end.all_to_all(tensor),
     "gather_rows": lambda end, tensor: end.gather_rows([tensor])[0],
     "sum_all": lambda end, tensor: end.sum_all([tensor, tensor])[1],
 }
@@ -163,7 +163,7 @@ def test_pairs_have_no_order_and_so_no_nccl() -> None:
             with tf.device(DEVICES[index]):
                 end.begin(collectives.Program.TRAIN)
                 tensors = {0: tf.ones((2,))} if index == 0 else {}
-                results += end.deliver([(0, 1)], tensors, {0: (2,)}, tf.float32)
+                results += end.send_receive([(0, 1)], tensors, {0: (2,)}, tf.float32)
         return [results[0], results[2]]
 
     graph = tf.function(send, autograph=False).get_concrete_function().graph

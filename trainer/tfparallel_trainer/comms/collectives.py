@@ -80,26 +80,27 @@ _uses_nccl = False
 
 
 def use_nccl(uses: bool) -> None:
-    """Say whether communicators that are built from now on use NCCL, where they are of GPUs.
+    """Choose whether the communicators of GPUs that are built from now on use NCCL.
 
-    All processes of a cluster have to say the same. TensorFlow's settings are the process's, too.
+    All processes of a cluster must choose the same. The choice holds for the whole process, as
+    TensorFlow's settings do.
     """
     global _uses_nccl
     _uses_nccl = uses
 
 
 def choose_hint(device: str, uses_nccl: bool) -> Hint:
-    """Return how the groups of a device meet, all members of which are of one kind."""
+    """Return the hint for the groups of a device, whose members are all of one kind."""
     if ":GPU:" not in device:
         return Hint.RING
     return Hint.NCCL if uses_nccl else Hint.AUTO
 
 
 class Communicator:
-    """One rank's end of a group; all members make the same calls in the same order.
+    """One rank's access to a group; all members make the same calls in the same order.
 
-    `key` is a number that only this group has, and those that follow are for its pairs (see
-    `shape.pair_key`). `index` is this rank's place in it. Without a hint it follows `use_nccl`.
+    `key` is a number that only this group has; the numbers after it are for its pairs (see
+    `shape.pair_key`). `index` is this rank's position in it. Without a hint, `use_nccl` decides.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Communicator:
 
     @classmethod
     def of(cls, group: shape.Group, rank: int, device: str) -> Self:
-        """Make a rank's end of a group of the mesh; its operations run on `device`."""
+        """Build a rank's communicator for a group of the mesh; its operations run on `device`."""
         return cls(group.key, len(group.ranks), group.ranks.index(rank), device)
 
     def begin(self, program: Program, variant: int = 0) -> None:
@@ -130,19 +131,19 @@ class Communicator:
         self._position = variant << _VARIANT_BITS
 
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Add a tensor up over the group: same shape and type on every member."""
+        """All-reduce (sum) a tensor of the same shape and type on every member."""
         if self.size == 1:
             return tf.identity(tensor)
         return tf.raw_ops.CollectiveReduceV2(
             input=tensor, merge_op="Add", final_op="Id", **self._arguments(tensor.dtype)
         )
 
-    def of_first(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The tensor on the first member, zeros on the others: what a sum takes from one alone."""
+    def only_first(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor on the first member, zeros elsewhere, so that a sum broadcasts it."""
         return tensor if self.index == 0 else tf.zeros_like(tensor)
 
     def gather(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Stack a tensor of static shape over the group: [members, …] in the group's order."""
+        """All-gather a tensor of static shape: [members, …] in the group's order."""
         if self.size == 1:
             return tensor[tf.newaxis]
         stacked = tf.raw_ops.CollectiveGatherV2(
@@ -150,15 +151,15 @@ class Communicator:
         )
         return tf.ensure_shape(stacked, [self.size, *tensor.shape])
 
-    def exchange(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Give each member one row of a tensor [members, …] of static shape; take one of each."""
+    def all_to_all(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Send row i of a tensor [members, …] of static shape to member i, and receive likewise."""
         if self.size == 1:
             return tf.identity(tensor)
         taken = tf.raw_ops.CollectiveAllToAllV2(input=tensor, **self._arguments(tensor.dtype))
         return tf.ensure_shape(taken, tensor.shape)
 
     def gather_rows(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Join tensors [n, …] over the group, n being each member's own, to [sum of n, …]."""
+        """Concatenate tensors [n, …] over the group, where n differs by member: [sum of n, …]."""
         if self.size == 1:
             return list(tensors)
         place = tf.one_hot(self.index, self.size, dtype=tf.int64)
@@ -180,27 +181,27 @@ class Communicator:
             joined.append(tf.boolean_mask(shaped, mask))
         return joined
 
-    def deliver(
+    def send_receive(
         self,
         routes: Sequence[tuple[int, int]],
         tensors: Mapping[int, tf.Tensor],
         shapes: Mapping[int, Sequence[int]],
         dtype: tf.DType,
     ) -> tuple[dict[int, tf.Tensor], list[tf.Operation]]:
-        """Let members give each other tensors, each from one member to one other.
+        """Send tensors from one member to another, point to point.
 
-        Deliveries do not wait for each other. Every two members are a group of their own: measured
-        faster than an exchange or a gathering among all, and nothing is sent that nobody needs.
+        Messages do not wait for each other. Each pair of members is a group of its own, which was
+        measured to be faster than an all-to-all or a gather, and sends only what is needed.
 
         Args:
-            routes: (source, target) of each delivery, the same on every member.
-            tensors: the tensors that this member gives, by place among the routes.
-            shapes: the static shapes of those that it takes, by place among the routes.
+            routes: (source, target) of each message, the same on every member.
+            tensors: the tensors that this member sends, by their index in the routes.
+            shapes: the static shapes of those that it receives, by their index in the routes.
             dtype: of all of them: a float of at least 16 bits but bfloat16, int32, int64 or bool.
 
         Returns:
-            The tensors that this member takes, by place; and what must run for the others to get
-            theirs: make something that is computed in any case depend on it.
+            The tensors that this member receives, by index; and the operations that send. Make
+            something that is computed in any case depend on these.
         """
         taken: dict[int, tf.Tensor] = {}
         sent: list[tf.Operation] = []
@@ -216,7 +217,7 @@ class Communicator:
         return taken, sent
 
     def sum_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Add many tensors up over the group, those of one type in one operation."""
+        """All-reduce (sum) many tensors, with one operation for each type."""
         results: list[tf.Tensor] = list(tensors)
         if self.size == 1:
             return results
@@ -231,7 +232,7 @@ class Communicator:
         return results
 
     def _pair(self, one: int, other: int, dtype: tf.DType) -> dict[str, object]:
-        """The arguments of an operation of two members; takes a position of every member."""
+        """The arguments of an operation of two members; every member counts a position for it."""
         arguments = self._arguments(dtype)
         # Only operations of a whole group are kept in order, and NCCL needs that.
         del arguments["ordering_token"]
@@ -263,7 +264,7 @@ class Communicator:
 
 
 def _build_token(device: str, hint: Hint) -> Any:
-    """Return what keeps operations of a group in order: a GPU that uses NCCL has one for all."""
+    """Return the ordering token of a group; a GPU that uses NCCL has one for all groups."""
     if hint is Hint.NCCL and device in _orders:
         return _orders[device]
     with tf.device(device):

@@ -156,7 +156,7 @@ class ReplicatedModelAccess:
         return state.on_each(
             self._replicas,
             program,
-            lambda rank_replica: rank_replica.data.sum(rank_replica.data.of_first(news)),
+            lambda rank_replica: rank_replica.data.sum(rank_replica.data.only_first(news)),
         )[0]
 
     def _tell(self, content: tf.Tensor) -> tf.Tensor:

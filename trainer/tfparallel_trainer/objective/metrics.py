@@ -129,7 +129,7 @@ def _contribution(variable: Any, replica: Replica) -> tf.Tensor:
         return value
     if variable.aggregation == "mean":
         return value / tf.cast(replica.data.size, value.dtype)
-    return replica.data.of_first(value)
+    return replica.data.only_first(value)
 
 
 def check(model: Any, forward: Callable[[], Any], sample: Any) -> None:

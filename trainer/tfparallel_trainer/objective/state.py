@@ -107,12 +107,12 @@ def finiteness(replica: Replica) -> Callable[[], bool]:
 
 def spread(replica: Replica, variables: Sequence[Any], numbers: tf.Tensor) -> tf.Tensor:
     """Assign the first replica's values, a bucket in memory at a time; give its numbers."""
-    shared = replica.data.sum(replica.data.of_first(numbers))
+    shared = replica.data.sum(replica.data.only_first(numbers))
     before = [shared]
     sums: dict[int, list[tf.Tensor]] = {}
     for bucket in _buckets(variables):
         with tf.control_dependencies(before):
-            pieces = [replica.data.of_first(_summable(piece.read())) for piece in bucket]
+            pieces = [replica.data.only_first(_summable(piece.read())) for piece in bucket]
             before = replica.data.sum_all(pieces)
             for piece, value in zip(bucket, before, strict=True):
                 restored = _unpack(value, tf.as_dtype(piece.variable.dtype))

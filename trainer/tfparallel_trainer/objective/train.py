@@ -127,7 +127,7 @@ def _phase_of_rank(replica: Replica, index: int, rank_input: RankInput) -> Reduc
         of_each = [] if rank_input.kinds is None else rank_input.kinds[index]
         computed = gradients.zeros(of_each, variables)
     else:
-        seed = replica.data.of_first(tf.ones((), penalty.dtype))  # once, not for each rank
+        seed = replica.data.only_first(tf.ones((), penalty.dtype))  # once, not for each rank
         computed = _backward(phase, tape, fractions, (penalty, seed), scales)
         of_each = [gradients.classify(gradient) for gradient in computed]
         if rank_input.maybe_empty:

@@ -235,7 +235,7 @@ def test_ranks_send_the_bytes_of_their_halos(
         given_rows = tf.constant(image[:, owned_rows.start : owned_rows.stop])
         with tf.GradientTape() as tape:
             tape.watch(given_rows)
-            exchanged = adjoint.exchange_rows(member.groups[SPATIAL], given_rows, plan)
+            exchanged = adjoint.exchange_halos(member.groups[SPATIAL], given_rows, plan)
         return exchanged, tape.gradient(exchanged, given_rows)
 
     readers = np.zeros(size)

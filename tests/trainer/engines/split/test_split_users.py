@@ -81,4 +81,4 @@ def test_what_is_no_rule_is_refused() -> None:
             splitting.rule(Scale)(function)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         splitting.nothing  # noqa: B018
-    assert adjoint.one_end([]) == []
+    assert adjoint.join_gradients([]) == []

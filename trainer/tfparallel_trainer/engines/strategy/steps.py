@@ -307,7 +307,7 @@ class Exchange(collectives.Communicator):
         with self._context:  # the forward pass may run in a context of its own
             return self._context.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
-    def of_first(self, tensor: tf.Tensor) -> tf.Tensor:
+    def only_first(self, tensor: tf.Tensor) -> tf.Tensor:
         """The tensor on the first replica, zeros on the others."""
         return tf.where(tf.equal(self.index, 0), tensor, tf.zeros_like(tensor))
 

@@ -114,7 +114,7 @@ class Training(stage_worker.StageWorker):
             tape.watch(weights)
             part = self._run(action.microbatch, taken)
             terms = self._terms(action.microbatch, part)
-            ends = adjoint.one_end([one.numerator for _, one in terms])
+            ends = adjoint.join_gradients([one.numerator for _, one in terms])
             terms = [
                 (term, dataclasses.replace(one, numerator=end))
                 for (term, one), end in zip(terms, ends, strict=True)

@@ -1,8 +1,8 @@
-"""Communication within a layer's group, with its gradients.
+"""Collective operations within a layer's group, with their gradients.
 
-One rule holds throughout: of a whole tensor every rank has the whole gradient, of a cut one the
-gradient of its part. So what makes cut things of a whole one adds their gradients up, and what
-makes a whole thing of cut ones hands each rank its own part of the gradient.
+Invariant: the gradient of a replicated tensor is replicated, and that of a sharded tensor is
+sharded likewise. So the adjoint of slicing is an all-gather, and conversely. The functions
+correspond to the mappings of Megatron-LM.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,33 +14,33 @@ from tfparallel_trainer.comms import collectives, shape
 from tfparallel_trainer.engines.split.layers import communication, layout, row_division
 
 Group = Mapping[shape.Axis, collectives.Communicator]
-"""A rank's ends of the groups that it splits layers with."""
+"""The communicators of one rank, by the axis that splits layers."""
 
 _Function = Callable[[tf.Tensor], tf.Tensor]
 
 _ROWS = 1
-"""The dimension of an image's rows; before it are the examples."""
+"""The dimension of an image's rows; dimension 0 is the examples."""
 
 
-def spread(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
-    """Use a whole tensor on every rank for something else: identity; gradients are added up."""
+def copy_to_group(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
+    """Identity of a replicated tensor; the backward pass sums the gradients of all ranks."""
     return _with_gradient(tf.identity, group.sum, tensor)
 
 
-def total(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
-    """Add up what each rank has computed a part of; each has the gradient of the sum."""
+def reduce_from_group(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
+    """Sum partial results over the group; the backward pass is the identity."""
     return _with_gradient(group.sum, tf.identity, tensor)
 
 
-def add_up(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
-    """Add up what each rank uses for a part of the result: gradients are added up as well."""
+def all_reduce(group: collectives.Communicator, tensor: tf.Tensor) -> tf.Tensor:
+    """Sum over the group in both passes, because each rank uses the sum for its own shard."""
     return _with_gradient(group.sum, group.sum, tensor)
 
 
 def gather(
     group: collectives.Communicator, tensor: tf.Tensor, dimension: int, cut: layout.Cut
 ) -> tf.Tensor:
-    """Make a tensor that is cut in a dimension whole; its gradient is the own part."""
+    """All-gather a sharded dimension; the backward pass slices the gradient."""
     return _with_gradient(
         lambda shard: _joined(group, shard, dimension, cut),
         lambda full: _shard_of(group, full, dimension, cut),
@@ -48,10 +48,10 @@ def gather(
     )
 
 
-def take(
+def slice_to_group(
     group: collectives.Communicator, tensor: tf.Tensor, dimension: int, cut: layout.Cut
 ) -> tf.Tensor:
-    """Keep the own part of a whole tensor; the gradients of all parts are gathered."""
+    """Slice this rank's shard of a replicated tensor; the backward pass gathers the gradients."""
     return _with_gradient(
         lambda full: _shard_of(group, full, dimension, cut),
         lambda shard: _joined(group, shard, dimension, cut),
@@ -59,13 +59,13 @@ def take(
     )
 
 
-def exchange(
+def all_to_all(
     group: collectives.Communicator,
     tensor: tf.Tensor,
     before: tuple[int, layout.Cut],
     after: tuple[int, layout.Cut],
 ) -> tf.Tensor:
-    """Let a tensor that is cut in one dimension be cut in another one."""
+    """Shard another dimension than before, by one all-to-all in each pass."""
     return _with_gradient(
         lambda shard: _exchanged(group, shard, before, after),
         lambda shard: _exchanged(group, shard, after, before),
@@ -74,28 +74,28 @@ def exchange(
 
 
 def reshard(tensor: Any, before: layout.Layout, after: layout.Layout, groups: Group) -> Any:
-    """Bring a rank's part of a tensor, which may be None, from one layout into another."""
+    """Convert a rank's shard, which may be None, from one layout into another."""
     if tensor is None or before == after:
         return tensor
     tensor = tf.convert_to_tensor(tensor)
     for change in layout.changes(before, after):
         group = groups[change.axis]
         if change.before and change.after:
-            tensor = exchange(group, tensor, change.before, change.after)
+            tensor = all_to_all(group, tensor, change.before, change.after)
         elif change.before:
             tensor = gather(group, tensor, *change.before)
         elif change.after:
-            tensor = take(group, tensor, *change.after)
+            tensor = slice_to_group(group, tensor, *change.after)
     return tensor
 
 
-def exchange_rows(
+def exchange_halos(
     group: collectives.Communicator, tensor: tf.Tensor, plan: row_division.Plan
 ) -> tf.Tensor:
-    """Give a rank the rows that it needs, from its own: [examples, rows, …], of static shape.
+    """Receive the halo, the rows of other ranks that a rank needs: [examples, rows, …], static.
 
-    Those besides its own lie in other ranks' shards (its halo). The gradient of a row goes back to
-    who gave it, and is added up. All ranks of the group call this with the same plan.
+    The backward pass returns the gradient of each row to the rank that owns it, and sums there.
+    All ranks of the group call this with the same plan.
     """
     if plan.owned == plan.needed:
         return tf.identity(tensor)
@@ -106,11 +106,11 @@ def exchange_rows(
     )
 
 
-def one_end(tensors: list[Any]) -> list[Any]:
-    """Let the gradients of several tensors come in through one operation.
+def join_gradients(tensors: list[Any]) -> list[Any]:
+    """Make the gradients of several tensors enter the backward pass through one operation.
 
-    Where they come in through several, TensorFlow's tape begins with any of them, and not with the
-    same one in every process. Then ranks would communicate in different orders.
+    With several operations, TensorFlow's tape may begin with any of them, and with another one in
+    each process. Then ranks would communicate in different orders.
     """
     return list(tf.identity_n(tensors)) if tensors else []
 
@@ -152,7 +152,7 @@ def _exchanged(
     carried = tf.cast(shard, communication.carried(shard.dtype.name))
     parts = tf.split(_padded(carried, old_dimension, old, group.index), new.sizes, new_dimension)
     outgoing = [_padded(part, new_dimension, new, place) for place, part in enumerate(parts)]
-    taken = tf.unstack(group.exchange(tf.stack(outgoing)), group.size)
+    taken = tf.unstack(group.all_to_all(tf.stack(outgoing)), group.size)
     rows = [_rows(part, old_dimension, size) for part, size in zip(taken, old.sizes, strict=True)]
     return tf.cast(
         _rows(tf.concat(rows, old_dimension), new_dimension, new.sizes[group.index]), shard.dtype
@@ -160,7 +160,7 @@ def _exchanged(
 
 
 def _padded(tensor: tf.Tensor, dimension: int, cut: layout.Cut, index: int) -> tf.Tensor:
-    """Give each rank's part the same shape, as collective operations want."""
+    """Pad each rank's shard to one shape, as collective operations require."""
     missing = max(cut.sizes) - cut.sizes[index]
     return _surrounded(tensor, dimension, 0, missing) if missing else tensor
 
@@ -213,7 +213,7 @@ def _delivered(
     has: range,
     wants: range,
 ) -> tuple[list[tuple[range, tf.Tensor]], list[tf.Operation]]:
-    """What a rank gets and keeps of the rows that it wants; and what must run."""
+    """Return the rows that a rank receives or already owns, and the operations that must run."""
     dtype = tf.as_dtype(communication.carried(tensor.dtype.name))
     outgoing = {
         place: tf.cast(_part(tensor, one.span, has), dtype)
@@ -226,7 +226,7 @@ def _delivered(
         if one.target == group.index
     }
     routes = [(one.source, one.target) for one in messages]
-    taken, sent = group.deliver(routes, outgoing, shapes, dtype)
+    taken, sent = group.send_receive(routes, outgoing, shapes, dtype)
     pieces = [
         (messages[place].span, tf.cast(tf.ensure_shape(taken[place], dims), tensor.dtype))
         for place, dims in shapes.items()
@@ -237,5 +237,5 @@ def _delivered(
 
 
 def _part(tensor: tf.Tensor, span: range, of: range) -> tf.Tensor:
-    """Some rows of the whole image, from [examples, rows, …] that holds those `of` it."""
+    """Slice rows of the full image from a tensor [examples, rows, …] that has the rows `of`."""
     return tensor[:, span.start - of.start : span.stop - of.start]

@@ -116,7 +116,9 @@ def _with_one_end(
     real = [one for one in leaving if model.tensors[one].is_real and one not in constant]
     logits = {one: interpreter.logits_of(tensors[one]) for one in real}
     with_logits = [one for one in real if logits[one] is not None]
-    ends = adjoint.one_end([tensors[one] for one in real] + [logits[one] for one in with_logits])
+    ends = adjoint.join_gradients(
+        [tensors[one] for one in real] + [logits[one] for one in with_logits]
+    )
     joined = dict(zip(real, ends, strict=False))
     for one, end in zip(with_logits, ends[len(real) :], strict=True):
         interpreter.with_logits(joined[one], end)

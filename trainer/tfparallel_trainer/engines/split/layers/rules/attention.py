@@ -47,7 +47,7 @@ class Heads(registry.Rule):
             if len(call.dimensions(scores)) != 4:
                 raise registry.CannotSplitError("it gives the scores of more than one dimension")
             gives[scores] = layout.cut(4, 1, both[queries])
-        spreading = (
+        copy_costs = (
             cost
             for one in call.node.operands
             for cost in call.sends(
@@ -59,7 +59,7 @@ class Heads(registry.Rule):
             )
         )
         return registry.Split(
-            gives=gives, variables=variables, costs=(*spreading, *dense.summing(call))
+            gives=gives, variables=variables, costs=(*copy_costs, *dense.reduce_cost(call))
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -78,14 +78,14 @@ class Heads(registry.Rule):
             variables[local.key(bias)] = keras.ops.zeros_like(variables[local.key(bias)])
         tensors = dict(local.tensors)
         for one in local.node.operands:
-            tensors[one] = adjoint.spread(group, tensors[one])
+            tensors[one] = adjoint.copy_to_group(group, tensors[one])
         summand, *scores = local_layers.smaller(
             dataclasses.replace(local, tensors=tensors),
             dict(zip(self._names, local_heads, strict=True)),
             variables,
             heads,
         )
-        result = adjoint.total(group, summand)
+        result = adjoint.reduce_from_group(group, summand)
         if bias is not None:
             result = result + keras.ops.cast(local.value(bias), result.dtype)
         return [result, *scores]

@@ -99,14 +99,14 @@ class Filters(_ConvolutionRule):
         _check_ungrouped(call.layer)
         filters = call.divide("filters", call.layer.filters, _TENSOR)
         variables = shard_filters(call, self._kernels, filters)
-        costs = dense.spreading(call, call.whole(call.first))
+        costs = dense.copy_cost(call, call.whole(call.first))
         return call.split(None, self._output(call, filters), variables, costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         kernel = self._kernels[-1]
         key = local.key(getattr(local.layer, kernel.name))
         filters = local.variables[key].shape[kernel.filters]
-        tensor = adjoint.spread(local.groups[_TENSOR], local.first)
+        tensor = adjoint.copy_to_group(local.groups[_TENSOR], local.first)
         spread = dataclasses.replace(local, tensors={**local.tensors, local.node.inputs[0]: tensor})
         config = {"filters": filters, "activation": None}
         (output,) = local_layers.smaller(spread, config, local.variables)
@@ -124,7 +124,7 @@ class Channels(_ConvolutionRule):
         variables: dict[str, registry.Shard] = {}
         for one in self._kernels:
             variables |= one.shard(call, one.channels, cut)
-        return call.split(input_layout, None, variables, dense.summing(call))
+        return call.split(input_layout, None, variables, dense.reduce_cost(call))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
@@ -133,7 +133,7 @@ class Channels(_ConvolutionRule):
         if layer.use_bias:
             del kernels[local.key(layer.bias)]
         (summand,) = local_layers.smaller(local, without, kernels)
-        output = adjoint.total(local.groups[_TENSOR], summand)
+        output = adjoint.reduce_from_group(local.groups[_TENSOR], summand)
         if layer.use_bias:
             dims = [1] * output.shape.rank
             dims[_channels(layer)] = -1

@@ -39,7 +39,7 @@ class Column(registry.Rule):
             (layer.bias, layout.cut(1, 0, units)),
             summed=input_layout.axes,  # they leave a sum of gradients
         )
-        costs = spreading(call, input_layout)
+        costs = copy_cost(call, input_layout)
         if operations.is_elementwise(layer.activation):
             return call.split(input_layout, parts, variables, costs)
         dims, forward = parts.largest(call.dimensions(call.result)), [schedule.Work.FORWARD]
@@ -48,7 +48,7 @@ class Column(registry.Rule):
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer, group = local.layer, local.groups[_TENSOR]
-        units = _product(local, adjoint.spread(group, local.first))
+        units = _product(local, adjoint.copy_to_group(group, local.first))
         if layer.bias is not None:
             units = units + local.value(layer.bias)
         if not operations.is_elementwise(layer.activation):
@@ -77,11 +77,11 @@ class Row(registry.Rule):
             (layer.bias, layout.whole(1)),
             summed=output_layout.axes,  # they leave a sum of gradients
         )
-        return call.split(input_layout, output_layout, variables, summing(call, output_layout))
+        return call.split(input_layout, output_layout, variables, reduce_cost(call, output_layout))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
-        output = adjoint.total(local.groups[_TENSOR], _product(local, local.first))
+        output = adjoint.reduce_from_group(local.groups[_TENSOR], _product(local, local.first))
         if layer.bias is not None:
             output = output + local.value(layer.bias)
         return [operations.apply(layer.activation, output)]
@@ -103,7 +103,7 @@ class EinsumColumn(Column):
         return call.split(
             gives=call.whole(call.result).put(equation.outputs[letter], cut),
             variables=equation.variables(call, letter, cut),
-            costs=spreading(call, call.whole(call.first)),
+            costs=copy_cost(call, call.whole(call.first)),
         )
 
 
@@ -120,7 +120,7 @@ class EinsumRow(Row):
         return call.split(
             call.whole(call.first).put(equation.inputs[letter], cut),
             variables=equation.variables(call, letter, cut),
-            costs=summing(call),
+            costs=reduce_cost(call),
         )
 
 
@@ -204,17 +204,17 @@ def check(layer: Any) -> None:
             raise registry.CannotSplitError(f"it has {reason}: do without, or replicate the layer")
 
 
-def spreading(
+def copy_cost(
     call: registry.Call, tensor_layout: layout.Layout
 ) -> tuple[communication.Traffic, ...]:
-    """The cost of `adjoint.spread` of the first tensor that the node takes."""
+    """The cost of `adjoint.copy_to_group` of the first input."""
     dims = tensor_layout.largest(call.dimensions(call.first))
     return call.sends(communication.Kind.SUM, _TENSOR, call.backward(call.first), dims)
 
 
-def summing(
+def reduce_cost(
     call: registry.Call, tensor_layout: layout.Layout | None = None
 ) -> tuple[communication.Traffic, ...]:
-    """The cost of `adjoint.total` of the first tensor that the node makes; absent: it is whole."""
+    """The cost of `adjoint.reduce_from_group` of the first output, replicated by default."""
     dims = (tensor_layout or call.whole(call.result)).largest(call.dimensions(call.result))
     return call.sends(communication.Kind.SUM, _TENSOR, [schedule.Work.FORWARD], dims)

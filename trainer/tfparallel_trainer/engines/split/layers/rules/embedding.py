@@ -29,8 +29,8 @@ class Vocabulary(registry.Rule):
         rows = call.divide("rows", call.layer.input_dim, _TENSOR)
         variables = call.shards((call.layer.embeddings, layout.cut(2, 0, rows)))
         if not _is_reversed(call.node):
-            return call.split(variables=variables, costs=dense.summing(call))
-        costs = dense.spreading(call, call.whole(call.first))
+            return call.split(variables=variables, costs=dense.reduce_cost(call))
+        costs = dense.copy_cost(call, call.whole(call.first))
         return call.split(None, call.whole(call.result).put(-1, rows), variables, costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -41,7 +41,7 @@ class Vocabulary(registry.Rule):
         """
         layer, group = local.layer, local.groups[_TENSOR]
         if _is_reversed(local.node):
-            return [_capped(layer, _product(local, adjoint.spread(group, local.first)))]
+            return [_capped(layer, _product(local, adjoint.copy_to_group(group, local.first)))]
         table = local.variables[local.key(layer.embeddings)]
         cut = local.split.variables[local.key(layer.embeddings)].layout.cuts[0]
         begin = sum(cut.sizes[: group.index]) if cut else 0
@@ -55,7 +55,11 @@ class Vocabulary(registry.Rule):
             places, vectors, tf.stack([tf.size(local_indices, places.dtype), table.shape[1]])
         )
         spread = tf.reshape(flat, tf.concat([tf.shape(indices), [table.shape[1]]], 0))
-        return [adjoint.total(group, tf.ensure_shape(spread, [*indices.shape, table.shape[1]]))]
+        return [
+            adjoint.reduce_from_group(
+                group, tf.ensure_shape(spread, [*indices.shape, table.shape[1]])
+            )
+        ]
 
 
 class Features(registry.Rule):
@@ -71,13 +75,13 @@ class Features(registry.Rule):
         if not _is_reversed(call.node):
             return call.split(None, call.whole(call.result).put(-1, features), variables)
         input_layout = call.whole(call.first).put(-1, features)
-        return call.split(input_layout, None, variables, dense.summing(call))
+        return call.split(input_layout, None, variables, dense.reduce_cost(call))
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
         layer = local.layer
         if _is_reversed(local.node):  # a summand of all logits
             summand = _product(local, local.first)
-            return [_capped(layer, adjoint.total(local.groups[_TENSOR], summand))]
+            return [_capped(layer, adjoint.reduce_from_group(local.groups[_TENSOR], summand))]
         table = local.variables[local.key(layer.embeddings)]
         vectors = keras.ops.take(table, _indices(local.first), axis=0)
         return [keras.ops.cast(vectors, layer.compute_dtype)]

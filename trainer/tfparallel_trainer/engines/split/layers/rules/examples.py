@@ -57,7 +57,10 @@ class Data(registry.Rule):
         for axis, group in groups.items():
             cuts[axis] = layout.even(axis, batch, group.size)
             batch = cuts[axis].sizes[group.index]
-            shards = {one: adjoint.take(group, part, 0, cuts[axis]) for one, part in shards.items()}
+            shards = {
+                one: adjoint.slice_to_group(group, part, 0, cuts[axis])
+                for one, part in shards.items()
+            }
         part = interpreter.run_nodes(local.model, (node,), shards, local.variables, local.training)
         outputs = [part.tensors[one] for one in node.outputs]
         for axis, cut in reversed(cuts.items()):

@@ -60,7 +60,7 @@ class Parts(registry.Rule):
         def mean(tensor: tf.Tensor) -> tf.Tensor:
             total = tf.reduce_sum(tensor, reduced, keepdims=True)
             for axis in _axes(tensor_layout, reduced):
-                total = adjoint.add_up(local.groups[axis], total)
+                total = adjoint.all_reduce(local.groups[axis], total)
             return total / count
 
         if self._sums == 2:
@@ -211,7 +211,7 @@ def _moments(
     times = 1.0 if cut is None else cut.size / cut.sizes[group.index]
 
     def add_up(tensor: tf.Tensor) -> tf.Tensor:
-        total = tensor if cut is None else adjoint.add_up(group, tensor)
+        total = tensor if cut is None else adjoint.all_reduce(group, tensor)
         if not synchronized:
             return total
         context = tf.distribute.get_replica_context()

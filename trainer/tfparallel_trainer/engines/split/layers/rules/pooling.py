@@ -70,7 +70,7 @@ class Total(spatial.Passing):
         layer, tensor = local.layer, local.first
         share = tensor.shape[spatial.ROWS] / spatial.spans_of(local)[-1].stop
         mean = tf.reduce_mean(tensor, _between(tensor), keepdims=layer.keepdims)
-        return [adjoint.total(local.groups[spatial.AXIS], mean * share)]
+        return [adjoint.reduce_from_group(local.groups[spatial.AXIS], mean * share)]
 
 
 class Largest(spatial.Passing):

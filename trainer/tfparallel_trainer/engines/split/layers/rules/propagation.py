@@ -60,7 +60,7 @@ class Elementwise(registry.Rule):
         tensors = dict(local.tensors)
         for number in local.node.operands:
             for axis in _missing(tensor_layout, local.split.wants[number]):
-                tensors[number] = adjoint.spread(local.groups[axis], tensors[number])
+                tensors[number] = adjoint.copy_to_group(local.groups[axis], tensors[number])
         return local_layers.call_layer(dataclasses.replace(local, tensors=tensors))
 
     def _check(self, call: registry.Call, tensor_layout: layout.Layout) -> None:
@@ -88,7 +88,7 @@ class Activation(Elementwise):
             )
 
 
-class Concatenated(Elementwise):
+class ConcatenateRule(Elementwise):
     """Inputs that are joined in a dimension; this one is gathered, others stay cut."""
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -155,7 +155,7 @@ class Random(registry.Rule):
         return tensor * part if self._neutral else tensor + part
 
 
-class Moved(local_layers.OnParts):
+class TransposeRule(local_layers.OnParts):
     """Dimensions that change places."""
 
     sharding = "parts"
@@ -173,7 +173,7 @@ class Moved(local_layers.OnParts):
         return call.split(input_layout, layout.Layout(cuts))
 
 
-class Chosen(local_layers.OnParts):
+class GetItemRule(local_layers.OnParts):
     """Indices and slices, as in x[:, 0]: a dimension that is taken as it is may be cut."""
 
     sharding = "parts"
@@ -202,7 +202,7 @@ class Chosen(local_layers.OnParts):
         return call.split(input_layout, output_layout)
 
 
-class Reshaped(registry.Rule):
+class ReshapeRule(registry.Rule):
     """A dimension that is cut survives when as many elements lie within it as before."""
 
     sharding = "parts"
@@ -303,16 +303,16 @@ _NUMBERS = ("offset", "scale")
 RULES: registry.Rules = {
     "Activation ELU LeakyReLU ReLU Softmax": (Activation(),),
     "Add Average Identity Maximum Minimum Multiply Rescaling Subtract": (Elementwise(),),
-    "Flatten Reshape": (Reshaped(),),
-    "Concatenate": (Concatenated(),),
+    "Flatten Reshape": (ReshapeRule(),),
+    "Concatenate": (ConcatenateRule(),),
     "Dropout GaussianDropout SpatialDropout*D": (Random(neutral=1.0),),
     "GaussianNoise": (Random(neutral=0.0),),
-    "Permute": (Moved(lambda permute, _: (0, *permute.dims)),),
+    "Permute": (TransposeRule(lambda permute, _: (0, *permute.dims)),),
 }
 
 OPERATIONS: dict[str, tuple[registry.Rule, ...]] = {
     **dict.fromkeys(operations.ELEMENTWISE, (Elementwise(),)),
-    "getitem": (Chosen(),),
-    "reshape": (Reshaped(),),
-    "transpose": (Moved(_axes),),
+    "getitem": (GetItemRule(),),
+    "reshape": (ReshapeRule(),),
+    "transpose": (TransposeRule(_axes),),
 }

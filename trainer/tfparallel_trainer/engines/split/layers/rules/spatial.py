@@ -206,7 +206,7 @@ def brought(
     if is_whole or _is_taken(local):
         image = tensor[:, share.input.start : share.input.stop]
     else:
-        image = adjoint.exchange_rows(group, tensor, plan)
+        image = adjoint.exchange_halos(group, tensor, plan)
     others = enumerate(image.shape[ROWS + 1 : -1], start=1)
     plans = [plan_of(local.layer, place, (range(size),)) for place, size in others]
     return image, [share, *(one.shares[0] for one in plans)]

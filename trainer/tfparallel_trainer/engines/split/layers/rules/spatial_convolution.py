@@ -99,11 +99,11 @@ class RowsAndFilters(Rows):
             input_layout,
             spatial.output(input_layout, plan).put(-1, units),
             variables,
-            (*dense.spreading(call, input_layout), *spatial.halos(call, plan, input_layout)),
+            (*dense.copy_cost(call, input_layout), *spatial.halos(call, plan, input_layout)),
         )
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
-        return [self._convolved(local, adjoint.spread(local.groups[_TENSOR], local.first))]
+        return [self._convolved(local, adjoint.copy_to_group(local.groups[_TENSOR], local.first))]
 
 
 def _plan_of(layer: Any, place: int, spans: row_division.Spans) -> row_division.Plan:
