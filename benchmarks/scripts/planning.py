@@ -16,7 +16,7 @@ from tfparallel_trainer.engines.split.planning import choose, hardware, planner,
 
 def main(count, repeats, most=None):
     gc.freeze()  # as `tfparallel plan` does
-    cluster = hardware.Cluster(processes=count)
+    cluster = hardware.DeviceCluster(processes=count)
     for name, build in list(planned_models.REAL.items())[:most]:
         model = skeleton.build(user.Module(pathlib.Path(name), {"build_model": build}), 0)
         for _ in range(repeats):

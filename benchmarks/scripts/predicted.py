@@ -38,7 +38,7 @@ def main(batch, written):
     microbatch = max(1, batch // 2)
     times = calibrate.measure(recorded, microbatch)
     device = hardware.Device(update=calibrate.update(model.optimizer, recorded))
-    measured = hardware.Cluster(device=device)
+    measured = hardware.DeviceCluster(device=device)
     meshes = [json.loads(line) for line in written]
     if any(meshes):
         measured = links.measure(measured)

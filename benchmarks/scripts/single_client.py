@@ -63,7 +63,7 @@ def work(stages, number, x, y, microbatches):
     with tf.device(stage.device):
         for turn in schedule.one_forward_one_backward(len(stages), microbatches, number):
             part = turn.microbatch
-            if turn.work is schedule.Work.FORWARD:
+            if turn.work is schedule.Pass.FORWARD:
                 inputs = x[part] if is_first else stage.inbox[0].get()
                 with tf.GradientTape() as tape:
                     tape.watch(inputs)

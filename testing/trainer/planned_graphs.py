@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.planning import blocks, cost_tables, costs, hardware
 
-CLUSTER = hardware.Cluster(processes=8, across=hardware.Link(100.0, 0.01))
+CLUSTER = hardware.DeviceCluster(processes=8, across=hardware.Link(100.0, 0.01))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def of(before: Sequence[Sequence[int]], weights: Mapping[str, Sequence[int]]) ->
     """
     nodes = tuple(
         graph.Node(
-            kind=graph.Kind.OPERATION,
+            kind=graph.NodeKind.OPERATION,
             name=f"node{node}",
             calls=Step(),
             arguments=(),
@@ -86,7 +86,7 @@ def costs_of(model: graph.Graph, sizes: Sequence[float], gradients: bool = True)
     return costs.Costs(
         nodes=(node,) * len(model.nodes),
         tensors=(costs.TensorCost(bytes=1.0, kept=False, has_gradient=False), *tensors),
-        variables={key: costs.Variable(16, 16, 32) for key in model.variables},
+        variables={key: costs.VariableCosts(16, 16, 32) for key in model.variables},
         fixed_slots=0,
     )
 
@@ -95,7 +95,7 @@ def subject(
     model: graph.Graph,
     sizes: Sequence[float],
     seconds: Sequence[float],
-    cluster: hardware.Cluster = CLUSTER,
+    cluster: hardware.DeviceCluster = CLUSTER,
 ) -> costs.Subject:
     """Tensors of so many bytes, and nodes that take so long forward, and twice as long backward."""
     return costs.Subject(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tfparallel_trainer.engines.split.model import graph
 
 
-def chain(names: Sequence[str], kind: graph.Kind = graph.Kind.LAYER) -> graph.Graph:
+def chain(names: Sequence[str], kind: graph.NodeKind = graph.NodeKind.LAYER) -> graph.Graph:
     """Return a model of calls that follow each other."""
     return graph.Graph(
         nodes=tuple(_node(number, name, kind) for number, name in enumerate(names)),
@@ -18,7 +18,7 @@ def chain(names: Sequence[str], kind: graph.Kind = graph.Kind.LAYER) -> graph.Gr
     )
 
 
-def _node(number: int, name: str, kind: graph.Kind) -> graph.Node:
+def _node(number: int, name: str, kind: graph.NodeKind) -> graph.Node:
     return graph.Node(
         kind=kind,
         name=name,

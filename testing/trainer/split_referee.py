@@ -48,7 +48,7 @@ def check(
         cases.SEED,
         examples.sample(),
     )
-    step.referee = examination.Referee(
+    step.referee = examination.SplitReferee(
         local_ranks,
         step_trial.Trials(local_ranks, step, state, examples.spec),
         functools.partial(single_process.judge, single, examples.spec, drawn.slots),

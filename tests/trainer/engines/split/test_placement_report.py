@@ -53,7 +53,7 @@ def test_a_model_in_one_stage_is_reported_too() -> None:
 
 
 def test_a_stage_without_layers_has_none_to_name() -> None:
-    model = split_graphs.chain(["mask"], kind=graph.Kind.MASK)
+    model = split_graphs.chain(["mask"], kind=graph.NodeKind.MASK)
     [only] = placement_report.describe(
         job_file.Mesh(), place(shape.Mesh(), 1), cutting.cut(model, []), [0]
     ).stages

@@ -88,7 +88,7 @@ def test_a_run_that_fits_nowhere_says_what_is_lacking(
 
 
 def test_what_is_asked_for_is_kept_and_the_rest_is_chosen() -> None:
-    model, cluster = perceptron(), hardware.Cluster(processes=2)
+    model, cluster = perceptron(), hardware.DeviceCluster(processes=2)
     asked = job_file.Mesh(stage=2, microbatches=3, schedule=job_file.PipelineSchedule.GPIPE)
     kept = plan_resolution.over(model, asked, 32, cluster, ADAM)
     assert kept.mesh == asked
@@ -104,7 +104,7 @@ def test_what_is_asked_for_is_kept_and_the_rest_is_chosen() -> None:
 
 
 def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
-    model, cluster = perceptron(), hardware.Cluster(processes=4)
+    model, cluster = perceptron(), hardware.DeviceCluster(processes=4)
     whole = plan_resolution.over(model, job_file.Mesh(data=4), 32, cluster, ADAM).plan
     assert whole is not None
     peak = whole.stages[0].holds.peak
@@ -122,7 +122,7 @@ def test_a_limit_of_memory_divides_the_model_or_says_what_is_lacking() -> None:
 
 
 def test_an_optimizer_that_cannot_train_parts_leaves_tensor_out() -> None:
-    cluster = hardware.Cluster(processes=4, device=hardware.Device(memory=2**62))
+    cluster = hardware.DeviceCluster(processes=4, device=hardware.Device(memory=2**62))
     lamb = keras.optimizers.Lamb()
     assert plan_resolution.over(perceptron(), AUTO, 32, cluster, lamb).mesh.tensor == 1
     with pytest.raises(errors.UserCodeError, match="The optimizer Lamb takes the norms"):
@@ -137,7 +137,7 @@ def test_the_least_memory_counts_and_plans_are_compared() -> None:
     assert plan_resolution.devices_of(AUTO, together, 2).device.memory == 5
     assert plan_resolution.devices_of(AUTO, together, 2).device.memory is None
     planned_mesh = plan_resolution.over(
-        perceptron(), job_file.Mesh(stage=2), 32, hardware.Cluster(processes=2)
+        perceptron(), job_file.Mesh(stage=2), 32, hardware.DeviceCluster(processes=2)
     )
     plan_resolution.compare(planned_mesh, agreement.Peers())
     with pytest.raises(errors.BadConfigurationError, match="worker-0 divides the model otherwise"):

@@ -46,7 +46,7 @@ def test_too_few_rows_are_refused(size: int, count: int) -> None:
         assert size >= count
 
 
-def brought(plan: row_division.Plan) -> list[list[int]]:
+def brought(plan: row_division.RowPlan) -> list[list[int]]:
     """The numbers of the rows that each rank has after the messages, in order, and padding."""
     row_numbers = [
         {row for row in range(owned.start, owned.stop) if want.start <= row < want.stop}

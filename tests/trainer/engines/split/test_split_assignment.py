@@ -105,8 +105,8 @@ def test_a_column_and_a_row_need_one_sum_each_way() -> None:
     assert [choice.sharding for choice in plan.choices] == ["replicated", "column", "row"]
     costs = [cost for choice in plan.choices for cost in choice.costs]
     assert [(cost.kind, cost.work, cost.shape) for cost in costs] == [
-        (communication.Kind.SUM, schedule.Work.BACKWARD, (None, 6)),
-        (communication.Kind.SUM, schedule.Work.FORWARD, (None, 4)),
+        (communication.CollectiveKind.SUM, schedule.Pass.BACKWARD, (None, 6)),
+        (communication.CollectiveKind.SUM, schedule.Pass.FORWARD, (None, 4)),
     ]
     assert list(split_traffic.ending(plan)) == []
     assert split_traffic.replicated(plan) == ["source is replicated: there is no rule for Source."]
@@ -207,6 +207,6 @@ def test_what_a_block_of_the_decoder_sends(
     sent = collections.Counter(
         (cost.kind, cost.work) for choice in choices[block] for cost in choice.costs
     )
-    kinds = {communication.Kind.SUM: sums, communication.Kind.GATHER: gathers}
-    expected = {(kind, work): count for kind, count in kinds.items() for work in schedule.Work}
+    kinds = {communication.CollectiveKind.SUM: sums, communication.CollectiveKind.GATHER: gathers}
+    expected = {(kind, work): count for kind, count in kinds.items() for work in schedule.Pass}
     assert sent == collections.Counter(expected)

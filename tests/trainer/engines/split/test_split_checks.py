@@ -277,7 +277,7 @@ def test_variables_outside_the_model_that_callbacks_write_are_those_of_one_proce
             lower(local_ranks, temperature)
             return b""
 
-        reach = callback_model.SplitReach(local_ranks, [])
+        reach = callback_model.SplitModelAccess(local_ranks, [])
         reach.after(act)
         assert [float(variable.head.model.loss.alpha) for variable in local_ranks.local] == [
             0.25
@@ -363,11 +363,11 @@ def digests(
 def too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no process have the models of this file as a whole, nor bring them together."""
 
-    def state(_: gathering.Gathering) -> None:
+    def state(_: gathering.StateGathering) -> None:
         raise AssertionError("the whole model is brought together")
 
     monkeypatch.setattr(plain, "MOST_WEIGHTS", 10)
-    monkeypatch.setattr(gathering.Gathering, "state", state)
+    monkeypatch.setattr(gathering.StateGathering, "state", state)
 
 
 TOO_LARGE = "a model of more than 10 weights, which one process cannot hold"

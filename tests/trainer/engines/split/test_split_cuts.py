@@ -50,7 +50,7 @@ def node(
     index: int, inputs_of_node: tuple[int, ...], results: tuple[int, ...], read: set[str]
 ) -> graph.Node:
     return graph.Node(
-        kind=graph.Kind.LAYER,
+        kind=graph.NodeKind.LAYER,
         name=f"node_{index}",
         calls=None,
         arguments=tuple(graph.Edge(tensor) for tensor in inputs_of_node),

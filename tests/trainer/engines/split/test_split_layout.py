@@ -78,31 +78,31 @@ def test_impossible_layouts_are_refused(make: object, pattern: str) -> None:
 
 def test_traffic_is_counted_in_bytes() -> None:
     traffic = communication.Traffic(
-        kind=communication.Kind.SUM,
+        kind=communication.CollectiveKind.SUM,
         axis=TENSOR,
-        work=schedule.Work.FORWARD,
+        work=schedule.Pass.FORWARD,
         shape=(None, None, 6),
         dtype="bfloat16",
     )
     assert traffic.brought(batch=5) == 5 * 1 * 6 * 2
 
 
-@given(st.integers(2, 8), st.sampled_from(communication.Kind))
-def test_rings_send_what_arithmetic_says(ranks: int, kind: communication.Kind) -> None:
+@given(st.integers(2, 8), st.sampled_from(communication.CollectiveKind))
+def test_rings_send_what_arithmetic_says(ranks: int, kind: communication.CollectiveKind) -> None:
     traffic = communication.Traffic(
         kind=kind,
         axis=TENSOR,
-        work=schedule.Work.FORWARD,
+        work=schedule.Pass.FORWARD,
         shape=(None, ranks),
         dtype="float32",
     )
     chunk = 4.0 * 3
     """Bytes of one of the parts that a ring of so many ranks divides a tensor into."""
     expected = {
-        communication.Kind.SUM: 2 * (ranks - 1) * chunk,
-        communication.Kind.GATHER: (ranks - 1) * ranks * chunk,
-        communication.Kind.EXCHANGE: (ranks - 1) * chunk,
-        communication.Kind.HALO: ranks * chunk,
+        communication.CollectiveKind.SUM: 2 * (ranks - 1) * chunk,
+        communication.CollectiveKind.GATHER: (ranks - 1) * ranks * chunk,
+        communication.CollectiveKind.EXCHANGE: (ranks - 1) * chunk,
+        communication.CollectiveKind.HALO: ranks * chunk,
     }[kind]
     assert traffic.sent(batch=3, ranks=ranks) == pytest.approx(expected)
 

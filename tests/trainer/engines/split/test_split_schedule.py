@@ -16,7 +16,7 @@ counts = st.integers(1, 6)
 
 
 @st.composite
-def pipelines(draw: st.DrawFn) -> programs.Pipeline:
+def pipelines(draw: st.DrawFn) -> programs.PipelineSpec:
     """Any number of stages in a row, with skips over stages and tensors without a gradient."""
     count = draw(counts)
     places = st.integers(0, count - 1)
@@ -29,7 +29,7 @@ def pipelines(draw: st.DrawFn) -> programs.Pipeline:
     tensors = st.sampled_from([skip.tensor for skip in skips]) if skips else st.nothing()
     sharing = st.sets(places, min_size=2).map(sorted).map(tuple)
     shared = draw(st.lists(sharing, max_size=3)) if count > 1 else []
-    return programs.Pipeline(
+    return programs.PipelineSpec(
         count=count,
         microbatches=draw(st.integers(1, 8)),
         order=draw(st.sampled_from(ALL)),
@@ -47,8 +47,8 @@ def test_each_microbatch_goes_forward_then_backward_once(
     actions = list(order(count, microbatches, stage))
     assert len(actions) == 2 * microbatches
     for microbatch in range(microbatches):
-        forward = actions.index(schedule.Action(schedule.Work.FORWARD, microbatch))
-        backward = actions.index(schedule.Action(schedule.Work.BACKWARD, microbatch))
+        forward = actions.index(schedule.Action(schedule.Pass.FORWARD, microbatch))
+        backward = actions.index(schedule.Action(schedule.Pass.BACKWARD, microbatch))
         assert forward < backward
 
 
@@ -74,21 +74,23 @@ def test_a_stage_that_does_not_exist_is_an_error(
 
 
 @given(pipelines())
-def test_all_stages_come_to_their_end(pipeline: programs.Pipeline) -> None:
+def test_all_stages_come_to_their_end(pipeline: programs.PipelineSpec) -> None:
     outcome = simulation.simulate(programs.lists(pipeline))
     assert not outcome.pending, str(outcome)
     assert str(outcome) == "every rank comes to its end"
 
 
 @given(pipelines())
-def test_a_stage_works_in_the_order_of_its_schedule(pipeline: programs.Pipeline) -> None:
+def test_a_stage_works_in_the_order_of_its_schedule(pipeline: programs.PipelineSpec) -> None:
     for stage, steps in programs.lists(pipeline).items():
         work = [step for step in steps if isinstance(step, schedule.Action)]
         assert work == list(pipeline.order(pipeline.count, pipeline.microbatches, stage))
 
 
 @given(pipelines())
-def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.Pipeline) -> None:
+def test_a_stage_takes_before_it_works_and_gives_what_it_has(
+    pipeline: programs.PipelineSpec,
+) -> None:
     rendezvouses: set[programs.Rendezvous] = set()
     for stage, steps in programs.lists(pipeline).items():
         done: list[object] = []
@@ -116,7 +118,7 @@ def test_a_stage_takes_before_it_works_and_gives_what_it_has(pipeline: programs.
 
 @given(pipelines(), st.integers(1, 3), st.integers(1, 2))
 def test_all_ranks_of_a_mesh_come_to_their_end(
-    pipeline: programs.Pipeline, data: int, tensor: int
+    pipeline: programs.PipelineSpec, data: int, tensor: int
 ) -> None:
     mesh = shape.Mesh(data=data, stage=pipeline.count, tensor=tensor)
     rank_programs = programs.on_mesh([pipeline] * data, mesh, trains=True)
@@ -134,7 +136,7 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
 
 @given(pipelines(), st.lists(st.integers(0, 4), min_size=1, max_size=3))
 def test_places_of_the_data_axis_may_have_other_numbers_of_microbatches(
-    pipeline: programs.Pipeline, counts: list[int]
+    pipeline: programs.PipelineSpec, counts: list[int]
 ) -> None:
     mesh = shape.Mesh(data=len(counts), stage=pipeline.count)
     variants = [dataclasses.replace(pipeline, microbatches=count) for count in counts]
@@ -147,7 +149,7 @@ def test_places_of_the_data_axis_may_have_other_numbers_of_microbatches(
 
 
 @given(pipelines())
-def test_an_evaluation_goes_forward_only(pipeline: programs.Pipeline) -> None:
+def test_an_evaluation_goes_forward_only(pipeline: programs.PipelineSpec) -> None:
     forwards = dataclasses.replace(pipeline, order=schedule.forwards, shared=())
     mesh = shape.Mesh(data=2, stage=pipeline.count)
     rank_programs = programs.on_mesh([forwards, forwards], mesh, trains=False)
@@ -158,25 +160,25 @@ def test_an_evaluation_goes_forward_only(pipeline: programs.Pipeline) -> None:
         for step in steps
         if isinstance(step, schedule.Action)
     ]
-    assert works == [schedule.Work.FORWARD] * pipeline.microbatches * mesh.size
+    assert works == [schedule.Pass.FORWARD] * pipeline.microbatches * mesh.size
 
 
 def test_a_mesh_of_other_stages_is_an_error() -> None:
-    pipeline = programs.Pipeline(count=2, microbatches=1, order=schedule.gpipe, transfers=())
+    pipeline = programs.PipelineSpec(count=2, microbatches=1, order=schedule.gpipe, transfers=())
     with pytest.raises(ValueError, match="the mesh has 3 stages, and the pipelines"):
         programs.on_mesh([pipeline], shape.Mesh(stage=3), trains=True)
 
 
 @given(pipelines())
 def test_one_forward_one_backward_takes_tensors_for_no_more_than_it_holds(
-    pipeline: programs.Pipeline,
+    pipeline: programs.PipelineSpec,
 ) -> None:
     bounded = dataclasses.replace(pipeline, order=schedule.one_forward_one_backward)
     for stage, steps in programs.lists(bounded).items():
         live: set[int] = set()
         for step in steps:
             if isinstance(step, schedule.Action):
-                if step.work is schedule.Work.BACKWARD:
+                if step.work is schedule.Pass.BACKWARD:
                     live.remove(step.microbatch)
                 else:
                     live.add(step.microbatch)
@@ -190,7 +192,9 @@ def test_bubbles_are_those_of_the_formula(
     order: schedule.Schedule, count: int, microbatches: int
 ) -> None:
     row = tuple(cutting.Transfer(stage, stage + 1, stage) for stage in range(count - 1))
-    pipeline = programs.Pipeline(count=count, microbatches=microbatches, order=order, transfers=row)
+    pipeline = programs.PipelineSpec(
+        count=count, microbatches=microbatches, order=order, transfers=row
+    )
     outcome = simulation.simulate(programs.lists(pipeline))
     total = max(outcome.finished.values())
     assert total == 2 * (microbatches + count - 1)
@@ -200,7 +204,7 @@ def test_bubbles_are_those_of_the_formula(
 
 
 def test_the_lists_of_two_stages_are_these() -> None:
-    pipeline = programs.Pipeline(
+    pipeline = programs.PipelineSpec(
         count=2,
         microbatches=2,
         order=schedule.one_forward_one_backward,
@@ -233,7 +237,7 @@ def test_a_schedule_that_works_too_early_is_an_error() -> None:
     def backward_first(count: int, microbatches: int, stage: int) -> Iterator[schedule.Action]:
         return reversed(list(schedule.gpipe(count, microbatches, stage)))
 
-    pipeline = programs.Pipeline(count=1, microbatches=1, order=backward_first, transfers=())
+    pipeline = programs.PipelineSpec(count=1, microbatches=1, order=backward_first, transfers=())
     with pytest.raises(ValueError, match="stage 0: backward of microbatch 0"):
         programs.lists(pipeline)
 
@@ -250,7 +254,7 @@ def test_stages_that_both_send_first_wait_for_each_other() -> None:
 
 def test_a_group_waits_for_its_last_member() -> None:
     both, all_three = programs.total([0, 1], "weights"), programs.total([0, 1, 2], "loss")
-    work = schedule.Action(schedule.Work.FORWARD, 0)
+    work = schedule.Action(schedule.Pass.FORWARD, 0)
     lists: dict[int, list[programs.Step]] = {
         0: [work, both, all_three],
         1: [both, all_three],

@@ -260,7 +260,7 @@ def test_a_plan_names_the_bytes_of_the_rank_that_sends_most() -> None:
 
     plan = split_group.compare(build, {SPATIAL: 4}, training=True, counted=True)
     (choice,) = [choice for choice in plan.choices if choice.node.name == "split"]
-    halos = [cost for cost in choice.costs if cost.kind is communication.Kind.HALO]
+    halos = [cost for cost in choice.costs if cost.kind is communication.CollectiveKind.HALO]
     assert [cost.brought(3) for cost in halos] == [2 * 3 * 5 * 2 * 8] * 2
 
 

@@ -34,7 +34,7 @@ def whole(model: graph.Graph, inputs: Any, weights: dict[str, Any]) -> tuple[Any
 
 def in_stages(
     model: graph.Graph,
-    model_stages: tuple[cutting.Stage, ...],
+    model_stages: tuple[cutting.ModelStage, ...],
     inputs: Any,
     weights: dict[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -32,7 +32,7 @@ _ON_OTHERS = {
 """What Keras' own callbacks may be asked for that needs the model."""
 
 
-class SplitReach:
+class SplitModelAccess:
     """A `keras_fit.model_access.ModelAccess` over ranks that each have a part of the model."""
 
     def __init__(self, local_ranks: ranks.Ranks, callbacks: Sequence[Any]) -> None:
@@ -59,7 +59,9 @@ class SplitReach:
 
     def shown_to(self, callback: Any) -> Any:
         """What stands for the model."""
-        return Model(self.model, self._ranks[0].optimizer.keras_optimizer, type(callback).__name__)
+        return CallbackModel(
+            self.model, self._ranks[0].optimizer.keras_optimizer, type(callback).__name__
+        )
 
     def after(self, call: Callable[[], bytes]) -> bytes:
         """A learning rate that the call sets is set on all ranks, and what a loss closes over."""
@@ -105,12 +107,12 @@ class SplitReach:
         """Nothing: no callback sees weights, and averages are exported in any case."""
 
 
-class Model:
+class CallbackModel:
     """In place of a model: loss and metrics are known by name, and weights are not there."""
 
     def __init__(self, head: Any, optimizer: Any, callback: str) -> None:
         """Take a head that has the compiled metrics, and the name of the callback."""
-        shown = Optimizer(optimizer, callback)
+        shown = CallbackOptimizer(optimizer, callback)
         vars(self).update(_head=head, _callback=callback, optimizer=shown)
 
     def __getattr__(self, name: str) -> Any:
@@ -126,7 +128,7 @@ class Model:
         setattr(self._head, name, value)
 
 
-class Optimizer:
+class CallbackOptimizer:
     """In place of the optimizer, whose state for other ranks' weights is not in this process."""
 
     def __init__(self, optimizer: Any, callback: str) -> None:
@@ -141,7 +143,7 @@ class Optimizer:
         if name == "iterations":
             return tf.convert_to_tensor(value)
         if name == "inner_optimizer":
-            return Optimizer(value, self._callback)
+            return CallbackOptimizer(value, self._callback)
         if name in ("learning_rate", "get_config") or isinstance(value, int | float | str | None):
             return value
         raise _refusal(self._callback, f"uses model.optimizer.{name}")

@@ -30,7 +30,7 @@ class Place:
 def describe(
     mesh: job_file.Mesh,
     place: Place,
-    model_stages: Sequence[cutting.Stage],
+    model_stages: Sequence[cutting.ModelStage],
     parameter_bytes: Sequence[int],
     busy_seconds: Sequence[float] | None = None,
     expected: plan.Plan | None = None,
@@ -50,7 +50,7 @@ def describe(
     placements = []
     for stage in model_stages[: limits.MAX_STAGES]:
         ranks = [rank for rank, index in enumerate(stages) if index == stage.index]
-        calls = (node for node in stage.nodes if node.kind is graph.Kind.LAYER)
+        calls = (node for node in stage.nodes if node.kind is graph.NodeKind.LAYER)
         names = list(dict.fromkeys(node.name.partition("#")[0] for node in calls))
         shown = ranks[: limits.MAX_STAGE_DEVICES]
         placements.append(

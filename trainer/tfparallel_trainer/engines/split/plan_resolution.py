@@ -45,7 +45,7 @@ def over(
     model: graph.Graph,
     job_mesh: job_file.Mesh,
     batch: int,
-    cluster: hardware.Cluster,
+    cluster: hardware.DeviceCluster,
     optimizer: Any = None,
 ) -> ResolvedPlan:
     """Divide a model over devices.
@@ -82,13 +82,15 @@ def over(
     )
 
 
-def devices_of(job_mesh: job_file.Mesh, peers: agreement.Peers, count: int) -> hardware.Cluster:
+def devices_of(
+    job_mesh: job_file.Mesh, peers: agreement.Peers, count: int
+) -> hardware.DeviceCluster:
     """The devices of all processes, which all ask; with `auto`, with the least memory of one."""
     memory = None
     if job_mesh.auto:
         least = min(peers.gather(device_memory(count) or _MOST))
         memory = None if least == _MOST else least
-    return hardware.Cluster(
+    return hardware.DeviceCluster(
         processes=peers.count, devices=count, device=hardware.Device(memory=memory)
     )
 

@@ -78,7 +78,7 @@ class SplitRun(engine.RunTemplate):
             attempt=saved.attempt if saved is not None else settings.attempt or 1,
             advice=checks.advice(bare, mesh.data),
             export=export,
-            build_model_access=functools.partial(callback_model.SplitReach, self._ranks),
+            build_model_access=functools.partial(callback_model.SplitModelAccess, self._ranks),
             placement=self._placement,
         )
 
@@ -129,7 +129,7 @@ class SplitRun(engine.RunTemplate):
         step.check_size(_last_batch(spec, engine_setup.training))
         if spec.verify is not job_file.Verify.OFF:
             trials = step_trial.Trials(self._ranks, step, state.state, engine_setup.training.spec)
-            step.referee = examination.Referee(
+            step.referee = examination.SplitReferee(
                 self._ranks,
                 trials,
                 functools.partial(

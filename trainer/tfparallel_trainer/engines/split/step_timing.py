@@ -11,7 +11,7 @@ from tfparallel_trainer.engines.split.pipeline import schedule
 _KEPT_STEPS = 20
 """Number of steps whose timings are kept."""
 
-MOMENTS = 2 * len(schedule.Work)
+MOMENTS = 2 * len(schedule.Pass)
 """Of each stage and microbatch: begin and end of each kind of work, 0 where there was none."""
 
 
@@ -63,7 +63,7 @@ def _spans(moments: Sequence[float], stages: int) -> Iterator[plan.Span]:
     microbatches = len(moments) // (stages * MOMENTS)
     iterator = iter(moments)
     for stage, microbatch in itertools.product(range(stages), range(microbatches)):
-        for work in schedule.Work:
+        for work in schedule.Pass:
             begin, end = next(iterator), next(iterator)
             if begin:
                 yield plan.Span(

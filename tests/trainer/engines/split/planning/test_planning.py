@@ -44,12 +44,12 @@ def skeleton_of(name: str) -> Any:
     return split_models.bare(planned_models.REAL[name])
 
 
-def subject(build: Callable[[], Any], cluster: hardware.Cluster) -> costs.Subject:
+def subject(build: Callable[[], Any], cluster: hardware.DeviceCluster) -> costs.Subject:
     return subject_of(recording.record(split_models.bare(build)), cluster)
 
 
 def subject_of(
-    recorded: graph.Graph, cluster: hardware.Cluster, optimizer: Any = None
+    recorded: graph.Graph, cluster: hardware.DeviceCluster, optimizer: Any = None
 ) -> costs.Subject:
     slots_of_weights, fixed = planner.optimizer_state(
         optimizer or keras.optimizers.Adam(), recorded.variables
@@ -71,7 +71,7 @@ ORDINARY = ("MobileNetV2", "decoder", "lstm")
 @pytest.mark.parametrize("name", repeats.some(planned_models.REAL, ORDINARY))
 def test_planning_repeats_to_the_byte(name: str) -> None:
     model = skeleton_of(name)
-    cluster = hardware.Cluster(processes=4)
+    cluster = hardware.DeviceCluster(processes=4)
 
     def planned(constraints: search_space.Constraints) -> plan.Plan:
         return choose.plan_for(subject_of(recording.record(model), cluster), constraints)
@@ -101,7 +101,7 @@ def part(model: graph.Graph, most: int) -> graph.Graph:
 
 @pytest.mark.parametrize("name", repeats.some(planned_models.REAL, ORDINARY))
 def test_no_cut_is_much_better_where_all_can_be_tried(name: str) -> None:
-    cluster = hardware.Cluster(processes=2)
+    cluster = hardware.DeviceCluster(processes=2)
     recorded = part(recording.record(skeleton_of(name)), BLOCKS)
     model_subject = subject_of(recorded, cluster)
     constraints = search_space.Constraints(mesh={"stage": 2}, microbatches=4)
@@ -152,7 +152,7 @@ def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
 
     for optimizer in ("SGD", "Adam", "Adafactor", "Nadam", "Lion", "Muon"):
         planned_optimizer, real = (getattr(keras.optimizers, optimizer)() for _ in range(2))
-        model_subject = subject_of(recorded, hardware.Cluster(), planned_optimizer)
+        model_subject = subject_of(recorded, hardware.DeviceCluster(), planned_optimizer)
         [only] = choose.plan_for(model_subject, search_space.Constraints(mesh={})).stages
         real.build(model.trainable_variables)
         assert only.holds.parameters == size(model.variables)
@@ -161,11 +161,11 @@ def test_bytes_of_parameters_gradients_and_slots_are_exact(name: str) -> None:
 
 
 def test_memory_is_a_hard_limit() -> None:
-    cluster = hardware.Cluster(processes=4)
+    cluster = hardware.DeviceCluster(processes=4)
     model_subject = subject(planned_models.perceptron, cluster)
     replicas = search_space.Constraints(mesh={"data": 4})
     limit = choose.plan_for(model_subject, replicas).stages[0].holds.peak * 6 // 10
-    tight = hardware.Cluster(processes=4, device=hardware.Device(memory=limit))
+    tight = hardware.DeviceCluster(processes=4, device=hardware.Device(memory=limit))
     model_subject = dataclasses.replace(model_subject, cluster=tight)
     with pytest.raises(errors.BadConfigurationError, match="does not fit 4 devices"):
         choose.plan_for(model_subject, replicas)
@@ -179,7 +179,7 @@ def test_memory_is_a_hard_limit() -> None:
 
 
 def test_what_does_not_fit_says_by_how_much_and_where() -> None:
-    tight = hardware.Cluster(processes=2, device=hardware.Device(memory=10 * 2**20))
+    tight = hardware.DeviceCluster(processes=2, device=hardware.Device(memory=10 * 2**20))
     with pytest.raises(errors.BadConfigurationError) as caught:
         choose.plan_for(subject(planned_models.perceptron, tight), search_space.Constraints())
     sentence = str(caught.value)
@@ -205,7 +205,7 @@ def test_what_does_not_fit_says_by_how_much_and_where() -> None:
     ],
 )
 def test_what_is_impossible_is_refused(constraints: dict[str, Any], sentence: str) -> None:
-    model_subject = subject(planned_models.perceptron, hardware.Cluster(processes=7))
+    model_subject = subject(planned_models.perceptron, hardware.DeviceCluster(processes=7))
     with pytest.raises(errors.BadConfigurationError, match=sentence):
         choose.plan_for(model_subject, search_space.Constraints(**constraints))
 
@@ -228,12 +228,12 @@ def _masked() -> Any:
 
 def test_a_layer_that_gathers_statistics_is_in_one_stage() -> None:
     """A frozen one gathers nothing."""
-    model_subject = subject(_normalised, hardware.Cluster(processes=2))
+    model_subject = subject(_normalised, hardware.DeviceCluster(processes=2))
     [together] = model_subject.costs.colocated
     assert {model_subject.model.nodes[index].name for index in together} == {"normal", "normal#2"}
     for stages in (2, 4):
         model_subject = dataclasses.replace(
-            model_subject, cluster=hardware.Cluster(processes=stages)
+            model_subject, cluster=hardware.DeviceCluster(processes=stages)
         )
         split_plan = choose.plan_for(
             model_subject, search_space.Constraints(mesh={"stage": stages})
@@ -252,7 +252,7 @@ def test_a_layer_that_gathers_statistics_is_in_one_stage() -> None:
 def test_stages_that_cannot_be_are_refused(
     build: Callable[[], Any], stages: int, sentence: str
 ) -> None:
-    model_subject = subject(build, hardware.Cluster(processes=stages))
+    model_subject = subject(build, hardware.DeviceCluster(processes=stages))
     with pytest.raises(errors.BadConfigurationError, match=sentence):
         choose.plan_for(model_subject, search_space.Constraints(mesh={"stage": stages}))
 
@@ -271,7 +271,9 @@ def test_an_open_length_has_to_be_declared() -> None:
 def test_the_operations_of_known_networks() -> None:
     """As published: VGG16 15.5, ResNet50 3.9, MobileNetV2 0.3 thousand million products."""
     for name, published in (("VGG16", 15.5), ("ResNet50", 3.9), ("MobileNetV2", 0.3)):
-        known_costs = subject_of(recording.record(skeleton_of(name)), hardware.Cluster()).costs
+        known_costs = subject_of(
+            recording.record(skeleton_of(name)), hardware.DeviceCluster()
+        ).costs
         products = sum(node.flops for node in known_costs.nodes) / 2e9
         assert products == pytest.approx(published, rel=0.12)
 
@@ -295,7 +297,7 @@ def test_a_stage_may_take_a_branch_each() -> None:
             right = keras.layers.Dense(64)(right)
         return keras.Model(first, keras.layers.Add()([left, right]))
 
-    model_subject = subject(build, hardware.Cluster(processes=2))
+    model_subject = subject(build, hardware.DeviceCluster(processes=2))
     split_plan = choose.plan_for(
         model_subject, search_space.Constraints(mesh={"stage": 2}, batch=2**14)
     )

@@ -75,11 +75,11 @@ def test_nobody_else_gets_the_ports_of_the_links(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(subprocess, "Popen", start)
     with pytest.raises(StoppedError):
-        links.measure(hardware.Cluster())
+        links.measure(hardware.DeviceCluster())
 
 
 def test_links_are_measured_between_processes_and_within_one() -> None:
-    measured = links.measure(hardware.Cluster())
+    measured = links.measure(hardware.DeviceCluster())
     for link in (measured.inside, measured.across):
         assert link.latency > 0
         assert link.bandwidth > 1e6

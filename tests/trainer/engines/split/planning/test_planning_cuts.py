@@ -108,7 +108,9 @@ def test_weights_are_divided_evenly_where_that_takes_hardly_longer(third: float,
     """Behind three of four layers the stages take equally long, behind two they hold as much."""
     node_seconds = [10.0, 10.0 - third, third, 20.0]
     model = planned_graphs.of(planned_graphs.chain(4), {f"w{index}": [index] for index in range(4)})
-    subject = planned_graphs.subject(model, [0.0] * 4, node_seconds, hardware.Cluster(processes=2))
+    subject = planned_graphs.subject(
+        model, [0.0] * 4, node_seconds, hardware.DeviceCluster(processes=2)
+    )
     split_plan = choose.plan_for(
         subject, search_space.Constraints(mesh={"stage": 2}, microbatches=8)
     )
@@ -169,7 +171,7 @@ def test_stages_have_work_and_all_of_what_belongs_together(
     model = dataclasses.replace(
         model,
         nodes=tuple(
-            dataclasses.replace(node, kind=graph.Kind.MASK) if mask else node
+            dataclasses.replace(node, kind=graph.NodeKind.MASK) if mask else node
             for node, mask in zip(model.nodes, is_mask, strict=True)
         ),
     )

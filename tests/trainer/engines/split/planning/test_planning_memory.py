@@ -53,7 +53,7 @@ def peaks(name: str, optimizer_name: str) -> tuple[int, float]:
     replica.forget_names()
     bare = skeleton.build(module, 0)
     recorded = recording.record(bare)
-    subject = planner.subject(recorded, optimizer(), hardware.Cluster())
+    subject = planner.subject(recorded, optimizer(), hardware.DeviceCluster())
     constraints = search_space.Constraints(mesh={}, microbatches=1, batch=rows)
     planned = choose.plan_for(subject, constraints).stages[0].holds.peak
     (first,), (last,) = recorded.inputs, recorded.outputs
@@ -109,6 +109,8 @@ def test_what_has_no_gradient_keeps_nothing() -> None:
         return keras.Sequential([keras.Input((10,)), frozen, keras.layers.Dense(1)])
 
     recorded = recording.record(skeleton.build(ranks.module(build, None), 0))
-    subject_costs = planner.subject(recorded, keras.optimizers.SGD(), hardware.Cluster()).costs
+    subject_costs = planner.subject(
+        recorded, keras.optimizers.SGD(), hardware.DeviceCluster()
+    ).costs
     assert [node.inner_bytes for node in subject_costs.nodes] == [0.0, 4.0]
     assert [node.backward for node in subject_costs.nodes] == [0.0, 1.0]

@@ -30,15 +30,15 @@ class _ForwardResult:
     terms: list[stage_worker.Counted]
 
 
-class Training(stage_worker.StageWorker):
+class TrainingWorker(stage_worker.StageWorker):
     """A rank's work in a step."""
 
     def __init__(
         self,
-        rank: rank_model.Rank,
+        rank: rank_model.RankModel,
         partition: partition.Partition,
         workload: stage_worker.Workload,
-        known: head.Division,
+        known: head.LossDivision,
     ) -> None:
         super().__init__(rank, partition, workload, training=True)
         self._known = known
@@ -62,7 +62,7 @@ class Training(stage_worker.StageWorker):
         self.begin()
         begin = self._now()
         with self.fence():
-            if action.work is schedule.Work.FORWARD:
+            if action.work is schedule.Pass.FORWARD:
                 self._forward(action)
             else:
                 self._backward(action)
@@ -92,7 +92,7 @@ class Training(stage_worker.StageWorker):
             actions = [
                 schedule.Action(work, microbatch)
                 for microbatch in range(self._partition.microbatches)
-                for work in schedule.Work
+                for work in schedule.Pass
             ]
             moments = [self._moments.get(one, (nothing, nothing)) for one in actions]
             one_hot = tf.one_hot(self.rank.stage.index, mesh.stage, dtype=tf.float64)
@@ -136,7 +136,7 @@ class Training(stage_worker.StageWorker):
         if term.divided and self.settled is not None and term.output:
             denominator = self.settled[self.rank.head.terms.index(term)]
             scale = tf.math.divide_no_nan(scale, denominator)
-        elif term.divided and self._known is not head.Division.LAST:
+        elif term.divided and self._known is not head.LossDivision.LAST:
             share = len(self._rows[microbatch]) / sum(self._workload.shares)
             scale = scale * share / one.denominator
         return tf.cast(scale, one.numerator.dtype)
@@ -144,7 +144,7 @@ class Training(stage_worker.StageWorker):
     def _name_adding(self) -> str:
         """Name the layer of this stage that has added a loss."""
         for node in self.rank.stage.nodes:
-            if node.kind is graph.Kind.LAYER and any(
+            if node.kind is graph.NodeKind.LAYER and any(
                 layer._loss_ids for layer in checks.layers(node.calls)
             ):
                 return f"the layer {node.name}"
@@ -152,7 +152,7 @@ class Training(stage_worker.StageWorker):
 
     def _backward(self, action: schedule.Action) -> None:
         forward = self._forward_results.pop(action.microbatch)
-        if self._known is head.Division.LAST and len(forward.terms) > 1:
+        if self._known is head.LossDivision.LAST and len(forward.terms) > 1:
             raise errors.UserCodeError(
                 f"{forward.terms[0][0].title} counts what is not masked, which is known when a "
                 f"batch is through all stages, and {self._name_adding()} adds another loss. Remove "
@@ -195,7 +195,7 @@ class Training(stage_worker.StageWorker):
 class CompleteGradients:
     """The gradients of a rank as its optimizer takes them."""
 
-    def __init__(self, worker: Training, factor: tf.Tensor | None) -> None:
+    def __init__(self, worker: TrainingWorker, factor: tf.Tensor | None) -> None:
         """Take gradients that are summed over ranks, and what they are multiplied by first."""
         rank = worker.rank
         gradients = self.scaled = _with_penalty(worker, factor)
@@ -218,7 +218,7 @@ class CompleteGradients:
         """Of the parts that this rank speaks for."""
 
 
-def _with_penalty(worker: Training, factor: tf.Tensor | None) -> list[Any]:
+def _with_penalty(worker: TrainingWorker, factor: tf.Tensor | None) -> list[Any]:
     """The gradients of the whole loss, times its scale."""
     trained = worker.rank.trained
     with tf.GradientTape() as tape:

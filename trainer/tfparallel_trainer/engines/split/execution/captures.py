@@ -67,7 +67,7 @@ def _trace_head(one: replica.Replica, model: graph.Graph, spec: Any) -> tracing.
 def _nodes(model: graph.Graph) -> Iterator[tuple[str, tracing.Trace]]:
     """The traces of the calls that run code of the user's, by name."""
     for node in model.nodes:
-        if node.kind is graph.Kind.LAYER and operations.runs_code_of_user(node):
+        if node.kind is graph.NodeKind.LAYER and operations.runs_code_of_user(node):
             trace = _trace(model, node, None) or _trace(model, node, _EXAMPLES)
             if trace is not None:
                 yield node.name, trace

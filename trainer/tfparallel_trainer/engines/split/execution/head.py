@@ -195,7 +195,7 @@ def _identities(skeleton: Any, model: graph.Graph) -> Any:
     return keras.Model(inputs, identities)
 
 
-class Division(enum.Enum):
+class LossDivision(enum.Enum):
     """When the denominators of the loss over a whole batch are known."""
 
     AHEAD = "ahead"
@@ -208,7 +208,7 @@ class Division(enum.Enum):
 
 def division_of(
     compiled_head: replica.Replica, model: graph.Graph, spec: Any, *, adds: bool
-) -> Division:
+) -> LossDivision:
     """Tell when the denominators of the loss over a batch are known; layers may add losses."""
     _, y, weight = spec
     masked = {one.name for one in model.outputs if one.mask is not None}
@@ -219,9 +219,9 @@ def division_of(
         if term.output in masked or (term.reduction == loss.WEIGHTED_MEAN and weight is not None)
     ]
     if not any(term.divided for term in unknown):
-        return Division.AHEAD
+        return LossDivision.AHEAD
     several = len(compiled_head.terms) > 2 or adds  # one is what layers add
-    return Division.BETWEEN if several else Division.LAST
+    return LossDivision.BETWEEN if several else LossDivision.LAST
 
 
 def _outputs_with_masking_loss(

@@ -155,7 +155,7 @@ class TrainStep(engine.Step):
         """Let the ranks go through a batch, up to the sums of their gradients."""
         between, division = self._ranks.between, self._ranks.division
         workers = {
-            rank.index: backward.Training(rank, divided, workload, division)
+            rank.index: backward.TrainingWorker(rank, divided, workload, division)
             for rank in self._ranks.local
         }
         reduction = step_reduction.Reduction(workers, between, signals, self._kinds, division)
@@ -309,7 +309,7 @@ class _Tracer:
     def _pass_on(self, source: int, target: int, parcel: programs.Parcel) -> None:
         """Do this process's part of a message."""
         begin, end = self.partition.stage_of(source), self.partition.stage_of(target)
-        if parcel.work is schedule.Work.BACKWARD:  # a gradient goes against the transfer
+        if parcel.work is schedule.Pass.BACKWARD:  # a gradient goes against the transfer
             begin, end = end, begin
         address = (cutting.Transfer(begin, end, parcel.tensor), parcel)
         number = self.partition.number(parcel, address[0])

@@ -54,13 +54,13 @@ class Clock:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
+class RankModel:
     """A rank that trains a stage; all its variables live on `device`."""
 
     index: int
     device: str
     place: Mapping[shape.Axis, int]
-    stage: cutting.Stage
+    stage: cutting.ModelStage
     weights: dict[str, Any]
     """By key: its parts of those that its nodes read; some may be borrowed from another stage."""
     parts: dict[str, shard.Part]
@@ -75,7 +75,7 @@ class Rank:
     """The first values of the variables of random layers (two integers: seed and counter)."""
     head: replica.Replica
     """The loss and the metrics, for which only the last stage has something."""
-    optimizer: update.Optimizer
+    optimizer: update.ShardOptimizer
     clock: Clock
 
     @property
@@ -133,7 +133,7 @@ def build(
     index: int,
     device: str,
     sample: Any,
-) -> Rank:
+) -> RankModel:
     """Create a rank's variables, with the values that those of the unsplit model would have."""
     place = partition.mesh.coordinates(index)
     stage = partition.stages[place[shape.Axis.STAGE]]
@@ -154,7 +154,7 @@ def build(
         }
         trained = {key: weight for key, weight in weights.items() if weight.trainable}
         variable_identity.translate(compiled.model.optimizer, partition.model.variables, trained)
-        return Rank(
+        return RankModel(
             index=index,
             device=device,
             place=place,
@@ -170,7 +170,7 @@ def build(
             rows=_table_rows(partition.model, stage.nodes),
             seeds=seeds,
             head=compiled,
-            optimizer=update.Optimizer(compiled.model.optimizer, list(trained.values())),
+            optimizer=update.ShardOptimizer(compiled.model.optimizer, list(trained.values())),
             clock=Clock(device),
         )
 

@@ -44,9 +44,9 @@ class Ranks:
     """The ranks of this process and how they meet all others."""
 
     partition: partition.Partition
-    local: Sequence[rank_model.Rank]
+    local: Sequence[rank_model.RankModel]
     between: rank_transport.RankTransport
-    division: head.Division
+    division: head.LossDivision
     timing: step_timing.StepTiming
     variants: dict[tuple[collectives.Program, stage_worker.Shares], int] = dataclasses.field(
         default_factory=dict
@@ -162,7 +162,7 @@ class Ranks:
     def finite(self) -> bool:
         """Whether the weights that are trained are finite numbers; the same on every process."""
 
-        def failures(rank: rank_model.Rank) -> list[tf.Tensor]:
+        def failures(rank: rank_model.RankModel) -> list[tf.Tensor]:
             weights = [tf.convert_to_tensor(one) for one in rank.trained.values()]
             fits = [tf.reduce_all(tf.math.is_finite(one)) for one in weights]
             return [tf.add_n([tf.zeros(()), *(tf.cast(~one, tf.float32) for one in fits)])]
@@ -179,7 +179,7 @@ class Ranks:
         def run(tensor: tf.Tensor) -> list[tf.Tensor]:
             first = self.local[0]
 
-            def parts(rank: rank_model.Rank) -> list[tf.Tensor]:
+            def parts(rank: rank_model.RankModel) -> list[tf.Tensor]:
                 contributions = metrics.contributions(rank.head)
                 if not rank.speaks:
                     contributions = [tf.zeros_like(one) for one in contributions]
@@ -232,7 +232,9 @@ class Ranks:
                 for variable, value in zip(statistics, totals, strict=True):
                     variable.assign(value)
 
-    def _over_all(self, parts: Callable[[rank_model.Rank], Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+    def _over_all(
+        self, parts: Callable[[rank_model.RankModel], Sequence[tf.Tensor]]
+    ) -> list[tf.Tensor]:
         """Add up what each rank of the mesh gives."""
         summands = {}
         for rank in self.local:
@@ -286,7 +288,7 @@ def build(
         variable_identity.check_separable(skeleton.optimizer, skeleton.trainable_variables)
     with head.computing_loss(module, partition.model):
         known = head.division_of(local[0].head, partition.model, examples.spec, adds=adds)
-    settles = known is head.Division.BETWEEN
+    settles = known is head.LossDivision.BETWEEN
     adds_up = bool(synchrony.among(node.calls for node in partition.model.nodes))
     divided = dataclasses.replace(
         partition,
@@ -304,7 +306,7 @@ def build(
 
 
 def _effects(
-    module: user.Module, rank: rank_model.Rank, partition: partition.Partition, sample: Any
+    module: user.Module, rank: rank_model.RankModel, partition: partition.Partition, sample: Any
 ) -> step_effects.Effects:
     """What a step does to the model; a UserCodeError if it assigns what two stages have."""
     model = partition.model

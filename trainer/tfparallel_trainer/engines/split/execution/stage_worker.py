@@ -114,7 +114,7 @@ class StageWorker(Fences):
 
     def __init__(
         self,
-        rank: rank_model.Rank,
+        rank: rank_model.RankModel,
         partition: partition.Partition,
         workload: Workload,
         *,
@@ -147,7 +147,7 @@ class StageWorker(Fences):
     def give(self, address: Address) -> tf.Tensor:
         """Give what a message carries."""
         _, parcel = address
-        if parcel.work is schedule.Work.BACKWARD:
+        if parcel.work is schedule.Pass.BACKWARD:
             return self._mail.pop(address)
         return self._outgoing[parcel.microbatch, parcel.tensor]
 

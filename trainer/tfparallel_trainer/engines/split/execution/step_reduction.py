@@ -28,18 +28,18 @@ class Reduction:
 
     def __init__(
         self,
-        workers: Mapping[int, backward.Training],
+        workers: Mapping[int, backward.TrainingWorker],
         between: rank_transport.RankTransport,
         signals: tf.Tensor,
         kinds: Kinds,
-        known: head.Division,
+        known: head.LossDivision,
     ) -> None:
         """Take what this process tells the others, float64 [n]; further kinds become known."""
         self._workers = workers
         self._between = between
         self._signals = signals
         self._kinds = kinds
-        self._divides = known is head.Division.LAST
+        self._divides = known is head.LossDivision.LAST
         self._losses: dict[int, _Loss] = {}
         self._complete: dict[int, backward.CompleteGradients] = {}
         self._norms: dict[int, tf.Tensor] = {}
@@ -94,7 +94,7 @@ class Reduction:
         return self._finished(index).scaled
 
     @property
-    def _first(self) -> backward.Training:
+    def _first(self) -> backward.TrainingWorker:
         return self._workers[min(self._workers)]
 
     def _sum(
@@ -280,7 +280,7 @@ class _Loss:
     """The loss over all ranks, from the sum of what they gave."""
 
     def __init__(
-        self, worker: backward.Training, numbers: tf.Tensor, count: int, signal_count: int
+        self, worker: backward.TrainingWorker, numbers: tf.Tensor, count: int, signal_count: int
     ) -> None:
         terms = worker.rank.head.terms
         denominators, numerators = numbers[:count], numbers[count : 2 * count]

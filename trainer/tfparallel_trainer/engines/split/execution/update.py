@@ -19,7 +19,7 @@ _ITERATIONS = "iteration"
 """How Keras names the gradients that it keeps, and the count of all steps."""
 
 
-class Optimizer:
+class ShardOptimizer:
     """An optimizer that is built for the trained variables of one rank."""
 
     def __init__(self, keras_optimizer: Any, variables: Sequence[Any]) -> None:

@@ -90,7 +90,7 @@ def reshard(tensor: Any, before: layout.Layout, after: layout.Layout, groups: Gr
 
 
 def exchange_halos(
-    group: collectives.Communicator, tensor: tf.Tensor, plan: row_division.Plan
+    group: collectives.Communicator, tensor: tf.Tensor, plan: row_division.RowPlan
 ) -> tf.Tensor:
     """Receive the halo, the rows of other ranks that a rank needs: [examples, rows, …], static.
 
@@ -179,7 +179,7 @@ def _rows(tensor: tf.Tensor, dimension: int, size: int) -> tf.Tensor:
 
 
 def _with_halo(
-    group: collectives.Communicator, shard: tf.Tensor, plan: row_division.Plan
+    group: collectives.Communicator, shard: tf.Tensor, plan: row_division.RowPlan
 ) -> tf.Tensor:
     has, wants = plan.owned[group.index], plan.needed[group.index]
     pieces, sent = _delivered(group, shard, plan.messages(), has, wants)
@@ -191,7 +191,7 @@ def _with_halo(
 
 
 def _without_halo(
-    group: collectives.Communicator, gradient: tf.Tensor, plan: row_division.Plan
+    group: collectives.Communicator, gradient: tf.Tensor, plan: row_division.RowPlan
 ) -> tf.Tensor:
     has, wants = plan.needed[group.index], plan.owned[group.index]
     back = [row_division.Message(one.target, one.source, one.span) for one in plan.messages()]

@@ -145,7 +145,7 @@ class _Walk:
         layer = getattr(node.calls, "name", "")
         overrides = self._model.sharding_overrides
         override = overrides.get(node.name, overrides.get(layer))
-        if node.kind is graph.Kind.MASK:
+        if node.kind is graph.NodeKind.MASK:
             override = None
         reasons: list[str] = []
         choices: list[Choice] = []

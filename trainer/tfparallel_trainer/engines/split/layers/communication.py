@@ -11,7 +11,7 @@ from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
-class Kind(enum.StrEnum):
+class CollectiveKind(enum.StrEnum):
     """A collective operation."""
 
     SUM = "sum"
@@ -26,9 +26,9 @@ class Kind(enum.StrEnum):
 class Traffic:
     """One operation of a group of ranks, for each microbatch."""
 
-    kind: Kind
+    kind: CollectiveKind
     axis: shape.Axis
-    work: schedule.Work
+    work: schedule.Pass
     shape: tuple[int | None, ...]
     """Of the tensor that each rank brings. None: of the batch or the data; counts as 1."""
     dtype: str
@@ -46,17 +46,17 @@ class Traffic:
     def sent(self, batch: int, ranks: int) -> float:
         """Bytes that a rank sends to others when the group is a ring."""
         share = {
-            Kind.SUM: 2 * (ranks - 1) / ranks,
-            Kind.GATHER: ranks - 1,
-            Kind.EXCHANGE: (ranks - 1) / ranks,
-            Kind.HALO: 1,
+            CollectiveKind.SUM: 2 * (ranks - 1) / ranks,
+            CollectiveKind.GATHER: ranks - 1,
+            CollectiveKind.EXCHANGE: (ranks - 1) / ranks,
+            CollectiveKind.HALO: 1,
         }[self.kind]
         return share * self.brought(batch)
 
     def messages(self, ranks: int) -> int:
         """How often a rank sends: around the ring, for a sum twice; to both neighbours at most."""
         around = ranks - 1
-        times = {Kind.SUM: 2 * around, Kind.HALO: min(2, around)}
+        times = {CollectiveKind.SUM: 2 * around, CollectiveKind.HALO: min(2, around)}
         return times.get(self.kind, around)
 
 
@@ -81,9 +81,9 @@ def resharding(
     now = before
     for change in layout.changes(before, after):
         then = change.apply(now)
-        steps = [(schedule.Work.FORWARD, change.before, change.after, now)]
+        steps = [(schedule.Pass.FORWARD, change.before, change.after, now)]
         if has_gradient:
-            steps.append((schedule.Work.BACKWARD, change.after, change.before, then))
+            steps.append((schedule.Pass.BACKWARD, change.after, change.before, then))
         for work, old, new, tensor_layout in steps:
             if old is None:
                 continue  # a slice
@@ -92,7 +92,7 @@ def resharding(
                 brought[new[0]] = max(new[1].sizes) * len(new[1].sizes)
             costs.append(
                 Traffic(
-                    kind=Kind.GATHER if new is None else Kind.EXCHANGE,
+                    kind=CollectiveKind.GATHER if new is None else CollectiveKind.EXCHANGE,
                     axis=change.axis,
                     work=work,
                     shape=tuple(brought),

@@ -59,7 +59,7 @@ class Share:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class RowPlan:
     """What each rank does for its rows of a layer's output, and who gives whom rows for that."""
 
     owned: Spans
@@ -125,7 +125,7 @@ class Window:
         return -(-size // self.stride)
 
 
-def windows(owned: Spans, window: Window, padding: str) -> Plan:
+def windows(owned: Spans, window: Window, padding: str) -> RowPlan:
     """Plan what slides a window over its input; padding is "valid", "same" or "causal"."""
     size = owned[-1].stop
     output_size = window.output_size(size, padding)
@@ -138,10 +138,10 @@ def windows(owned: Spans, window: Window, padding: str) -> Plan:
         needed = _inside(start, stop, size)
         return Share(output, needed, before=needed.start - start, after=stop - needed.stop)
 
-    return Plan(owned, tuple(map(share, divide(output_size, len(owned)))))
+    return RowPlan(owned, tuple(map(share, divide(output_size, len(owned)))))
 
 
-def transposed(owned: Spans, output_size: int, window: Window, padding: str) -> Plan:
+def transposed(owned: Spans, output_size: int, window: Window, padding: str) -> RowPlan:
     """Plan a transposed convolution, which adds each input row into the rows of a window.
 
     Padding is "valid" or "same", which leaves out what the convolution from output to input adds.
@@ -157,20 +157,20 @@ def transposed(owned: Spans, output_size: int, window: Window, padding: str) -> 
         needed = _inside(start, stop, size)
         return Share(output, needed, skip=first - needed.start * window.stride)
 
-    return Plan(owned, tuple(map(share, divide(output_size, len(owned)))))
+    return RowPlan(owned, tuple(map(share, divide(output_size, len(owned)))))
 
 
-def repeated(owned: Spans, factor: int) -> Plan:
+def repeated(owned: Spans, factor: int) -> RowPlan:
     """Plan what repeats each row `factor` times."""
 
     def share(output: range) -> Share:
         needed = range(output.start // factor, -(-output.stop // factor))
         return Share(output, needed, skip=output.start - needed.start * factor)
 
-    return Plan(owned, tuple(map(share, divide(owned[-1].stop * factor, len(owned)))))
+    return RowPlan(owned, tuple(map(share, divide(owned[-1].stop * factor, len(owned)))))
 
 
-def padded(owned: Spans, before: int, after: int) -> Plan:
+def padded(owned: Spans, before: int, after: int) -> RowPlan:
     """Plan what adds rows before and after, or leaves rows out where these are negative."""
     size = owned[-1].stop
 
@@ -181,7 +181,7 @@ def padded(owned: Spans, before: int, after: int) -> Plan:
             return Share(output, range(0), before=len(output))
         return Share(output, needed, before=needed.start - start, after=stop - needed.stop)
 
-    return Plan(owned, tuple(map(share, divide(size + before + after, len(owned)))))
+    return RowPlan(owned, tuple(map(share, divide(size + before + after, len(owned)))))
 
 
 def _inside(start: int, stop: int, size: int) -> range:

@@ -26,7 +26,7 @@ _TRIALS = 8
 def check(model: graph.Graph) -> None:
     """Refuse (UserCodeError) a layer whose addition to the loss is no mean over examples."""
     for node in model.nodes:
-        if node.kind is graph.Kind.LAYER and not _adds_mean(model, node):
+        if node.kind is graph.NodeKind.LAYER and not _adds_mean(model, node):
             raise errors.UserCodeError(
                 f"What {node.name} adds by add_loss is no mean over examples, and a mesh divides "
                 "the batch over its data axis and into microbatches. Let it be a mean, or let "

@@ -73,7 +73,7 @@ def _known_front(
     tensors = [model.tensors[one] for one in growing]
     if len(fronts) > 1 or len({one.rows for one in tensors}) > 1:
         return None
-    if node.kind is graph.Kind.OPERATION:
+    if node.kind is graph.NodeKind.OPERATION:
         # As broadcasting does, from the last dimension.
         places = {None if one.batch is None else one.batch - len(one.shape) for one in tensors}
         is_known = len(places) == 1 and operations.name_of(node.calls) in operations.ELEMENTWISE
@@ -89,7 +89,7 @@ def _likeness(
     model: graph.Graph, node: graph.Node, outputs: Sequence[int], fronts: Mapping[int, int]
 ) -> str:
     """What two nodes have in common that need one trial only; layers have weights of their own."""
-    if node.kind is not graph.Kind.OPERATION:
+    if node.kind is not graph.NodeKind.OPERATION:
         return node.name
 
     def described(one: Any) -> Any:

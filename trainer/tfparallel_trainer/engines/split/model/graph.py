@@ -12,7 +12,7 @@ from typing import Any
 _TYPE_BITS = {"bool": 8, "none": 0}
 
 
-class Kind(enum.StrEnum):
+class NodeKind(enum.StrEnum):
     """What a node calls."""
 
     LAYER = "layer"
@@ -64,7 +64,7 @@ class Tensor:
 class Node:
     """One call of a layer or an operation."""
 
-    kind: Kind
+    kind: NodeKind
     name: str
     """Names of the nested models and of the layer, and which of its calls: encoder/dense#2."""
     calls: Any

@@ -63,7 +63,7 @@ def run_nodes(
     initial_values = [(model.variables[key], value) for key, value in variables.items()]
     added_losses: list[Any] = []
     # Or Keras gave those variables values on leaving that were made without them: the skeleton's.
-    with _Scope(initial_values, collect_losses=True, initialize_variables=False) as scope:
+    with _NodeScope(initial_values, collect_losses=True, initialize_variables=False) as scope:
         before = [scope.get_current_value(variable) for variable, _ in initial_values]
         for node in nodes:
             outputs = dict(
@@ -81,7 +81,7 @@ def run_nodes(
     return Part(known, changed, tuple(added_losses))
 
 
-class _Scope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
+class _NodeScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
     """Assigns as TensorFlow's variables do: what was assigned has no gradient, the variable has."""
 
     def add_update(self, update: tuple[Any, Any]) -> None:
@@ -167,11 +167,11 @@ def _call(node: graph.Node, tensors: Mapping[int, Any], training: bool) -> Any:
     structure = (node.arguments, dict(node.keywords))
     arguments, keywords = _filled(structure, {**tensors, **masked})
     match node.kind:
-        case graph.Kind.LAYER:
+        case graph.NodeKind.LAYER:
             return node.calls(*arguments, **keywords, training=training)
-        case graph.Kind.OPERATION:
+        case graph.NodeKind.OPERATION:
             return node.calls(*arguments, **keywords)
-        case graph.Kind.MASK:
+        case graph.NodeKind.MASK:
             return node.calls.compute_mask(*arguments)
 
 

@@ -54,7 +54,7 @@ def is_of_keras(layer: object) -> bool:
 
 def runs_code_of_user(node: graph.Node) -> bool:
     """Whether a node calls a layer that is not Keras' own, or a function within one."""
-    return node.kind is not graph.Kind.OPERATION and any(
+    return node.kind is not graph.NodeKind.OPERATION and any(
         isinstance(layer, keras.layers.Lambda) or not is_of_keras(layer)
         for layer in node.calls._flatten_layers()
     )

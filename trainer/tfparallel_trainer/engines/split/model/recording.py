@@ -36,7 +36,7 @@ def gathered(model: graph.Graph) -> frozenset[str]:
 
     There can be one copy of them only, unlike of weights, whose gradients are added up.
     """
-    called = [node.calls for node in model.nodes if node.kind is graph.Kind.LAYER]
+    called = [node.calls for node in model.nodes if node.kind is graph.NodeKind.LAYER]
     frozen = {
         id(weight)
         for layer in {id(one): one for root in called for one in checks.layers(root)}.values()
@@ -144,7 +144,7 @@ class _Recorder:
         if tensor.dtype == dtype:
             return tensor
         result = keras.ops.cast(tensor, dtype)
-        self._add(graph.Kind.OPERATION, path, keras.ops.cast, (tensor, dtype), {}, result)
+        self._add(graph.NodeKind.OPERATION, path, keras.ops.cast, (tensor, dtype), {}, result)
         self._set_mask(self._known[id(result)], self._mask(tensor))
         return result
 
@@ -152,13 +152,13 @@ class _Recorder:
         """Record one call, or those inside it; gives its symbolic outputs."""
         if not isinstance(operation, keras.layers.Layer):
             result = operation(*arguments, **keywords)
-            self._add(graph.Kind.OPERATION, path, operation, arguments, keywords, result)
+            self._add(graph.NodeKind.OPERATION, path, operation, arguments, keywords, result)
             return result
         if _is_graph(operation) and _fits(operation, arguments):
             return self._nested(path, operation, arguments[0], keywords.get("mask"))
         keywords.pop("training", None)
         result = operation(*arguments, **keywords)
-        self._add(graph.Kind.LAYER, path, operation, arguments, keywords, result)
+        self._add(graph.NodeKind.LAYER, path, operation, arguments, keywords, result)
         first = arguments[0] if arguments else next(iter(keywords.values()))
         previous = keywords.get("mask")
         if previous is None:
@@ -166,7 +166,7 @@ class _Recorder:
         masks = operation.compute_mask(first, previous) if operation.supports_masking else None
         leaves = keras.tree.flatten(masks)
         if any(one is not None and id(one) not in self._known for one in leaves):
-            self._add(graph.Kind.MASK, path, operation, (first, previous), {}, masks)
+            self._add(graph.NodeKind.MASK, path, operation, (first, previous), {}, masks)
         for output, mask in zip(keras.tree.flatten(result), leaves, strict=False):
             if mask is not None:
                 self._set_mask(self._known[id(output)], mask)
@@ -174,7 +174,7 @@ class _Recorder:
 
     def _add(
         self,
-        kind: graph.Kind,
+        kind: graph.NodeKind,
         path: str,
         operation: Any,
         arguments: tuple[Any, ...],
@@ -182,13 +182,15 @@ class _Recorder:
         result: Any,
     ) -> None:
         name = (
-            path + getattr(operation, "name", "cast") + ("/mask" if kind is graph.Kind.MASK else "")
+            path
+            + getattr(operation, "name", "cast")
+            + ("/mask" if kind is graph.NodeKind.MASK else "")
         )
         self._calls[name] += 1
         structure = self._edges((arguments, dict(keywords)))
         edges = [one for one in keras.tree.flatten(structure) if isinstance(one, graph.Edge)]
         tensors = list(dict.fromkeys(edge.tensor for edge in edges))
-        is_layer = kind is graph.Kind.LAYER
+        is_layer = kind is graph.NodeKind.LAYER
         masks = {
             one: self._known[id(self._masks[one])]
             for one in tensors

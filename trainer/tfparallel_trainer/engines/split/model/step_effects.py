@@ -134,9 +134,9 @@ def _real(model: graph.Graph, tensors: Sequence[int]) -> list[int]:
 def known(model: graph.Graph, node: graph.Node) -> NodeEffects | None:
     """What a node does if that is known without a trace."""
     targets = _real(model, node.outputs)
-    if node.kind is graph.Kind.MASK or not (targets or node.variables):
+    if node.kind is graph.NodeKind.MASK or not (targets or node.variables):
         return NodeEffects({}, {})
-    if node.kind is graph.Kind.OPERATION or type(node.calls) not in SIMPLE:
+    if node.kind is graph.NodeKind.OPERATION or type(node.calls) not in SIMPLE:
         return None
     activation = getattr(node.calls, "activation", None)
     if activation is not None and operations.name_of(activation) not in ACTIVATIONS:

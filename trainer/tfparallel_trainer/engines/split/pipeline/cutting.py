@@ -24,7 +24,7 @@ class Transfer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class ModelStage:
     """A part of the model that one rank of the stage axis runs."""
 
     index: int
@@ -43,7 +43,7 @@ class Stage:
     """Keys of the variables that it keeps a replica of, each with the stage that owns it."""
 
 
-def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
+def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[ModelStage, ...]:
     """Cut a graph's nodes, in order, behind the ends of all stages but the last; none is empty."""
     bounds = [0, *ends, len(model.nodes)]
     if any(low >= high for low, high in itertools.pairwise(bounds)):
@@ -69,7 +69,7 @@ def cut(model: graph.Graph, ends: Sequence[int]) -> tuple[Stage, ...]:
     for index, keys in reversed(list(enumerate(read))):
         owners |= dict.fromkeys(keys, index)
     return tuple(
-        Stage(
+        ModelStage(
             index=index,
             nodes=stage_nodes,
             inputs=tuple(tensor for tensor in model.inputs if tensor in taken[index]),

@@ -23,14 +23,14 @@ class Partition:
 
     mesh: shape.Mesh
     model: graph.Graph
-    stages: tuple[cutting.Stage, ...]
+    stages: tuple[cutting.ModelStage, ...]
     microbatches: int
     """Parts that a rank's share of a batch is divided into; fewer when it has fewer examples."""
     order: schedule.Schedule
     plan: assignment.Assignment
     """How each node is split over the ranks of the spatial and tensor axes."""
     settles: bool = False
-    """As in `programs.Pipeline`; then all microbatches go forward before any goes backward."""
+    """As in `programs.PipelineSpec`; then all microbatches go forward before any goes backward."""
     adds_up: bool = False
     """Whether layers add up over the data axis; then all its places have as many microbatches."""
     effects: step_effects.Effects = dataclasses.field(default_factory=step_effects.Effects)
@@ -47,7 +47,7 @@ class Partition:
         fewest = min((count for count in counts if count), default=0)
         return [min(count, fewest) for count in counts]
 
-    def pipeline(self, count: int) -> programs.Pipeline:
+    def pipeline(self, count: int) -> programs.PipelineSpec:
         """What the stages do with this many microbatches of one place along the data axis."""
         order = schedule.gpipe if self.settles else self.order
         pipeline = programs.of_stages(self.model, self.stages, count, order)
@@ -81,7 +81,7 @@ class Partition:
         """Which stage a rank runs."""
         return self.mesh.coordinates(rank)[shape.Axis.STAGE]
 
-    def parameter_bytes(self, stage: cutting.Stage) -> int:
+    def parameter_bytes(self, stage: cutting.ModelStage) -> int:
         """Bytes of the weights on the device of a stage that has most, borrowed ones among them."""
         size = 0
         for key in (*stage.owned, *(key for key, _ in stage.borrowed)):
@@ -94,14 +94,14 @@ class Partition:
     def number(self, parcel: programs.Parcel, transfer: cutting.Transfer) -> int:
         """A number that no other message between the same two ranks has in a step."""
         transfers = self.stages[transfer.source].sent
-        kind = 0 if parcel.work is schedule.Work.FORWARD else 1
-        place = transfers.index(transfer) * len(schedule.Work) + kind
+        kind = 0 if parcel.work is schedule.Pass.FORWARD else 1
+        place = transfers.index(transfer) * len(schedule.Pass) + kind
         return place * self.microbatches + parcel.microbatch
 
     def numbers(self) -> int:
         """One more than the largest of these numbers."""
         most = max((len(stage.sent) for stage in self.stages), default=0)
-        return most * len(schedule.Work) * self.microbatches
+        return most * len(schedule.Pass) * self.microbatches
 
     def _groups(self) -> Iterator[tuple[int, ...]]:
         yield tuple(range(self.mesh.size))

@@ -73,17 +73,17 @@ def total(ranks: Sequence[int], tag: Hashable) -> Rendezvous:
 class Parcel:
     """What a message carries: a tensor of a microbatch, or the gradient of one."""
 
-    work: schedule.Work
+    work: schedule.Pass
     tensor: int
     microbatch: int
 
     def __str__(self) -> str:
-        what = "tensor" if self.work is schedule.Work.FORWARD else "gradient of tensor"
+        what = "tensor" if self.work is schedule.Pass.FORWARD else "gradient of tensor"
         return f"{what} {self.tensor} of microbatch {self.microbatch}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
+class PipelineSpec:
     """What stages do together in one step."""
 
     count: int
@@ -101,17 +101,17 @@ class Pipeline:
 
 def of_stages(
     model: graph.Graph,
-    model_stages: Sequence[cutting.Stage],
+    model_stages: Sequence[cutting.ModelStage],
     microbatches: int,
     order: schedule.Schedule,
-) -> Pipeline:
+) -> PipelineSpec:
     """Say what the stages of a model do together."""
     transfers = tuple(one for stage in model_stages for one in stage.sent)
     kept: dict[str, list[int]] = {}
     for stage in model_stages:
         for key, owner in stage.borrowed:
             kept.setdefault(key, [owner]).append(stage.index)
-    return Pipeline(
+    return PipelineSpec(
         count=len(model_stages),
         microbatches=microbatches,
         order=order,
@@ -127,7 +127,7 @@ Turn = tuple[int, schedule.Action]
 """A stage and what it does."""
 
 
-def lists(pipeline: Pipeline) -> dict[int, list[Step]]:
+def lists(pipeline: PipelineSpec) -> dict[int, list[Step]]:
     """Give the list of each stage; a schedule that cannot go on is a ValueError."""
     events: list[tuple[int, bool, tuple[int, ...], Step]] = []
     for turn, start in _starts(pipeline).items():
@@ -146,7 +146,7 @@ def lists(pipeline: Pipeline) -> dict[int, list[Step]]:
 
 
 def on_mesh(
-    pipelines: Sequence[Pipeline], mesh: shape.Mesh, *, trains: bool
+    pipelines: Sequence[PipelineSpec], mesh: shape.Mesh, *, trains: bool
 ) -> dict[int, list[Step]]:
     """Give the list of each rank of a mesh whose other axes repeat the pipeline.
 
@@ -174,7 +174,7 @@ def on_mesh(
             forwards = [
                 number
                 for number, step in enumerate(steps)
-                if isinstance(step, schedule.Action) and step.work is schedule.Work.FORWARD
+                if isinstance(step, schedule.Action) and step.work is schedule.Pass.FORWARD
             ]
             at = 1 + max(forwards, default=-1)
             rank_lists[rank].insert(at, total(replicas, DENOMINATORS))
@@ -198,19 +198,19 @@ def _ending(mesh: shape.Mesh, rank: int) -> Iterator[Step]:
     yield total(range(mesh.size), NORM)
 
 
-def _messages(pipeline: Pipeline, turn: Turn) -> Iterator[Rendezvous]:
+def _messages(pipeline: PipelineSpec, turn: Turn) -> Iterator[Rendezvous]:
     """What a stage takes from others for a turn."""
     stage, action = turn
     for one in pipeline.transfers:
         parcel = Parcel(action.work, one.tensor, action.microbatch)
-        if action.work is schedule.Work.FORWARD and one.target == stage:
+        if action.work is schedule.Pass.FORWARD and one.target == stage:
             yield message(one.source, one.target, parcel)
         has_gradient = one.tensor not in pipeline.without_gradient
-        if action.work is schedule.Work.BACKWARD and one.source == stage and has_gradient:
+        if action.work is schedule.Pass.BACKWARD and one.source == stage and has_gradient:
             yield message(one.target, one.source, parcel)
 
 
-def _starts(pipeline: Pipeline) -> dict[Turn, int]:
+def _starts(pipeline: PipelineSpec) -> dict[Turn, int]:
     """When each turn begins in a run in which all take equally long, and messages no time."""
     waiting: dict[int, list[schedule.Action]] = {stage: [] for stage in range(pipeline.count)}
     if pipeline.microbatches:
@@ -237,10 +237,10 @@ def _starts(pipeline: Pipeline) -> dict[Turn, int]:
     return starts
 
 
-def _needs(pipeline: Pipeline, turn: Turn) -> Collection[Turn]:
+def _needs(pipeline: PipelineSpec, turn: Turn) -> Collection[Turn]:
     """The turns whose results a turn takes."""
     stage, action = turn
     needs = [(sent.ranks[0], action) for sent in _messages(pipeline, turn)]
-    if action.work is schedule.Work.BACKWARD:
-        needs.append((stage, schedule.Action(schedule.Work.FORWARD, action.microbatch)))
+    if action.work is schedule.Pass.BACKWARD:
+        needs.append((stage, schedule.Action(schedule.Pass.FORWARD, action.microbatch)))
     return needs

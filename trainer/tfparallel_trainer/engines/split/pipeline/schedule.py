@@ -8,7 +8,7 @@ import enum
 from collections.abc import Callable, Iterator
 
 
-class Work(enum.StrEnum):
+class Pass(enum.StrEnum):
     """What a stage does with a microbatch."""
 
     FORWARD = "forward"
@@ -19,7 +19,7 @@ class Work(enum.StrEnum):
 class Action:
     """One turn of a stage."""
 
-    work: Work
+    work: Pass
     microbatch: int
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ def gpipe(stages: int, microbatches: int, stage: int) -> Iterator[Action]:
     """
     yield from forwards(stages, microbatches, stage)
     for microbatch in reversed(range(microbatches)):
-        yield Action(Work.BACKWARD, microbatch)
+        yield Action(Pass.BACKWARD, microbatch)
 
 
 def one_forward_one_backward(stages: int, microbatches: int, stage: int) -> Iterator[Action]:
@@ -48,26 +48,26 @@ def one_forward_one_backward(stages: int, microbatches: int, stage: int) -> Iter
     _check(stages, microbatches, stage)
     ahead = min(stages - stage - 1, microbatches)
     for microbatch in range(ahead):
-        yield Action(Work.FORWARD, microbatch)
+        yield Action(Pass.FORWARD, microbatch)
     for microbatch in range(microbatches - ahead):
-        yield Action(Work.FORWARD, microbatch + ahead)
-        yield Action(Work.BACKWARD, microbatch)
+        yield Action(Pass.FORWARD, microbatch + ahead)
+        yield Action(Pass.BACKWARD, microbatch)
     for microbatch in range(microbatches - ahead, microbatches):
-        yield Action(Work.BACKWARD, microbatch)
+        yield Action(Pass.BACKWARD, microbatch)
 
 
 def forwards(stages: int, microbatches: int, stage: int) -> Iterator[Action]:
     """One forward after the other, as when a model is evaluated."""
     _check(stages, microbatches, stage)
     for microbatch in range(microbatches):
-        yield Action(Work.FORWARD, microbatch)
+        yield Action(Pass.FORWARD, microbatch)
 
 
 def peak_microbatches(actions: Iterator[Action]) -> int:
     """The most microbatches whose activations a stage holds at one time."""
     now = most = 0
     for action in actions:
-        now += 1 if action.work is Work.FORWARD else -1
+        now += 1 if action.work is Pass.FORWARD else -1
         most = max(most, now)
     return most
 

@@ -54,9 +54,9 @@ _MASK = 1
 
 def tensors(node: graph.Node) -> Iterator[int]:
     """The tensors of the graph that a node's backward needs."""
-    if node.kind is graph.Kind.MASK:
+    if node.kind is graph.NodeKind.MASK:
         return
-    if node.kind is graph.Kind.OPERATION:
+    if node.kind is graph.NodeKind.OPERATION:
         if type(node.calls).__name__ not in _LINEAR_OPERATIONS:
             yield from (*node.operands, *node.outputs)
         return
@@ -72,7 +72,7 @@ def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], w
     """Bytes of an example that a node keeps besides, by the bytes of an element."""
     layer = node.calls
     elements = math.prod(outputs[0]) if outputs else 0
-    if node.kind is not graph.Kind.LAYER:
+    if node.kind is not graph.NodeKind.LAYER:
         return 0.0
     for kind, vectors in _STEPS.items():
         if isinstance(layer, kind):
@@ -93,7 +93,7 @@ def inner(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape], w
 
 def working(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """Elements of an example that a backward takes besides gradients of the node's tensors."""
-    if node.kind is not graph.Kind.LAYER:
+    if node.kind is not graph.NodeKind.LAYER:
         return 0.0
     layer = node.calls
     if isinstance(layer, _ATTENTIONS):

@@ -209,4 +209,4 @@ def why_not_more(
 
 
 def _only_masks(model: graph.Graph, block: Block) -> bool:
-    return all(model.nodes[node].kind is graph.Kind.MASK for node in block.nodes)
+    return all(model.nodes[node].kind is graph.NodeKind.MASK for node in block.nodes)

@@ -145,9 +145,9 @@ class Tables:
         return 1 + self._costs.tensors[tensor].has_gradient
 
     @functools.cached_property
-    def variables(self) -> parameter_memory.Variables:
+    def variables(self) -> parameter_memory.MemoryOfVariables:
         """What a stage holds of variables."""
-        return parameter_memory.Variables(
+        return parameter_memory.MemoryOfVariables(
             self.subject, self.shardings, self._block_of, self._membership
         )
 

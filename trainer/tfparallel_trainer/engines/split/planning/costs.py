@@ -45,7 +45,7 @@ class TensorCost:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Variable:
+class VariableCosts:
     """The bytes of a variable: of its value, its gradient, the optimizer's slots."""
 
     parameters: int
@@ -60,7 +60,7 @@ class Costs:
 
     nodes: tuple[NodeCost, ...]
     tensors: tuple[TensorCost, ...]
-    variables: Mapping[str, Variable]
+    variables: Mapping[str, VariableCosts]
     fixed_slots: int
     """Bytes that the optimizer holds on each device besides: its step and learning rate."""
     copies: float = 1.0
@@ -134,7 +134,7 @@ class Subject:
     model: graph.Graph
     times: Sequence[NodeTime]
     costs: Costs
-    cluster: hardware.Cluster
+    cluster: hardware.DeviceCluster
     shardings_of: ShardingsOf
     measured: bool = False
     """Whether times come from a measurement on this machine."""

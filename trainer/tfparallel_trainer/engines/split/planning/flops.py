@@ -24,7 +24,7 @@ _PER_ELEMENT_SOFTMAX = 5.0
 
 def of(node: graph.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """Count the operations of a node."""
-    if node.kind is not graph.Kind.LAYER:
+    if node.kind is not graph.NodeKind.LAYER:
         return _operation(node, inputs, outputs)
     layer = node.calls
     for kinds, formula in _FORMULAS:

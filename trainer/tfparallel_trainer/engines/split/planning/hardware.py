@@ -53,7 +53,7 @@ class Link:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class DeviceCluster:
     """Equal devices in processes of equal size; ranks go through one process after the other."""
 
     processes: int = 1
@@ -75,13 +75,13 @@ class Cluster:
         return self.inside if len({rank // self.devices for rank in ranks}) == 1 else self.across
 
 
-def link_within(mesh: shape.Mesh, cluster: Cluster) -> Link:
+def link_within(mesh: shape.Mesh, cluster: DeviceCluster) -> Link:
     """The slowest link between ranks that split layers together."""
     axes = (shape.Axis.TENSOR, shape.Axis.SPATIAL)
     return cluster.link({rank for axis in axes for rank in mesh.group(0, axis).ranks})
 
 
-def link_between(mesh: shape.Mesh, cluster: Cluster, stage: int, other: int) -> Link:
+def link_between(mesh: shape.Mesh, cluster: DeviceCluster, stage: int, other: int) -> Link:
     """The slowest link between ranks of two stages that send to each other."""
     processes = np.arange(mesh.size).reshape(mesh.degrees) // cluster.devices
     if (processes[:, stage] == processes[:, other]).all():

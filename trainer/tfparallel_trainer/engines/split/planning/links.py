@@ -36,7 +36,7 @@ _REPEATS = 5
 _LIMIT_SECONDS = 240.0
 
 
-def measure(devices_here: hardware.Cluster) -> hardware.Cluster:
+def measure(devices_here: hardware.DeviceCluster) -> hardware.DeviceCluster:
     """Let two processes measure the links of this machine; a TrainerError says that they failed."""
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(cluster.reserved_port(_HOST)) for _ in range(_PROCESSES)]

@@ -39,7 +39,7 @@ def of(
             for number, size in enumerate(measures.sizes)
         ),
         variables={
-            key: costs.Variable(_bytes(one), _bytes(one) * one.trainable, slots.get(key, 0))
+            key: costs.VariableCosts(_bytes(one), _bytes(one) * one.trainable, slots.get(key, 0))
             for key, one in model.variables.items()
         },
         fixed_slots=fixed_slots,

@@ -11,12 +11,12 @@ from tfparallel_trainer.engines.split.planning import costs, cuts
 def stages_with(
     membership: npt.NDArray[np.float64], places: Sequence[int]
 ) -> npt.NDArray[np.bool_]:
-    """Tell which stages have any of some blocks; `membership` is as `Variables` takes it."""
+    """Find the stages that have any of some blocks; `membership` is as in `MemoryOfVariables`."""
     count = membership[:, places].sum(axis=1)
     return np.asarray(count[None, :] > count[:, None])
 
 
-class Variables:
+class MemoryOfVariables:
     """Of one rank, in bytes."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Variables:
 
 def _by_blocks(
     subject: costs.Subject, shardings: Sequence[costs.Sharding], block_of: Mapping[int, int]
-) -> dict[tuple[int, ...], list[tuple[costs.Variable, float]]]:
+) -> dict[tuple[int, ...], list[tuple[costs.VariableCosts, float]]]:
     """Variables and a rank's share of each, by the blocks that read them."""
     readers: dict[str, set[int]] = {}
     shares: dict[str, float] = {}
@@ -68,7 +68,7 @@ def _by_blocks(
         for key in node.variables:
             readers.setdefault(key, set()).add(block_of[place])
             shares[key] = min(shares.get(key, 1.0), sharding.variables.get(key, 1.0))
-    grouped: dict[tuple[int, ...], list[tuple[costs.Variable, float]]] = {}
+    grouped: dict[tuple[int, ...], list[tuple[costs.VariableCosts, float]]] = {}
     for key, places in readers.items():
         variable = (subject.costs.variables[key], shares[key])
         grouped.setdefault(tuple(sorted(places)), []).append(variable)

@@ -45,7 +45,7 @@ def _answer(module: user.Module, question: plan.Question) -> plan.Plan:
     recorded = skeleton.recorded(module, model)
     # Not before: Keras cannot clone a compiled model without weights.
     skeleton.compile_model(module, model)
-    cluster = hardware.Cluster(
+    cluster = hardware.DeviceCluster(
         processes=question.processes,
         devices=question.devices,
         device=hardware.Device(memory=question.memory),
@@ -73,7 +73,7 @@ def _answer(module: user.Module, question: plan.Question) -> plan.Plan:
 def subject(
     model: graph.Graph,
     optimizer: Any,
-    cluster: hardware.Cluster,
+    cluster: hardware.DeviceCluster,
     length: int | None = None,
     measured: Sequence[costs.NodeTime] | None = None,
 ) -> costs.Subject:
@@ -174,8 +174,8 @@ def _sharding(assigned: assignment.Assignment, choice: assignment.Choice) -> cos
             for key in choice.node.variables
             if not assigned.variables[key].layout.is_whole
         },
-        forward=_sent(choice, schedule.Work.FORWARD, degrees),
-        backward=_sent(choice, schedule.Work.BACKWARD, degrees),
+        forward=_sent(choice, schedule.Pass.FORWARD, degrees),
+        backward=_sent(choice, schedule.Pass.BACKWARD, degrees),
     )
 
 
@@ -186,7 +186,7 @@ def _share(tensor_layout: layout.Layout, dims: Sequence[int | None]) -> float:
 
 
 def _sent(
-    choice: assignment.Choice, work: schedule.Work, degrees: Mapping[shape.Axis, int]
+    choice: assignment.Choice, work: schedule.Pass, degrees: Mapping[shape.Axis, int]
 ) -> tuple[int, float]:
     """How many messages a rank sends, and the bytes of an example in them."""
     costs = [(one, degrees.get(one.axis, 1)) for one in choice.costs if one.work is work]

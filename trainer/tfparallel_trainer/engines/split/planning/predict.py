@@ -22,7 +22,7 @@ def predict(
     ends = tuple(itertools.accumulate(map(len, parts[:-1])))
     ordered = dataclasses.replace(model, nodes=tuple(model.nodes[place] for place in order))
     model_stages = cutting.cut(ordered, ends)
-    works = [dict(zip(schedule.Work, known.seconds(part, setting), strict=True)) for part in parts]
+    works = [dict(zip(schedule.Pass, known.seconds(part, setting), strict=True)) for part in parts]
     sent = itertools.chain.from_iterable(stage.sent for stage in model_stages)
     messages = {one: _message_seconds(known, setting, one) for one in sent}
 
@@ -68,7 +68,7 @@ def predict(
 def _stage(
     known: cost_tables.Tables,
     setting: search_space.Setting,
-    stage: cutting.Stage,
+    stage: cutting.ModelStage,
     pair: tuple[int, int],
 ) -> plan.Stage:
     """Of a stage between two downsets."""

@@ -39,7 +39,7 @@ class _ObstacleError(Exception):
     """Steps cannot be compared; the text says why."""
 
 
-class Referee:
+class SplitReferee:
     """Checks the steps of the ranks of this process together with those of all others."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Referee:
         self._led(build)
         self._can_gather = True
 
-    def _prepare(self, sample: step_trial.Sample) -> None:
+    def _prepare(self, sample: step_trial.TrialSample) -> None:
         """Trace the step of all ranks."""
         reason = ""
         try:
@@ -131,7 +131,7 @@ class Referee:
 
     def _compare(
         self,
-        sample: step_trial.Sample,
+        sample: step_trial.TrialSample,
         compared: list[judgement.Judgement],
         seed: int | None = None,
     ) -> plain.Wholes:
@@ -161,7 +161,7 @@ class Referee:
 
     def _verdict(
         self,
-        sample: step_trial.Sample,
+        sample: step_trial.TrialSample,
         before: plain.Wholes,
         compared: Sequence[judgement.Judgement],
     ) -> dict[str, Any]:

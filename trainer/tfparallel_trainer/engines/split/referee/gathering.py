@@ -14,7 +14,7 @@ from tfparallel_trainer.engines.split.execution import rank_model, ranks, stage_
 from tfparallel_trainer.objective.referee import comparison, plain
 
 
-class Gathering:
+class StateGathering:
     """Adds up over all processes what each one fills in, zeros elsewhere."""
 
     def __init__(self, local_ranks: ranks.Ranks, state: shard.State) -> None:
@@ -115,7 +115,9 @@ class Gathering:
         pairs = zip(wholes.items(), parts, strict=False)  # behind the last end is nothing
         return {key: part.reshape(one.shape) for (key, one), part in pairs}
 
-    def _add(self, whole: comparison.Array, rank: rank_model.Rank, key: str, gradient: Any) -> None:
+    def _add(
+        self, whole: comparison.Array, rank: rank_model.RankModel, key: str, gradient: Any
+    ) -> None:
         place = shard.box(rank.parts.get(key, ()), whole.shape).slices
         if isinstance(gradient, (tuple, list)):
             values, rows = gradient
@@ -137,7 +139,7 @@ def _deviation(table: Any) -> float | None:
     return float(comparison.relative(*map(np.linalg.norm, norms)))
 
 
-def _speaks(rank: rank_model.Rank) -> bool:
+def _speaks(rank: rank_model.RankModel) -> bool:
     """Whether it brings the examples of its place along the data axis."""
     return rank.is_first and not rank.place[shape.Axis.STAGE]
 

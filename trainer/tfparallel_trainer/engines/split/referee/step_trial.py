@@ -29,7 +29,7 @@ _EXAMPLES = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sample:
+class TrialSample:
     """The examples of a check."""
 
     step: int
@@ -53,7 +53,7 @@ class Trials:
         self._step = step
         self._state = state
         self._spec = spec
-        self.gathering = gathering.Gathering(local_ranks, state)
+        self.gathering = gathering.StateGathering(local_ranks, state)
         self._traced: dict[stage_worker.Shares, Any] = {}
         layers = [
             layer
@@ -93,7 +93,7 @@ class Trials:
             omitted.append("BatchNormalization of each replica's own examples")
         return omitted
 
-    def sample(self, step: int, batch: batching.Batch) -> Sample:
+    def sample(self, step: int, batch: batching.Batch) -> TrialSample:
         """Choose some examples of a batch; all processes call it."""
         examples = self._count(batch.examples)
         shares = self._ranks.shares(examples)
@@ -101,7 +101,7 @@ class Trials:
         for rank, part in zip(self._ranks.local, batch.parts, strict=True):
             if part is not None and shares[rank.data] and rank.data not in parts:
                 parts[rank.data] = sampling.choose(part, shares[rank.data])
-        return Sample(step, self.gathering.examples(parts, shares, self._spec), shares)
+        return TrialSample(step, self.gathering.examples(parts, shares, self._spec), shares)
 
     def prepare(self, shares: stage_worker.Shares) -> None:
         """Trace the step for a division, once."""
@@ -136,7 +136,7 @@ class Trials:
                 kind = tf.as_dtype(one.variable.dtype).as_numpy_dtype
                 one.variable.assign(wholes[key][one.box.slices].astype(kind))
 
-    def run(self, sample: Sample, before: plain.Wholes) -> plain.Outcome:
+    def run(self, sample: TrialSample, before: plain.Wholes) -> plain.Outcome:
         """Make the step from the state as it is, which `before` has; changes it."""
         heads = [rank.head for rank in self._ranks.local]
         evaluate.reset_metrics(heads)

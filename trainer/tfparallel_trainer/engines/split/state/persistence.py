@@ -31,7 +31,7 @@ class Persistence:
         settings: settings.Settings,
         module: user.Module,
         peers: agreement.Peers,
-        ranks: Sequence[rank_model.Rank],
+        ranks: Sequence[rank_model.RankModel],
         say: Callable[[str], None],
     ) -> None:
         """See that the state of these ranks can be saved and exported.
@@ -101,7 +101,7 @@ class Persistence:
         )
 
 
-def share_of(drawn: blueprint.Blueprint, rank: rank_model.Rank) -> dict[str, shard.Shard]:
+def share_of(drawn: blueprint.Blueprint, rank: rank_model.RankModel) -> dict[str, shard.Shard]:
     """What a rank brings to a checkpoint."""
     weights = {
         key: shard.Shard(

@@ -17,7 +17,7 @@ from tfparallel_trainer.engines.split.layers.rules import dense, local_layers, r
 _TENSOR = shape.Axis.TENSOR
 
 
-class Heads(registry.Rule):
+class HeadsRule(registry.Rule):
     """Each rank computes some of the heads; keys and values that queries share stay with them."""
 
     sharding = "heads"
@@ -51,7 +51,7 @@ class Heads(registry.Rule):
             cost
             for one in call.node.operands
             for cost in call.sends(
-                communication.Kind.SUM,
+                communication.CollectiveKind.SUM,
                 _TENSOR,
                 call.backward(one),
                 tensors[one].shape,
@@ -112,8 +112,8 @@ class Heads(registry.Rule):
 
 
 RULES: registry.Rules = {
-    "MultiHeadAttention": (Heads("num_heads", "num_heads"),),
-    "GroupQueryAttention": (Heads("num_query_heads", "num_key_value_heads"),),
+    "MultiHeadAttention": (HeadsRule("num_heads", "num_heads"),),
+    "GroupQueryAttention": (HeadsRule("num_query_heads", "num_key_value_heads"),),
 }
 
 

@@ -36,11 +36,11 @@ def rules_of(node: graph.Node) -> Mapping[str, registry.Rule]:
     """The rules for a node by sharding, in the order of preference; a mask has none."""
     rules: dict[str, registry.Rule] = {}
     built_in: tuple[registry.Rule, ...] = ()
-    if node.kind is graph.Kind.LAYER:
+    if node.kind is graph.NodeKind.LAYER:
         kind: Any = type(node.calls)  # mypy does not take a type for hashable
         rules |= registry.of_users(kind)
         built_in = _of_layer(embedding.kind_of(kind))
-    elif node.kind is graph.Kind.OPERATION:
+    elif node.kind is graph.NodeKind.OPERATION:
         built_in = propagation.OPERATIONS.get(operations.name_of(node.calls), ())
     for one in built_in:
         rules.setdefault(one.sharding, one)

@@ -90,7 +90,7 @@ class _ConvolutionRule(registry.Rule):
         return call.whole(call.result).put(_channels(call.layer), cut)
 
 
-class Filters(_ConvolutionRule):
+class FiltersRule(_ConvolutionRule):
     """Each rank computes some of the filters from all channels."""
 
     sharding = "filters"
@@ -113,7 +113,7 @@ class Filters(_ConvolutionRule):
         return [operations.apply(local.layer.activation, output)]
 
 
-class Channels(_ConvolutionRule):
+class ChannelsRule(_ConvolutionRule):
     """Each rank computes a summand of all filters from some of the channels."""
 
     sharding = "channels"
@@ -141,7 +141,7 @@ class Channels(_ConvolutionRule):
         return [operations.apply(layer.activation, output)]
 
 
-class Groups(_ConvolutionRule):
+class GroupsRule(_ConvolutionRule):
     """Each rank computes whole groups of channels with the filters that belong to them."""
 
     sharding = "groups"
@@ -179,10 +179,10 @@ class Groups(_ConvolutionRule):
 
 
 _RULES_OF_KERNELS: dict[str, tuple[type[_ConvolutionRule], ...]] = {
-    "Conv*D": (Filters, Channels, Groups),
-    "Conv*DTranspose": (Filters, Channels),
-    "SeparableConv1D SeparableConv2D": (Filters, Channels),
-    "DepthwiseConv1D DepthwiseConv2D": (Groups,),
+    "Conv*D": (FiltersRule, ChannelsRule, GroupsRule),
+    "Conv*DTranspose": (FiltersRule, ChannelsRule),
+    "SeparableConv1D SeparableConv2D": (FiltersRule, ChannelsRule),
+    "DepthwiseConv1D DepthwiseConv2D": (GroupsRule,),
 }
 
 RULES: registry.Rules = {

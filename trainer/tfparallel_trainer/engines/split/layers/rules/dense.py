@@ -22,7 +22,7 @@ from tfparallel_trainer.engines.split.pipeline import schedule
 _TENSOR = shape.Axis.TENSOR
 
 
-class Column(registry.Rule):
+class ColumnRule(registry.Rule):
     """Each rank computes some of the units from all features."""
 
     sharding = "column"
@@ -42,8 +42,8 @@ class Column(registry.Rule):
         costs = copy_cost(call, input_layout)
         if operations.is_elementwise(layer.activation):
             return call.split(input_layout, parts, variables, costs)
-        dims, forward = parts.largest(call.dimensions(call.result)), [schedule.Work.FORWARD]
-        costs += call.sends(communication.Kind.GATHER, _TENSOR, forward, dims)
+        dims, forward = parts.largest(call.dimensions(call.result)), [schedule.Pass.FORWARD]
+        costs += call.sends(communication.CollectiveKind.GATHER, _TENSOR, forward, dims)
         return call.split(input_layout, input_layout, variables, costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -58,7 +58,7 @@ class Column(registry.Rule):
         return [operations.apply(layer.activation, units)]
 
 
-class Row(registry.Rule):
+class RowRule(registry.Rule):
     """Each rank computes a summand of all units from some of the features."""
 
     sharding = "row"
@@ -87,7 +87,7 @@ class Row(registry.Rule):
         return [operations.apply(layer.activation, output)]
 
 
-class EinsumColumn(Column):
+class EinsumColumnRule(ColumnRule):
     """Each rank computes some of the output along the longest letter that the input has not."""
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -107,7 +107,7 @@ class EinsumColumn(Column):
         )
 
 
-class EinsumRow(Row):
+class EinsumRowRule(RowRule):
     """Each rank computes a summand along a summed letter: one that comes cut, or the longest."""
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -124,7 +124,10 @@ class EinsumRow(Row):
         )
 
 
-RULES: registry.Rules = {"Dense": (Column(), Row()), "EinsumDense": (EinsumColumn(), EinsumRow())}
+RULES: registry.Rules = {
+    "Dense": (ColumnRule(), RowRule()),
+    "EinsumDense": (EinsumColumnRule(), EinsumRowRule()),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -209,7 +212,7 @@ def copy_cost(
 ) -> tuple[communication.Traffic, ...]:
     """The cost of `adjoint.copy_to_group` of the first input."""
     dims = tensor_layout.largest(call.dimensions(call.first))
-    return call.sends(communication.Kind.SUM, _TENSOR, call.backward(call.first), dims)
+    return call.sends(communication.CollectiveKind.SUM, _TENSOR, call.backward(call.first), dims)
 
 
 def reduce_cost(
@@ -217,4 +220,4 @@ def reduce_cost(
 ) -> tuple[communication.Traffic, ...]:
     """The cost of `adjoint.reduce_from_group` of the first output, replicated by default."""
     dims = (tensor_layout or call.whole(call.result)).largest(call.dimensions(call.result))
-    return call.sends(communication.Kind.SUM, _TENSOR, [schedule.Work.FORWARD], dims)
+    return call.sends(communication.CollectiveKind.SUM, _TENSOR, [schedule.Pass.FORWARD], dims)

@@ -18,7 +18,7 @@ from tfparallel_trainer.engines.split.model import graph, operations
 _TENSOR = shape.Axis.TENSOR
 
 
-class Vocabulary(registry.Rule):
+class VocabularyRule(registry.Rule):
     """Each rank has some of the rows and looks them up; the others' are zeros in a sum."""
 
     sharding = "vocabulary"
@@ -62,7 +62,7 @@ class Vocabulary(registry.Rule):
         ]
 
 
-class Features(registry.Rule):
+class FeaturesRule(registry.Rule):
     """Each rank has some of the features of all rows."""
 
     sharding = "features"
@@ -89,7 +89,7 @@ class Features(registry.Rule):
 
 _TABLES = "Embedding ReversibleEmbedding"
 
-RULES: registry.Rules = {_TABLES: (Features(), Vocabulary())}
+RULES: registry.Rules = {_TABLES: (FeaturesRule(), VocabularyRule())}
 
 
 def kind_of(layer: type) -> type:

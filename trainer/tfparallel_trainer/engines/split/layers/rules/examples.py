@@ -23,7 +23,7 @@ from tfparallel_trainer.engines.split.model import interpreter, operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
-class Data(registry.Rule):
+class DataRule(registry.Rule):
     """Each rank computes some of the examples; before and after all ranks have all of them."""
 
     sharding = "data"
@@ -68,7 +68,7 @@ class Data(registry.Rule):
         return [one[:examples] for one in outputs]
 
 
-class Places(local_layers.OnParts):
+class LocalRowsRule(local_layers.LocalLayerRule):
     """Each rank computes the rows that it has."""
 
     sharding = "rows"
@@ -102,24 +102,24 @@ RMSNormalization SimpleRNN
 """Layers that compute each example by itself."""
 
 RULES: registry.Rules = {
-    _EACH_ALONE: (Data(),),
-    "Dense": (Places(lambda _, rank: rank > 2), Data()),
-    "PReLU": (Places(lambda prelu, _: spatial.ROWS in (prelu.shared_axes or ())),),
-    "UnitNormalization": (Places(_is_along_others),),
+    _EACH_ALONE: (DataRule(),),
+    "Dense": (LocalRowsRule(lambda _, rank: rank > 2), DataRule()),
+    "PReLU": (LocalRowsRule(lambda prelu, _: spatial.ROWS in (prelu.shared_axes or ())),),
+    "UnitNormalization": (LocalRowsRule(_is_along_others),),
 }
 
 
 def _costs(call: registry.Call, axes: Sequence[shape.Axis]) -> Iterator[communication.Traffic]:
     """Outputs are gathered on the way forward, and gradients of the inputs on the way back."""
     tensors = call.model.tensors
-    gathered = [(schedule.Work.FORWARD, tensors[one]) for one in call.node.outputs]
+    gathered = [(schedule.Pass.FORWARD, tensors[one]) for one in call.node.outputs]
     gathered += [(work, tensors[one]) for one in call.node.inputs for work in call.backward(one)]
     parts = 1
     for axis in axes:
         parts *= call.ranks(axis)
         for work, tensor in gathered:
             for one in call.sends(
-                communication.Kind.GATHER, axis, [work], tensor.shape, tensor.dtype
+                communication.CollectiveKind.GATHER, axis, [work], tensor.shape, tensor.dtype
             ):
                 yield dataclasses.replace(one, parts=parts)
 

@@ -24,7 +24,7 @@ def call_layer(local: registry.Local, drawn: layout.Layout | None = None) -> Seq
     return _run(local, local.model, node, local.variables, drawn)
 
 
-class OnParts(registry.Rule):
+class LocalLayerRule(registry.Rule):
     """A rule by which the node's own layer or operation computes the rank's part."""
 
     def compute(self, local: registry.Local) -> Sequence[Any]:

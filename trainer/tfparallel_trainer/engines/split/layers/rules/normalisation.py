@@ -19,7 +19,7 @@ from tfparallel_trainer.engines.split.model import operations
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
-class Parts(registry.Rule):
+class LayerNormalizationRule(registry.Rule):
     """LayerNormalization and RMSNormalization of the part that each rank has."""
 
     sharding = "parts"
@@ -70,7 +70,7 @@ class Parts(registry.Rule):
         return [_scaled(local, normalised, self._weights, dims)]
 
 
-class Groups(registry.Rule):
+class GroupNormalizationRule(registry.Rule):
     """GroupNormalization of whole groups of channels on each rank."""
 
     sharding = "channels"
@@ -99,7 +99,7 @@ class Groups(registry.Rule):
         return local_layers.smaller(local, {"groups": local_groups}, local.variables)
 
 
-class Batch(spatial.Passing):
+class BatchNormalizationRule(spatial.PerChannelRule):
     """BatchNormalization over the rows of all ranks; channels stay as they come."""
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -145,7 +145,7 @@ class Batch(spatial.Passing):
         return [keras.ops.cast(normalised, layer.compute_dtype)]
 
 
-class GroupsOfRows(registry.Rule):
+class SpatialGroupNormalizationRule(registry.Rule):
     """GroupNormalization over the rows of all ranks."""
 
     sharding = "rows"
@@ -177,10 +177,10 @@ class GroupsOfRows(registry.Rule):
 
 
 RULES: registry.Rules = {
-    "LayerNormalization": (Parts(("gamma", "beta"), 2),),
-    "RMSNormalization": (Parts(("scale",), 1),),
-    "GroupNormalization": (Groups(), GroupsOfRows()),
-    "BatchNormalization": Batch.pair(),
+    "LayerNormalization": (LayerNormalizationRule(("gamma", "beta"), 2),),
+    "RMSNormalization": (LayerNormalizationRule(("scale",), 1),),
+    "GroupNormalization": (GroupNormalizationRule(), SpatialGroupNormalizationRule()),
+    "BatchNormalization": BatchNormalizationRule.pair(),
 }
 
 
@@ -193,8 +193,8 @@ def _costs(
     call: registry.Call, axis: shape.Axis, dims: Sequence[int | None], sums: int = 2
 ) -> tuple[communication.Traffic, ...]:
     """The cost of sums that go forward, and of those of their gradients."""
-    works = [schedule.Work.FORWARD, *call.backward(call.first)] * sums
-    return call.sends(communication.Kind.SUM, axis, works, dims, _exact(call.layer))
+    works = [schedule.Pass.FORWARD, *call.backward(call.first)] * sums
+    return call.sends(communication.CollectiveKind.SUM, axis, works, dims, _exact(call.layer))
 
 
 def _moments(

@@ -13,7 +13,7 @@ from tfparallel_trainer.engines.split.layers.rules import registry, spatial
 from tfparallel_trainer.engines.split.pipeline import schedule
 
 
-class Windows(spatial.Sliding):
+class PoolingRule(spatial.HaloRule):
     """Each rank pools its rows and its halo; channels stay as they come."""
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -33,7 +33,7 @@ class Windows(spatial.Sliding):
         return [pooled * tf.constant(_scale(layer, shares, sizes), pooled.dtype)]
 
 
-class Borders(spatial.Sliding):
+class PaddingRule(spatial.HaloRule):
     """Layers that add or leave out rows: zero padding, cropping, repeating."""
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -57,13 +57,15 @@ class Borders(spatial.Sliding):
         return [spatial.surrounded(image, shares)]
 
 
-class Total(spatial.Passing):
+class GlobalAverageRule(spatial.PerChannelRule):
     """The mean of all rows; each rank adds up its own."""
 
     def split(self, call: registry.Call) -> registry.Split:
         input_layout, output_layout = _reduced(call)
         dims = output_layout.largest(call.dimensions(call.result))
-        costs = call.sends(communication.Kind.SUM, spatial.AXIS, [schedule.Work.FORWARD], dims)
+        costs = call.sends(
+            communication.CollectiveKind.SUM, spatial.AXIS, [schedule.Pass.FORWARD], dims
+        )
         return call.split(input_layout, output_layout, costs=costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -73,15 +75,17 @@ class Total(spatial.Passing):
         return [adjoint.reduce_from_group(local.groups[spatial.AXIS], mean * share)]
 
 
-class Largest(spatial.Passing):
+class GlobalMaxRule(spatial.PerChannelRule):
     """The largest of all rows; each rank finds that of its own."""
 
     def split(self, call: registry.Call) -> registry.Split:
         input_layout, output_layout = _reduced(call)
         dims = output_layout.largest(call.dimensions(call.result))
-        costs = call.sends(communication.Kind.GATHER, spatial.AXIS, [schedule.Work.FORWARD], dims)
+        costs = call.sends(
+            communication.CollectiveKind.GATHER, spatial.AXIS, [schedule.Pass.FORWARD], dims
+        )
         back = call.backward(call.first)
-        costs += call.sends(communication.Kind.SUM, spatial.AXIS, back, dims, "float32")
+        costs += call.sends(communication.CollectiveKind.SUM, spatial.AXIS, back, dims, "float32")
         return call.split(input_layout, output_layout, costs=costs)
 
     def compute(self, local: registry.Local) -> Sequence[Any]:
@@ -125,7 +129,7 @@ def _between(tensor: tf.Tensor) -> list[int]:
     return list(range(1, tensor.shape.rank - 1))
 
 
-def _pooled(layer: Any, place: int, spans: row_division.Spans) -> row_division.Plan:
+def _pooled(layer: Any, place: int, spans: row_division.Spans) -> row_division.RowPlan:
     window = row_division.Window(layer.pool_size[place], layer.strides[place])
     return row_division.windows(spans, window, layer.padding)
 
@@ -141,16 +145,16 @@ def _scale(layer: Any, shares: Sequence[row_division.Share], sizes: Sequence[int
     return counts[np.newaxis, ..., np.newaxis]
 
 
-def _padded(layer: Any, place: int, spans: row_division.Spans) -> row_division.Plan:
+def _padded(layer: Any, place: int, spans: row_division.Spans) -> row_division.RowPlan:
     return row_division.padded(spans, *_sides(layer.padding, place))
 
 
-def _cropped(layer: Any, place: int, spans: row_division.Spans) -> row_division.Plan:
+def _cropped(layer: Any, place: int, spans: row_division.Spans) -> row_division.RowPlan:
     before, after = _sides(layer.cropping, place)
     return row_division.padded(spans, -before, -after)
 
 
-def _repeated(layer: Any, place: int, spans: row_division.Spans) -> row_division.Plan:
+def _repeated(layer: Any, place: int, spans: row_division.Spans) -> row_division.RowPlan:
     return row_division.repeated(spans, _each(layer.size)[place])
 
 
@@ -164,10 +168,10 @@ def _each(size: Any) -> tuple[int, ...]:
 
 
 RULES: registry.Rules = {
-    "MaxPooling*D AveragePooling*D": Windows.pair(_pooled),
-    "GlobalAveragePooling*D": Total.pair(),
-    "GlobalMaxPooling*D": Largest.pair(),
-    "ZeroPadding*D": Borders.pair(_padded),
-    "Cropping*D": Borders.pair(_cropped),
-    "UpSampling*D": Borders.pair(_repeated),
+    "MaxPooling*D AveragePooling*D": PoolingRule.pair(_pooled),
+    "GlobalAveragePooling*D": GlobalAverageRule.pair(),
+    "GlobalMaxPooling*D": GlobalMaxRule.pair(),
+    "ZeroPadding*D": PaddingRule.pair(_padded),
+    "Cropping*D": PaddingRule.pair(_cropped),
+    "UpSampling*D": PaddingRule.pair(_repeated),
 }

@@ -17,7 +17,7 @@ from tfparallel_trainer.engines.split.layers.rules import local_layers, registry
 from tfparallel_trainer.engines.split.model import graph, operations
 
 
-class Elementwise(registry.Rule):
+class ElementwiseRule(registry.Rule):
     """Each rank computes the elements that it has; inputs are broadcast as Keras does."""
 
     sharding = "parts"
@@ -46,7 +46,7 @@ class Elementwise(registry.Rule):
                 for tensor in operands
                 for axis in _missing(tensor_layout, wants[tensor])
                 for cost in call.sends(
-                    communication.Kind.SUM,
+                    communication.CollectiveKind.SUM,
                     axis,
                     call.backward(tensor),
                     wants[tensor].largest(call.dimensions(tensor)),
@@ -69,7 +69,7 @@ class Elementwise(registry.Rule):
             raise registry.CannotSplitError("its inputs are whole")
 
 
-class Activation(Elementwise):
+class ActivationRule(ElementwiseRule):
     """An activation, which may need a whole dimension; it has no masks."""
 
     def _check(self, call: registry.Call, tensor_layout: layout.Layout) -> None:
@@ -88,7 +88,7 @@ class Activation(Elementwise):
             )
 
 
-class ConcatenateRule(Elementwise):
+class ConcatenateRule(ElementwiseRule):
     """Inputs that are joined in a dimension; this one is gathered, others stay cut."""
 
     def split(self, call: registry.Call) -> registry.Split:
@@ -107,7 +107,7 @@ class ConcatenateRule(Elementwise):
         )
 
 
-class Random(registry.Rule):
+class RandomRule(registry.Rule):
     """Dropout and noise: each rank draws for its part, from a seed of its own part.
 
     So parts of one tensor differ, ranks with the same part draw the same, and what is drawn
@@ -155,7 +155,7 @@ class Random(registry.Rule):
         return tensor * part if self._neutral else tensor + part
 
 
-class TransposeRule(local_layers.OnParts):
+class TransposeRule(local_layers.LocalLayerRule):
     """Dimensions that change places."""
 
     sharding = "parts"
@@ -173,7 +173,7 @@ class TransposeRule(local_layers.OnParts):
         return call.split(input_layout, layout.Layout(cuts))
 
 
-class GetItemRule(local_layers.OnParts):
+class GetItemRule(local_layers.LocalLayerRule):
     """Indices and slices, as in x[:, 0]: a dimension that is taken as it is may be cut."""
 
     sharding = "parts"
@@ -262,7 +262,7 @@ def _check_constants(call: registry.Call) -> None:
     Numbers stand in arguments, or in what a layer or an operation was made with.
     """
     node = call.node
-    names = _NUMBERS if node.kind is graph.Kind.LAYER else vars(call.layer)
+    names = _NUMBERS if node.kind is graph.NodeKind.LAYER else vars(call.layer)
     attributes = [getattr(call.layer, name, None) for name in names if not name.startswith("_")]
     constants = _constants((node.arguments, dict(node.keywords)))
     if any(np.ndim(one) > 0 for one in (*attributes, *constants)):
@@ -301,17 +301,17 @@ _NUMBERS = ("offset", "scale")
 """Attributes of layers that work on each element by itself, and may be of several numbers."""
 
 RULES: registry.Rules = {
-    "Activation ELU LeakyReLU ReLU Softmax": (Activation(),),
-    "Add Average Identity Maximum Minimum Multiply Rescaling Subtract": (Elementwise(),),
+    "Activation ELU LeakyReLU ReLU Softmax": (ActivationRule(),),
+    "Add Average Identity Maximum Minimum Multiply Rescaling Subtract": (ElementwiseRule(),),
     "Flatten Reshape": (ReshapeRule(),),
     "Concatenate": (ConcatenateRule(),),
-    "Dropout GaussianDropout SpatialDropout*D": (Random(neutral=1.0),),
-    "GaussianNoise": (Random(neutral=0.0),),
+    "Dropout GaussianDropout SpatialDropout*D": (RandomRule(neutral=1.0),),
+    "GaussianNoise": (RandomRule(neutral=0.0),),
     "Permute": (TransposeRule(lambda permute, _: (0, *permute.dims)),),
 }
 
 OPERATIONS: dict[str, tuple[registry.Rule, ...]] = {
-    **dict.fromkeys(operations.ELEMENTWISE, (Elementwise(),)),
+    **dict.fromkeys(operations.ELEMENTWISE, (ElementwiseRule(),)),
     "getitem": (GetItemRule(),),
     "reshape": (ReshapeRule(),),
     "transpose": (TransposeRule(_axes),),

@@ -150,15 +150,15 @@ class Call(_OfNode):
             for key in self.node.variables
         }
 
-    def backward(self, tensor: int) -> tuple[schedule.Work, ...]:
+    def backward(self, tensor: int) -> tuple[schedule.Pass, ...]:
         """The work in which the gradient of a tensor goes back, if it has one."""
-        return (schedule.Work.BACKWARD,) if tensor in self.trained else ()
+        return (schedule.Pass.BACKWARD,) if tensor in self.trained else ()
 
     def sends(
         self,
-        kind: communication.Kind,
+        kind: communication.CollectiveKind,
         axis: shape.Axis,
-        works: Iterable[schedule.Work],
+        works: Iterable[schedule.Pass],
         dims: Iterable[int | None],
         dtype: str | None = None,
     ) -> tuple[communication.Traffic, ...]:
@@ -170,7 +170,9 @@ class Call(_OfNode):
                 axis=axis,
                 work=work,
                 shape=tuple(dims),
-                dtype=brought if kind is communication.Kind.SUM else communication.carried(brought),
+                dtype=brought
+                if kind is communication.CollectiveKind.SUM
+                else communication.carried(brought),
             )
             for work in works
         )
@@ -199,7 +201,7 @@ class Local(_OfNode):
     def tensor(self, number: int) -> Any:
         """A tensor that the node takes, of the type in which the layer computes."""
         tensor = self.tensors[number]
-        if tensor is None or self.node.kind is not graph.Kind.LAYER:
+        if tensor is None or self.node.kind is not graph.NodeKind.LAYER:
             return tensor
         if self.layer.autocast and self.model.tensors[number].is_real:
             return keras.ops.cast(tensor, self.layer.compute_dtype)

@@ -74,7 +74,7 @@ def sharded_rows(call: registry.Call) -> layout.Layout:
     return input_layout.without(AXIS).put(ROWS, _cut(row_division.divide(size, ranks)))
 
 
-class Passing(registry.Rule):
+class PerChannelRule(registry.Rule):
     """A rule for what works on each channel by itself and goes on with what comes divided.
 
     It is there twice: for rows that are divided, with channels as they come, and the other way.
@@ -91,11 +91,11 @@ class Passing(registry.Rule):
         return tuple(cls(axis, *arguments) for axis in layout.AXES)
 
 
-PlanOf = Callable[[Any, int, row_division.Spans], row_division.Plan]
+PlanOf = Callable[[Any, int, row_division.Spans], row_division.RowPlan]
 """Of a layer, along a dimension counted from that of the rows, for an input divided in a way."""
 
 
-class Sliding(Passing):
+class HaloRule(PerChannelRule):
     """What makes its rows from those that are near: each rank from its own and its halo."""
 
     def __init__(self, axis: shape.Axis, plan_of: PlanOf) -> None:
@@ -134,7 +134,7 @@ def owned(tensor_layout: layout.Layout, dims: Sequence[int | None]) -> row_divis
 
 def planned(
     call: registry.Call, tensor_layout: layout.Layout, plan_of: PlanOf, free: bool = False
-) -> row_division.Plan:
+) -> row_division.RowPlan:
     """Plan a layer on its divided input; if it is free, each rank has all rows and sends none."""
     make_plan = functools.partial(plan_of, call.layer, 0)
     spans = owned(tensor_layout, call.dimensions(call.first))
@@ -157,7 +157,7 @@ def planned(
 
 
 def _most_ranks(
-    make_plan: Callable[[row_division.Spans], row_division.Plan], spans: row_division.Spans
+    make_plan: Callable[[row_division.Spans], row_division.RowPlan], spans: row_division.Spans
 ) -> int:
     """The most ranks, below those there are, that only neighbours exchange rows with."""
     for ranks in range(len(spans) - 1, 1, -1):
@@ -169,22 +169,24 @@ def _most_ranks(
     return 1
 
 
-def output(tensor_layout: layout.Layout, plan: row_division.Plan) -> layout.Layout:
+def output(tensor_layout: layout.Layout, plan: row_division.RowPlan) -> layout.Layout:
     """The layout of an output: as the input lies, but with the plan's rows."""
     return tensor_layout if len(plan.owned) == 1 else tensor_layout.put(ROWS, _cut(plan.outputs))
 
 
 def halos(
-    call: registry.Call, plan: row_division.Plan, tensor_layout: layout.Layout
+    call: registry.Call, plan: row_division.RowPlan, tensor_layout: layout.Layout
 ) -> Iterator[communication.Traffic]:
     """The cost of the rows that change hands, for the rank that sends most of them."""
     if tensor_layout.is_whole:  # each rank has all rows
         return
-    counts = {schedule.Work.FORWARD: plan.sent, schedule.Work.BACKWARD: plan.taken}
+    counts = {schedule.Pass.FORWARD: plan.sent, schedule.Pass.BACKWARD: plan.taken}
     examples, _, *rest = tensor_layout.largest(call.dimensions(call.first))
-    for work in (schedule.Work.FORWARD, *call.backward(call.first)):
+    for work in (schedule.Pass.FORWARD, *call.backward(call.first)):
         if most := max(map(counts[work], range(len(plan.owned)))):
-            yield from call.sends(communication.Kind.HALO, AXIS, [work], (examples, most, *rest))
+            yield from call.sends(
+                communication.CollectiveKind.HALO, AXIS, [work], (examples, most, *rest)
+            )
 
 
 def spans_of(local: registry.Local) -> row_division.Spans:

@@ -19,7 +19,7 @@ _TENSOR = shape.Axis.TENSOR
 _TRANSPOSED = operations.layers("Conv*DTranspose")
 
 
-class Rows(registry.Rule):
+class RowsRule(registry.Rule):
     """Each rank computes some of the rows."""
 
     sharding = "rows"
@@ -44,7 +44,7 @@ class Rows(registry.Rule):
     def compute(self, local: registry.Local) -> Sequence[Any]:
         return [self._convolved(local, local.first)]
 
-    def _plan(self, call: registry.Call) -> tuple[layout.Layout, row_division.Plan]:
+    def _plan(self, call: registry.Call) -> tuple[layout.Layout, row_division.RowPlan]:
         """How the input is to lie, all channels on each rank, and what the ranks do.
 
         What comes whole and has no gradient, as a batch of images, stays so: it has the halo.
@@ -76,7 +76,7 @@ class Rows(registry.Rule):
         return operations.apply(layer.activation, image)
 
 
-class RowsAndFilters(Rows):
+class RowsAndFiltersRule(RowsRule):
     """Each rank computes some of the filters of some of the rows."""
 
     sharding = "rows and filters"
@@ -106,7 +106,7 @@ class RowsAndFilters(Rows):
         return [self._convolved(local, adjoint.copy_to_group(local.groups[_TENSOR], local.first))]
 
 
-def _plan_of(layer: Any, place: int, spans: row_division.Spans) -> row_division.Plan:
+def _plan_of(layer: Any, place: int, spans: row_division.Spans) -> row_division.RowPlan:
     window = row_division.Window(
         layer.kernel_size[place], layer.strides[place], layer.dilation_rate[place]
     )
@@ -126,6 +126,8 @@ _OPERATIONS = {
 }
 
 RULES: registry.Rules = {
-    names: tuple(rule(convolution.KERNELS[names], operation) for rule in (RowsAndFilters, Rows))
+    names: tuple(
+        rule(convolution.KERNELS[names], operation) for rule in (RowsAndFiltersRule, RowsRule)
+    )
     for names, operation in _OPERATIONS.items()
 }
