@@ -32,7 +32,7 @@ def simulate(lists: Mapping[int, Iterable[programs.Step]]) -> Simulation:
     """Let every rank do its list.
 
     Raises:
-        ValueError: a rank has a rendezvous that it does not belong to, or twice.
+        ValueError: a rank has a collective operation that it is not part of, or twice.
     """
     steps = {rank: list(rank_steps) for rank, rank_steps in lists.items()}
     _check(steps)
@@ -67,5 +67,5 @@ def simulate(lists: Mapping[int, Iterable[programs.Step]]) -> Simulation:
 def _check(steps: Mapping[int, Sequence[programs.Step]]) -> None:
     for rank, rank_steps in steps.items():
         for step in rank_steps:
-            if isinstance(step, programs.Rendezvous) and step.ranks.count(rank) != 1:
+            if isinstance(step, programs.Collective) and step.ranks.count(rank) != 1:
                 raise ValueError(f"rank {rank} takes part in the {step} not once")

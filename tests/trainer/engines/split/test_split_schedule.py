@@ -91,29 +91,26 @@ def test_a_stage_works_in_the_order_of_its_schedule(pipeline: programs.PipelineS
 def test_a_stage_takes_before_it_works_and_gives_what_it_has(
     pipeline: programs.PipelineSpec,
 ) -> None:
-    rendezvouses: set[programs.Rendezvous] = set()
+    messages: set[programs.Collective] = set()
     for stage, steps in programs.lists(pipeline).items():
         done: list[object] = []
         for step in steps:
             if isinstance(step, schedule.Action):
                 done.append(step)
                 continue
-            if not isinstance(step.tag, programs.Parcel):
+            if not isinstance(step.operation, programs.Message):
                 assert len(done) == 2 * pipeline.microbatches
                 continue
             source, target = step.ranks
-            action = schedule.Action(step.tag.work, step.tag.microbatch)
+            action = schedule.Action(step.operation.work, step.operation.microbatch)
             assert (action in done) == (stage == source)
             assert stage in (source, target)
-            rendezvouses.add(step)
-        rendezvous = [step for step in steps if isinstance(step, programs.Rendezvous)]
-        assert len(set(rendezvous)) == len(rendezvous)
-    back = [
-        transfer
-        for transfer in pipeline.transfers
-        if transfer.tensor not in pipeline.without_gradient
-    ]
-    assert len(rendezvouses) == pipeline.microbatches * (len(pipeline.transfers) + len(back))
+            messages.add(step)
+        collectives = [step for step in steps if isinstance(step, programs.Collective)]
+        assert len(set(collectives)) == len(collectives)
+    constant = pipeline.without_gradient
+    back = [transfer for transfer in pipeline.transfers if transfer.tensor not in constant]
+    assert len(messages) == pipeline.microbatches * (len(pipeline.transfers) + len(back))
 
 
 @given(pipelines(), st.integers(1, 3), st.integers(1, 2))
@@ -126,12 +123,19 @@ def test_all_ranks_of_a_mesh_come_to_their_end(
     outcome = simulation.simulate(rank_programs)
     assert not outcome.pending, str(outcome)
     for steps in rank_programs.values():
-        separate = [programs.GRADIENTS, programs.LOSS, programs.NORM]
-        whole = [programs.ALL] if mesh.only_data else separate
-        ends = [step.tag for step in steps if isinstance(step, programs.Rendezvous)]
-        assert [tag for tag in ends if tag in (*separate, programs.ALL)] == whole
-        split = [f"{programs.PARTS} tensor", f"{programs.SQUARES} tensor"]
-        assert [tag for tag in ends if tag in split] == (split if tensor > 1 else [])
+        kinds = programs.SumKind
+        separate = [
+            programs.Sum(kinds.GRADIENTS),
+            programs.Sum(kinds.LOSS),
+            programs.Sum(kinds.NORM),
+        ]
+        common = programs.Sum(kinds.GRADIENTS_AND_LOSS)
+        expected = [common] if mesh.only_data else separate
+        sums = [step.operation for step in steps if isinstance(step, programs.Collective)]
+        assert [total for total in sums if total in (*separate, common)] == expected
+        axis = shape.Axis.TENSOR
+        split = [programs.Sum(kinds.PARTIAL_GRADIENTS, axis), programs.Sum(kinds.SQUARES, axis)]
+        assert [total for total in sums if total in split] == (split if tensor > 1 else [])
 
 
 @given(pipelines(), st.lists(st.integers(0, 4), min_size=1, max_size=3))
@@ -182,8 +186,8 @@ def test_one_forward_one_backward_takes_tensors_for_no_more_than_it_holds(
                     live.remove(step.microbatch)
                 else:
                     live.add(step.microbatch)
-            elif isinstance(step.tag, programs.Parcel) and stage == step.ranks[1]:
-                live.add(step.tag.microbatch)
+            elif isinstance(step.operation, programs.Message) and stage == step.ranks[1]:
+                live.add(step.operation.microbatch)
             assert len(live) <= bounded.count - stage
 
 
@@ -243,17 +247,17 @@ def test_a_schedule_that_works_too_early_is_an_error() -> None:
 
 
 def test_stages_that_both_send_first_wait_for_each_other() -> None:
-    up = programs.message(0, 1, "activation")
-    down = programs.message(1, 0, "gradient")
+    up = programs.Collective((0, 1), "message of an activation")
+    down = programs.Collective((1, 0), "message of a gradient")
     outcome = simulation.simulate({0: [up, down], 1: [down, up]})
     assert str(outcome) == (
-        "rank 0 waits at message of activation among ranks 0, 1; "
-        "rank 1 waits at message of gradient among ranks 1, 0"
+        "rank 0 waits at message of an activation among ranks 0, 1; "
+        "rank 1 waits at message of a gradient among ranks 1, 0"
     )
 
 
 def test_a_group_waits_for_its_last_member() -> None:
-    both, all_three = programs.total([0, 1], "weights"), programs.total([0, 1, 2], "loss")
+    both, all_three = programs.Collective((0, 1), "x"), programs.Collective((0, 1, 2), "y")
     work = schedule.Action(schedule.Pass.FORWARD, 0)
     lists: dict[int, list[programs.Step]] = {
         0: [work, both, all_three],
@@ -272,12 +276,12 @@ def test_a_group_waits_for_its_last_member() -> None:
 def test_ranks_that_agree_on_one_order_come_to_their_end(
     order: list[tuple[set[int], int]],
 ) -> None:
-    rendezvous = [programs.total(sorted(ranks), tag) for ranks, tag in order]
-    lists = {rank: [step for step in rendezvous if rank in step.ranks] for rank in range(5)}
+    collectives = [programs.Collective(tuple(sorted(ranks)), tag) for ranks, tag in order]
+    lists = {rank: [step for step in collectives if rank in step.ranks] for rank in range(5)}
     assert not simulation.simulate(lists).pending
 
 
 @pytest.mark.parametrize("ranks", [(1, 2), (0, 0)])
-def test_a_meeting_has_each_of_its_ranks_once(ranks: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"rank 0 takes part in the total of x .* not once"):
-        simulation.simulate({0: [programs.total(ranks, "x")]})
+def test_a_collective_has_each_of_its_ranks_once(ranks: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"rank 0 takes part in the x among .* not once"):
+        simulation.simulate({0: [programs.Collective(tuple(ranks), "x")]})

@@ -1,4 +1,4 @@
-"""What one rank does in a step: forward work that is kept, backward work, complete gradients."""
+"""Executes the forward and backward passes of one rank's stage, and completes its gradients."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ class _ForwardResult:
     tape: tf.GradientTape
     weights: list[tf.Tensor]
     """Those that are trained, as they were before it."""
-    taken: dict[cutting.Transfer, tf.Tensor]
+    received: dict[cutting.Transfer, tf.Tensor]
     tensors: dict[int, Any]
     terms: list[stage_worker.Counted]
 
@@ -42,8 +42,7 @@ class TrainingWorker(stage_worker.StageWorker):
     ) -> None:
         super().__init__(rank, partition, workload, training=True)
         self._known = known
-        self.settled: tf.Tensor | None = None
-        """The denominators of the loss of outputs over the whole batch, once they are known."""
+        self._batch_denominators: tf.Tensor | None = None
         self._forward_results: dict[int, _ForwardResult] = {}
         self.gradients: dict[str, Any] = dict.fromkeys(rank.trained)
         self.statistics: dict[str, tf.Tensor] = {}
@@ -52,21 +51,24 @@ class TrainingWorker(stage_worker.StageWorker):
         with tf.device(rank.device):
             self.scale = rank.optimizer.scale()
 
+    def set_batch_denominators(self, denominators: tf.Tensor) -> None:
+        """Divide the losses of later backward passes by denominators over the whole batch."""
+        self._batch_denominators = denominators
+
     @property
     def has_all(self) -> bool:
         """Whether it has the gradients of the whole model, once they are summed over ranks."""
         return self._partition.mesh.only_data
 
     def work(self, action: schedule.Action) -> None:
-        """Go forward or backward with a microbatch."""
-        self.begin()
-        begin = self._now()
-        with self.fence():
+        """Make the forward or the backward pass of a microbatch."""
+        begin = self._read_clock(begins_action=True)
+        with self.ordering.compute() as results:
             if action.work is schedule.Pass.FORWARD:
-                self._forward(action)
+                results += self._forward(action)
             else:
-                self._backward(action)
-        self._moments[action] = (begin, self._now())
+                results += self._backward(action)
+        self._moments[action] = (begin, self._read_clock())
 
     def assigned(self, key: str) -> Any:
         """A weight as the forward passes have left it."""
@@ -99,20 +101,19 @@ class TrainingWorker(stage_worker.StageWorker):
             of_all = tells * one_hot[:, tf.newaxis] * tf.reshape(tf.stack(moments), (-1,))
             return tf.concat([seconds * one_hot, tf.reshape(of_all, (-1,))], 0)
 
-    def _now(self) -> tf.Tensor:
-        """The moment at which all is done that this rank did before, as its processor sees it."""
-        with self.fence():
-            moment = self.rank.clock.read()
-        self.did([moment])
-        return moment
+    def _read_clock(self, *, begins_action: bool = False) -> tf.Tensor:
+        """The time at which this rank has done everything before, by the clock of its host."""
+        with self.ordering.compute(begins_action=begins_action) as results:
+            results.append(self.rank.clock.read())
+        return results[0]
 
-    def _forward(self, action: schedule.Action) -> None:
-        taken = self._taken(action)
+    def _forward(self, action: schedule.Action) -> list[Any]:
+        received = self._received(action)
         weights = [self.values[key] for key in self.gradients]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([tensor for tensor in taken.values() if tensor.dtype.is_floating])
+            tape.watch([tensor for tensor in received.values() if tensor.dtype.is_floating])
             tape.watch(weights)
-            part = self._run(action.microbatch, taken)
+            part = self._run(action.microbatch, received)
             terms = self._terms(action.microbatch, part)
             ends = adjoint.join_gradients([one.numerator for _, one in terms])
             terms = [
@@ -125,16 +126,16 @@ class TrainingWorker(stage_worker.StageWorker):
         self.values |= {key: one for key, one in changed.items() if key not in assigned}
         self.statistics |= changed
         self._forward_results[action.microbatch] = _ForwardResult(
-            tape, weights, taken, part.tensors, terms
+            tape, weights, received, part.tensors, terms
         )
         numerators = [one.numerator for _, one in terms]
-        self.did([*self._keep(action.microbatch, part), *numerators, *changed.values()])
+        return [*self._keep(action.microbatch, part), *numerators, *changed.values()]
 
     def _scale(self, microbatch: int, term: loss.Term, one: loss.Fraction) -> tf.Tensor:
         """What a numerator is multiplied by, divided by the batch's denominator if it is known."""
         scale = tf.cast(self.scale, tf.float64) * term.weight
-        if term.divided and self.settled is not None and term.output:
-            denominator = self.settled[self.rank.head.terms.index(term)]
+        if term.divided and self._batch_denominators is not None and term.output:
+            denominator = self._batch_denominators[self.rank.head.terms.index(term)]
             scale = tf.math.divide_no_nan(scale, denominator)
         elif term.divided and self._known is not head.LossDivision.LAST:
             share = len(self._rows[microbatch]) / sum(self._workload.shares)
@@ -150,7 +151,7 @@ class TrainingWorker(stage_worker.StageWorker):
                 return f"the layer {node.name}"
         return f"a layer of stage {self.rank.stage.index}"
 
-    def _backward(self, action: schedule.Action) -> None:
+    def _backward(self, action: schedule.Action) -> list[Any]:
         forward = self._forward_results.pop(action.microbatch)
         if self._known is head.LossDivision.LAST and len(forward.terms) > 1:
             raise errors.UserCodeError(
@@ -162,14 +163,14 @@ class TrainingWorker(stage_worker.StageWorker):
         targets = [one.numerator for _, one in forward.terms]
         scales = [self._scale(action.microbatch, term, one) for term, one in forward.terms]
         for one in self.rank.stage.sent:
-            parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
-            if (one, parcel) in self._mail:
+            message = programs.Message(action.work, one.tensor, action.microbatch)
+            if (one, message) in self._messages:
                 targets.append(forward.tensors[one.tensor])
-                scales.append(self._mail.pop((one, parcel)))
+                scales.append(self._messages.pop((one, message)))
         constant = self.effects.constant_tensors
         watched = {
             one: tensor
-            for one, tensor in forward.taken.items()
+            for one, tensor in forward.received.items()
             if tensor.dtype.is_floating and one.tensor not in constant
         }
         sources = [*watched.values(), *forward.weights]
@@ -181,15 +182,15 @@ class TrainingWorker(stage_worker.StageWorker):
         input_gradients = {}
         for one, tensor in watched.items():
             gradient = next(gradients)
-            parcel = programs.Parcel(action.work, one.tensor, action.microbatch)
-            input_gradients[one, parcel] = tf.zeros_like(tensor) if gradient is None else gradient
-        self._mail |= input_gradients
+            message = programs.Message(action.work, one.tensor, action.microbatch)
+            input_gradients[one, message] = tf.zeros_like(tensor) if gradient is None else gradient
+        self._messages |= input_gradients
         for key in self.gradients:
             both = [self.gradients[key], next(gradients)]
             self.gradients[key] = rank_transport.add(
                 both, [self.rank.kind(key, one) for one in both]
             )
-        self.did([*input_gradients.values(), *rank_transport.parts(self.gradients.values())])
+        return [*input_gradients.values(), *rank_transport.parts(self.gradients.values())]
 
 
 class CompleteGradients:

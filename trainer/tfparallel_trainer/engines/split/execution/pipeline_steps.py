@@ -1,7 +1,8 @@
 """Steps and evaluations of a model in stages, traced once for each division of a batch.
 
-Each rank does its list in order, which `stage_worker.Fences` keeps. What they leave to messages
-between processes relaxes the order of lists that come to their end, so these do, too.
+Each rank executes its list in the order that `ordering.OrderingScope` keeps. Messages between
+processes may overlap with computation. That relaxes the order of lists that cannot deadlock, so
+the relaxed lists cannot deadlock either.
 """
 
 import collections
@@ -159,7 +160,7 @@ class TrainStep(engine.Step):
             for rank in self._ranks.local
         }
         reduction = step_reduction.Reduction(workers, between, signals, self._kinds, division)
-        _emit(divided, divided.training(workload.shares), workers, between, reduction.total)
+        _emit(divided, divided.training(workload.shares), workers, between, reduction.reduce)
         return reduction
 
 
@@ -236,7 +237,7 @@ class Evaluation(evaluate.Evaluator):
         totals = [tf.zeros((2, len(self._ranks.local[0].head.terms)), tf.float64)]
         done = []
         for worker in workers.values():
-            with worker.fence():
+            with worker.ordering.compute():
                 done.append(tf.no_op())
                 if worker.rank.is_first:
                     sums = [tf.stack(worker.numerators), tf.stack(worker.denominators)]
@@ -247,8 +248,8 @@ class Evaluation(evaluate.Evaluator):
             return tf.identity(tf.add_n(totals))
 
 
-_Total = Callable[[programs.Rendezvous, Sequence[int]], None]
-"""Makes a sum, given the ranks of this process that take part."""
+_Reduce = Callable[[tuple[int, ...], programs.Sum, Sequence[int]], None]
+"""Makes a sum over ranks, given those of them that are in this process."""
 
 
 def _emit(
@@ -256,11 +257,11 @@ def _emit(
     lists: Mapping[int, Sequence[programs.Step]],
     workers: Mapping[int, stage_worker.StageWorker],
     between: rank_transport.RankTransport,
-    total: _Total | None = None,
+    reduce: _Reduce | None = None,
 ) -> None:
     """Let the ranks of this process do their lists; a ValueError if that is impossible."""
     waiting = {rank: collections.deque(lists[rank]) for rank in workers}
-    tracer = _Tracer(partition, workers, between, total, waiting)
+    tracer = _Tracer(partition, workers, between, reduce, waiting)
     while any(waiting.values()):
         if not sum([tracer.advance(rank) for rank in workers]):
             stuck = "; ".join(
@@ -268,7 +269,7 @@ def _emit(
             )
             raise ValueError(f"the lists of the ranks cannot be done ({stuck})")
     for worker in workers.values():
-        worker.settle()
+        worker.ordering.join_messages()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -276,7 +277,7 @@ class _Tracer:
     partition: partition.Partition
     workers: Mapping[int, stage_worker.StageWorker]
     between: rank_transport.RankTransport
-    total: _Total | None
+    reduce: _Reduce | None
     waiting: Mapping[int, collections.deque[programs.Step]]
     """What each rank has still to do."""
 
@@ -287,7 +288,7 @@ class _Tracer:
         while steps:
             step = steps[0]
             participants = [rank]
-            if isinstance(step, programs.Rendezvous):
+            if isinstance(step, programs.Collective):
                 participants = [one for one in step.ranks if one in self.workers]
                 heads = [next(iter(self.waiting[one]), None) for one in participants]
                 if any(head != step for head in heads):
@@ -298,33 +299,32 @@ class _Tracer:
             match step:
                 case schedule.Action():
                     self.workers[rank].work(step)
-                case programs.Rendezvous(ranks=(source, target), tag=programs.Parcel() as parcel):
-                    self._pass_on(source, target, parcel)
-                case programs.Rendezvous() if self.total is not None:
+                case programs.Collective((source, target), programs.Message() as message):
+                    self._transfer(source, target, message)
+                case programs.Collective(ranks, programs.Sum() as total) if self.reduce is not None:
                     for participant in participants:
-                        self.workers[participant].settle()
-                    self.total(step, participants)
+                        self.workers[participant].ordering.join_messages()
+                    self.reduce(ranks, total, participants)
         return done
 
-    def _pass_on(self, source: int, target: int, parcel: programs.Parcel) -> None:
-        """Do this process's part of a message."""
-        begin, end = self.partition.stage_of(source), self.partition.stage_of(target)
-        if parcel.work is schedule.Pass.BACKWARD:  # a gradient goes against the transfer
-            begin, end = end, begin
-        address = (cutting.Transfer(begin, end, parcel.tensor), parcel)
-        number = self.partition.number(parcel, address[0])
-        giver, taker = self.workers.get(source), self.workers.get(target)
+    def _transfer(self, source: int, target: int, message: programs.Message) -> None:
+        """Make this process's part of a message: send it, receive it, or hand it over."""
+        first, second = self.partition.stage_of(source), self.partition.stage_of(target)
+        if message.work is schedule.Pass.BACKWARD:  # a gradient goes against the transfer
+            first, second = second, first
+        address = (cutting.Transfer(first, second, message.tensor), message)
+        number = self.partition.number(message, address[0])
+        sender, receiver = self.workers.get(source), self.workers.get(target)
         tensor: Any = None
-        if giver is not None:
-            tensor = giver.give(address)
-            if taker is None:
-                with giver.giving():
-                    giver.gave(self.between.send(source, target, number, tensor))
-        if taker is not None:
-            with taker.taking():
-                if giver is None:
-                    shape, kind = taker.shape_of(address)
-                    tensor = self.between.receive(source, target, number, shape, kind)
-                taken = tf.identity(tensor)
-                taker.took(taken)
-            taker.take(address, taken)
+        if sender is not None:
+            tensor = sender.find_outgoing(address)
+            if receiver is None:
+                with sender.ordering.send() as sent:
+                    sent.append(self.between.send(source, target, number, tensor))
+        if receiver is not None:
+            with receiver.ordering.receive() as received:
+                if sender is None:
+                    dims, dtype = receiver.shape_of(address)
+                    tensor = self.between.receive(source, target, number, dims, dtype)
+                received.append(tf.identity(tensor))
+            receiver.store_incoming(address, received[0])

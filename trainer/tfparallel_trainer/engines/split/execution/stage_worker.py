@@ -1,14 +1,8 @@
-"""What one rank does in any program: the forward work of its stage, one thing after the other.
-
-What a rank does waits for all that it did before. Otherwise `tf.function` runs whatever is ready,
-and neither order nor memory would be the schedule's. Only a message between processes may be on its
-way meanwhile: it leaves while its giver works on, and arrives while its taker still does the work
-before. It is one message for each rank, so memory stays bounded.
-"""
+"""Executes the forward passes of one rank's stage, in order."""
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -16,7 +10,7 @@ import tensorflow as tf
 
 from tfparallel_trainer import errors
 from tfparallel_trainer.data import nest, order
-from tfparallel_trainer.engines.split.execution import rank_model
+from tfparallel_trainer.engines.split.execution import ordering, rank_model
 from tfparallel_trainer.engines.split.layers import sharded
 from tfparallel_trainer.engines.split.model import graph, interpreter, step_effects
 from tfparallel_trainer.engines.split.pipeline import cutting, partition, programs, schedule
@@ -25,8 +19,8 @@ from tfparallel_trainer.objective import loss, synchrony
 _BORROWED = 1 << 16
 """Keeps the seeds of a random layer apart that two stages call."""
 
-Address = tuple[cutting.Transfer, programs.Parcel]
-"""What tells a message of a rank apart from all its others."""
+Address = tuple[cutting.Transfer, programs.Message]
+"""Identifies a message among all those of a rank."""
 
 Shares = tuple[int, ...]
 """How many examples each place along the data axis has."""
@@ -49,68 +43,8 @@ class Workload:
     """Whether all places and microbatches draw the same numbers, for a check."""
 
 
-class Fences:
-    """What one rank does in a program, in order: each operation waits for earlier ones."""
-
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self._last: list[Any] = []
-        self._before: list[Any] = []
-        """What the latest work waited for."""
-        self._arrived: list[Any] = []
-        self._gone: list[Any] = []
-        # NCCL wants messages in one order at both ends, which only strict order grants.
-        self._overlaps = ":GPU:" not in device
-
-    def fence(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which operations wait for all that this rank did before."""
-        return self._behind(self._last)
-
-    def did(self, tensors: Sequence[Any]) -> None:
-        """What the rank does next waits for these, which were made behind its fence."""
-        done = [one for one in tensors if one is not None]
-        if done:
-            self._last = [*done, *self._arrived]
-            self._arrived = []
-
-    def begin(self) -> None:
-        """The rank's next work begins, for which it waits for what is to arrive."""
-        self._last = self._before = [*self._last, *self._arrived]
-        self._arrived = []
-
-    def taking(self) -> contextlib.AbstractContextManager[None]:
-        """A context for a message that may arrive while the rank does its latest work."""
-        return self._behind(self._before if self._overlaps else self._last)
-
-    def took(self, tensor: Any) -> None:
-        """The rank's next work has use for this, which was made in the context `taking`."""
-        self._arrived.append(tensor)
-        if not self._overlaps:
-            self.settle()
-
-    def giving(self) -> contextlib.AbstractContextManager[None]:
-        """A context for a message that may leave while the rank goes on, one after the other."""
-        return self._behind(self._gone if self._overlaps else self._last)
-
-    def gave(self, tensor: Any) -> None:
-        """The rank's next message waits for this, which was made in the context `giving`."""
-        self._gone = [tensor]
-        if not self._overlaps:
-            self.settle()
-
-    def settle(self) -> None:
-        """What the rank does next waits for all messages, too."""
-        self._last = [*self._last, *self._arrived, *self._gone]
-        self._arrived, self._gone = [], []
-
-    @contextlib.contextmanager
-    def _behind(self, operations: Sequence[Any]) -> Iterator[None]:
-        with tf.device(self._device), tf.control_dependencies(operations):
-            yield
-
-
-class StageWorker(Fences):
-    """A rank's forward work, and what all programs have in common."""
+class StageWorker:
+    """Executes the actions of one rank in a program that only goes forward."""
 
     def __init__(
         self,
@@ -120,8 +54,8 @@ class StageWorker(Fences):
         *,
         training: bool,
     ) -> None:
-        super().__init__(rank.device)
         self.rank = rank
+        self.ordering = ordering.OrderingScope(rank.device)
         self._partition = partition
         self._workload = workload
         self._training = training
@@ -130,7 +64,7 @@ class StageWorker(Fences):
         self._part: Any = workload.parts.get(rank.data)
         count = partition.counts(workload.shares)[rank.data]
         self._rows = order.split(self.examples, count) if self.examples else []
-        self._mail: dict[Address, tf.Tensor] = {}
+        self._messages: dict[Address, tf.Tensor] = {}
         self._outgoing: dict[tuple[int, int], tf.Tensor] = {}
         """Tensors that are sent forward, by microbatch and number."""
         with tf.device(rank.device):
@@ -144,25 +78,25 @@ class StageWorker(Fences):
         of_examples = float(self.examples if rank.is_last else 0)
         self.denominators = [*self.numerators[1:], tf.constant(of_examples, tf.float64)]
 
-    def give(self, address: Address) -> tf.Tensor:
-        """Give what a message carries."""
-        _, parcel = address
-        if parcel.work is schedule.Pass.BACKWARD:
-            return self._mail.pop(address)
-        return self._outgoing[parcel.microbatch, parcel.tensor]
+    def find_outgoing(self, address: Address) -> tf.Tensor:
+        """Return the tensor that a message sends."""
+        _, message = address
+        if message.work is schedule.Pass.BACKWARD:
+            return self._messages.pop(address)
+        return self._outgoing[message.microbatch, message.tensor]
 
-    def take(self, address: Address, tensor: tf.Tensor) -> None:
-        """Take what a message carries."""
-        self._mail[address] = tensor
+    def store_incoming(self, address: Address, tensor: tf.Tensor) -> None:
+        """Keep the tensor of a received message for the action that needs it."""
+        self._messages[address] = tensor
 
     def shape_of(self, address: Address) -> tuple[list[int], str]:
-        """Shape and type of what a message brings."""
-        _, parcel = address
-        tensor = self._partition.model.tensors[parcel.tensor]
-        sizes = self._sizes(parcel.microbatch, parcel.tensor)
+        """Shape and type of the tensor that a message brings."""
+        _, message = address
+        tensor = self._partition.model.tensors[message.tensor]
+        sizes = self._sizes(message.microbatch, message.tensor)
         if None in sizes:
             raise errors.UserCodeError(
-                f"{self._name_maker(parcel.tensor)} gives a tensor of the shape {tensor.shape} to "
+                f"{self._name_maker(message.tensor)} gives a tensor of the shape {tensor.shape} to "
                 "another stage, whose size only the data would tell. Give keras.Input the whole "
                 "shape of an example.",
                 function="build_model",
@@ -181,13 +115,11 @@ class StageWorker(Fences):
         return self._partition.plan.layouts[number].local(full, self.rank.place)
 
     def work(self, action: schedule.Action) -> None:
-        """Go forward with a microbatch."""
-        self.begin()
-        with self.fence():
-            taken = self._taken(action)
-            part = self._run(action.microbatch, taken)
+        """Make the forward pass of a microbatch."""
+        with self.ordering.compute(begins_action=True) as results:
+            part = self._run(action.microbatch, self._received(action))
             numerators = [one.numerator for _, one in self._terms(action.microbatch, part)]
-            self.did([*self._keep(action.microbatch, part), *numerators])
+            results += [*self._keep(action.microbatch, part), *numerators]
 
     @property
     def effects(self) -> step_effects.Effects:
@@ -199,21 +131,21 @@ class StageWorker(Fences):
         """Those of the whole model."""
         return self._partition.model.nodes
 
-    def _taken(self, action: schedule.Action) -> dict[cutting.Transfer, tf.Tensor]:
-        """What other stages have sent for a turn."""
+    def _received(self, action: schedule.Action) -> dict[cutting.Transfer, tf.Tensor]:
+        """The tensors that other stages have sent for an action."""
         microbatch = action.microbatch
         return {
-            one: self._mail.pop((one, programs.Parcel(action.work, one.tensor, microbatch)))
+            one: self._messages.pop((one, programs.Message(action.work, one.tensor, microbatch)))
             for one in self.rank.stage.received
         }
 
-    def _run(self, microbatch: int, taken: Mapping[cutting.Transfer, Any]) -> interpreter.Part:
+    def _run(self, microbatch: int, received: Mapping[cutting.Transfer, Any]) -> interpreter.Part:
         rows = self._rows[microbatch]
         inputs = {
             number: self._inputs[number][rows.start : rows.stop]
             for number in self.rank.stage.inputs
         }
-        tensors = {**inputs, **{one.tensor: tensor for one, tensor in taken.items()}}
+        tensors = {**inputs, **{one.tensor: tensor for one, tensor in received.items()}}
         variables = {**self.values, **self._seeds(microbatch)}
         nodes, model, data = self.rank.stage.nodes, self._partition.model, self.rank.head.data
         layers = synchrony.among(node.calls for node in nodes)
@@ -235,7 +167,7 @@ class StageWorker(Fences):
             )
 
     def _keep(self, microbatch: int, part: interpreter.Part) -> list[Any]:
-        """Keep what is sent; gives it."""
+        """Keep the tensors that other stages receive, and return them."""
         sent = {one.tensor: part.tensors[one.tensor] for one in self.rank.stage.sent}
         for number, tensor in sent.items():
             node = next(one for one in self.rank.stage.nodes if number in one.outputs)

@@ -1,4 +1,4 @@
-"""What follows in a step when all microbatches are through: sums over ranks, and the update.
+"""After all microbatches: sums over ranks, then the optimizer update.
 
 The loss is Σ w N / D + R, as in `objective.train`. N and D are the sums of a term's numerators and
 denominators over microbatches and ranks, w its weight and R the regularisation. The order is
@@ -17,14 +17,14 @@ from tfparallel_trainer.engines.split.pipeline import programs
 from tfparallel_trainer.objective import gradients, lookups
 
 Kinds = dict[int, list[gradients.Kind]]
-"""Of the gradients of each rank, which one without examples cannot know."""
+"""The kinds of each rank's gradients, which a rank without examples cannot find out."""
 
 _Summands = Callable[[int], tuple[list[Any], list[gradients.Kind]]]
-"""Gives the gradients of some weights that a rank adds, and their kinds."""
+"""Returns the gradients of some weights that a rank adds, and their kinds."""
 
 
 class Reduction:
-    """Of the ranks of this process, while a step is traced."""
+    """The sums and the update of the ranks of this process, while a step is traced."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Reduction:
         kinds: Kinds,
         known: head.LossDivision,
     ) -> None:
-        """Take what this process tells the others, float64 [n]; further kinds become known."""
+        """Take the requests of this process, float64 [n]; `kinds` is filled in."""
         self._workers = workers
         self._between = between
         self._signals = signals
@@ -49,27 +49,27 @@ class Reduction:
                 states = worker.rank.head.model.metrics_variables
                 self._before[index] = [(state, tf.identity(state.value)) for state in states]
 
-    def total(self, step: programs.Rendezvous, participants: Sequence[int]) -> None:
-        """Make a sum that a list asks for, for these of its ranks."""
-        match step.tag:
-            case programs.DENOMINATORS:
-                denominators = self._sum(step.ranks, participants, self._denominators)
-                for index, settled in denominators.items():
-                    self._workers[index].settled = settled
-            case programs.GRADIENTS:
-                self._sum_gradients(step.ranks, participants)
-            case programs.ALL:
-                self._sum_all(step.ranks, participants)
-            case programs.LOSS:
-                self._know_losses(self._sum(step.ranks, participants, self._parts_of_loss))
-            case str(tag) if tag.startswith(programs.PARTS):
-                self._sum_parts(step.ranks, participants, shape.Axis(tag.rpartition(" ")[2]))
-            case str(tag) if tag.startswith(programs.SQUARES):
-                self._sum_squares(step.ranks, participants, shape.Axis(tag.rpartition(" ")[2]))
-            case programs.NORM:
-                self._norms = self._sum(step.ranks, participants, self._parts_of_norm)
-            case key:
-                self._sum_shared(str(key), step.ranks, participants)
+    def reduce(self, ranks: tuple[int, ...], total: programs.Sum, local: Sequence[int]) -> None:
+        """Make a sum over some ranks, of which `local` are in this process."""
+        match total:
+            case programs.Sum(programs.SumKind.DENOMINATORS):
+                denominators = self._sum(ranks, local, self._denominators)
+                for index, sums in denominators.items():
+                    self._workers[index].set_batch_denominators(sums)
+            case programs.Sum(programs.SumKind.SHARED_WEIGHT, key=key):
+                self._sum_shared(key, ranks, local)
+            case programs.Sum(programs.SumKind.PARTIAL_GRADIENTS, shape.Axis() as axis):
+                self._sum_partial(ranks, local, axis)
+            case programs.Sum(programs.SumKind.GRADIENTS):
+                self._sum_gradients(ranks, local)
+            case programs.Sum(programs.SumKind.LOSS):
+                self._compute_losses(self._sum(ranks, local, self._loss_summands))
+            case programs.Sum(programs.SumKind.SQUARES, shape.Axis() as axis):
+                self._sum_squares(ranks, local, axis)
+            case programs.Sum(programs.SumKind.NORM):
+                self._norms = self._sum(ranks, local, self._norm_summands)
+            case programs.Sum(programs.SumKind.GRADIENTS_AND_LOSS):
+                self._sum_all(ranks, local)
 
     def update(self, *, leaves_out: bool) -> list[tf.Tensor]:
         """Let each rank make its update; with `leaves_out` only if the step is finite.
@@ -80,7 +80,7 @@ class Reduction:
         """
         results = []
         for index, worker in self._workers.items():
-            with worker.fence():
+            with worker.ordering.compute():
                 loss = self._losses[index]
                 is_finite = tf.math.is_finite(loss.total)
                 if not worker.rank.optimizer.scales:  # with loss scaling, gradients may overflow
@@ -110,13 +110,14 @@ class Reduction:
         for index in participants:
             worker = self._workers[index]
             weights[index] = [worker.rank.weights[key] for key in keys]
-            with worker.fence():
+            with worker.ordering.compute():
                 local_gradients[index], kinds[index] = summands(index)
                 also[index] = [] if number is None else [number(index)]
         totals = self._between.gradients(ranks, local_gradients, kinds, weights, also)
         for index, sums in totals.items():
             self._workers[index].gradients |= dict(zip(keys, sums, strict=False))
-            self._workers[index].did(rank_transport.parts(sums))
+            with self._workers[index].ordering.compute() as results:
+                results += rank_transport.parts(sums)
         return {index: sums[-1] for index, sums in totals.items() if number is not None}
 
     def _sum_shared(self, key: str, ranks: tuple[int, ...], participants: Sequence[int]) -> None:
@@ -147,7 +148,7 @@ class Reduction:
         dense = tf.zeros(weight.shape, weight.dtype) if gradient is None else gradient
         return tf.ensure_shape(tf.convert_to_tensor(dense), weight.shape)
 
-    def _sum_parts(
+    def _sum_partial(
         self, ranks: tuple[int, ...], participants: Sequence[int], axis: shape.Axis
     ) -> None:
         """Add up gradients of which each rank along an axis has a part."""
@@ -178,7 +179,7 @@ class Reduction:
 
         for index, total in self._sum(ranks, participants, squares).items():
             finished = self._finished(index)
-            with self._workers[index].fence():
+            with self._workers[index].ordering.compute():
                 finished.squares = tf.where(is_cut(index), total, finished.squares)
 
     def _sum_gradients(
@@ -203,13 +204,13 @@ class Reduction:
 
     def _sum_all(self, ranks: tuple[int, ...], participants: Sequence[int]) -> None:
         """Add up gradients and loss; their norms every rank knows then, as it has all of them."""
-        self._know_losses(self._sum_gradients(ranks, participants, self._parts_of_loss))
+        self._compute_losses(self._sum_gradients(ranks, participants, self._loss_summands))
         for index in participants:
-            with self._workers[index].fence():
-                self._norms[index] = self._parts_of_norm(index)
+            with self._workers[index].ordering.compute():
+                self._norms[index] = self._norm_summands(index)
 
-    def _know_losses(self, sums: Mapping[int, tf.Tensor]) -> None:
-        """Take what `_parts_of_loss` sums up to, for each rank."""
+    def _compute_losses(self, sums: Mapping[int, tf.Tensor]) -> None:
+        """Take what `_loss_summands` sums up to, for each rank."""
         count = len(self._first.rank.head.terms)
         for index, numbers in sums.items():
             worker = self._workers[index]
@@ -218,7 +219,7 @@ class Reduction:
     def _denominators(self, index: int) -> tf.Tensor:
         return tf.stack(self._workers[index].denominators)
 
-    def _parts_of_loss(self, index: int) -> tf.Tensor:
+    def _loss_summands(self, index: int) -> tf.Tensor:
         """What a rank adds to the loss, what its process tells, and what is seen of it."""
         worker = self._workers[index]
         rank = worker.rank
@@ -242,7 +243,7 @@ class Reduction:
             self._complete[index] = backward.CompleteGradients(self._workers[index], factor)
         return self._complete[index]
 
-    def _parts_of_norm(self, index: int) -> tf.Tensor:
+    def _norm_summands(self, index: int) -> tf.Tensor:
         """How many gradients are not finite, and the sum of the squares of those of a rank."""
         finished = self._finished(index)
         return tf.stack([finished.failed, finished.own_square])

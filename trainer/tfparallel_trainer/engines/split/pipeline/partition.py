@@ -91,12 +91,12 @@ class Partition:
                 size += math.prod(one or 0 for one in part) * graph.itemsize(variable.dtype)
         return size
 
-    def number(self, parcel: programs.Parcel, transfer: cutting.Transfer) -> int:
+    def number(self, message: programs.Message, transfer: cutting.Transfer) -> int:
         """A number that no other message between the same two ranks has in a step."""
         transfers = self.stages[transfer.source].sent
-        kind = 0 if parcel.work is schedule.Pass.FORWARD else 1
+        kind = 0 if message.work is schedule.Pass.FORWARD else 1
         place = transfers.index(transfer) * len(schedule.Pass) + kind
-        return place * self.microbatches + parcel.microbatch
+        return place * self.microbatches + message.microbatch
 
     def numbers(self) -> int:
         """One more than the largest of these numbers."""

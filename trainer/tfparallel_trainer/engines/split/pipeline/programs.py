@@ -10,68 +10,53 @@ Lists that agree with one order cannot wait in a circle.
 """
 
 import dataclasses
+import enum
 from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from tfparallel_trainer.comms import shape
 from tfparallel_trainer.engines.split.model import graph
 from tfparallel_trainer.engines.split.pipeline import cutting, schedule
 
-GRADIENTS = "gradients"
-"""Tag of the sum over the data axis when all microbatches are through."""
 
-DENOMINATORS = "denominators"
-"""Tag of the sum over the data axis that the last stages make between forward and backward."""
+class SumKind(enum.StrEnum):
+    """What ranks add up in a step; all but the first two kinds follow the last microbatch."""
 
-PARTS = "parts of gradients"
-"""Begins the tag of a sum over an axis that splits layers, of what each rank has a part of."""
-
-SQUARES = "squares"
-"""Begins the tag of a sum over such an axis of the squares of a variable that is cut over it."""
-
-LOSS = "loss"
-"""Tag of the sum over all ranks of what the loss is made of, and of their flags."""
-
-NORM = "norm"
-"""Tag of the sum over all ranks that tells how large the gradients are, and whether finite."""
-
-ALL = "gradients and loss"
-"""Tag of the one sum that ends a step where only batches are divided: of what `GRADIENTS` and
-`LOSS` are about. `NORM` is not needed there, since each rank then has all gradients."""
+    DENOMINATORS = "denominators"
+    """Of the loss: by the last stages over the data axis, between forward and backward passes."""
+    SHARED_WEIGHT = "gradients of a shared weight"
+    """Over the stages that share it."""
+    PARTIAL_GRADIENTS = "partial gradients"
+    """Over an axis that splits layers: gradients of which each rank has a summand."""
+    GRADIENTS = "gradients"
+    """Over the data axis."""
+    LOSS = "loss"
+    """Over all ranks: numerators and denominators of the loss, and the requests of processes."""
+    SQUARES = "squares"
+    """Over an axis that splits layers: squares of gradients of variables sharded over it."""
+    NORM = "norm"
+    """Over all ranks: the norm of the gradients, and whether they are finite."""
+    GRADIENTS_AND_LOSS = "gradients and loss"
+    """Over all ranks: the one sum that ends a step if only batches are divided. `NORM` is not
+    needed then, because each rank has all gradients."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rendezvous:
-    """What several ranks do together: a send with its receive, or a sum over a group.
+class Sum:
+    """A sum over a group of ranks."""
 
-    It takes place when each of its ranks is at an equal rendezvous. `tag` distinguishes what the
-    same ranks do together at different places of their lists.
-    """
-
-    kind: str
-    ranks: tuple[int, ...]
-    tag: Hashable
+    kind: SumKind
+    axis: shape.Axis | None = None
+    """The axis of a sum over an axis that splits layers."""
+    key: str = ""
+    """The key of a weight that stages share."""
 
     def __str__(self) -> str:
-        return f"{self.kind} of {self.tag} among ranks {', '.join(map(str, self.ranks))}"
-
-
-Step = schedule.Action | Rendezvous
-"""What a rank does alone, or with others."""
-
-
-def message(source: int, target: int, tag: Hashable) -> Rendezvous:
-    """A tensor that one rank sends and another takes; both have it in their lists."""
-    return Rendezvous("message", (source, target), tag)
-
-
-def total(ranks: Sequence[int], tag: Hashable) -> Rendezvous:
-    """A sum, or any other collective operation, over a group."""
-    return Rendezvous("total", tuple(ranks), tag)
+        return f"sum of {' '.join(filter(None, (self.kind, self.key, self.axis)))}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Parcel:
-    """What a message carries: a tensor of a microbatch, or the gradient of one."""
+class Message:
+    """A tensor of a microbatch, or its gradient, that one rank sends to another."""
 
     work: schedule.Pass
     tensor: int
@@ -79,7 +64,26 @@ class Parcel:
 
     def __str__(self) -> str:
         what = "tensor" if self.work is schedule.Pass.FORWARD else "gradient of tensor"
-        return f"{what} {self.tensor} of microbatch {self.microbatch}"
+        return f"message of {what} {self.tensor} of microbatch {self.microbatch}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collective:
+    """An operation of several ranks: a `Message` or a `Sum`.
+
+    It runs once each of its ranks has reached an equal one in its list. `ranks` are the source and
+    the target of a message, or the group of a sum.
+    """
+
+    ranks: tuple[int, ...]
+    operation: Hashable
+
+    def __str__(self) -> str:
+        return f"{self.operation} among ranks {', '.join(map(str, self.ranks))}"
+
+
+Step = schedule.Action | Collective
+"""An operation of one rank alone, or of several."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +145,7 @@ def lists(pipeline: PipelineSpec) -> dict[int, list[Step]]:
             steps[participant].append(step)
     for key, participants in pipeline.shared:
         for participant in participants:
-            steps[participant].append(total(participants, key))
+            steps[participant].append(Collective(participants, Sum(SumKind.SHARED_WEIGHT, key=key)))
     return steps
 
 
@@ -177,37 +181,38 @@ def on_mesh(
                 if isinstance(step, schedule.Action) and step.work is schedule.Pass.FORWARD
             ]
             at = 1 + max(forwards, default=-1)
-            rank_lists[rank].insert(at, total(replicas, DENOMINATORS))
+            rank_lists[rank].insert(at, Collective(replicas, Sum(SumKind.DENOMINATORS)))
         if trains:
-            rank_lists[rank] += _ending(mesh, rank)
+            rank_lists[rank] += _final_sums(mesh, rank)
     return rank_lists
 
 
-def _ending(mesh: shape.Mesh, rank: int) -> Iterator[Step]:
+def _final_sums(mesh: shape.Mesh, rank: int) -> Iterator[Collective]:
+    every_rank = tuple(range(mesh.size))
     if mesh.only_data:
-        yield total(range(mesh.size), ALL)
+        yield Collective(every_rank, Sum(SumKind.GRADIENTS_AND_LOSS))
         return
-    splits = [mesh.group(rank, axis) for axis in (shape.Axis.SPATIAL, shape.Axis.TENSOR)]
-    split = [group for group in splits if len(group.ranks) > 1]
-    for group in split:
-        yield total(group.ranks, f"{PARTS} {group.axis}")
-    yield total(mesh.group(rank, shape.Axis.DATA).ranks, GRADIENTS)
-    yield total(range(mesh.size), LOSS)
-    for group in split:
-        yield total(group.ranks, f"{SQUARES} {group.axis}")
-    yield total(range(mesh.size), NORM)
+    groups = [mesh.group(rank, axis) for axis in (shape.Axis.SPATIAL, shape.Axis.TENSOR)]
+    splitting = [group for group in groups if len(group.ranks) > 1]
+    for group in splitting:
+        yield Collective(group.ranks, Sum(SumKind.PARTIAL_GRADIENTS, group.axis))
+    yield Collective(mesh.group(rank, shape.Axis.DATA).ranks, Sum(SumKind.GRADIENTS))
+    yield Collective(every_rank, Sum(SumKind.LOSS))
+    for group in splitting:
+        yield Collective(group.ranks, Sum(SumKind.SQUARES, group.axis))
+    yield Collective(every_rank, Sum(SumKind.NORM))
 
 
-def _messages(pipeline: PipelineSpec, turn: Turn) -> Iterator[Rendezvous]:
-    """What a stage takes from others for a turn."""
+def _messages(pipeline: PipelineSpec, turn: Turn) -> Iterator[Collective]:
+    """The messages that a stage receives for a turn."""
     stage, action = turn
     for one in pipeline.transfers:
-        parcel = Parcel(action.work, one.tensor, action.microbatch)
+        message = Message(action.work, one.tensor, action.microbatch)
         if action.work is schedule.Pass.FORWARD and one.target == stage:
-            yield message(one.source, one.target, parcel)
+            yield Collective((one.source, one.target), message)
         has_gradient = one.tensor not in pipeline.without_gradient
         if action.work is schedule.Pass.BACKWARD and one.source == stage and has_gradient:
-            yield message(one.target, one.source, parcel)
+            yield Collective((one.target, one.source), message)
 
 
 def _starts(pipeline: PipelineSpec) -> dict[Turn, int]:

@@ -29,9 +29,9 @@ def predict(
     def seconds(stage: int, step: programs.Step) -> float:
         if isinstance(step, schedule.Action):
             return works[stage][step.work]
-        if isinstance(step.tag, programs.Parcel):
+        if isinstance(step.operation, programs.Message):
             first, second = sorted(step.ranks)
-            return messages[cutting.Transfer(first, second, step.tag.tensor)]
+            return messages[cutting.Transfer(first, second, step.operation.tensor)]
         return 0.0  # sums of shared weights are part of the update
 
     pipeline = programs.of_stages(
@@ -141,6 +141,6 @@ def _span(stage: int, step: programs.Step, begin: float, end: float) -> plan.Spa
     work, microbatch = plan.MESSAGE, -1
     if isinstance(step, schedule.Action):
         work, microbatch = step.work.value, step.microbatch
-    elif isinstance(step.tag, programs.Parcel):
-        microbatch = step.tag.microbatch
+    elif isinstance(step.operation, programs.Message):
+        microbatch = step.operation.microbatch
     return plan.Span(stage=stage, work=work, microbatch=microbatch, begin=begin, end=end)
