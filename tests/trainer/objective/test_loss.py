@@ -99,6 +99,22 @@ def test_one_number_for_a_batch_is_not_summed_over_its_examples(kind: Any, reduc
         assert whole(model, y, y_pred, None, [1, 5]) == pytest.approx(expected, rel=1e-12)
 
 
+class Mean(keras.losses.Loss):
+    """Gives the mean of a batch as one number: NaN where the batch has no examples."""
+
+    def call(self, y: Any, y_pred: Any) -> Any:
+        return mean_of_squares(y, y_pred)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("reduction", ["sum", "sum_over_batch_size"])
+def test_one_number_for_no_examples_counts_for_nothing(reduction: str) -> None:
+    model, no_examples = compiled(Mean(reduction=reduction)), keras.ops.zeros((0, T))
+    names = loss.names_of(model, no_examples)
+    [fraction] = loss.fractions(loss.terms(model, names), names, no_examples, no_examples, None)
+    assert (float(fraction.numerator), float(fraction.denominator)) == (0.0, 0.0)
+
+
 @pytest.mark.usefixtures("float64")
 def test_ignored_classes_do_not_count() -> None:
     random = np.random.default_rng(0)
