@@ -5,7 +5,7 @@ import collections
 import enum
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tfparallel_operator.api_server import client, credentials, errors, lists, resources, streams
@@ -28,28 +28,31 @@ class Fault:
 
 
 class Refusal(Fault):
-    """An error instead of requests that match a pattern, while it has one and so many times."""
+    """An error instead of requests that match a pattern: for the next ones, or for all."""
 
     def __init__(
         self,
         pattern: str,
         error: Exception | Callable[[str], Exception] | None = None,
-        times: int = -1,
+        following: Sequence[Exception] = (),
     ) -> None:
         self.error = error
+        """For each request, while it is set."""
+        self.following = list(following)
+        """For as many requests as there are, each once."""
         self.count = 0
         """Requests that were refused."""
         self._pattern = re.compile(pattern)
-        self._times = times
 
     async def read(self, request: str, send: Send[T]) -> T:
         return await self.write(request, send)
 
     async def write(self, request: str, send: Send[T]) -> T:
-        error = self.error
-        if error is None or self.count == self._times or not self._pattern.search(request):
+        if not self._pattern.search(request) or not (self.following or self.error):
             return await send()
         self.count += 1
+        error = self.following.pop(0) if self.following else self.error
+        assert error is not None
         raise error if isinstance(error, Exception) else error(request)
 
 

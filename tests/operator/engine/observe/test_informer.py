@@ -18,7 +18,7 @@ KEY = queue.Key("default", "digits")
 JOB = records.Owner("default", "digits", objects.UID)
 
 
-class World:
+class FollowedPods:
     """An informer of pods on an API server in memory."""
 
     def __init__(self, namespaces: tuple[str, ...] = ()) -> None:
@@ -47,7 +47,7 @@ class World:
 
 
 async def test_objects_present_and_new_are_matched_by_the_jobs_uid() -> None:
-    world = World()
+    world = FollowedPods()
     await world.add("a")
     async with world.running():
         await world.add("b")
@@ -64,7 +64,7 @@ async def test_what_vanished_while_nobody_watched_is_removed_after_the_next_list
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(informer, "RETRY_SECONDS", (0.01, 0.01))
-    world = World()
+    world = FollowedPods()
     await world.add("a")
     await world.add("b")
     async with world.running():
@@ -80,7 +80,7 @@ async def test_what_vanished_while_nobody_watched_is_removed_after_the_next_list
 
 
 async def test_an_answer_to_a_write_is_known_before_the_watch_reports_it() -> None:
-    world = World()
+    world = FollowedPods()
     async with world.running():
         created = await world.add("a")
         world.pods.learn(created)
@@ -88,7 +88,7 @@ async def test_an_answer_to_a_write_is_known_before_the_watch_reports_it() -> No
 
 
 async def test_a_late_answer_does_not_bring_back_what_was_deleted() -> None:
-    world = World()
+    world = FollowedPods()
     async with world.running():
         created = await world.add("a")
         world.api.remove(resources.PODS.path("default", "a"))
@@ -98,7 +98,7 @@ async def test_a_late_answer_does_not_bring_back_what_was_deleted() -> None:
 
 
 async def test_a_list_that_is_older_than_a_write_does_not_remove_it() -> None:
-    world = World()
+    world = FollowedPods()
     async with world.running():
         listing = await world.api.list(resources.PODS, None)
         world.pods.learn(await world.add("a"))
@@ -108,7 +108,7 @@ async def test_a_list_that_is_older_than_a_write_does_not_remove_it() -> None:
 
 
 async def test_what_a_list_has_reported_is_not_reported_again_by_the_watch() -> None:
-    world = World()
+    world = FollowedPods()
     first = await world.add("a")
     async with world.running():
         world.api.remove(resources.PODS.path("default", "a"))
@@ -130,7 +130,7 @@ async def test_what_a_list_has_reported_is_not_reported_again_by_the_watch() -> 
 async def test_a_list_that_the_watch_has_overtaken_brings_nothing_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World()
+    world = FollowedPods()
     await world.add("a")
     async with world.running():
         answer = world.api.page
@@ -150,7 +150,7 @@ async def test_a_list_that_the_watch_overtakes_while_it_is_taken_in_brings_nothi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(answers, "PAGE", 1)
-    world = World()
+    world = FollowedPods()
     for name in ("a", "b"):
         await world.add(name)
     async with world.running():
@@ -171,7 +171,7 @@ async def test_a_list_that_the_watch_overtakes_while_it_is_taken_in_brings_nothi
 
 
 async def test_a_list_is_read_page_by_page() -> None:
-    world = World()
+    world = FollowedPods()
     world.api.page_size = 2
     for number in range(5):
         await world.add(f"pod-{number}")
@@ -180,7 +180,7 @@ async def test_a_list_is_read_page_by_page() -> None:
 
 
 async def test_only_the_watched_namespaces_are_followed() -> None:
-    world = World(("one", "two"))
+    world = FollowedPods(("one", "two"))
     for namespace in ("one", "two", "three"):
         await world.add(f"pod-{namespace}", namespace)
     async with world.running():
@@ -192,7 +192,7 @@ async def test_only_the_watched_namespaces_are_followed() -> None:
 
 
 async def test_a_pod_that_changes_hands_leaves_its_former_job() -> None:
-    world = World()
+    world = FollowedPods()
     world.pods.put(objects.pod(version=1))
     raw = objects.pod(version=2, uid="other")
     raw["metadata"]["ownerReferences"] = [objects.owner(uid="new-uid")]
@@ -205,7 +205,7 @@ async def test_a_pod_that_changes_hands_leaves_its_former_job() -> None:
 
 
 async def test_an_older_version_does_not_replace_a_newer_one() -> None:
-    world = World()
+    world = FollowedPods()
     world.pods.put(objects.pod(version=5, phase="Running"))
     world.pods.put(objects.pod(version=4, phase="Pending"))
     assert [pod.phase for pod in world.pods.for_owner(JOB)] == [observation.Phase.RUNNING]
@@ -225,7 +225,7 @@ async def test_what_the_watch_repeats_of_an_answer_is_not_looked_into_again() ->
 
 
 async def test_silence_is_the_time_since_anything_was_heard_or_tried() -> None:
-    world = World()
+    world = FollowedPods()
     async with world.running():
         now = asyncio.get_running_loop().time()
         assert world.pods.silence(now + 50) >= 49
@@ -314,7 +314,7 @@ async def test_an_object_that_cannot_be_read_hides_no_other_and_stays_as_it_was(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In a list, and in a watch, which would come to it again and again."""
-    world, read_pod = World(), records.pod
+    world, read_pod = FollowedPods(), records.pod
 
     def read(item: Mapping[str, Any]) -> observation.Pod | None:
         if item["metadata"].get("annotations"):
@@ -341,7 +341,7 @@ async def test_an_object_that_cannot_be_read_hides_no_other_and_stays_as_it_was(
 
 async def test_a_label_that_comes_and_goes_leaves_one_reader_and_pods_of_no_job_none() -> None:
     """Each reader asks every few seconds, forever."""
-    world = World()
+    world = FollowedPods()
     world.pods.keeps_hidden = True
     path = resources.PODS.path("default", "a")
     await world.add("a")

@@ -29,12 +29,12 @@ UNKNOWN = "tfparallel.dev/anything"
 
 
 def _token(audience: Any, namespace: str = "default", pod: str = "a-pod") -> str:
-    """Return a token that `Reviewer` believes."""
+    """Return a token that `CredulousReviewer` believes."""
     claims = json.dumps({"aud": audience, "namespace": namespace, "pod": pod}).encode()
     return f"head.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.signature"
 
 
-class Reviewer(client.Client):
+class CredulousReviewer(client.Client):
     """An API server that believes each token's claims."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Site:
     address: tuple[str, int]
     audience: str
     pod: str
-    reviewer: Reviewer
+    reviewer: CredulousReviewer
     writer: Writer
     virtual_time: clock.Clock
 
@@ -134,7 +134,7 @@ async def _site() -> AsyncIterator[Site]:
             for pod in world.api.items(resources.PODS)
             if pod["metadata"]["name"] == "digits-chief-0"
         ]
-        reviewer, writer = Reviewer(), Writer()
+        reviewer, writer = CredulousReviewer(), Writer()
         reports = endpoint.Endpoint(
             world.engine.jobs,
             world.engine.children,

@@ -23,7 +23,7 @@ def token(audience: str = AUDIENCE, salt: int = 0) -> str:
     return f"head.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.signature"
 
 
-class Reviewer(client.Client):
+class SlowReviewer(client.Client):
     """An API server that answers no review before it may."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Reviewer(client.Client):
 
 
 async def test_what_is_no_token_of_the_job_is_never_asked_about() -> None:
-    reviewer = Reviewer()
+    reviewer = SlowReviewer()
     store = tokens.Tokens(reviewer)
     foreign = token("https://kubernetes.default.svc")
     for garbage in (
@@ -66,7 +66,7 @@ async def test_what_is_no_token_of_the_job_is_never_asked_about() -> None:
 
 
 async def test_few_reviews_wait_for_the_api_server_at_the_same_time() -> None:
-    reviewer = Reviewer()
+    reviewer = SlowReviewer()
     store = tokens.Tokens(reviewer)
     many = [
         asyncio.create_task(store.find_pod(token(salt=salt), AUDIENCE, f"10.0.0.{salt}"))
@@ -81,7 +81,7 @@ async def test_few_reviews_wait_for_the_api_server_at_the_same_time() -> None:
 
 
 async def test_a_source_that_sends_many_tokens_delays_only_itself() -> None:
-    reviewer = Reviewer()
+    reviewer = SlowReviewer()
     store = tokens.Tokens(reviewer)
     flood = [
         asyncio.create_task(store.find_pod(token(salt=salt), AUDIENCE, "10.0.0.1"))
@@ -98,7 +98,7 @@ async def test_a_source_that_sends_many_tokens_delays_only_itself() -> None:
 
 
 async def test_a_token_that_is_sent_many_times_at_once_is_asked_about_once() -> None:
-    reviewer = Reviewer()
+    reviewer = SlowReviewer()
     store = tokens.Tokens(reviewer)
     many = [asyncio.create_task(store.find_pod(token(), AUDIENCE, "10.0.0.1")) for _ in range(9)]
     await waiting.idle()
@@ -108,7 +108,7 @@ async def test_a_token_that_is_sent_many_times_at_once_is_asked_about_once() -> 
 
 
 async def test_a_bad_token_is_asked_about_once_in_a_while() -> None:
-    reviewer = Reviewer()
+    reviewer = SlowReviewer()
     reviewer.answering.set()
     now = 0.0
     store = tokens.Tokens(reviewer, lambda: now)
@@ -122,7 +122,7 @@ async def test_a_bad_token_is_asked_about_once_in_a_while() -> None:
 
 async def test_without_a_token_nobody_learns_which_jobs_there_are() -> None:
     world = MemoryCluster()
-    reviewer = Reviewer()
+    reviewer = SlowReviewer()
     reviewer.answering.set()
     async with world.running(objects.job()):
         store, children = world.engine.jobs, world.engine.children

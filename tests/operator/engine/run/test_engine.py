@@ -23,9 +23,9 @@ from tfparallel_operator.engine.workqueue import queue
 UNKNOWN = errors.NotFound("the server could not find the requested resource")
 
 
-def _failing(plural: str, error: Exception, times: int = -1) -> client.Client:
-    """An API server in memory that does not list these objects, so many times."""
-    refusal = faults.Refusal(f"^list .*/{plural}$", error, times)
+def _failing(plural: str, error: Exception, *, once: bool = False) -> client.Client:
+    """An API server in memory that does not list these objects."""
+    refusal = faults.Refusal(f"^list .*/{plural}$", None if once else error, [error][: int(once)])
     return faults.FaultyApi(memory_api.MemoryApi(), refusal)
 
 
@@ -45,7 +45,7 @@ async def test_a_part_that_fails_once_begins_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(parts, "PAUSES_SECONDS", (0.0, 0.0))
-    operator_engine = _engine(_failing("pods", ZeroDivisionError("a bug"), times=1))
+    operator_engine = _engine(_failing("pods", ZeroDivisionError("a bug"), once=True))
     await operator_engine.start()
     assert operator_engine.missing() == ""
     shown = exposition.generate_latest(operator_engine.metrics.registry).decode()
@@ -146,7 +146,9 @@ async def test_a_start_waits_for_an_api_server_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(engine, "ASK_AGAIN_SECONDS", 0.0)
-    refusal = faults.Refusal("^list .*/tfparalleljobs$", errors.Unavailable("no answer"), times=1)
+    refusal = faults.Refusal(
+        "^list .*/tfparalleljobs$", following=[errors.Unavailable("no answer")]
+    )
     api = faults.FaultyApi(memory_api.MemoryApi(), refusal)
     operator_engine = _engine(api)
     await operator_engine.start()
