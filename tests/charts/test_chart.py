@@ -364,7 +364,7 @@ def test_restrictions_reach_the_operator_and_give_the_right_that_they_need(
     )
     for name, value in rendering.environment(objects).items():
         monkeypatch.setenv(name, value)
-    assert settings.from_environment().restrictions == installation.Restrictions(
+    assert settings.Settings.from_environment().restrictions == installation.Restrictions(
         ("trainer",), installation.HostAccess.FORBIDDEN, {"use": "jobs"}
     )
     [rules] = [

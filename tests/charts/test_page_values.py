@@ -36,7 +36,7 @@ def read_settings(objects: Any, monkeypatch: pytest.MonkeyPatch) -> settings.Set
     """The settings of the operator that is rendered."""
     for name, value in rendering.environment(objects).items():
         monkeypatch.setenv(name, value)
-    return settings.from_environment()
+    return settings.Settings.from_environment()
 
 
 @pytest.mark.parametrize(("page", "number"), VALUES)

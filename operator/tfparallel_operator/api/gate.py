@@ -238,8 +238,8 @@ def _find_fault(value: Any, depth: int, values: list[int], part: str) -> _Fault 
     pairs: Iterable[tuple[Any, Any]] = enumerate(value)
     if isinstance(value, dict):
         pairs = value.items()
-        names = [*value, value["name"]] if isinstance(value.get("name"), str) else value
-        for name in names if part == _SPEC else ():
+        field_names = [*value, value["name"]] if isinstance(value.get("name"), str) else value
+        for name in field_names if part == _SPEC else ():
             is_plain = len(name) <= MAX_NAME_LETTERS and name.isprintable()
             if not is_plain and (message := _find_fault_of_name(name)):
                 return (), message

@@ -203,7 +203,7 @@ def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
     pruned = structure.without_nulls(schema.job_schema(), metadata.generate_name(written))
     of_metadata: list[Problem] = []
     try:
-        read_metadata = metadata.Metadata.model_validate(pruned.get("metadata", {}))
+        read_metadata = metadata.ManifestMetadata.model_validate(pruned.get("metadata", {}))
         pruned["metadata"] = read_metadata.model_dump(by_alias=True, exclude_none=True)
     except pydantic.ValidationError as error:
         of_metadata += map(_metadata_problem, error.errors())
@@ -220,9 +220,9 @@ def parse_manifest(document: Mapping[str, Any]) -> types.TFParallelJob:
 
 def _metadata_problem(fault: Any) -> Problem:
     """Return the problems of the metadata, which the schema of jobs does not describe."""
-    properties = schema.job_schema()["properties"]
-    fields = {"properties": {**properties, "metadata": metadata.Metadata.model_json_schema()}}
-    return problems.from_pydantic(fault, fields, ("metadata",))
+    properties = dict(schema.job_schema()["properties"])
+    properties["metadata"] = metadata.ManifestMetadata.model_json_schema()
+    return problems.from_pydantic(fault, {"properties": properties}, ("metadata",))
 
 
 def _wrong_quantities(job: types.TFParallelJob) -> Iterator[Problem]:

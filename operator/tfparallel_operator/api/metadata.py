@@ -80,7 +80,7 @@ _Annotations = Annotated[dict[_AnnotationKey, _Text], pydantic.AfterValidator(_c
 _Time = Annotated[str, pydantic.Field(pattern=_TIME)]
 
 
-class Metadata(pydantic.BaseModel):
+class ManifestMetadata(pydantic.BaseModel):
     """Fields of the metadata of any object. A null field counts as absent."""
 
     model_config = pydantic.ConfigDict(

@@ -16,7 +16,7 @@ class _Part(pydantic.BaseModel):
     )
 
 
-class Variable(_Part):
+class EnvVar(_Part):
     """An environment variable."""
 
     name: str
@@ -56,7 +56,7 @@ class Container(_Part):
     image: str = ""
     command: list[str] = pydantic.Field(default_factory=list)
     args: list[str] = pydantic.Field(default_factory=list)
-    env: list[Variable] = pydantic.Field(default_factory=list)
+    env: list[EnvVar] = pydantic.Field(default_factory=list)
     env_from: list[Any] = pydantic.Field(default_factory=list)
     ports: list[Port] = pydantic.Field(default_factory=list)
     volume_mounts: list[Mount] = pydantic.Field(default_factory=list)

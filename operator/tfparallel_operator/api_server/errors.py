@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cause:
+class InvalidField:
     """A field that the API server refuses."""
 
     field: str
@@ -24,7 +24,7 @@ class ApiError(Exception):
         status: int = 0,
         reason: str = "",
         retry_after: float | None = None,
-        causes: tuple[Cause, ...] = (),
+        causes: tuple[InvalidField, ...] = (),
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -110,11 +110,11 @@ def from_answer(status: int, body: Mapping[str, Any], retry_after: float | None 
     )
 
 
-def _causes(body: Mapping[str, Any]) -> tuple[Cause, ...]:
+def _causes(body: Mapping[str, Any]) -> tuple[InvalidField, ...]:
     listed = (body.get("details") or {}).get("causes") or ()
     fields = ((str(cause.get("field", "")), str(cause.get("message", ""))) for cause in listed)
     return tuple(
-        Cause("" if field == _WHOLE else field, message)
+        InvalidField("" if field == _WHOLE else field, message)
         for field, message in fields
         if _UNCHECKED not in message
     )

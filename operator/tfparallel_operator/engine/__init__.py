@@ -1,4 +1,4 @@
-"""The operator process: it watches jobs and their pods, asks `core.decide` and writes the answer.
+"""The operator process: observes jobs and their pods, asks `core.decide`, and writes the decision.
 
-All knowledge of Kubernetes' API is here; what to write is decided in `core`.
+All access to Kubernetes' API is here. `core` decides what to write.
 """

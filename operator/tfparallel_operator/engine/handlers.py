@@ -1,8 +1,8 @@
 """The operator as kopf runs it: `kopf run -m tfparallel_operator.engine.handlers`.
 
-kopf takes the process's signals, logs in and watches jobs; its startup and cleanup begin and end
-the engine, which does all the rest. With `kopf run`, the engine's settings are those environment
-variables that the command `tfparallel-operator` takes.
+kopf handles the signals of the process, logs in and watches jobs. Its startup and cleanup handlers
+start and stop the engine, which does everything else. With `kopf run`, the engine's settings come
+from the environment variables of the command `tfparallel-operator`.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ import kopf
 from tfparallel_operator.api import names
 from tfparallel_operator.api_server import client, credentials
 from tfparallel_operator.engine.observe import watch_session
-from tfparallel_operator.engine.run import engine
 from tfparallel_operator.engine.run.engine import Engine
+from tfparallel_operator.engine.run.settings import Settings
 
 LOGIN_PAUSE_SECONDS = 2.0
-"""Before kopf gets another session, because the API server has refused its last one."""
+"""Pause before kopf gets another session after the API server has refused its last one."""
 
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
@@ -26,7 +26,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     """Start the engine. kopf starts to watch after the first lists."""
     _configure(settings)
     if "engine" not in memo:
-        memo.engine = engine.from_environment()
+        memo.engine = _build_engine()
     _check_scope(settings.peering.clusterwide, memo.engine.settings.watch_namespaces)
     try:
         await memo.engine.start()
@@ -94,6 +94,16 @@ async def run(parts: Engine, stop: asyncio.Event) -> None:
         if isinstance(error.__cause__, ExceptionGroup):
             raise error.__cause__ from None  # kopf says no more than that a handler has failed.
         raise
+
+
+def _build_engine() -> Engine:
+    """Return an engine with the settings of the environment, for `kopf run`.
+
+    Raises:
+        click.UsageError: a variable is missing or invalid.
+        credentials.CredentialsError: no credentials for the API server were found.
+    """
+    return Engine(Settings.from_environment())
 
 
 def _check_scope(clusterwide: bool, namespaces: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""A job and its Workload: who may run, what is written of it, and where its pods go. Pure."""
+"""A job in a queue of Kueue: its admission, its Workload, and the placement of its pods. Pure."""
 
 import collections
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from tfparallel_operator.core.view import View
 
 
 def find(context: DecisionContext) -> observation.Workload | None:
-    """Return the Workload of the job, if there is one."""
+    """Return the Workload of the job; None: it has none."""
     name = workload.name(context.job.metadata.name)
     return next(
         (existing for existing in context.children.workloads if existing.name == name), None
@@ -20,9 +20,10 @@ def find(context: DecisionContext) -> observation.Workload | None:
 
 
 def is_queued(context: DecisionContext) -> bool:
-    """Whether a job runs when its queue says so.
+    """Whether a queue decides when the job runs.
 
-    One that holds quota stays in its queue when the label goes, until it is suspended.
+    If somebody removes the label of a job that has quota, the job stays in its queue until it is
+    suspended.
     """
     if not context.settings.queues:
         return False
@@ -33,7 +34,7 @@ def is_queued(context: DecisionContext) -> bool:
 
 
 def is_admitted(context: DecisionContext) -> bool:
-    """Whether a job that is in a queue may run."""
+    """Whether Kueue has admitted the job."""
     existing = find(context)
     return (
         existing is not None
@@ -44,7 +45,7 @@ def is_admitted(context: DecisionContext) -> bool:
 
 
 def waiting_message(context: DecisionContext) -> str:
-    """Say what a job waits for, in Kueue's words where it has said something."""
+    """Say what a job waits for, with Kueue's reason if it gives one."""
     existing = find(context)
     queue = context.job.metadata.labels.get(names.LABEL_QUEUE) or (existing and existing.queue)
     if existing is None or existing.deleting:
@@ -55,7 +56,7 @@ def waiting_message(context: DecisionContext) -> str:
 
 
 def with_admission(context: DecisionContext, status: job_status.JobStatus) -> job_status.JobStatus:
-    """Return the status with who lets a job run; a job in no queue has no such condition."""
+    """Return the status with the condition Admitted; without it for a job in no queue."""
     existing = find(context)
     if existing is None or not is_queued(context):
         return conditions.without(status, names.Condition.ADMITTED)
@@ -65,7 +66,7 @@ def with_admission(context: DecisionContext, status: job_status.JobStatus) -> jo
 
 
 def requeue(context: DecisionContext) -> decision.GroupWrites:
-    """Have a job that waits queue for what it asks for, once none of its pods uses quota."""
+    """Create or replace the Workload of a pending job, once none of its pods uses quota."""
     existing = find(context)
     if context.children.pods or (existing is not None and existing.deleting):
         return decision.GroupWrites()
@@ -84,12 +85,12 @@ def leftovers(context: DecisionContext) -> tuple[decision.Deletion, ...]:
 
 
 def removals(context: DecisionContext) -> tuple[decision.Deletion, ...]:
-    """Delete the Workload of a job that its user has suspended, once no pod uses its quota."""
+    """Delete the Workload of a suspended job, once no pod uses its quota."""
     return () if context.children.pods else workload.deletions(context.children.workloads)
 
 
 def finish(context: DecisionContext, status: job_status.JobStatus) -> tuple[decision.Change, ...]:
-    """Say that the job has ended, once none of its pods has a device."""
+    """Mark the Workload as finished, once none of its pods has a device."""
     existing = find(context)
     if existing is None or existing.deleting or workload.is_true(existing, "Finished"):
         return ()
@@ -102,7 +103,7 @@ def finish(context: DecisionContext, status: job_status.JobStatus) -> tuple[deci
 
 
 def progress(context: DecisionContext, view: View) -> tuple[decision.Change, ...]:
-    """Tell Kueue whether all replicas of a job that runs are up, and which use no quota."""
+    """Report to Kueue whether all replicas run, and how many use no quota."""
     existing = find(context)
     if existing is None or not workload.is_true(existing, "Admitted"):
         return ()
@@ -113,7 +114,7 @@ def progress(context: DecisionContext, view: View) -> tuple[decision.Change, ...
 
 
 def apply_admission(context: DecisionContext, pods: Iterable[decision.Manifest]) -> None:
-    """Have pods run where the job was admitted, in place."""
+    """Apply the job's admission to its pods, in place."""
     existing = find(context)
     if existing is not None and is_queued(context):
         for pod in pods:
@@ -121,9 +122,9 @@ def apply_admission(context: DecisionContext, pods: Iterable[decision.Manifest])
 
 
 def _count_idle(view: View) -> dict[str, int]:
-    """Count the replicas that have ended in this attempt and use nothing, by role.
+    """Count the replicas that have ended in this attempt and use no quota, by role.
 
-    A gang runs all its replicas again after a loss, so none of them gives quota back.
+    A gang restarts all its replicas after a loss, so none of them releases quota.
     """
     pods = {replica: view.current.get(replica) for replica in view.completed | view.ignored}
     return collections.Counter(

@@ -1,11 +1,11 @@
-"""The Workload of a job in a queue of Kueue: what it asks for, and what Kueue says of it. Pure.
+"""The Workload of a job in a queue of Kueue: its requests, its conditions and its changes. Pure.
 
-Kueue asks of those who run jobs what its own integrations do:
+Kueue expects of the operator what its own integrations do.
 
-- no pods before the Workload is admitted.
-- pods that carry the labels of the nodes whose quota they use.
-- after an eviction they end the pods, and then give the reservation back.
-- `PodsReady` while it runs, and `Finished` at the end.
+- It creates no pods before the Workload is admitted.
+- Pods have the node labels of the flavors whose quota they use.
+- After an eviction, it deletes the pods, and then releases the reservation.
+- It sets `PodsReady` while the job runs, and `Finished` at the end.
 """
 
 import copy
@@ -26,35 +26,35 @@ Condition = Mapping[str, Any]
 """One condition of a Workload as JSON."""
 
 _PREEMPTED = "Preempted"
-"""The one eviction that puts a Workload in its queue again at once; else Kueue says when."""
+"""The only eviction reason after which Kueue requeues at once."""
 
 _POD_FIELDS = ("hostname", "subdomain", "schedulingGroup")
 _POD_RESOURCES = ("resources", "overhead", "runtimeClassName", "resourceClaims")
-"""What a pod asks for in addition to its containers."""
+"""Fields of a pod that request resources in addition to its containers."""
 _PLACE = ("nodeSelector", "affinity", "tolerations", "priorityClassName")
 _FORM = "2"
-"""How hashes are computed: those of another release in another form are not compared."""
+"""Version of the hashes. Hashes of another version, from another release, are not compared."""
 
 _CONTAINERS = ("initContainers", "containers")
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
 
 def name(job_name: str) -> str:
-    """Return the name of the Workload of the job of a name, with its kind as Kueue's have it."""
+    """Return the name of a job's Workload, with the job's kind as in Kueue's own."""
     return f"{names.SINGULAR}-{job_name}"
 
 
 def is_true(workload: observation.Workload, kind: str) -> bool:
-    """Whether a condition of a Workload is set and true."""
+    """Whether a condition of a Workload is true."""
     condition = _condition(workload, kind)
     return condition is not None and condition.get("status") == "True"
 
 
 def matches_job(layout: Layout, workload: observation.Workload) -> bool:
-    """Whether a Workload asks for what the job asks for.
+    """Whether a Workload has the requests of the job.
 
-    While it holds quota its queue, its priority and its place stay what they were. One that waits
-    and whose hashes have another form is written again.
+    While it has quota, its queue, its priority and its flavors stay. A pending Workload with hashes
+    of another version is created again.
     """
     counts = {role.label: count for role, count in layout.counts.items()}
     if workload.deleting or is_true(workload, "Finished") or workload.counts != counts:
@@ -71,12 +71,12 @@ def matches_job(layout: Layout, workload: observation.Workload) -> bool:
 
 
 def is_evicted(workload: observation.Workload) -> bool:
-    """Whether what a Workload had was taken from it, or nobody may admit it."""
+    """Whether Kueue has evicted or deactivated a Workload."""
     return not workload.active or is_true(workload, "Evicted")
 
 
 def waiting_reason(workload: observation.Workload) -> str:
-    """Say in Kueue's words why a Workload is not admitted."""
+    """Return Kueue's reason why a Workload is not admitted."""
     if not workload.active:
         return "Deactivated: the Workload's spec.active is false"
     has_quota = is_true(workload, "QuotaReserved") and not is_true(workload, "Evicted")
@@ -90,7 +90,7 @@ def waiting_reason(workload: observation.Workload) -> str:
 
 
 def manifest(layout: Layout, settings: installation.Settings) -> decision.Manifest:
-    """Build the Workload of a job; the number of its priority is filled in when it is created."""
+    """Build the Workload of a job. The engine adds the number of its priority at the creation."""
     job = layout.job
     metadata = ownership.metadata(job, name(job.metadata.name))
     metadata["labels"] = {**metadata["labels"], names.LABEL_JOB_UID: job.metadata.uid}
@@ -118,7 +118,7 @@ def apply_admission(
     workload: observation.Workload,
     flavors: Mapping[str, observation.Flavor],
 ) -> None:
-    """Have a pod run where it was admitted, in place."""
+    """Add the admission's labels, node selector, tolerations and gate to a pod, in place."""
     metadata, spec = manifest["metadata"], manifest["spec"]
     pod_set = metadata["labels"][names.LABEL_ROLE]
     metadata["labels"][names.LABEL_POD_SET] = pod_set
@@ -148,7 +148,7 @@ def apply_admission(
 
 
 def release_quota(workload: observation.Workload, now: datetime.datetime) -> decision.Change:
-    """Give the quota of a Workload back, once no pod uses it."""
+    """Release the quota of a Workload, which pods no longer use."""
     evicted = _condition(workload, "Evicted") or {}
     reason, message = evicted.get("reason", "Pending"), evicted.get("message", "")
     conditions = [
@@ -158,7 +158,7 @@ def release_quota(workload: observation.Workload, now: datetime.datetime) -> dec
     ]
     if evicted:
         conditions.append(("Requeued", reason == _PREEMPTED, reason, message))
-    # The next attempt runs every replica again.
+    # The next attempt restarts all replicas.
     again = {"reclaimablePods": None} if workload.reclaimable else {}
     return _change(workload, conditions, now, admission=None, **again)
 
@@ -166,7 +166,7 @@ def release_quota(workload: observation.Workload, now: datetime.datetime) -> dec
 def finished(
     workload: observation.Workload, succeeded: bool, message: str, now: datetime.datetime
 ) -> decision.Change:
-    """Say that the job of a Workload has ended: its quota is free."""
+    """Mark a Workload as finished, which releases its quota."""
     reason = "Succeeded" if succeeded else "Failed"
     return _change(workload, [("Finished", True, reason, message)], now)
 
@@ -174,10 +174,9 @@ def finished(
 def progress(
     workload: observation.Workload, ready: bool, ended: Mapping[str, int], now: datetime.datetime
 ) -> tuple[decision.Change, ...]:
-    """Say whether all pods run or have ended well, and how many of each pod set use nothing.
+    """Set `PodsReady`, and the number of pods of each pod set that no longer use quota.
 
-    Nothing changes when that is said already. Quota that was given back cannot be taken again.
-    Kueue's field manager writes other fields of the status, so it leaves this one alone.
+    Released quota cannot be acquired again. Kueue's field manager owns other fields of the status.
     """
     counts = {
         name: max(count, workload.reclaimable.get(name, 0))
@@ -193,9 +192,9 @@ def progress(
 
 
 def _pods_ready(workload: observation.Workload, ready: bool) -> list[tuple[str, bool, str, str]]:
-    """Return the condition that changes.
+    """Return the condition, if it changes.
 
-    Kueue tells a start from a recovery, and waits for each as long as its configuration says.
+    Kueue has different timeouts for a start and for a recovery.
     """
     before = _condition(workload, "PodsReady") or {}
     recovers = before.get("reason") in ("Started", "Recovered", "WaitForRecovery")
@@ -209,7 +208,7 @@ def _pods_ready(workload: observation.Workload, ready: bool) -> list[tuple[str, 
 
 
 def deletions(workloads: Iterable[observation.Workload]) -> tuple[decision.Deletion, ...]:
-    """Delete Workloads that stand for nothing."""
+    """Delete Workloads of jobs that have left their queue."""
     return tuple(
         decision.Deletion(workload.name, workload.uid, decision.WORKLOAD)
         for workload in workloads
@@ -218,7 +217,7 @@ def deletions(workloads: Iterable[observation.Workload]) -> tuple[decision.Delet
 
 
 def _runs_again(layout: Layout, workload: observation.Workload) -> bool:
-    """Whether a replica whose quota was given back has to run again."""
+    """Whether a replica whose quota was released must run again."""
     for role in layout.specs:
         record = replica_records.read(layout.job.status, role)
         if len(record.completed | record.ignored) < workload.reclaimable.get(role.label, 0):
@@ -227,18 +226,18 @@ def _runs_again(layout: Layout, workload: observation.Workload) -> bool:
 
 
 def _recorded(workload: observation.Workload) -> tuple[str, str]:
-    """Return the hashes of resources and of the place that a Workload was written with."""
+    """Return the hashes of the resources and of the placement in a Workload's annotation."""
     resources, _, hashes = workload.resources.partition("-")
     scheduling_hash, _, form = hashes.partition("-")
     return (resources, scheduling_hash) if form == _FORM else ("", "")
 
 
 def _resources(layout: Layout) -> str:
-    """Return a hash of the resources that each pod of each role asks for.
+    """Return a hash of the resources of the pods of each role.
 
-    It is of what Kueue compares: the containers' requests and limits in their order, as numbers,
-    and not their names. Kueue and webhooks may fill in what a Workload leaves out, so what it shows
-    is not compared.
+    It covers what Kueue compares: the containers' requests and limits in order, as numbers, without
+    their names. Kueue and webhooks may add defaults to a Workload, so its own fields are not
+    compared.
     """
     asked = {}
     for role, spec in layout.specs.items():
@@ -253,7 +252,7 @@ def _resources(layout: Layout) -> str:
 
 
 def _place(layout: Layout) -> str:
-    """Return a hash of what decides which flavor the pods of each role get, and how soon."""
+    """Return a hash of the fields that determine the flavor and the priority of the pods."""
     specs = layout.specs.items()
     return _hash({role.label: _fields(spec.pod_spec, *_PLACE) for role, spec in specs})
 
@@ -267,7 +266,7 @@ def _hash(value: Any) -> str:
 
 
 def _asked(layout: Layout, role: types.Role, container: Mapping[str, Any]) -> Any:
-    """Return the requests and limits of a container as its pods have them."""
+    """Return the requests and limits that a container has in its pods."""
     resources = copy.deepcopy(container.get("resources") or {})
     if container.get("name") == names.CONTAINER:
         pod_builder.request_devices(resources, layout.specs[role])
@@ -281,7 +280,7 @@ def _asked(layout: Layout, role: types.Role, container: Mapping[str, Any]) -> An
 
 
 def _numbers(amounts: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return amounts so that two ways to write one number are equal: 1 and 1000m."""
+    """Normalize amounts, so that equal numbers such as 1 and 1000m are equal."""
     numbers = {}
     for name, amount in (amounts or {}).items():
         number = quantities.parse(str(amount))
@@ -295,7 +294,7 @@ def _pod_set(
     pods: pod_builder.PodBuilder,
     settings: installation.Settings,
 ) -> dict[str, Any]:
-    """Return how many pods of which kind a role has: what decides about place and quota."""
+    """Build the pod set of a role: the fields that determine quota and placement."""
     of_role = pods.build(replicas.Replica(role, 0))
     gang.join(of_role, layout.job, settings.gangs)
     spec = {key: value for key, value in of_role["spec"].items() if key not in _POD_FIELDS}
@@ -327,7 +326,7 @@ def _change(
     now: datetime.datetime,
     **status: Any,
 ) -> decision.Change:
-    """Set conditions of a Workload; a list is written as a whole, so it must not have changed."""
+    """Set conditions of a Workload, if its version is unchanged, because a patch replaces lists."""
     moment = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     conditions = {condition["type"]: condition for condition in workload.conditions}
     for kind, true, reason, message in changed:

@@ -1,9 +1,10 @@
-"""What the engine knows of the cluster.
+"""Observes the cluster.
 
-- `jobs`, `sweeper`: every job as last seen; kopf's watch and a list from time to time feed it.
-- `informer`, `children`, `hidden`: list and watch of what belongs to jobs. `index`, `records`: what
-  is kept of it.
+- `jobs`, `sweeper`: the newest version of every job, from kopf's watch and periodic lists.
+- `informer`, `children`, `hidden`: lists and watches of jobs' children. `index`, `records`: slim
+  records of them. `owned`: their resources.
+- `job_memory`: what the engine remembers of each job.
 - `specs`, `host_ports`, `flavors`: a job's last valid spec, free ports of nodes, Kueue's flavors.
-- `permissions`: whether the installation lets a job have what it names.
-- `waits`: what Events and claims say of pods that wait.
+- `permissions`: whether the installation's restrictions allow what a job uses.
+- `waits`: why pods are pending, from Events and claims.
 """

@@ -1,1 +1,1 @@
-"""The progress endpoint: HTTPS with certificates of its own CA, tokens and their reviews."""
+"""The progress endpoint: HTTPS with a certificate authority of its own, and token reviews."""

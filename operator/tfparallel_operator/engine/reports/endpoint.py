@@ -47,8 +47,8 @@ class Endpoint:
     reports: publisher.Publisher
     counters: metrics.Metrics = dataclasses.field(default_factory=metrics.Metrics)
     clock: wall_clock.Clock = wall_clock.utc_now
-    turns: "Turns" = dataclasses.field(
-        default_factory=lambda: Turns(limits.MIN_SECONDS_BETWEEN_REPORTS)
+    turns: "SendInterval" = dataclasses.field(
+        default_factory=lambda: SendInterval(limits.MIN_SECONDS_BETWEEN_REPORTS)
     )
     log: logs.Brief = dataclasses.field(default_factory=lambda: logs.Brief(_LOG))
 
@@ -125,7 +125,7 @@ class Endpoint:
         self._check_attempt(pod, job)
         return job
 
-    def _is_of_a_job(self, pod: tokens.Pod, audience: str) -> bool:
+    def _is_of_a_job(self, pod: tokens.TokenPod, audience: str) -> bool:
         """Whether a token's pod belongs to the job that its audience names."""
         return any(
             pod.uid == pod_of_job.uid
@@ -135,7 +135,7 @@ class Endpoint:
             for pod_of_job in self.job_children.for_job(records.as_owner(job)).pods
         )
 
-    def _check_attempt(self, holder: tokens.Pod, job: jobs.Body) -> None:
+    def _check_attempt(self, holder: tokens.TokenPod, job: jobs.Body) -> None:
         pods = self.job_children.for_job(records.as_owner(job)).pods
         pod = next((pod for pod in pods if pod.uid == holder.uid), None)
         if pod is None:
@@ -161,7 +161,7 @@ async def _pause(
     return answer
 
 
-class Turns:
+class SendInterval:
     """Allows each key once per interval, and forgets older keys."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:

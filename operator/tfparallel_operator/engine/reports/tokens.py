@@ -47,7 +47,7 @@ _AUDIENCE = re.compile(rf"{re.escape(names.GROUP)}/[A-Za-z0-9._-]{{1,128}}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pod:
+class TokenPod:
     """The pod that a token is bound to."""
 
     namespace: str
@@ -68,13 +68,13 @@ class Tokens:
     def __init__(self, api: client.Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._clock = clock
-        self._cache: collections.OrderedDict[str, tuple[float, Pod | None]] = (
+        self._cache: collections.OrderedDict[str, tuple[float, TokenPod | None]] = (
             collections.OrderedDict()
         )
         self._slots = asyncio.Semaphore(MAX_REVIEWS)
         self._sources: dict[str, _Source] = {}
 
-    async def find_pod(self, token: str, audience: str, source: str) -> Pod | None:
+    async def find_pod(self, token: str, audience: str, source: str) -> TokenPod | None:
         """Return the token's pod; None: the token is not valid for the audience.
 
         Args:
@@ -113,14 +113,14 @@ class Tokens:
             if not state.queued:
                 del self._sources[source]
 
-    def _keep(self, key: str, pod: Pod | None) -> None:
+    def _keep(self, key: str, pod: TokenPod | None) -> None:
         lifetime = INVALID_SECONDS if pod is None else VALID_SECONDS
         self._cache[key] = (self._clock() + lifetime, pod)
         self._cache.move_to_end(key)
         while len(self._cache) > MOST:
             self._cache.popitem(last=False)
 
-    async def _review(self, token: str, audience: str) -> Pod | None:
+    async def _review(self, token: str, audience: str) -> TokenPod | None:
         review = {
             "apiVersion": resources.TOKEN_REVIEWS.api_version,
             "kind": "TokenReview",
@@ -134,7 +134,7 @@ class Tokens:
         account, uids = str(user.get("username", "")), (user.get("extra") or {}).get(POD_UID)
         if not uids or not account.startswith(_ACCOUNT):
             return None
-        return Pod(account.removeprefix(_ACCOUNT).partition(":")[0], str(uids[0]))
+        return TokenPod(account.removeprefix(_ACCOUNT).partition(":")[0], str(uids[0]))
 
 
 def audiences(token: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The engine as a running process.
 
-- `engine`: all parts, joined; `settings`: the process's options and variables.
-- `workers`, `reconcile`, `large_jobs`: who looks at jobs, one look at one, and its decision.
-- `lease`: which of several operators acts; `probes`, `gauges`: what it answers about itself.
+- `engine`: all parts; `settings`: options and variables of the process.
+- `workers`, `reconcile`, `large_jobs`: the workers, a reconcile, and decisions for large jobs.
+- `lease`: leader election; `probes`, `gauges`: health and metrics.
 """

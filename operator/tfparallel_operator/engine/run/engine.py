@@ -27,7 +27,6 @@ from tfparallel_operator.engine.run import (
     lease,
     parts,
     probes,
-    settings,
     workers,
 )
 from tfparallel_operator.engine.run.history import History
@@ -278,16 +277,6 @@ class Engine:
             progress_ca=self._bundle.authorities,
             listening_since=wall_clock.utc_now(),
         )
-
-
-def from_environment() -> Engine:
-    """Return an engine with the settings of the environment.
-
-    Raises:
-        click.UsageError: a variable is missing or invalid.
-        credentials.CredentialsError: no credentials for the API server were found.
-    """
-    return Engine(settings.from_environment())
 
 
 def _lease(api: client.Client, options: Settings) -> lease.Lease:

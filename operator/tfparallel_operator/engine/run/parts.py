@@ -28,7 +28,7 @@ class MemberEnded(Exception):  # noqa: N818 (what has happened)
 
 
 @dataclasses.dataclass
-class _Record:
+class _PartHealth:
     failures: int = 0
     begun_at: float = 0.0
     error: str = ""
@@ -47,7 +47,7 @@ class Parts:
     ) -> None:
         self._count = count
         self._clock = clock
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, _PartHealth] = {}
 
     def start(
         self,
@@ -64,7 +64,7 @@ class Parts:
             run: runs the part forever.
             needs: an error that, in the first run, means that the part cannot start at all.
         """
-        record = self._records[name] = _Record(begun_at=self._clock())
+        record = self._records[name] = _PartHealth(begun_at=self._clock())
         group.create_task(self._run(name, record, run, needs), name=name)
 
     def problem(self) -> str:
@@ -80,7 +80,7 @@ class Parts:
     async def _run(
         self,
         name: str,
-        record: _Record,
+        record: _PartHealth,
         run: Callable[[], Awaitable[None]],
         needs: type[Exception] | None,
     ) -> None:
@@ -97,7 +97,7 @@ class Parts:
                 self._count(name)
                 await asyncio.sleep(pause)
 
-    def _pause_after(self, record: _Record, error: Exception) -> float:
+    def _pause_after(self, record: _PartHealth, error: Exception) -> float:
         if self._clock() - record.begun_at > CALM_SECONDS:
             record.failures = 0
         record.failures += 1

@@ -80,10 +80,10 @@ class _Restrictions(click.ParamType[installation.Restrictions]):
 
 def _parse_restrictions(document: dict[str, Any]) -> installation.Restrictions:
     unknown = document.keys() - {"serviceAccounts", "hostAccess", "secrets"}
-    secrets = document.get("secrets") or {"matchLabels": {}}
-    if unknown or secrets.keys() != {"matchLabels"}:
+    secret_rule = document.get("secrets") or {"matchLabels": {}}
+    if unknown or secret_rule.keys() != {"matchLabels"}:
         raise ValueError("A restriction that the operator does not know would not hold.")
-    accounts, labels = document.get("serviceAccounts") or [], secrets["matchLabels"] or {}
+    accounts, labels = document.get("serviceAccounts") or [], secret_rule["matchLabels"] or {}
     if not isinstance(accounts, list):
         raise TypeError("serviceAccounts is no list.")
     return installation.Restrictions(
@@ -195,6 +195,16 @@ class Settings:
         variable="KUBECONFIG",
     )
 
+    @staticmethod
+    def from_environment() -> "Settings":
+        """Return the settings of the environment variables.
+
+        Raises:
+            click.UsageError: a variable is missing or invalid.
+        """
+        command = click.Command("tfparallel-operator", params=options())
+        return build(command.make_context("tfparallel-operator", []).params)
+
     @property
     def installation_name(self) -> str:
         """Name of the installation: operators that share a Lease or a TLS Secret are one."""
@@ -239,13 +249,3 @@ def build(values: Mapping[str, Any]) -> Settings:
     if problem:
         raise click.UsageError(problem)
     return settings
-
-
-def from_environment() -> Settings:
-    """Return the settings that the environment variables alone give.
-
-    Raises:
-        click.UsageError: a variable is missing or has a value that cannot be.
-    """
-    command = click.Command("tfparallel-operator", params=options())
-    return build(command.make_context("tfparallel-operator", []).params)

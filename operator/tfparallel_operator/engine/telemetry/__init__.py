@@ -1,1 +1,1 @@
-"""What the engine says of itself: log lines and metrics."""
+"""Log lines and metrics of the engine."""

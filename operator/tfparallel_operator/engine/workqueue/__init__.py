@@ -1,1 +1,1 @@
-"""Which job is looked at next, and when: a queue of distinct keys, timers, pauses and turns."""
+"""Which job is reconciled next, and when: queue, turns of namespaces, timers and backoff."""

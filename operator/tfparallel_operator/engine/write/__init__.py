@@ -1,7 +1,7 @@
-"""What the engine writes, and how it writes it conditionally.
+"""Writes to the cluster, each write under a condition.
 
-- `apply`, `merge`: a decision's steps in order. `writes`: several at once, and their outcome.
-- `creations`, `priorities`, `refusals`: what is created, and why something is not.
+- `apply`, `merge`: the writes of a decision, in order. `writes`: concurrent writes, and results.
+- `creations`, `priorities`, `refusals`: creations, and why the API server refuses one.
 - `recorder`: Events. `publisher`: reports of progress in a job's status.
-- `context`: what all that acts on jobs shares, and the leave to write.
+- `dependencies`: the dependencies of everything that writes.
 """

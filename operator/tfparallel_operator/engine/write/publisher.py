@@ -43,7 +43,7 @@ class Report:
 
     key: queue.Key
     uid: str
-    progress: progress.Report
+    content: progress.Report
     arrived_at: datetime.datetime
 
     @property
@@ -113,7 +113,7 @@ class Publisher:
     def _may_not_wait(self, mailbox: _Mailbox, report: Report) -> bool:
         """Whether a report is the first that says that its attempt has ended."""
         body = self._find_job(report.key, report.uid)
-        if body is None or not _last(report.progress):
+        if body is None or not _last(report.content):
             return False
         attempt = int((body.get("status") or {}).get("attempt", 0))
         is_first, mailbox.ended_attempt = attempt != mailbox.ended_attempt, attempt
@@ -181,7 +181,7 @@ class Publisher:
 
 def manifest(report: Report) -> client.Object:
     """Build the manifest to apply: the report alone, so its field manager owns no other field."""
-    reports = job_status.of_report(report.progress, report.arrived_at)
+    reports = job_status.of_report(report.content, report.arrived_at)
     status = {
         alias_generators.to_camel(name): part.model_dump(
             mode="json", by_alias=True, exclude_none=True
@@ -205,7 +205,7 @@ def _overtaken(report: Report, body: jobs.Body) -> bool:
     written = (body.get("status") or {}).get("progress") or {}
     at = written.get("lastUpdateTime")
     later = at is not None and datetime.datetime.fromisoformat(at) >= report.arrived_at
-    return later and int(written.get("step", 0)) > report.progress.step
+    return later and int(written.get("step", 0)) > report.content.step
 
 
 def _last(report: Progress) -> bool:

@@ -34,7 +34,7 @@ async def test_each_wrong_token_is_reviewed_once_and_nobody_learns_which_jobs_th
     reviewed: list[str] = []
     review = tokens.Tokens._review
 
-    async def count(reviewer: tokens.Tokens, token: str, audience: str) -> tokens.Pod | None:
+    async def count(reviewer: tokens.Tokens, token: str, audience: str) -> tokens.TokenPod | None:
         reviewed.append(token)
         return await review(reviewer, token, audience)
 

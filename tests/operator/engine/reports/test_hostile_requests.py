@@ -68,7 +68,7 @@ class Writer(publisher.Publisher):
     def submit(self, report: publisher.Report) -> None:
         if self.failure is not None:
             raise self.failure
-        self.steps.append(report.progress.step)
+        self.steps.append(report.content.step)
 
 
 @dataclasses.dataclass
@@ -140,7 +140,7 @@ async def _site() -> AsyncIterator[Site]:
             world.engine.children,
             tokens.Tokens(reviewer),
             writer,
-            turns=endpoint.Turns(limits.MIN_SECONDS_BETWEEN_REPORTS, virtual_time.monotonic),
+            turns=endpoint.SendInterval(limits.MIN_SECONDS_BETWEEN_REPORTS, virtual_time.monotonic),
         )
         with socket.create_server(("127.0.0.1", 0)) as listener:
             task = asyncio.create_task(serving.serve_on(listener, reports.application()))
@@ -284,7 +284,7 @@ async def test_a_job_reports_once_a_second() -> None:
 
 def test_of_a_turn_that_has_passed_nothing_is_kept() -> None:
     virtual_time = clock.Clock()
-    turns = endpoint.Turns(1.0, virtual_time.monotonic)
+    turns = endpoint.SendInterval(1.0, virtual_time.monotonic)
     for number in range(1000):
         assert turns.take(f"job-{number}") == 0
         virtual_time.advance(0.25)

@@ -36,7 +36,7 @@ def _refusal(
     def refuse(request: str) -> errors.ApiError:
         name = request.rpartition("/")[2]
         message = f"pods {name!r} is forbidden: {sentence}: used: pods={next(used)}"
-        causes = tuple(errors.Cause(field, sentence) for field in fields)
+        causes = tuple(errors.InvalidField(field, sentence) for field in fields)
         return kind(message, status=status, causes=causes)
 
     return faults.Refusal("^create .*/pods/", refuse)
