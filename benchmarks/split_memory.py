@@ -32,7 +32,7 @@ def measure(size: results.Size) -> list[results.Result]:
 def _bytes(size: results.Size, model: str) -> results.Result:
     (whole,) = _ranks(size, model, 1, 1)
     shares = {mesh: max(_ranks(size, model, *mesh)) * mesh[0] * mesh[1] / whole for mesh in _MESHES}
-    each = ", ".join(
+    detail = ", ".join(
         f"{share:.3f} x on stage {stages} x tensor {tensor}"
         for (stages, tensor), share in shares.items()
     )
@@ -42,7 +42,7 @@ def _bytes(size: results.Size, model: str) -> results.Result:
         bound=results.Bound.AT_MOST,
         value=max(shares.values()),
         unit=" x",
-        detail=f"of the {whole / 1e6:.0f} MB of the whole divided by the ranks: {each}",
+        detail=f"of the {whole / 1e6:.0f} MB of the whole divided by the ranks: {detail}",
     )
 
 

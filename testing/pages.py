@@ -109,7 +109,7 @@ def find_commands(page: pathlib.Path, first: str) -> list[Command]:
 
 
 def commands(console: str) -> list[Command]:
-    """Return the commands of a console block; one that goes on in further lines is one."""
+    """Return the commands of a console block; a command may continue on further lines."""
     listed = []
     for part in re.split(r"^\$ ", console, flags=re.M)[1:]:
         line, *shown = part.replace("\\\n", " ").splitlines()

@@ -71,7 +71,7 @@ class Row:
 
 
 class History:
-    """A run: `live` a process after the other, and read what is left of them."""
+    """A run: `live` a process after the other, and read what they left behind."""
 
     def __init__(self, draw: st.DrawFn, *, has_pods: bool) -> None:
         """Args: has_pods: whether pods that are gone are on record, as in a local run."""
@@ -188,7 +188,7 @@ class History:
 
     @property
     def run(self) -> records.Run:
-        """What is left of it."""
+        """What it left behind."""
         end = self._end or End.NONE
         is_over = end in (End.DONE, End.FAIL)
         state = _STATES.get(end, names.State.RUNNING)

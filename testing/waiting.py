@@ -80,7 +80,7 @@ async def until_in_loop(
     when: Callable[[T], Any] = bool,
     poll: float = POLL_SECONDS,
 ) -> T:
-    """Do the same with a plain function while the event loop goes on; `until` would stop it."""
+    """Do the same with a plain function while the event loop runs; `until` would stop it."""
 
     async def value() -> T:
         return condition()

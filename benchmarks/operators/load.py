@@ -88,7 +88,7 @@ class Load:
 
         async def reached() -> bool:
             listed = await self.namespace.api.list(self.contestant.resource, self.namespace.name)
-            names = {item["metadata"]["name"] for item in listed.items if _holds(item, condition)}
+            names = {item["metadata"]["name"] for item in listed.items if _is_true(item, condition)}
             await asyncio.sleep(0.1)
             return names.issuperset(jobs)
 
@@ -101,7 +101,7 @@ class Load:
             self.namespace.cluster.run_kubectl("delete", "--raw", path)
 
 
-def _holds(job: dict[str, Any], condition: str) -> bool:
+def _is_true(job: dict[str, Any], condition: str) -> bool:
     conditions = (job.get("status") or {}).get("conditions") or ()
     return any(record["type"] == condition and record["status"] == "True" for record in conditions)
 

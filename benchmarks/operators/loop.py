@@ -51,14 +51,14 @@ async def rows(site: contestants.Place, size: results.Size) -> list[results.Resu
         f"one of {size.large} runs": functools.partial(starts.sample, ours, site, 1, size.large),
     }
     for kind in HUGE:
-        run = functools.partial(_begin, kind, ours, site, size.huge)
+        run = functools.partial(_start_jobs, kind, ours, site, size.huge)
         runs[f"one of {size.huge} begins, {kind}"] = run
     return [
         await steady.longest_block(when, run, report, size.repeats) for when, run in runs.items()
     ]
 
 
-async def _begin(
+async def _start_jobs(
     kind: str, watched: contestants.Contestant, site: contestants.Place, workers: int
 ) -> None:
     """Apply a job of this kind; return when all its pods exist, or why they do not."""

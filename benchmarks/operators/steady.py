@@ -47,7 +47,7 @@ class Churn:
     async def fill(self, jobs: int) -> None:
         """Create jobs, and wait until all of them run."""
         for _ in range(jobs):
-            await self._begin()
+            await self._start_job()
         await self.until_running(jobs)
 
     async def until_running(self, jobs: int) -> None:
@@ -65,13 +65,13 @@ class Churn:
         for number in range(round(seconds * rate)):
             await asyncio.sleep(max(0.0, begun + number / rate - time.monotonic()))
             await self._work.end([self._jobs.popleft()], self._workers)
-            await self._begin()
+            await self._start_job()
 
     async def until_each_runs(self) -> None:
         """Wait until each job that is left runs, as its status says."""
         await self._work.until_all(self._jobs, "Running")
 
-    async def _begin(self) -> None:
+    async def _start_job(self) -> None:
         name = f"job-{self._created}"
         node = f"gpu-node-{self._created % NODES}"
         self._created += 1
@@ -172,16 +172,16 @@ async def rows(site: contestants.Place, size: results.Size) -> list[results.Resu
 
 def _delay(size: results.Size, before: Counts, after: Counts) -> results.Result:
     seconds, writes = quantile(QUANTILE, before, after)
-    took = after.time - before.time
-    server = 100 * (after.api_server - before.api_server) / took
-    operator = 100 * (after.operator - before.operator) / took
+    interval = after.time - before.time
+    server = 100 * (after.api_server - before.api_server) / interval
+    operator = 100 * (after.operator - before.operator) / interval
     return results.Result(
         f"99 % of statuses written after their event, {size.many} jobs of {size.replicas} pods",
         DELAY_TARGET,
         results.Bound.AT_MOST,
         seconds,
         " s",
-        f"{writes} writes in {took:.0f} s in which a job a second ended and another began; "
+        f"{writes} writes in {interval:.0f} s in which a job a second ended and another began; "
         f"processor: API server {server:.0f} %, operator {operator:.0f} % of a core",
     )
 

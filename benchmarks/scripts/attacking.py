@@ -25,10 +25,10 @@ async def run(attacks: Sequence[tuple[Attack[T], int]], subject: T, seconds: flo
             for _ in range(number)
         ]
         await asyncio.sleep(seconds)
-        took = time.monotonic() - begun
+        duration = time.monotonic() - begun
         for task in tasks:
             task.cancel()
-    return took
+    return duration
 
 
 async def _repeat(attack: Attack[T], subject: T) -> None:

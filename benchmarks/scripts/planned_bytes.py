@@ -18,7 +18,7 @@ def main(batch, ranks):
     mesh = shape.Mesh(tensor=ranks)
     divided = split_partition.divide(recording.record(bare), mesh)
     plan = divided.plan
-    sent = sum(cost.sent(batch, ranks) for cost in split_traffic.of(plan))
+    sent = sum(cost.sent(batch, ranks) for cost in split_traffic.list_traffic(plan))
     for key, shard in plan.variables.items():
         if shard.summed:
             sizes = shard.layout.local(tuple(divided.model.variables[key].shape), {})

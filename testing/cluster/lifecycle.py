@@ -39,7 +39,7 @@ def up(
         if cluster_state is not None:
             console.say(f"{name} did not come up or is half dead: clearing it away")
             _end(cluster_state, folder)
-        _begin(name, cluster_settings, cluster)
+        _start_cluster(name, cluster_settings, cluster)
     return cluster
 
 
@@ -84,7 +84,7 @@ def outlives_session(cluster: handle.Cluster) -> bool:
     return SESSION_NAME.fullmatch(cluster.name) is None
 
 
-def _begin(name: str, cluster_settings: settings.Settings, cluster: handle.Cluster) -> None:
+def _start_cluster(name: str, cluster_settings: settings.Settings, cluster: handle.Cluster) -> None:
     record = state.State(name, cluster_settings.mode, dataclasses.asdict(cluster_settings))
     ledger = state.Ledger(cluster.directory, record)
     try:

@@ -49,7 +49,7 @@ class Namespace:
     def pods(self, job: str) -> dict[str, Object]:
         """The pods of a job by name."""
         shown = ("--output=json", "--show-managed-fields")
-        listing = self.kubectl("get", "pods", f"--selector={_of(job)}", *shown)
+        listing = self.kubectl("get", "pods", f"--selector={_selector_of(job)}", *shown)
         return {pod["metadata"]["name"]: pod for pod in json.loads(listing)["items"]}
 
     def wait(
@@ -105,7 +105,9 @@ class Namespace:
 
     def children(self, job: str) -> str:
         """The names of all objects of a job, with their kinds."""
-        return self.kubectl("get", CHILDREN, f"--selector={_of(job)}", "--output=name").strip()
+        return self.kubectl(
+            "get", CHILDREN, f"--selector={_selector_of(job)}", "--output=name"
+        ).strip()
 
     def describe(self, job: str) -> str:
         """All that a person would look at when a job does not do what it should."""
@@ -244,5 +246,5 @@ def _numbers(versions: Iterable[Object]) -> set[str]:
     return {version["metadata"]["resourceVersion"] for version in versions}
 
 
-def _of(job: str) -> str:
+def _selector_of(job: str) -> str:
     return f"tfparallel.dev/job-name={job}"

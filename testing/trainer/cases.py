@@ -135,7 +135,7 @@ def train(
     mesh = shape.Mesh(data=len(processes.tasks) * len(names), generation=generation)
     places = [processes.me * len(names) + index for index in range(len(names))]
     division = batching.BatchSharding(batch_size=BATCH, ranks=mesh.data, local_ranks=tuple(places))
-    examples = source.training(module, requests.of(division, SEED))
+    examples = source.training(module, requests.build_request(division, SEED))
     replicas = []
     for rank, name in zip(places, names, strict=True):
         replica.forget_names()

@@ -157,7 +157,7 @@ def train(case: cases.Case, members: Cluster, seeds: Sequence[int]) -> list[Trai
 
 def _feed(module: user.Module, seed: int) -> batching.Source:
     division = batching.BatchSharding(batch_size=cases.BATCH, ranks=1, local_ranks=(0,))
-    return source.training(module, requests.of(division, seed))
+    return source.training(module, requests.build_request(division, seed))
 
 
 def train_together(

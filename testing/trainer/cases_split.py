@@ -203,9 +203,9 @@ def work(output: pathlib.Path, floatx: str, layout: Layout, numbers: Sequence[in
             for generation, number in enumerate(numbers):
                 members, examples, step = prepare(CASES[number], layout, generation, places=places)
                 _make_steps(step, examples, STEPS)
-                order = list(members.partition.model.variables)
+                variable_order = list(members.partition.model.variables)
                 weights |= {
-                    f"{number}/{order.index(key):03}": array
+                    f"{number}/{variable_order.index(key):03}": array
                     for key, array in local_weights(members).items()
                 }
         np.savez(f"{output}-{processes.me}.npz", **weights)

@@ -46,8 +46,8 @@ class Group:
         for number, variables in enumerate(environments):
             stem = f"{time.monotonic_ns()}-{number}"
             out, err = folder / f"{stem}.out", folder / f"{stem}.err"
-            environment = {**_base(), **variables}
-            self.processes.append(start(processes.Command(arguments, environment, out, err)))
+            all_variables = {**_base(), **variables}
+            self.processes.append(start(processes.Command(arguments, all_variables, out, err)))
             self._files.append((out, err))
 
     def __enter__(self) -> "Group":

@@ -24,7 +24,9 @@ class Step:
     """What a node calls."""
 
 
-def of(before: Sequence[Sequence[int]], weights: Mapping[str, Sequence[int]]) -> graph.Graph:
+def build_graph(
+    before: Sequence[Sequence[int]], weights: Mapping[str, Sequence[int]]
+) -> graph.Graph:
     """A graph whose nodes take what some nodes before them make.
 
     Args:

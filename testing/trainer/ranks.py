@@ -64,7 +64,7 @@ def build_apart(module: user.Module, examples: Any, ranks: int) -> list[replica.
         replica.forget_names()
         replicas.append(replica.build(module, mesh, rank, DEVICES[rank], 1, sample))
     first = updates.find(replicas[0], sample, divided=ranks > 1)
-    return [dataclasses.replace(one, updates=first.updates) for one in replicas]
+    return [dataclasses.replace(built, updates=first.updates) for built in replicas]
 
 
 def feed_of(examples: Any, ranks: int, batch: int, seed: int | None = None) -> arrays.ArraySource:

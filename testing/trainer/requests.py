@@ -6,7 +6,7 @@ from tfparallel_trainer import user
 from tfparallel_trainer.data import batching, source
 
 
-def of(
+def build_request(
     division: batching.BatchSharding,
     seed: int,
     folder: pathlib.Path = pathlib.Path(),

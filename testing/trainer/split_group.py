@@ -150,7 +150,7 @@ def compare(
                 plan, key, gradient, (member, result), (members, rank_results), tolerance
             )
     if counted:
-        total = split_traffic.brought(split_traffic.of(plan), EXAMPLES)
+        total = split_traffic.brought(split_traffic.list_traffic(plan), EXAMPLES)
         assert max(member.brought() for member in members) == total
     return plan
 

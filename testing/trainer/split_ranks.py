@@ -43,7 +43,7 @@ def prepare(
     places = places or dict(enumerate(devices.DEVICES[: mesh.size]))
     places_of_data = tuple(mesh.coordinates(rank)[shape.Axis.DATA] for rank in places)
     division = batching.BatchSharding(batch_size=batch, ranks=mesh.data, local_ranks=places_of_data)
-    examples = source.training(module, requests.of(division, cases.SEED))
+    examples = source.training(module, requests.build_request(division, cases.SEED))
     replica.forget_names()
     bare = skeleton.build(module, cases.SEED)
     divided = split_partition.divide(skeleton.recorded(module, bare), mesh, microbatches, order)

@@ -42,7 +42,7 @@ def brought(costs: Iterable[communication.Traffic], batch: int) -> int:
     return sum(cost.brought(batch) for cost in costs)
 
 
-def of(plan: assignment.Assignment) -> list[communication.Traffic]:
+def list_traffic(plan: assignment.Assignment) -> list[communication.Traffic]:
     """All that a rank communicates for a microbatch."""
     return [*(cost for choice in plan.choices for cost in choice.costs), *ending(plan)]
 

@@ -51,7 +51,9 @@ def test_alerts_and_dashboard_ask_for_metrics_and_labels_that_the_operator_expor
             assert name in exported, expression
             used = {*re.findall(r"(\w+)(?:=|!=|=~|!~)\"", selectors)}
             used |= {*re.findall(r"by \((\w+(?:, \w+)*)\)", expression.replace("le)", ")"))}
-            used = {label for each in used for label in each.split(", ")} - {"le"}
+            used = {label for names_of_clause in used for label in names_of_clause.split(", ")} - {
+                "le"
+            }
             assert used <= exported[name] | {""}, expression
             counted += 1
     assert counted > 20

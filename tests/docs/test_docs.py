@@ -127,9 +127,9 @@ def test_the_placement_in_the_page_on_model_split_is_one_that_is_reported() -> N
     page = (paths.ROOT / "docs/how-to/model-split.md").read_text()
     [block] = re.findall(r"```yaml\n(placement:.*?)```", page, flags=re.DOTALL)
     placement = yaml.safe_load(block)["placement"]
-    schedule = placement["mesh"].pop("schedule")
+    schedule_name = placement["mesh"].pop("schedule")
     parsed = progress.Placement.model_validate(
-        {**placement, "mesh": {**placement["mesh"], "schedule": str(schedule)}}
+        {**placement, "mesh": {**placement["mesh"], "schedule": str(schedule_name)}}
     )
     assert [stage.stage for stage in parsed.stages] == [0, 1]
 
@@ -214,8 +214,8 @@ def test_the_page_on_life_lists_every_deadline_policy_and_refusal() -> None:
     fields = types.RunPolicy.model_json_schema(by_alias=True)["properties"]
     listed = {row[0].split("`")[0] for row in pages.rows("explanation/life.md", "## Deadlines")}
     assert listed == {name for name in fields if "Seconds" in name}
-    words = {row[0].split("`")[0] for row in pages.rows("explanation/life.md", "## The end")}
-    assert words == set(types.CleanPodPolicy)
+    listed = {row[0].split("`")[0] for row in pages.rows("explanation/life.md", "## The end")}
+    assert listed == set(types.CleanPodPolicy)
     targets = [
         row[0]
         for row in pages.rows("explanation/life.md", "times, each for the end that `when` names:")

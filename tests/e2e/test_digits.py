@@ -237,9 +237,9 @@ def _get_model(namespace: namespaces.Namespace, shell: terminal.Shell, folder: P
 
 
 def test_checkpoints_and_logs_are_in_the_claim(run: Run) -> None:
-    files = run.volume.list("digits")
-    assert {"digits/summary.json", "digits/logs/train.jsonl"} <= {*files}
-    assert any(file.startswith("digits/checkpoints/") for file in files)
+    listed_files = run.volume.list("digits")
+    assert {"digits/summary.json", "digits/logs/train.jsonl"} <= {*listed_files}
+    assert any(file.startswith("digits/checkpoints/") for file in listed_files)
 
 
 def test_finished_job_that_is_applied_again_does_not_train_again(run: Run) -> None:

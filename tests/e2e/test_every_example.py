@@ -27,7 +27,7 @@ SECONDS = 900.0
 
 
 @pytest.fixture
-def place(example: str, make_namespace: namespaces.Make) -> namespaces.Namespace:
+def jobs_namespace(example: str, make_namespace: namespaces.Make) -> namespaces.Namespace:
     """A namespace that enforces the level restricted, with a volume for each claim."""
     namespace = make_namespace(example)
     for file in (paths.EXAMPLES / example).rglob("claim.yaml"):
@@ -71,24 +71,24 @@ def assert_succeeds(namespace: namespaces.Namespace, job: str, failures: int = 0
 
 @pytest.mark.usefixtures("classes")
 @pytest.mark.parametrize("example", NAMES)
-def test_an_example_trains_in_pods(example: str, place: namespaces.Namespace) -> None:
+def test_an_example_trains_in_pods(example: str, jobs_namespace: namespaces.Namespace) -> None:
     folder = paths.EXAMPLES / example
     data = folder / "data"
     if data.exists():
-        place.kubectl("apply", f"--kustomize={data}")
+        jobs_namespace.kubectl("apply", f"--kustomize={data}")
         written = ("get", f"job/{example}-data", "--output=jsonpath={.status.succeeded}")
-        waiting.until(lambda: place.kubectl(*written), f"the data of {example}", SECONDS)
-    job = apply(place, example)
-    assert_succeeds(place, job, failures=1 if example == "failure-policy" else 0)
+        waiting.until(lambda: jobs_namespace.kubectl(*written), f"the data of {example}", SECONDS)
+    job = apply(jobs_namespace, example)
+    assert_succeeds(jobs_namespace, job, failures=1 if example == "failure-policy" else 0)
     if example == "fine-tuning":
         second = f"--filename={folder / 'job.yaml'}"
-        place.kubectl("apply", second)
-        assert_succeeds(place, "fine-tuning")
+        jobs_namespace.kubectl("apply", second)
+        assert_succeeds(jobs_namespace, "fine-tuning")
         # A claim stays as long as a pod that has mounted it, even if it has ended.
-        place.kubectl("delete", second)
+        jobs_namespace.kubectl("delete", second)
     if data.exists():  # the pod that wrote them keeps their claim, too
-        place.kubectl("delete", f"--kustomize={data}", "--wait=false")
-    place.kubectl("delete", f"--kustomize={folder}", "--ignore-not-found")
+        jobs_namespace.kubectl("delete", f"--kustomize={data}", "--wait=false")
+    jobs_namespace.kubectl("delete", f"--kustomize={folder}", "--ignore-not-found")
 
 
 @pytest.mark.parametrize("example", UNINSTALLED)

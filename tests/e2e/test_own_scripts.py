@@ -49,7 +49,7 @@ def _config(namespace: namespaces.Namespace, pod: str) -> dict[str, dict[str, ob
 
 
 @pytest.fixture(scope="module")
-def place(module_namespace: namespaces.Namespace) -> namespaces.Namespace:
+def jobs_namespace(module_namespace: namespaces.Namespace) -> namespaces.Namespace:
     """Where small jobs run at the same time: roles, servers, many, devices and huge."""
     many = {
         "Chief": jobs.script(PRINT),
@@ -76,9 +76,9 @@ def place(module_namespace: namespaces.Namespace) -> namespaces.Namespace:
     return module_namespace
 
 
-def test_every_role_knows_its_task(place: namespaces.Namespace) -> None:
-    job = place.wait_ended("roles")
-    assert job["status"]["state"] == "Succeeded", place.describe("roles")
+def test_every_role_knows_its_task(jobs_namespace: namespaces.Namespace) -> None:
+    job = jobs_namespace.wait_ended("roles")
+    assert job["status"]["state"] == "Succeeded", jobs_namespace.describe("roles")
     assert job["status"]["strategy"] == "ParameterServer"
     cluster = {
         "chief": ["roles-chief-0.roles:2222"],
@@ -86,18 +86,18 @@ def test_every_role_knows_its_task(place: namespaces.Namespace) -> None:
         "ps": ["roles-ps-0.roles:2222"],
     }
     for role, index in (("chief", 0), ("worker", 1), ("ps", 0)):
-        config = _config(place, f"roles-{role}-{index}")
+        config = _config(jobs_namespace, f"roles-{role}-{index}")
         assert config == {"cluster": cluster, "task": {"type": role, "index": index}}
 
 
 def test_many_replicas_share_a_cluster_that_the_kubelet_fills_in(
-    place: namespaces.Namespace,
+    jobs_namespace: namespaces.Namespace,
 ) -> None:
-    job = place.wait_ended("many")
-    assert job["status"]["state"] == "Succeeded", place.describe("many")
-    [container] = place.pods("many")["many-chief-0"]["spec"]["containers"]
+    job = jobs_namespace.wait_ended("many")
+    assert job["status"]["state"] == "Succeeded", jobs_namespace.describe("many")
+    [container] = jobs_namespace.pods("many")["many-chief-0"]["spec"]["containers"]
     assert "many-worker-0" not in json.dumps(container)
-    config = _config(place, "many-chief-0")
+    config = _config(jobs_namespace, "many-chief-0")
     assert config["task"] == {"type": "chief", "index": 0}
     assert config["cluster"] == {
         "chief": ["many-chief-0.many:2222"],
@@ -105,11 +105,13 @@ def test_many_replicas_share_a_cluster_that_the_kubelet_fills_in(
     }
 
 
-def test_servers_are_stopped_when_the_chief_has_succeeded(place: namespaces.Namespace) -> None:
-    job = place.wait_ended("servers")
-    assert job["status"]["state"] == "Succeeded", place.describe("servers")
-    place.wait("servers", lambda _: not _of_role(place, "servers", "ps"))
-    assert _of_role(place, "servers", "chief") == ["servers-chief-0"]
+def test_servers_are_stopped_when_the_chief_has_succeeded(
+    jobs_namespace: namespaces.Namespace,
+) -> None:
+    job = jobs_namespace.wait_ended("servers")
+    assert job["status"]["state"] == "Succeeded", jobs_namespace.describe("servers")
+    jobs_namespace.wait("servers", lambda _: not _of_role(jobs_namespace, "servers", "ps"))
+    assert _of_role(jobs_namespace, "servers", "chief") == ["servers-chief-0"]
 
 
 def _of_role(namespace: namespaces.Namespace, job: str, role: str) -> list[str]:
@@ -117,16 +119,16 @@ def _of_role(namespace: namespaces.Namespace, job: str, role: str) -> list[str]:
     return [n for n, p in pods if p["metadata"]["labels"]["tfparallel.dev/replica-role"] == role]
 
 
-def test_devices_are_asked_for_and_counted(place: namespaces.Namespace) -> None:
-    job = place.wait_ended("devices")
-    assert job["status"]["state"] == "Succeeded", place.describe("devices")
-    [pod] = place.pods("devices").values()
+def test_devices_are_asked_for_and_counted(jobs_namespace: namespaces.Namespace) -> None:
+    job = jobs_namespace.wait_ended("devices")
+    assert job["status"]["state"] == "Succeeded", jobs_namespace.describe("devices")
+    [pod] = jobs_namespace.pods("devices").values()
     [container] = pod["spec"]["containers"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "3"}
 
 
-def test_replica_that_fits_no_node_waits_and_says_why(place: namespaces.Namespace) -> None:
-    job = place.wait("huge", _is_told_why_it_waits)
+def test_replica_that_fits_no_node_waits_and_says_why(jobs_namespace: namespaces.Namespace) -> None:
+    job = jobs_namespace.wait("huge", _is_told_why_it_waits)
     assert job["status"]["state"] == "Pending"
     assert "nvidia.com/gpu" in job["status"]["replicas"]["Worker"]["reason"]
 

@@ -60,7 +60,7 @@ def make_namespace(cluster: handle.Cluster) -> Iterator[namespaces.Make]:
 
 
 @dataclass(frozen=True)
-class Place:
+class Network:
     """Two isolated jobs, an open one, and a pod that is no job's, all listening on one port."""
 
     here: namespaces.Namespace
@@ -83,7 +83,7 @@ def connections(namespace: namespaces.Namespace, pod: str, addresses: str) -> di
     return reachable
 
 
-def settles(look: Callable[[], dict[str, bool]], expected: dict[str, bool]) -> None:
+def wait_until_settled(look: Callable[[], dict[str, bool]], expected: dict[str, bool]) -> None:
     """Wait until connections are made and refused as expected, and see that it stays so."""
     what = f"connections as {expected}"
     waiting.until(look, what, ENFORCED_SECONDS, when=expected.__eq__, poll=namespaces.POLL_SECONDS)
@@ -109,7 +109,7 @@ def stranger(**labels: str) -> namespaces.Object:
 
 
 @pytest.fixture(scope="module")
-def place(make_namespace: namespaces.Make) -> Place:
+def pods_network(make_namespace: namespaces.Make) -> Network:
     here, elsewhere = make_namespace("policies"), make_namespace("elsewhere")
     listens = listening("first"), listening("second"), listening("open", network="Open")
     here.apply(*listens, stranger())
@@ -120,40 +120,44 @@ def place(make_namespace: namespaces.Make) -> Place:
         namespace.kubectl("wait", "--for=condition=Ready", f"pod/{STRANGER}", "--timeout=120s")
     listed = json.loads(here.kubectl("get", "pods", "--output=json"))["items"]
     addresses = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in listed}
-    return Place(here, elsewhere, addresses)
+    return Network(here, elsewhere, addresses)
 
 
-def test_replicas_of_a_job_reach_each_other_and_whatever_has_no_policy(place: Place) -> None:
+def test_replicas_of_a_job_reach_each_other_and_whatever_has_no_policy(
+    pods_network: Network,
+) -> None:
     for pod, other in (("chief", "worker"), ("worker", "chief")):
         others = f"first-{other}-0", "open-chief-0", STRANGER
-        reaches = functools.partial(place.reaches, f"first-{pod}-0", *others)
-        settles(reaches, dict.fromkeys(others, True))
+        reaches = functools.partial(pods_network.reaches, f"first-{pod}-0", *others)
+        wait_until_settled(reaches, dict.fromkeys(others, True))
 
 
-def test_a_stranger_reaches_no_replica_of_an_isolated_job(place: Place) -> None:
+def test_a_stranger_reaches_no_replica_of_an_isolated_job(pods_network: Network) -> None:
     closed, to_all = ("first-chief-0", "first-worker-0", "second-chief-0"), "open-worker-0"
     expected = {**dict.fromkeys(closed, False), to_all: True}
-    settles(lambda: place.reaches(STRANGER, *expected), expected)
+    wait_until_settled(lambda: pods_network.reaches(STRANGER, *expected), expected)
 
 
-def test_one_job_does_not_reach_another(place: Place) -> None:
+def test_one_job_does_not_reach_another(pods_network: Network) -> None:
     expected = {"first-chief-0": False, "second-chief-0": True, STRANGER: True}
-    settles(lambda: place.reaches("second-worker-0", *expected), expected)
+    wait_until_settled(lambda: pods_network.reaches("second-worker-0", *expected), expected)
     expected = {"first-chief-0": False, "open-chief-0": True}
-    settles(lambda: place.reaches("open-worker-0", *expected), expected)
+    wait_until_settled(lambda: pods_network.reaches("open-worker-0", *expected), expected)
 
 
-def test_the_labels_of_a_job_do_not_help_in_another_namespace(place: Place) -> None:
+def test_the_labels_of_a_job_do_not_help_in_another_namespace(pods_network: Network) -> None:
     expected = {"first-chief-0": False, "open-chief-0": True, STRANGER: True}
-    settles(lambda: place.reaches(STRANGER, *expected, where="elsewhere"), expected)
+    wait_until_settled(
+        lambda: pods_network.reaches(STRANGER, *expected, where="elsewhere"), expected
+    )
 
 
-def test_everybody_reaches_an_open_job(place: Place) -> None:
+def test_everybody_reaches_an_open_job(pods_network: Network) -> None:
     expected = {"open-chief-0": True, "open-worker-0": True, "first-chief-0": False}
-    settles(lambda: place.reaches(STRANGER, *expected), expected)
+    wait_until_settled(lambda: pods_network.reaches(STRANGER, *expected), expected)
 
 
-def test_a_policy_beside_it_lets_a_stranger_in(place: Place) -> None:
+def test_a_policy_beside_it_lets_a_stranger_in(pods_network: Network) -> None:
     """As the docs have it for a metrics collector: policies add up."""
     let_in = {"podSelector": {"matchLabels": {"app": "collector"}}}
     rule = {
@@ -166,37 +170,39 @@ def test_a_policy_beside_it_lets_a_stranger_in(place: Place) -> None:
         },
     }
     expected = {"second-chief-0": True, "first-chief-0": False}
-    place.here.kubectl("label", "pod", STRANGER, "app=collector")
-    place.here.apply(rule)
+    pods_network.here.kubectl("label", "pod", STRANGER, "app=collector")
+    pods_network.here.apply(rule)
     try:
-        settles(lambda: place.reaches(STRANGER, *expected), expected)
+        wait_until_settled(lambda: pods_network.reaches(STRANGER, *expected), expected)
     finally:
-        place.here.kubectl("delete", "networkpolicy", "collector")
-        place.here.kubectl("label", "pod", STRANGER, "app-")
+        pods_network.here.kubectl("delete", "networkpolicy", "collector")
+        pods_network.here.kubectl("label", "pod", STRANGER, "app-")
     expected = {"second-chief-0": False, "open-chief-0": True}
-    settles(lambda: place.reaches(STRANGER, *expected), expected)
+    wait_until_settled(lambda: pods_network.reaches(STRANGER, *expected), expected)
 
 
-def test_pods_of_jobs_alone_report_to_the_operator(cluster: handle.Cluster, place: Place) -> None:
+def test_pods_of_jobs_alone_report_to_the_operator(
+    cluster: handle.Cluster, pods_network: Network
+) -> None:
     """Nobody but the kubelet reaches the port of probes and metrics: the operator stays ready."""
     selector = "--selector=app.kubernetes.io/component=operator"
     address = cluster.run_kubectl(
         "get", "pods", operator.WHERE, selector, "--output=jsonpath={.items[0].status.podIP}"
     )
     ports = json.dumps({"progress": f"{address}:8443", "health": f"{address}:8080"})
-    reaches = functools.partial(connections, place.here, addresses=ports)
-    settles(lambda: reaches(STRANGER), {"progress": True, "health": True})
+    reaches = functools.partial(connections, pods_network.here, addresses=ports)
+    wait_until_settled(lambda: reaches(STRANGER), {"progress": True, "health": True})
     try:
         operator.install(cluster, "networkPolicy.enabled=true")
-        settles(lambda: reaches(STRANGER), {"progress": False, "health": False})
-        settles(lambda: reaches("first-chief-0"), {"progress": True, "health": False})
+        wait_until_settled(lambda: reaches(STRANGER), {"progress": False, "health": False})
+        wait_until_settled(lambda: reaches("first-chief-0"), {"progress": True, "health": False})
         operator.install(
             cluster,
             "networkPolicy.enabled=true",
             "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels."
-            rf"kubernetes\.io/metadata\.name={place.here.name}",
+            rf"kubernetes\.io/metadata\.name={pods_network.here.name}",
         )
-        settles(lambda: reaches(STRANGER), {"progress": False, "health": True})
+        wait_until_settled(lambda: reaches(STRANGER), {"progress": False, "health": True})
     finally:
         operator.install(cluster)
 
@@ -217,7 +223,7 @@ def test_a_job_trains_while_nobody_else_reaches_it(digits: namespaces.Namespace)
     digits.wait("digits", lambda status: "step" in (status.get("progress") or {}))
     address = digits.pods("digits")["digits-chief-0"]["status"]["podIP"]
     addresses = json.dumps({"chief": address})
-    settles(lambda: connections(digits, STRANGER, addresses), {"chief": False})
+    wait_until_settled(lambda: connections(digits, STRANGER, addresses), {"chief": False})
     assert connections(digits, "digits-worker-0", addresses) == {"chief": True}
     assert digits.job("digits")["status"]["state"] == "Running"
     status = digits.wait_ended("digits")["status"]

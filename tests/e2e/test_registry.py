@@ -37,7 +37,7 @@ def shell(
 
 
 @pytest.fixture(scope="module")
-def place(
+def registry_address(
     cluster: handle.Cluster, shell: terminal.Shell, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """Where the operator's image was pushed to: the first push fails without a password."""
@@ -78,7 +78,7 @@ def pulled(
     cluster: handle.Cluster,
     module_namespace: namespaces.Namespace,
     shell: terminal.Shell,
-    place: str,
+    registry_address: str,
 ) -> Iterator[namespaces.Namespace]:
     """The operator runs from the registry, as the page installs it."""
     try:
@@ -86,7 +86,7 @@ def pulled(
         cluster.run_kubectl("delete", "namespace", operator.NAMESPACE, "--timeout=120s")
         for command in pages.find_commands(PAGE, "kubectl create namespace"):
             if not command.line.startswith("helm test"):  # It trains: the trainer was not pushed.
-                shell.run(_line(command, place))
+                shell.run(_line(command, registry_address))
         yield module_namespace
     finally:
         operator.install(cluster)
@@ -94,15 +94,17 @@ def pulled(
 
 
 def test_the_operator_comes_from_the_registry(
-    cluster: handle.Cluster, pulled: namespaces.Namespace, place: str
+    cluster: handle.Cluster, pulled: namespaces.Namespace, registry_address: str
 ) -> None:
     image = "--output=jsonpath={.items[*].spec.containers[*].image}"
     selector = "--selector=app.kubernetes.io/component=operator"
     images = cluster.run_kubectl("get", "pods", operator.WHERE, selector, image).split()
-    assert f"{place}/{targets.OPERATOR.reference}" in images
+    assert f"{registry_address}/{targets.OPERATOR.reference}" in images
 
 
-def test_pods_of_jobs_pull_with_the_same_secret(pulled: namespaces.Namespace, place: str) -> None:
+def test_pods_of_jobs_pull_with_the_same_secret(
+    pulled: namespaces.Namespace, registry_address: str
+) -> None:
     container = {
         "name": "tensorflow",
         "command": ["python", "-c", "print('pulled')"],
@@ -118,4 +120,4 @@ def test_pods_of_jobs_pull_with_the_same_secret(pulled: namespaces.Namespace, pl
     [pod] = pulled.pods("pulled").values()
     assert pod["spec"]["imagePullSecrets"] == [{"name": SECRET}]
     [running] = pod["spec"]["containers"]
-    assert running["image"] == f"{place}/{targets.OPERATOR.reference}"
+    assert running["image"] == f"{registry_address}/{targets.OPERATOR.reference}"

@@ -25,7 +25,7 @@ DEVICES = [[f"worker-{pod}/CPU:0", f"worker-{pod}/CPU:1"] for pod in (0, 1)]
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Trial:
     """Where all jobs of this file run."""
 
     namespace: namespaces.Namespace
@@ -53,26 +53,26 @@ def _job(name: str, pods: int, devices: int, **spec: object) -> namespaces.Objec
 
 
 @pytest.fixture(scope="module")
-def place(
+def trial(
     module_namespace: namespaces.Namespace, tmp_path_factory: pytest.TempPathFactory
-) -> Place:
+) -> Trial:
     """A volume, and the module."""
     volume = volumes.make(module_namespace, "split")
     module_namespace.kubectl("create", "configmap", "split", f"--from-file=model.py={MODEL}")
-    return Place(module_namespace, volume, tmp_path_factory.mktemp("split"))
+    return Trial(module_namespace, volume, tmp_path_factory.mktemp("split"))
 
 
 @pytest.fixture(scope="module")
-def whole(place: Place) -> Callable[[], float]:
+def whole(trial: Trial) -> Callable[[], float]:
     """The accuracy that the whole model comes to in one process, which trains meanwhile."""
-    place.volume.touch("whole/hurry")
-    place.namespace.apply(_job("whole", 1, 1, strategy="Mirrored"))
+    trial.volume.touch("whole/hurry")
+    trial.namespace.apply(_job("whole", 1, 1, strategy="Mirrored"))
 
     def accuracy() -> float:
-        status = place.namespace.wait_ended("whole")["status"]
-        assert status["state"] == "Succeeded", place.namespace.describe("whole")
+        status = trial.namespace.wait_ended("whole")["status"]
+        assert status["state"] == "Succeeded", trial.namespace.describe("whole")
         assert "placement" not in status
-        return place.exported("whole")
+        return trial.exported("whole")
 
     return accuracy
 
@@ -85,7 +85,7 @@ def _moved(step: int) -> Callable[[namespaces.Object], bool]:
     return moved
 
 
-def _finish(trial: Place, name: str, attempt: int) -> namespaces.Object:
+def _finish(trial: Trial, name: str, attempt: int) -> namespaces.Object:
     """Let the next attempt resume and go to its end without waits; give the job's status."""
     namespace = trial.namespace
     namespace.wait(name, lambda status: status.get("attempt", 0) >= attempt)
@@ -99,7 +99,7 @@ def _finish(trial: Place, name: str, attempt: int) -> namespaces.Object:
     return status
 
 
-def _accuracy(trial: Place, name: str, status: namespaces.Object) -> float:
+def _accuracy(trial: Trial, name: str, status: namespaces.Object) -> float:
     """How good the model is: the same by the trainer and by plain Keras."""
     accuracy = trial.exported(name)
     reported = float(status["progress"]["metrics"]["val_accuracy"])
@@ -107,14 +107,14 @@ def _accuracy(trial: Place, name: str, status: namespaces.Object) -> float:
     return accuracy
 
 
-def test_two_pods_of_two_devices_train_one_model(place: Place) -> None:
-    namespace = place.namespace
-    place.volume.touch("two/hurry")
+def test_two_pods_of_two_devices_train_one_model(trial: Trial) -> None:
+    namespace = trial.namespace
+    trial.volume.touch("two/hurry")
     namespace.apply(_job("two", 2, 2, strategy="ModelSplit", mesh=STAGES))
     status = namespace.wait_ended("two")["status"]
     assert status["state"] == "Succeeded", namespace.describe("two")
     assert _devices(status) == DEVICES
-    assert _accuracy(place, "two", status) > 0.9
+    assert _accuracy(trial, "two", status) > 0.9
 
 
 def _devices(status: namespaces.Object) -> list[list[str]]:
@@ -123,9 +123,9 @@ def _devices(status: namespaces.Object) -> list[list[str]]:
 
 @pytest.mark.long
 def test_four_pods_outlive_a_crash_and_end_as_if_the_model_were_whole(
-    place: Place, whole: Callable[[], float]
+    trial: Trial, whole: Callable[[], float]
 ) -> None:
-    namespace = place.namespace
+    namespace = trial.namespace
     mesh = {"data": 2, "stage": -1, "microbatches": 2}
     namespace.apply(_job("four", 4, 1, strategy="ModelSplit", mesh=mesh))
     job = namespace.wait("four", _moved(STEPS_BEFORE_A_LOSS))
@@ -151,24 +151,24 @@ def test_four_pods_outlive_a_crash_and_end_as_if_the_model_were_whole(
     assert {pod["metadata"]["labels"]["tfparallel.dev/mesh-pipeline"] for pod in before.values()}
 
     namespace.crash("four-worker-3")
-    status = _finish(place, "four", attempt=2)
+    status = _finish(trial, "four", attempt=2)
     assert status["restarts"] == {"failure": 1, "disruption": 0}
     assert status["replicas"]["Worker"]["lastExit"]["code"] in {128 + 9, exits.Exit.PEER_LOST}
-    assert _accuracy(place, "four", status) == pytest.approx(whole(), abs=1e-9)
+    assert _accuracy(trial, "four", status) == pytest.approx(whole(), abs=1e-9)
 
 
 @pytest.mark.long
 def test_two_pods_of_two_devices_lose_one_and_end_as_if_the_model_were_whole(
-    place: Place, whole: Callable[[], float]
+    trial: Trial, whole: Callable[[], float]
 ) -> None:
-    namespace = place.namespace
+    namespace = trial.namespace
     namespace.apply(_job("lossy", 2, 2, strategy="ModelSplit", mesh=STAGES))
     job = namespace.wait("lossy", _moved(STEPS_BEFORE_A_LOSS))
     assert _devices(job["status"]) == DEVICES
     before = namespace.pods("lossy")
 
     namespace.lose("lossy-worker-1")
-    status = _finish(place, "lossy", attempt=2)
+    status = _finish(trial, "lossy", attempt=2)
     assert status["restarts"] == {"failure": 0, "disruption": 1}
     after = namespace.pods("lossy")
     assert after.keys() == before.keys()
@@ -176,7 +176,7 @@ def test_two_pods_of_two_devices_lose_one_and_end_as_if_the_model_were_whole(
         assert pod["metadata"]["uid"] != before[name]["metadata"]["uid"]
     accuracy = whole()
     assert accuracy > 0.9
-    assert _accuracy(place, "lossy", status) == pytest.approx(accuracy, abs=1e-9)
+    assert _accuracy(trial, "lossy", status) == pytest.approx(accuracy, abs=1e-9)
 
 
 def test_a_mesh_of_other_devices_is_refused_when_it_is_applied(

@@ -78,7 +78,7 @@ def test_parameter_servers_outlive_the_loss_of_a_worker_and_of_a_server(
 
 
 def _lose_a_worker(namespace: namespaces.Namespace) -> dict[str, str]:
-    """Lose a worker while training goes on; return the pods once it is back."""
+    """Lose a worker while the others train; return the pods once it is back."""
     job = namespace.wait("servers", _reached(STEPS_BEFORE_A_LOSS))
     metrics = job["status"]["progress"]["metrics"]
     assert {"loss", "staleness_mean", "staleness_max"} <= metrics.keys()

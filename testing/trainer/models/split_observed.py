@@ -32,7 +32,7 @@ def training_data():
 
 def evaluation_data():
     x, y = training_data()
-    return -x, y  # gets worse as training goes on
+    return -x, y  # gets worse with each step
 
 
 class Cooling(keras.callbacks.Callback):

@@ -59,7 +59,7 @@ def candidates(job: spec.Job) -> Iterator[spec.Job]:
 
 def _fewer_outputs(model: spec.Model) -> Iterator[spec.Model]:
     for output in model.outputs:
-        remaining = tuple(one for one in model.outputs if one != output)
+        remaining = tuple(other for other in model.outputs if other != output)
         if any(output.loss for output in remaining):
             yield _clean(dataclasses.replace(model, outputs=remaining))
 
@@ -82,11 +82,11 @@ def _fewer_nodes(model: spec.Model) -> Iterator[spec.Model]:
         for replacement in node.inputs:
             nodes = tuple(
                 dataclasses.replace(
-                    one,
-                    inputs=tuple(replacement if it == node.name else it for it in one.inputs),
+                    other,
+                    inputs=tuple(replacement if it == node.name else it for it in other.inputs),
                 )
-                for one in model.nodes
-                if one != node
+                for other in model.nodes
+                if other != node
             )
             yield _clean(dataclasses.replace(model, nodes=nodes))
 
@@ -94,7 +94,7 @@ def _fewer_nodes(model: spec.Model) -> Iterator[spec.Model]:
 def _simpler_training(model: spec.Model) -> Iterator[spec.Model]:
     training = model.training
     changes: list[dict[str, object]] = [
-        {"callbacks": tuple(one for one in training.callbacks if one != callback)}
+        {"callbacks": tuple(other for other in training.callbacks if other != callback)}
         for callback in training.callbacks
     ]
     if training.optimizer_calls:

@@ -1,4 +1,4 @@
-"""Processes killed in the middle of a save: a run goes on from the checkpoint before, whole."""
+"""Processes killed in the middle of a save: a run resumes from the checkpoint before, whole."""
 
 import dataclasses
 import pathlib

@@ -1,4 +1,4 @@
-"""What older versions saved, kept under version control: today's trainer goes on, or says why not.
+"""What older versions saved, kept under version control: today's trainer resumes, or says why not.
 
 `checkpoints/COMMIT` is what the trainer of that commit saved at steps 4 and 6 of one job: `mlp.py`
 in two processes, six steps, batches of 16. A change that cannot read it harms jobs at an upgrade.

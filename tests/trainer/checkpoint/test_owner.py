@@ -24,7 +24,7 @@ NEVER = 1e6
 
 
 @pytest.fixture(params=["folder", "bucket"])
-def place(
+def output(
     request: pytest.FixtureRequest, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> directory.Directory:
     monkeypatch.setattr(owner, "INTERVAL_SECONDS", 0.01)
@@ -61,108 +61,108 @@ def stand_still(storage: directory.Directory, process: str) -> None:
 
 
 def test_a_live_owner_of_another_job_is_refused_and_goes_on(
-    place: directory.Directory, monkeypatch: pytest.MonkeyPatch
+    output: directory.Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = owner.take(place, "uid-1", 3, "team")
-    with owner.living(place, first):
-        wait_for_heartbeat(place, first.process)
+    first = owner.take(output, "uid-1", 3, "team")
+    with owner.living(output, first):
+        wait_for_heartbeat(output, first.process)
         set_limits(monkeypatch, patience=0.05)
         with pytest.raises(
             errors.BadConfigurationError,
             match=r"belongs to attempt 3 of job uid-1, which is still running.* uri or claim of y",
         ):
-            owner.take(place, "uid-2", 1, "team")
-        owner.check(place, first)
+            owner.take(output, "uid-2", 1, "team")
+        owner.check(output, first)
 
 
 def test_an_owner_whose_heartbeat_stands_still_is_replaced(
-    place: directory.Directory, monkeypatch: pytest.MonkeyPatch
+    output: directory.Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = owner.take(place, "uid-1", 1)
-    stand_still(place, first.process)
+    first = owner.take(output, "uid-1", 1)
+    stand_still(output, first.process)
     set_limits(monkeypatch, silence=0.05)
     messages: list[str] = []
-    second = owner.take(place, "uid-2", 1, say=messages.append)
-    assert owner.find(place) == second
+    second = owner.take(output, "uid-2", 1, say=messages.append)
+    assert owner.find(output) == second
     assert len(messages) == 1
     assert "for the end of attempt 1 of job uid-1" in messages[0]
     with pytest.raises(errors.PreemptedError, match="attempt 1 of job uid-2 has taken"):
-        owner.check(place, first)
+        owner.check(output, first)
 
 
 @pytest.mark.parametrize("job", ["uid-1", "uid-2"])
-def test_who_has_ended_is_followed_at_once(place: directory.Directory, job: str) -> None:
-    first = owner.take(place, "uid-1", 1)
-    with owner.living(place, first):
+def test_who_has_ended_is_followed_at_once(output: directory.Directory, job: str) -> None:
+    first = owner.take(output, "uid-1", 1)
+    with owner.living(output, first):
         pass
-    assert heartbeat(place).ended
-    assert owner.take(place, job, 2).attempt == 2
+    assert heartbeat(output).ended
+    assert owner.take(output, job, 2).attempt == 2
 
 
-def test_an_error_ends_a_run_as_well(place: directory.Directory) -> None:
-    first = owner.take(place, "uid-1", 1)
-    with contextlib.suppress(errors.UserCodeError), owner.living(place, first):
+def test_an_error_ends_a_run_as_well(output: directory.Directory) -> None:
+    first = owner.take(output, "uid-1", 1)
+    with contextlib.suppress(errors.UserCodeError), owner.living(output, first):
         raise errors.UserCodeError("the model is wrong")
-    owner.take(place, "uid-2", 1)
+    owner.take(output, "uid-2", 1)
 
 
-def test_a_job_takes_over_from_its_own_live_attempt_at_once(place: directory.Directory) -> None:
-    first = owner.take(place, "uid-1", 1)
-    with owner.living(place, first):
-        wait_for_heartbeat(place, first.process)
-        second = owner.take(place, "uid-1", 2)
-        with owner.living(place, second):
-            wait_for_heartbeat(place, second.process)
-    assert heartbeat(place).process == second.process
+def test_a_job_takes_over_from_its_own_live_attempt_at_once(output: directory.Directory) -> None:
+    first = owner.take(output, "uid-1", 1)
+    with owner.living(output, first):
+        wait_for_heartbeat(output, first.process)
+        second = owner.take(output, "uid-1", 2)
+        with owner.living(output, second):
+            wait_for_heartbeat(output, second.process)
+    assert heartbeat(output).process == second.process
 
 
-def test_who_was_replaced_does_not_write_that_it_has_ended(place: directory.Directory) -> None:
-    first = owner.take(place, "uid-1", 1)
-    with owner.living(place, first):
-        wait_for_heartbeat(place, first.process)
-        second = owner.take(place, "uid-1", 2)
-    stand_still(place, second.process)
-    with owner.living(place, first):
+def test_who_was_replaced_does_not_write_that_it_has_ended(output: directory.Directory) -> None:
+    first = owner.take(output, "uid-1", 1)
+    with owner.living(output, first):
+        wait_for_heartbeat(output, first.process)
+        second = owner.take(output, "uid-1", 2)
+    stand_still(output, second.process)
+    with owner.living(output, first):
         pass
-    assert heartbeat(place) == owner.Heartbeat(process=second.process, number=7)
+    assert heartbeat(output) == owner.Heartbeat(process=second.process, number=7)
 
 
-def test_the_end_of_a_deleted_job_is_waited_for(place: directory.Directory) -> None:
-    first, announced = owner.take(place, "uid-1", 1), threading.Event()
+def test_the_end_of_a_deleted_job_is_waited_for(output: directory.Directory) -> None:
+    first, announced = owner.take(output, "uid-1", 1), threading.Event()
     owners: list[owner.Owner] = []
 
     def take() -> None:
-        owners.append(owner.take(place, "uid-2", 1, say=lambda _: announced.set()))
+        owners.append(owner.take(output, "uid-2", 1, say=lambda _: announced.set()))
 
-    with owner.living(place, first):
-        wait_for_heartbeat(place, first.process)
+    with owner.living(output, first):
+        wait_for_heartbeat(output, first.process)
         second = threading.Thread(target=take)
         second.start()
         assert announced.wait(60)
-        owner.check(place, first)
+        owner.check(output, first)
         assert not owners
     second.join(60)
-    assert owner.find(place) == owners[0]
+    assert owner.find(output) == owners[0]
 
 
 def test_an_owner_of_a_version_without_heartbeats_is_replaced_at_once(
-    place: directory.Directory,
+    output: directory.Directory,
 ) -> None:
-    owner.take(place, "uid-1", 1)
-    assert owner.take(place, "uid-2", 1).job == "uid-2"
+    owner.take(output, "uid-1", 1)
+    assert owner.take(output, "uid-2", 1).job == "uid-2"
 
 
 def test_the_heartbeat_of_another_process_is_none_of_the_owner(
-    place: directory.Directory, monkeypatch: pytest.MonkeyPatch
+    output: directory.Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner was killed before its first one."""
-    first = owner.take(place, "uid-1", 1)
-    with owner.living(place, first):
+    first = owner.take(output, "uid-1", 1)
+    with owner.living(output, first):
         pass
-    owner.take(place, "uid-2", 1)
+    owner.take(output, "uid-2", 1)
     messages: list[str] = []
     set_limits(monkeypatch, silence=0.05)
-    owner.take(place, "uid-3", 1, say=messages.append)
+    owner.take(output, "uid-3", 1, say=messages.append)
     assert "for the end of attempt 1 of job uid-2" in messages[0]
 
 
@@ -214,9 +214,9 @@ import pathlib, sys, time
 from tfparallel_trainer.checkpoint import owner
 from tfparallel_trainer.lifecycle import termination
 from tfparallel_trainer.storage import folder
-place = folder.Folder(pathlib.Path(sys.argv[1]))
-with owner.living(place, owner.take(place, "uid-1", 1)):
-    while not place.has(owner.HEARTBEAT):
+output = folder.Folder(pathlib.Path(sys.argv[1]))
+with owner.living(output, owner.take(output, "uid-1", 1)):
+    while not output.has(owner.HEARTBEAT):
         time.sleep(0.01)
     termination.end(79)
 """

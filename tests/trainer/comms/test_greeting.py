@@ -93,8 +93,8 @@ def connect(processes: tasks.Cluster) -> socket.socket:
 def test_a_stranger_that_says_a_name_is_not_counted() -> None:
     first, second = clusters(2)
     with waiting_process(first) as connections, connect(first) as stranger:
-        words = stranger.recv(256)
-        assert words.startswith(b"tfparallel worker-0 ")
+        first_bytes = stranger.recv(256)
+        assert first_bytes.startswith(b"tfparallel worker-0 ")
         stranger.sendall(b"worker-1")  # all that was asked for before there was a key
         stranger.sendall(b" 00\n")
         assert stranger.recv(256)  # the proof of the other side

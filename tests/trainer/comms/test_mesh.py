@@ -92,8 +92,8 @@ def test_places_outside_are_refused() -> None:
         shape.Mesh(stage=0)
 
 
-def config(kind: str, index: int, **cluster: list[str]) -> str:
-    return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+def config(kind: str, index: int, **addresses_by_role: list[str]) -> str:
+    return json.dumps({"cluster": addresses_by_role, "task": {"type": kind, "index": index}})
 
 
 def test_the_chief_comes_first() -> None:

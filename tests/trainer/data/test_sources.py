@@ -38,7 +38,7 @@ def opened(
     user_module = user.Module(
         pathlib.Path(__file__), {"training_data": function, "evaluation_data": function}
     )
-    request = requests.of(division, seed, endless_allowed=False)
+    request = requests.build_request(division, seed, endless_allowed=False)
     return (
         source.evaluation(user_module, request)
         if evaluation
@@ -94,7 +94,7 @@ def division(
     )
 
 
-def joined(parts: list[Any]) -> list[tuple[float, ...]]:
+def rows_of(parts: list[Any]) -> list[tuple[float, ...]]:
     """The examples of parts as rows."""
     present = [nest.leaves(part) for part in parts if part is not None]
     return [tuple(map(float, row)) for leaves in present for row in zip(*leaves, strict=True)]
@@ -114,11 +114,12 @@ def test_each_example_once_whatever_the_ranks(
     name: str, examples: int, batch: int, count: int, data: st.DataObject, folder: pathlib.Path
 ) -> None:
     function = MAKERS[name](examples, folder)
-    alone = [joined(batch.parts) for batch in opened(function, division(batch, 1)).epoch(3, 0)]
+    alone = [rows_of(batch.parts) for batch in opened(function, division(batch, 1)).epoch(3, 0)]
     parts = [opened(function, division(batch, count, (rank,))) for rank in range(count)]
     shared = [list(batch.epoch(3, 0)) for batch in parts]
     assert [
-        [row for step in steps for row in joined(step.parts)] for steps in zip(*shared, strict=True)
+        [row for step in steps for row in rows_of(step.parts)]
+        for steps in zip(*shared, strict=True)
     ] == alone
     rows = [row for step in alone for row in step]
     assert sorted(row[0] for row in rows) == list(range(examples))
@@ -126,13 +127,13 @@ def test_each_example_once_whatever_the_ranks(
     done = data.draw(st.integers(0, len(alone)))
     position = min(examples, done * batch)
     remaining = opened(function, division(batch, count)).epoch(3, position)
-    assert [joined(batch.parts) for batch in remaining] == alone[done:]
+    assert [rows_of(batch.parts) for batch in remaining] == alone[done:]
 
 
 @pytest.mark.parametrize("name", ["mapped", "records"])
 def test_the_order_is_that_of_arrays(name: str, folder: pathlib.Path) -> None:
     stream = opened(MAKERS[name](29, folder), division(8, 2), seed=5)
-    rows = [row for batch in stream.epoch(2, 0) for row in joined(batch.parts)]
+    rows = [row for batch in stream.epoch(2, 0) for row in rows_of(batch.parts)]
     assert [row[0] for row in rows] == list(order.shuffled(range(29), 29, 5, 2))
     assert stream.examples == 29
 
@@ -140,7 +141,7 @@ def test_the_order_is_that_of_arrays(name: str, folder: pathlib.Path) -> None:
 def test_what_is_random_follows_from_seed_epoch_and_example(folder: pathlib.Path) -> None:
     def drawn(seed: int, epoch: int) -> dict[float, float]:
         stream = opened(mapped(20, folder), division(7, 2), seed)
-        return {row[0]: row[1] for batch in stream.epoch(epoch, 0) for row in joined(batch.parts)}
+        return {row[0]: row[1] for batch in stream.epoch(epoch, 0) for row in rows_of(batch.parts)}
 
     first = drawn(1, 0)
     assert len(set(first.values())) == 20
@@ -179,7 +180,7 @@ def test_the_examples_to_evaluate_on_keep_their_order() -> None:
     plain = inputs.Arrays(x, x)
     for function in (lambda: plain, lambda: plain.map(lambda x, y: (x, y))):
         stream = opened(function, division(4, 1), evaluation=True)
-        rows = [row[0] for batch in stream.epoch(0, 0) for row in joined(batch.parts)]
+        rows = [row[0] for batch in stream.epoch(0, 0) for row in rows_of(batch.parts)]
         assert rows == list(range(9))
 
 
@@ -349,7 +350,7 @@ def examples_of(block: str, tmp_path: pathlib.Path) -> int:
     block = block.replace('"/images', f'"{tmp_path}/images')
     (tmp_path / "model.py").write_text(f"{block}\n\ndef build_model():\n    pass\n")
     user_module = user.load(tmp_path, "model.py")
-    request = requests.of(division(2, 2), 1, tmp_path, endless_allowed=False)
+    request = requests.build_request(division(2, 2), 1, tmp_path, endless_allowed=False)
     (first, *others) = source.training(user_module, request).epoch(0, 0)
     assert all(part is not None for part in first.parts)
     return sum(batch.examples for batch in (first, *others))
@@ -369,14 +370,14 @@ def test_records_on_two_and_then_three_processes_equal_one(
     write_features(folder / "a.tfrecord", {"x": values[:4]})
     write_features(folder / "b.tfrecord", {"x": values[4:]})
     for steps, processes in ((FIRST_STEPS, 2), (STEPS, 3)):
-        settings = {
+        trainer = {
             "module": "noisy_records.py",
             "steps": steps,
             "globalBatchSize": BATCH,
             "seed": SEED,
             "checkpoint": {"claim": "c"},
         }
-        environments = launch.environments(tmp_path, folder, settings, processes=processes)
+        environments = launch.environments(tmp_path, folder, trainer, processes=processes)
         with runs.group(environments) as group:
             ended = group.wait()
         assert [process.code for process in ended] == [exits.Exit.DONE.value] * processes, ended
@@ -475,8 +476,8 @@ def test_processes_that_read_other_examples_are_reported(
 ) -> None:
     text = (reference.MODELS / "own_order.py").read_text()
     (tmp_path / "own_order.py").write_text(text + STRATEGY)
-    settings = {"module": "own_order.py", "epochs": 1, "globalBatchSize": 8}
-    environments = launch.environments(tmp_path, tmp_path, settings, processes=2, strategy=strategy)
+    trainer = {"module": "own_order.py", "epochs": 1, "globalBatchSize": 8}
+    environments = launch.environments(tmp_path, tmp_path, trainer, processes=2, strategy=strategy)
     with runs.group(environments, logs=".") as group:
         ended = group.wait()
     for process in ended:

@@ -1,4 +1,4 @@
-"""What callbacks remember when training goes on after a restart."""
+"""What callbacks remember when training resumes after a restart."""
 
 import pathlib
 import re

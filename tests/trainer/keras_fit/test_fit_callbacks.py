@@ -322,7 +322,7 @@ class Pair:
         self.announced: list[bytes] = []
         self.model = model(1)
 
-    def of(self, *, leads: bool) -> "Side":
+    def side(self, *, leads: bool) -> "Side":
         return Side(self, leads=leads)
 
 
@@ -362,7 +362,7 @@ def test_a_process_without_the_chiefs_callbacks_goes_by_them() -> None:
     sides = [
         callbacks.Callbacks(
             callbacks.Plan(callbacks=callbacks_of_rank, epochs=1, steps=2, validates=False),
-            pair.of(leads=leads),
+            pair.side(leads=leads),
             lambda: pair.model,
         )
         for callbacks_of_rank, leads in (

@@ -117,7 +117,7 @@ def epoch(of: batches.BatchedDataset, number: int) -> list[list[int]]:
     return [np.asarray(batch[1]).tolist() for batch in of.epoch(number)]
 
 
-def joined(lists: list[Any]) -> list[Any]:
+def concatenate(lists: list[Any]) -> list[Any]:
     return list(itertools.chain.from_iterable(lists))
 
 
@@ -138,13 +138,13 @@ def assert_goes_on(
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_restart_gives_each_example_once_in_each_epoch(name: str, first: int) -> None:
     for batches_of_epoch in assert_goes_on(PASSES[name], first=first):
-        assert sorted(joined(batches_of_epoch)) == list(range(EXAMPLES))
+        assert sorted(concatenate(batches_of_epoch)) == list(range(EXAMPLES))
 
 
 @pytest.mark.parametrize("name", REPEATED)
 def test_a_restart_goes_on_in_a_pass_that_has_several(name: str) -> None:
     for batches_of_epoch in assert_goes_on(REPEATED[name]):
-        assert sorted(joined(batches_of_epoch)) == sorted([*range(EXAMPLES)] * 2)
+        assert sorted(concatenate(batches_of_epoch)) == sorted([*range(EXAMPLES)] * 2)
 
 
 @pytest.mark.parametrize("name", PASSES | REPEATED)
@@ -160,7 +160,7 @@ def test_a_restart_goes_on_in_epochs_of_steps(name: str, steps: int) -> None:
 @pytest.mark.parametrize("first", [0, 3])
 def test_a_restart_goes_on_in_endless_data(name: str, first: int) -> None:
     epochs = assert_goes_on(ENDLESS[name], steps=2, first=first)
-    rows = joined(joined(epochs))
+    rows = concatenate(concatenate(epochs))
     passes = [rows[at : at + EXAMPLES] for at in range(0, 2 * EXAMPLES, EXAMPLES)]
     assert [sorted(numbers) for numbers in passes] == [list(range(EXAMPLES))] * 2
     assert passes[0] != passes[1]

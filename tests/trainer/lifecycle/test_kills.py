@@ -1,4 +1,4 @@
-"""Runs whose processes are killed, and what is left when they are run again."""
+"""Runs whose processes are killed, and how they end when they run again."""
 
 import json
 import pathlib

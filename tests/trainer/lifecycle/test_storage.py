@@ -284,14 +284,14 @@ def test_a_full_disk_is_reported_and_leaves_a_good_checkpoint(
     assert ended.code == exits.Exit.STORAGE_FAILED, ended
     assert "The checkpoint of step 3 cannot be written" in ended.errors
     assert "step-0000000002 is the last good one" in ended.errors
-    checkpoints = small_disk / "checkpoints"
+    checkpoint_folder = small_disk / "checkpoints"
     for name in ("step-0000000001", "step-0000000002"):
-        saved = weights.of_files(checkpoints / name)
+        saved = weights.of_files(checkpoint_folder / name)
         assert all(np.isfinite(array).all() for array in saved.values())
-    assert not (checkpoints / "step-0000000003").exists()
+    assert not (checkpoint_folder / "step-0000000003").exists()
 
 
-def begin(folder: pathlib.Path, examples: int = 64, **trainer: object) -> launch.Group:
+def start_endless(folder: pathlib.Path, examples: int = 64, **trainer: object) -> launch.Group:
     """Start a run of endless steps, each of which takes a while."""
     model = MODEL.replace("ones((64", f"ones(({examples}")
     paced = model.replace("def training_data():", "def training_data():\n    time.sleep(0.2)")
@@ -308,7 +308,7 @@ def test_a_disk_that_becomes_read_only_is_reported_and_leaves_a_good_checkpoint(
     examples = 64 * 200
     checkpoint = {"claim": "c", "everySteps": 200, "keep": 2}
     with disks.mounted(tmp_path / "output/checkpoints", "size=2m") as folder:
-        with begin(tmp_path, examples, checkpoint=checkpoint) as group:
+        with start_endless(tmp_path, examples, checkpoint=checkpoint) as group:
             group.wait_for_output(0, "] step ")
             # The kernel refuses while a file is being written.
             waiting.until(
@@ -324,7 +324,7 @@ def test_a_disk_that_becomes_read_only_is_reported_and_leaves_a_good_checkpoint(
         saved = weights.of_directory(kept[-1])
         assert all(np.isfinite(array).all() for array in saved.values())
 
-        with begin(
+        with start_endless(
             tmp_path, examples, checkpoint=checkpoint
         ) as group:  # as the operator tries again
             (ended,) = group.wait(90)
@@ -332,14 +332,14 @@ def test_a_disk_that_becomes_read_only_is_reported_and_leaves_a_good_checkpoint(
         assert "The output directory cannot be written to: [Errno 30] Read-only" in ended.errors
 
         assert remount(folder, "rw") == 0
-        with begin(tmp_path, examples, checkpoint=checkpoint) as group:
+        with start_endless(tmp_path, examples, checkpoint=checkpoint) as group:
             group.wait_for_output(0, f"resuming after step {entries.step_of(kept[-1])} from")
 
 
 def test_a_disk_that_others_fill_is_reported_when_a_record_is_written(
     tmp_path: pathlib.Path,
 ) -> None:
-    with disks.mounted(tmp_path / "output", "size=1m") as folder, begin(tmp_path) as group:
+    with disks.mounted(tmp_path / "output", "size=1m") as folder, start_endless(tmp_path) as group:
         group.wait_for_output(0, "] step ")
         with contextlib.suppress(OSError), (folder / "others").open("wb", 0) as file:
             while True:

@@ -239,8 +239,8 @@ def refused(runs: trainings.Runs, variables: Mapping[str, str], uri: str) -> lau
 def test_a_finished_job_is_recognized_by_its_summary(
     runs: trainings.Runs, s3: buckets.Bucket
 ) -> None:
-    (environment,) = runs.environments(steps=1, checkpoint=s3.checkpoint(), variables=s3.variables)
-    job = settings.read(environment)
+    (variables,) = runs.environments(steps=1, checkpoint=s3.checkpoint(), variables=s3.variables)
+    job = settings.read(variables)
     assert results.end_of(job) is None
     summary = outputs.Summary(
         done=True,

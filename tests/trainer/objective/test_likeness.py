@@ -169,11 +169,11 @@ class Noted(keras.layers.Layer):
         return {**super().get_config(), **noted}
 
 
-def build_in(process: int, folder: pathlib.Path, words: Any = WORDS) -> likeness.Digests:
+def build_in(process: int, folder: pathlib.Path, vocabulary: Any = WORDS) -> likeness.Digests:
     """Describe a model as a process does that has built others before, in its own folder."""
     folder.mkdir()
-    vocabulary = folder / "words.txt"
-    vocabulary.write_text("\n".join(words))
+    vocabulary_file = folder / "words.txt"
+    vocabulary_file.write_text("\n".join(vocabulary))
 
     def build() -> Any:
         for _ in range(11 * process):  # names that Keras counts go on from there

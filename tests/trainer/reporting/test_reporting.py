@@ -84,7 +84,7 @@ def test_the_time_to_go_forgets_a_slow_start(virtual_clock: clock.Clock) -> None
 
 
 def test_people_count_epochs_from_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """As Keras does: the epoch that goes on, and at its end the same."""
+    """As Keras does: the current epoch, and at its end the same."""
     kept = Kept()
     reporter = Reporter(console.Console("test"), None, kept, chief=True, epochs=3)
     reporter.train({"loss": 0.5}, 1, 6, 0)

@@ -27,11 +27,11 @@ from tfparallel_trainer.loop import preflight
 from tfparallel_trainer.objective import replica, train
 
 
-def check(folder: pathlib.Path, cluster: dict[str, object], role: str = "chief") -> None:
+def check(folder: pathlib.Path, addresses: dict[str, object], role: str = "chief") -> None:
     (variables,) = launch.environments(
         folder, server_jobs.EXAMPLE, {"epochs": 1}, strategy="ParameterServer"
     )
-    config = json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
+    config = json.dumps({"cluster": addresses, "task": {"type": role, "index": 0}})
     preflight.check(settings.read({**os.environ, **variables, "TF_CONFIG": config}))
 
 
@@ -51,8 +51,10 @@ def test_bound_and_servers_need_the_strategy(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.BadConfigurationError, match=r"trainer\.maxStaleness is given"):
         preflight.check(settings.read(variables))
     (variables,) = launch.environments(tmp_path, server_jobs.EXAMPLE, {"epochs": 1})
-    cluster = {"chief": ["a:1"], "ps": ["c:1"]}
-    variables["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
+    addresses = {"chief": ["a:1"], "ps": ["c:1"]}
+    variables["TF_CONFIG"] = json.dumps(
+        {"cluster": addresses, "task": {"type": "chief", "index": 0}}
+    )
     with pytest.raises(errors.BadConfigurationError, match="role ps, which strategy"):
         preflight.check(settings.read(variables))
 

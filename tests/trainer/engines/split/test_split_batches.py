@@ -158,9 +158,9 @@ class Block(keras.layers.Layer):
         super().__init__()
         self.inner = [LAYERS.Dense(3), LAYERS.BatchNormalization(), LAYERS.Dropout(0.5)]
 
-    def build(self, shape: Any) -> None:
+    def build(self, input_shape: Any) -> None:
         for layer in self.inner:
-            layer.build(shape)
+            layer.build(input_shape)
 
     def call(self, x: Any, training: bool = False) -> Any:
         dense, normalized, dropped = self.inner
@@ -175,7 +175,7 @@ class CenteredBlock(Block):
         return x - OPS.mean(x, 0) if training else x
 
 
-def joined(x: Any) -> Any:
+def append_copy(x: Any) -> Any:
     """Give the batch twice, one copy behind the other."""
     return LAYERS.Concatenate(axis=0)([x, x * 2.0])
 
@@ -207,8 +207,8 @@ MIXING: dict[str, Callable[[Any], Any]] = {
     "einsum": lambda x: OPS.einsum("bti,cti->bti", x, x),
     "attention over the batch": lambda x: attended(OPS.transpose(x, (1, 0, 2))),
     "images mixed in training": lambda x: LAYERS.MixUp(9.0, seed=3)(OPS.reshape(x, (-1, 4, 3, 1))),
-    "pairs of copies": lambda x: OPS.reshape(joined(x), (-1, 2, 4, 3)),
-    "two orders": lambda x: joined(x) + OPS.reshape(OPS.repeat(x, 2, axis=1), (-1, 4, 3)),
+    "pairs of copies": lambda x: OPS.reshape(append_copy(x), (-1, 2, 4, 3)),
+    "two orders": lambda x: append_copy(x) + OPS.reshape(OPS.repeat(x, 2, axis=1), (-1, 4, 3)),
 }
 SEPARATE: dict[str, Callable[[Any], Any]] = {
     "softmax": lambda x: OPS.softmax(x, axis=-1),
@@ -224,7 +224,9 @@ SEPARATE: dict[str, Callable[[Any], Any]] = {
         lambda tensor: tensor / OPS.max(tensor, 1, keepdims=True)
     )(x),
     "attention": attended,
-    "copies": lambda x: OPS.sum(OPS.reshape(joined(LAYERS.Dense(3)(x)), (2, -1, 4, 3)), axis=0),
+    "copies": lambda x: OPS.sum(
+        OPS.reshape(append_copy(LAYERS.Dense(3)(x)), (2, -1, 4, 3)), axis=0
+    ),
     "dense time first": lambda x: LAYERS.Dense(3)(OPS.transpose(x, (1, 0, 2))),
     "time first": lambda x: OPS.cumsum(OPS.transpose(x, (1, 0, 2)), axis=0),
 }
@@ -245,8 +247,8 @@ def test_a_layer_that_not_every_process_may_hold_is_not_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Weighted(Centered):
-        def build(self, shape: Any) -> None:
-            self.factors = self.add_weight(shape=shape[1:])
+        def build(self, input_shape: Any) -> None:
+            self.factors = self.add_weight(shape=input_shape[1:])
 
     model = recorded(lambda x: Weighted(always=True)(x))
     with pytest.raises(errors.UserCodeError, match=r"computes with all examples"):
@@ -262,8 +264,8 @@ class Adds(keras.layers.Layer):
         super().__init__()
         self.function = function
 
-    def build(self, shape: Any) -> None:
-        self.factors = self.add_weight(shape=shape[1:], initializer="ones")
+    def build(self, input_shape: Any) -> None:
+        self.factors = self.add_weight(shape=input_shape[1:], initializer="ones")
 
     def call(self, x: Any) -> Any:
         self.add_loss(self.function(x, self.factors))

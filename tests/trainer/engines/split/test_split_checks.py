@@ -37,11 +37,11 @@ def functions(build: Callable[[], Any], optimizer: Callable[[], Any], *outputs: 
         x, y = random.normal(size=(8, 3)), random.normal(size=(8, 2))
         return x, dict.fromkeys(outputs, y) if outputs else y
 
-    losses = dict.fromkeys(outputs[:1], "mse") or "mse"
+    loss_by_output = dict.fromkeys(outputs[:1], "mse") or "mse"
     metrics = None if outputs else ["mae"]
     return {
         "build_model": build,
-        "compile_model": lambda model: model.compile(optimizer(), losses, metrics=metrics),
+        "compile_model": lambda model: model.compile(optimizer(), loss_by_output, metrics=metrics),
         "training_data": training_data,
     }
 

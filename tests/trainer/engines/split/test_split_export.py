@@ -69,12 +69,14 @@ def halves(model: Any) -> list[shard.State]:
     shares: list[dict[str, shard.Shard]] = [{}, {}]
     everything = keys.of(model, model.optimizer)
     wholes = shard.undivided(everything).wholes
-    for key, one in everything.items():
-        shape = tuple(one.shape)
+    for key, source in everything.items():
+        shape = tuple(source.shape)
         cut = shape[0] // 2 if shape else 0
         parts = [(slice(0, cut),), (slice(cut, None),)] if cut else [()]
         for share, part in zip(shares, parts, strict=False):
-            variable = keras.Variable(one.value[part] if part else one.value, dtype=one.dtype)
+            variable = keras.Variable(
+                source.value[part] if part else source.value, dtype=source.dtype
+            )
             share[key] = shard.Shard(variable=variable, whole=wholes[key], part=part)
     return [shard.State([share], wholes) for share in shares]
 

@@ -301,7 +301,7 @@ def test_normalisations_of_parts(name: str, ranks: int) -> None:
 
 
 def decoder() -> Any:
-    """A transformer as people write it, with learned places and a mask of what is to come."""
+    """A transformer as people write it, with learned places and a mask of later positions."""
     tokens = keras.Input((6,), dtype="int32")
     places = LAYERS.Embedding(6, 8)(keras.ops.cumsum(keras.ops.ones_like(tokens), 1) - 1)
     rows = LAYERS.Embedding(9, 8, mask_zero=True)(tokens) + places

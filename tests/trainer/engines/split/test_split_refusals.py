@@ -1,4 +1,4 @@
-"""Sentences on models that cannot be divided name what is to be changed."""
+"""Sentences on models that cannot be divided name what to change."""
 
 from collections.abc import Callable
 from typing import Any

@@ -71,7 +71,7 @@ def test_weights_equal_one_process(
     tmp_path: pathlib.Path,
     runs: trainings.Runs,
 ) -> None:
-    run = runs.finish(
+    training = runs.finish(
         "model.py",
         source=write(tmp_path / "source", name, strategy),
         strategy="Custom",
@@ -84,7 +84,7 @@ def test_weights_equal_one_process(
     )
     with reference.floatx():
         expected, _ = reference.train(reference.load(name), STEPS, batch, 5)
-    difference = run.difference(expected)
+    difference = training.difference(expected)
     print(f"{name}, {processes}x{devices}: largest difference of a weight {difference:.1e}")
     assert difference <= weights.TOLERANCE
 
@@ -97,23 +97,23 @@ SLOW_STREAM: dict[str, Any] = {
 }
 
 
-def by_reference(steps: int) -> tuple[Any, list[Any]]:
+def by_reference(last_step: int) -> tuple[Any, list[Any]]:
     """The module `slow_stream`, and its weights after so many steps of one process."""
     with reference.floatx():
         module = reference.load("slow_stream")
-        expected, _ = reference.train(module, steps, 20, 3, module.examples)
+        expected, _ = reference.train(module, last_step, 20, 3, module.examples)
     return module, expected
 
 
 def test_the_model_is_trained_and_exported(tmp_path: pathlib.Path, runs: trainings.Runs) -> None:
     source = write(tmp_path / "source", "slow_stream", MIRRORED)
-    run = runs.finish(
+    training = runs.finish(
         "model.py", source=source, devices=2, steps=STEPS, savedModel=True, **SLOW_STREAM
     )
     module, expected = by_reference(STEPS)
-    assert run.difference(expected) <= weights.TOLERANCE
-    model = keras.models.load_model(run.output / outputs.MODEL, compile=False)
-    served = tf.saved_model.load(run.output / outputs.SAVED_MODEL)
+    assert training.difference(expected) <= weights.TOLERANCE
+    model = keras.models.load_model(training.output / outputs.MODEL, compile=False)
+    served = tf.saved_model.load(training.output / outputs.SAVED_MODEL)
     x = module.examples(0)[0][:2]
     np.testing.assert_allclose(served.serve(x), model(x), rtol=1e-6)
 
@@ -337,7 +337,7 @@ def test_a_strategy_that_joins_nobody_is_refused(
     tmp_path: pathlib.Path, runs: trainings.Runs
 ) -> None:
     source = write(tmp_path / "source", "mlp", ONE_DEVICE)
-    run = runs.end(
+    training = runs.end(
         "model.py",
         source=source,
         strategy="Custom",
@@ -347,9 +347,9 @@ def test_a_strategy_that_joins_nobody_is_refused(
         startTimeoutSeconds=60,
     )
     # The one that ends first may do so while the other still meets.
-    errors_by_code = {process.code: process.errors for process in run.ended}
+    errors_by_code = {process.code: process.errors for process in training.ended}
     lost = {exits.Exit.PEER_LOST, -signal.SIGALRM}
-    assert set(errors_by_code) <= {exits.Exit.BAD_CONFIGURATION, *lost}, run.ended
+    assert set(errors_by_code) <= {exits.Exit.BAD_CONFIGURATION, *lost}, training.ended
     message = "1 of the 1 replicas of OneDeviceStrategy, and the job has 2 processes"
     assert message in errors_by_code[exits.Exit.BAD_CONFIGURATION]
 
@@ -392,9 +392,9 @@ def test_a_tpu_that_is_missing_is_refused(runs: trainings.Runs) -> None:
 
 
 def test_a_tpu_that_tensorflow_cannot_use_is_refused(runs: trainings.Runs) -> None:
-    run = runs.end("mlp.py", strategy="TPU", steps=5, variables={"TPU_NAME": "local"})
-    assert run.codes == [exits.Exit.BAD_CONFIGURATION], run.ended
-    assert "TensorFlow cannot use the TPU 'local'" in run.chief.errors
+    training = runs.end("mlp.py", strategy="TPU", steps=5, variables={"TPU_NAME": "local"})
+    assert training.codes == [exits.Exit.BAD_CONFIGURATION], training.ended
+    assert "TensorFlow cannot use the TPU 'local'" in training.chief.errors
 
 
 def test_two_processes_end_together_and_resume(
@@ -402,9 +402,9 @@ def test_two_processes_end_together_and_resume(
 ) -> None:
     source = write(tmp_path / "source", "slow_stream", MULTI_WORKER)
 
-    def start(attempt: int, steps: int = launch.ENDLESS) -> launch.Group:
+    def start(attempt: int, last_step: int = launch.ENDLESS) -> launch.Group:
         environments = runs.environments(
-            "model.py", source=source, processes=2, attempt=attempt, steps=steps, **SLOW_STREAM
+            "model.py", source=source, processes=2, attempt=attempt, steps=last_step, **SLOW_STREAM
         )
         return runs.group(launch.sharing(tmp_path, environments))
 
@@ -418,9 +418,9 @@ def test_two_processes_end_together_and_resume(
         group.processes[1].terminate()
         ended = group.wait()
         assert [process.code for process in ended] == [exits.Exit.PREEMPTED] * 2, ended
-    steps = launch.newest(tmp_path) + 20
-    with start(3, steps) as group:
+    last_step = launch.newest(tmp_path) + 20
+    with start(3, last_step) as group:
         chief, _ = group.finish()
     assert "resuming after step" in chief.output
-    _, expected = by_reference(steps)
+    _, expected = by_reference(last_step)
     assert weights.run_difference(tmp_path, expected) <= weights.TOLERANCE

@@ -62,12 +62,12 @@ def checks_of(
     step = steps.TrainStep(module, replicas, source.spec, verify=job_file.Verify.AUTO)
     numbered = itertools.count()
     for epoch in range(8):
-        for one in source.epoch(epoch, 0):
+        for examples_of_step in source.epoch(epoch, 0):
             number = next(numbered)
             if number == 8:
                 return
             before(number, replicas)
-            check = step(number, one, frozenset()).check
+            check = step(number, examples_of_step, frozenset()).check
             if check is not None:
                 yield check
 

@@ -107,7 +107,9 @@ def test_no_cut_that_is_fast_enough_is_more_even(
 def test_weights_are_divided_evenly_where_that_takes_hardly_longer(third: float, end: int) -> None:
     """Behind three of four layers the stages take equally long, behind two they hold as much."""
     node_seconds = [10.0, 10.0 - third, third, 20.0]
-    model = planned_graphs.of(planned_graphs.chain(4), {f"w{index}": [index] for index in range(4)})
+    model = planned_graphs.build_graph(
+        planned_graphs.chain(4), {f"w{index}": [index] for index in range(4)}
+    )
     subject = planned_graphs.subject(
         model, [0.0] * 4, node_seconds, hardware.DeviceCluster(processes=2)
     )
@@ -124,7 +126,7 @@ def test_weights_are_divided_evenly_where_that_takes_hardly_longer(third: float,
 
 @given(planned_graphs.branched())
 def test_downsets_are_all_sets_that_can_come_first(before: list[list[int]]) -> None:
-    model = planned_graphs.of(before, {})
+    model = planned_graphs.build_graph(before, {})
     block_graph = blocks.condense(model, [1.0] * len(before), len(before))
     expected = {
         bits
@@ -146,7 +148,7 @@ def test_downsets_are_all_sets_that_can_come_first(before: list[list[int]]) -> N
 def test_blocks_hold_each_node_once_and_can_run_in_order(
     before: list[list[int]], most: int
 ) -> None:
-    model = planned_graphs.of(before, {})
+    model = planned_graphs.build_graph(before, {})
     block_graph = blocks.condense(model, [1.0] * len(before), most)
     assert sorted(itertools.chain.from_iterable(block.nodes for block in block_graph)) == list(
         range(len(before))
@@ -166,7 +168,7 @@ def test_stages_have_work_and_all_of_what_belongs_together(
     before: list[list[int]], data: st.DataObject
 ) -> None:
     places = range(len(before))
-    model = planned_graphs.of(before, {})
+    model = planned_graphs.build_graph(before, {})
     is_mask = [data.draw(st.booleans()) for _ in places[:-1]] + [False]
     model = dataclasses.replace(
         model,
@@ -221,7 +223,7 @@ def setting_of(draw: Callable[..., Any], count: int) -> search_space.Setting:
 def test_a_chain_is_cut_where_its_step_takes_least(data: st.DataObject) -> None:
     """What the tables say of stages is what adding up their nodes says."""
     count = data.draw(st.integers(1, 8))
-    model = planned_graphs.of(planned_graphs.chain(count), {"w": [0, count - 1]})
+    model = planned_graphs.build_graph(planned_graphs.chain(count), {"w": [0, count - 1]})
     several = st.lists(st.integers(0, 20).map(float), min_size=count, max_size=count)
     node_seconds, sizes = data.draw(several), data.draw(several)
     setting = setting_of(data.draw, count)
@@ -262,7 +264,7 @@ def test_a_branched_graph_is_cut_nearly_as_well_as_it_can_be(
 ) -> None:
     """A tensor that several stages take is sent several times, which only all cuts tell."""
     count = len(before)
-    model = planned_graphs.of(before, {})
+    model = planned_graphs.build_graph(before, {})
     node_seconds = data.draw(
         st.lists(st.integers(1, 20).map(float), min_size=count, max_size=count)
     )
